@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The labelled images of one split, as the loader reads them."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Records:
+    """What is known of a split's images without decoding them again; all share length N.
+
+    Args:
+        labels: [N] int64, position of the class in the source's `classes`; -1 without a label.
+        sizes: [N, 2] int32, height and width of the upright original, pixels.
+        names: N paths or names that a person recognises.
+    """
+
+    labels: Tensor
+    sizes: Tensor
+    names: list[str]
+
+
+class Images(ABC):
+    """Images of one split: decoded once in a store (`store.py`), or decoded when asked for (`stream.py`)."""
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+
+    def __len__(self) -> int:
+        return len(self.records.names)
+
+    @abstractmethod
+    def original(self, number: int) -> np.ndarray:
+        """One image as a person would see it, [H, W, 3] uint8, for pages and predictions."""
+
+
+class StoredImages(Images):
+    """Images of a store: all of one size, uint8, memory-mapped.
+
+    Args:
+        pixels: [M, 3, S, S] uint8, every image of the source squeezed to a square (aspect ratio in `records.sizes`).
+        rows: [N] int64, which of the M belong to this split, in the split's order.
+        records: labels, sizes and names of those N.
+    """
+
+    def __init__(self, pixels: Tensor, rows: Tensor, records: Records) -> None:
+        super().__init__(records)
+        self.pixels, self.rows = pixels, rows
+
+    def take(self, numbers: Tensor) -> Tensor:
+        """Pixels of the images with these numbers, [B] -> [B, 3, S, S] uint8."""
+        return self.pixels[self.rows[numbers]]
+
+    def to(self, device: torch.device) -> "StoredImages":
+        """The same split with its pixels (only its own) on a device, so that no step copies images."""
+        return StoredImages(self.pixels[self.rows].to(device), torch.arange(len(self)), self.records)
+
+    def original(self, number: int) -> np.ndarray:
+        pixels: np.ndarray = self.take(torch.tensor([number]))[0].permute(1, 2, 0).cpu().numpy()
+        return pixels

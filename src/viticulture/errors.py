@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one error a person can mend: it names the rule, what was received and the likely fix."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(ValueError):
+    """A mistake in a command, a recipe or the data; the command line prints it without a traceback and exits 2."""
+
+
+def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
+    """An error for a name that does not exist, with the nearest names that do.
+
+    Args:
+        kind: what was looked for, in the singular: "recipe", "student".
+        name: what was asked for.
+        valid: every name that exists; the nearest are shown, or all of them where there are few.
+    """
+    names = sorted(valid)
+    near = get_close_matches(name, names, n=5, cutoff=0.5)
+    if near:
+        hint = f"did you mean {' or '.join(near)}?"
+    elif len(names) <= 20:
+        hint = f"valid: {', '.join(names) or 'none'}"
+    else:
+        hint = f"there are {len(names)}, such as {', '.join(names[:5])}"
+    return UserError(f"unknown {kind} {name!r}; {hint}")

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of a guide: it watches one forward pass of the student and says what it would change."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from ..models.taps import Seen
+
+Batch = dict[str, Tensor]
+"""One training batch.
+
+    image  [B, 3, H, W] float, normalised
+    label  [B] int64, or [B, C] float once mixup or smoothing made it a distribution
+    index  [B] int64, the image's number in its split
+"""
+
+
+class Guide(nn.Module, ABC):
+    """Teaches a student during training and is thrown away after it.
+
+    A constructor takes `student` and `task` first; its keywords after them are the guide's section
+    of a recipe. Trainable parameters of a guide are trained with the student; a frozen teacher is kept
+    in `models.teachers.Frozen`, which hides it from parameters, state dict and DDP.
+
+    Attributes:
+        needs: names of the taps it reads (see `models.taps.Taps`), opened only when some guide asks.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    @abstractmethod
+    def losses(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
+        """Named, weighted scalar terms that are added to the method's own.
+
+        Args:
+            batch: as above.
+            seen: logits and tap readings of this very forward pass; gradients flow through them.
+        """
+
+    def start_epoch(self, epoch: int, epochs: int) -> None:
+        """Called before every epoch (0-based) for weights that follow a schedule."""

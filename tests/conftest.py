@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures shared by several files: golden numbers of the official code."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@dataclass(frozen=True)
+class Golden:
+    """Arrays of one file, keyed as `w/NAME`, `in/NAME`, `out/NAME`, `grad/NAME`, `gin/NAME`, `after/NAME`."""
+
+    arrays: dict[str, Tensor]
+    about: dict[str, Any]
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self.arrays[key]
+
+    def part(self, prefix: str) -> dict[str, Tensor]:
+        """Every array under a prefix, such as `w/`, without it."""
+        return {key.removeprefix(prefix): value for key, value in self.arrays.items() if key.startswith(prefix)}
+
+
+@pytest.fixture(scope="session")
+def golden() -> Callable[[str], Golden]:
+    """Outputs of the official code by file name; tests/golden/README.md says where they come from."""
+
+    def load(name: str) -> Golden:
+        path = GOLDEN / f"{name}.npz"
+        arrays = {}
+        if path.exists():
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {key: torch.from_numpy(file[key]) for key in file.files}
+        return Golden(arrays, json.loads((GOLDEN / f"{name}.json").read_text()))
+
+    return load
