@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses on logits that several files use: pure functions that return a scalar, averaged over the batch."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def cross_entropy(logits: Tensor, label: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Bring the prediction to its label, or to a distribution over labels.
+
+        L = - sum_c y_c log softmax(logits)_c,    y = (1 - smoothing) onehot(label) + smoothing / C
+
+    Args:
+        logits: [B, C].
+        label: class numbers, [B] int64, or the distribution y itself, [B, C] float, after mixup or cutmix.
+        smoothing: part of y spread over all classes, in [0, 1]; a distribution is taken as it is.
+
+    Returns: scalar >= 0, nats, mean over the batch.
+    Raises: ValueError if the label has neither shape.
+    """
+    if label.shape not in (logits.shape, logits.shape[:1]):
+        raise ValueError(
+            f"labels must be [B] or shaped as the logits, got {tuple(label.shape)} for logits {tuple(logits.shape)}"
+        )
+    return F.cross_entropy(logits, label, label_smoothing=0.0 if label.is_floating_point() else smoothing)
+
+
+def soft_distillation(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
+    """Move the student's distribution over classes towards the teacher's.
+
+        L = T^2 KL(softmax(teacher / T) || softmax(student / T))     DeiT [1], Eq. (2), second term
+
+    The factor T^2 keeps the gradient's size comparable across temperatures [2, Sec. 2]. Deviation: DeiT's code
+    averages over classes as well as images, so its term is this one divided by C; the papers that came after
+    average over images alone, as here.
+
+    Args:
+        student: logits, [B, C].
+        teacher: logits, [B, C]; receives no gradient.
+        temperature: T > 0, no unit.
+
+    Returns: scalar >= 0, nats times T^2, mean over the batch; 0 only where both predict the same.
+    Raises: ValueError if the shapes differ or T is not positive.
+
+    [1] Touvron et al. 2021, arXiv:2012.12877. [2] Hinton et al. 2015, arXiv:1503.02531.
+    """
+    _check(student, teacher)
+    if temperature <= 0:
+        raise ValueError(f"temperature must be positive, got {temperature}")
+    log_q = F.log_softmax(student / temperature, dim=-1)
+    log_p = F.log_softmax(teacher.detach() / temperature, dim=-1)
+    return temperature**2 * F.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
+
+
+def hard_distillation(student: Tensor, teacher: Tensor) -> Tensor:
+    """Take the teacher's decision for a label.
+
+        L = - log softmax(student)_y,    y = argmax_c teacher_c      DeiT [1], Eq. (3), second term
+
+    Args:
+        student: logits, [B, C].
+        teacher: logits, [B, C]; receives no gradient.
+
+    Returns: scalar >= 0, nats, mean over the batch.
+    Raises: ValueError if the shapes differ.
+
+    [1] Touvron et al. 2021, arXiv:2012.12877.
+    """
+    _check(student, teacher)
+    return F.cross_entropy(student, teacher.argmax(dim=-1))
+
+
+def _check(student: Tensor, teacher: Tensor) -> None:
+    if student.shape != teacher.shape:
+        raise ValueError(f"logits must share a shape, got {tuple(student.shape)} and {tuple(teacher.shape)}")

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses against the official code, exact gradients and torch."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from timm.data import Mixup
+
+from conftest import Golden
+from viticulture.losses import cross_entropy, hard_distillation, soft_distillation
+
+
+def noise(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def test_deit_losses_equal_the_official_code(golden: Callable[[str], Golden]) -> None:
+    """DeiT's DistillationLoss: (1 - alpha) CE(class head, label) + alpha * distillation of the other head.
+
+    Its soft term also averages over classes: ours divided by C. Fails if temperature, T^2, alpha or the roles of
+    the two heads are wrong.
+    """
+    data = golden("deit_distillation_loss")
+    head, distilled, teacher, label = (data[f"in/{name}"] for name in ("cls", "dist", "teacher", "soft_target"))
+    alpha, tau, expected = (data.about["config"][name] for name in ("alpha", "tau", "losses"))
+    classes = head.shape[1]
+
+    plain = cross_entropy(head, label)
+    soft = (1 - alpha) * plain + alpha * soft_distillation(distilled, teacher, tau) / classes
+    hard = (1 - alpha) * plain + alpha * hard_distillation(distilled, teacher)
+    assert plain.item() == pytest.approx(expected["none"], rel=1e-6)
+    assert soft.item() == pytest.approx(expected["soft"], rel=1e-6)
+    assert hard.item() == pytest.approx(expected["hard"], rel=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 4.0, 1000.0])
+def test_the_gradient_of_soft_distillation_follows_hinton(temperature: float) -> None:
+    """Hinton et al. 2015, arXiv:1503.02531, for student logits z, teacher logits v, N classes.
+
+        Eq. (2)  dC/dz = (q - p) / T             at every T
+        Eq. (4)  dC/dz = (z - v) / (N T^2)       for large T and zero-mean logits
+
+    Ours is T^2 C averaged over images. Fails if T^2 is lost, the mean also runs over classes, the arguments of KL
+    are swapped, or the teacher receives a gradient or no temperature.
+    """
+    images, classes = 8, 10
+    z, v = noise(2, images, classes)
+    z, v = ((x - x.mean(-1, keepdim=True)).requires_grad_() for x in (z, v))
+    dz, dv = torch.autograd.grad(soft_distillation(z, v, temperature), (z, v), allow_unused=True)
+
+    q, p = (z / temperature).softmax(-1), (v / temperature).softmax(-1)
+    torch.testing.assert_close(images * dz, temperature * (q - p))
+    assert dv is None
+    if temperature == 1000.0:
+        torch.testing.assert_close(images * dz, (z - v) / classes, rtol=0, atol=1e-3)  # the gap is O(1 / T)
+
+
+def test_the_gradient_of_hard_distillation_is_prediction_minus_decision() -> None:
+    """dL/dz = (softmax(z) - onehot(argmax v)) / B. Fails if the teacher's probabilities replace its decision."""
+    z, v = noise(2, 6, 5)
+    (dz,) = torch.autograd.grad(hard_distillation(z.requires_grad_(), v), z)
+    torch.testing.assert_close(6 * dz, z.softmax(-1) - F.one_hot(v.argmax(-1), 5))
+
+
+def test_labels_are_smoothed_once_and_as_timm_smooths() -> None:
+    """timm's mixup smooths one-hot labels over all C classes. Fails if the smoothed part goes to C - 1 classes, or if
+    a label that is a distribution already is smoothed again.
+    """
+    images, classes, smoothing = 6, 7, 0.1
+    logits, label = noise(images, classes), torch.arange(images)
+    mixed = Mixup(prob=0.0, label_smoothing=smoothing, num_classes=classes)(torch.zeros(images, 3, 2, 2), label)[1]
+    expected = -(mixed.double() * logits.log_softmax(-1)).sum(-1).mean()
+    torch.testing.assert_close(cross_entropy(logits, label, smoothing), expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(cross_entropy(logits, mixed.double(), smoothing), expected)
+
+
+def test_shapes_that_disagree_are_refused() -> None:
+    with pytest.raises(ValueError, match="share a shape"):
+        soft_distillation(noise(2, 3), noise(2, 4))
+    with pytest.raises(ValueError, match="positive, got 0"):
+        soft_distillation(noise(2, 3), noise(2, 3), 0)
+    with pytest.raises(ValueError, match=r"\(2, 4\)"):
+        cross_entropy(noise(2, 3), noise(2, 4))
