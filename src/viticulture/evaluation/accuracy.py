@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How often a student is right, how sure it is, and what it takes for what."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torchmetrics.functional.classification import multiclass_confusion_matrix, multiclass_f1_score
+
+from ..errors import UserError
+
+CALIBRATION_BINS = 15
+NORMAL_QUANTILE = 1.959963984540054  # two-sided 95 %
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a student said of N images.
+
+    Args:
+        probabilities: [N, C] float32, rows sum to 1.
+        labels: [N] int64, the true class; -1 without a label.
+        names: N names that a person recognises.
+    """
+
+    probabilities: Tensor
+    labels: Tensor
+    names: Sequence[str]
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    """One class; a number whose denominator is zero is None (no such image, never predicted, or both).
+
+    Args:
+        name: the class.
+        support: images of this class.
+        precision: TP / (TP + FP), in [0, 1].
+        recall: TP / (TP + FN), in [0, 1].
+        f1: 2 TP / (2 TP + FP + FN), in [0, 1].
+    """
+
+    name: str
+    support: int
+    precision: float | None
+    recall: float | None
+    f1: float | None
+
+
+@dataclass(frozen=True)
+class ReliabilityBin:
+    """Images whose confidence falls between two edges: mean confidence, share that is right, how many."""
+
+    confidence: float
+    accuracy: float
+    images: int
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Every number that `measure` finds; shares lie in [0, 1].
+
+    Args:
+        images: how many were judged.
+        top1: share of images whose most probable class is the true one.
+        top1_interval: Wilson's 95 % interval of `top1` over images (not over seeds).
+        k: the k of `topk`, at most the number of classes (where `topk` is 1 by definition).
+        topk: share of images whose true class is among the k most probable.
+        macro_f1: mean F1 of the classes that occur among labels or predictions.
+        balanced_accuracy: mean recall of the classes that occur among labels.
+        nll: mean negative log-likelihood of the true class, nats.
+        calibration_error: expected calibration error, l1, over equal-width bins of confidence.
+        reliability: the bins that hold images, by rising confidence.
+        per_class: one score a class, in the order of the classes.
+        confusion: [C, C] int64, images by true class (row) and predicted class (column).
+    """
+
+    images: int
+    top1: float
+    top1_interval: tuple[float, float]
+    k: int
+    topk: float
+    macro_f1: float
+    balanced_accuracy: float
+    nll: float
+    calibration_error: float
+    reliability: tuple[ReliabilityBin, ...]
+    per_class: tuple[ClassScore, ...]
+    confusion: NDArray[np.int64]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON; the confusion matrix as [true, predicted, images] where images > 0."""
+        cells = [
+            [int(row), int(column), int(self.confusion[row, column])] for row, column in np.argwhere(self.confusion)
+        ]
+        head = {key: value for key, value in vars(self).items() if key not in ("confusion", "reliability", "per_class")}
+        lists = {"reliability": [asdict(b) for b in self.reliability], "per_class": [asdict(s) for s in self.per_class]}
+        return head | {"top1_interval": list(self.top1_interval)} | lists | {"confusion": cells}
+
+    @staticmethod
+    def from_dict(found: Mapping[str, Any]) -> "Evaluation":
+        """What `to_dict` gave."""
+        classes = len(found["per_class"])
+        confusion = np.zeros((classes, classes), np.int64)
+        for row, column, images in found["confusion"]:
+            confusion[row, column] = images
+        low, high = found["top1_interval"]
+        return Evaluation(
+            **{
+                **found,
+                "top1_interval": (low, high),
+                "reliability": tuple(ReliabilityBin(**entry) for entry in found["reliability"]),
+                "per_class": tuple(ClassScore(**entry) for entry in found["per_class"]),
+                "confusion": confusion,
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """An image taken for another class; `label` and `predicted` are positions in the classes."""
+
+    number: int
+    name: str
+    label: int
+    predicted: int
+    probability: float
+
+
+@torch.inference_mode()
+def collect(student: nn.Module, batches: Iterable[Mapping[str, Tensor]], names: Sequence[str]) -> Predictions:
+    """Ask a student about every image of a split, once; it ends in the mode in which it came.
+
+        probabilities = softmax(logits), in float32
+
+    Args:
+        student: [B, 3, H, W] -> [B, C] in eval mode (a student with several token heads returns their mean).
+        batches: `image`, `label`, `index` on the student's device; together every image of the split, in any order.
+        names: of the N images, by `index`.
+    """
+    modes = [(module, module.training) for module in student.modules()]
+    student.eval()
+    found: Tensor | None = None
+    labels, seen = torch.full((len(names),), -1), torch.zeros(len(names), dtype=torch.bool)
+    try:
+        for batch in batches:
+            probabilities = student(batch["image"]).float().softmax(-1).cpu()
+            if found is None:
+                found = torch.zeros(len(names), probabilities.shape[-1])
+            index = batch["index"].cpu()
+            found[index], labels[index], seen[index] = probabilities, batch["label"].cpu(), True
+    finally:
+        for module, training in modes:
+            module.training = training
+    if found is None or not seen.all():
+        missing = len(names) if found is None else int((~seen).sum())
+        raise ValueError(f"batches must hold every image of the split; {missing} of {len(names)} did not come")
+    return Predictions(found, labels, names)
+
+
+def measure(predictions: Predictions, classes: Sequence[str], k: int = 5) -> Evaluation:
+    """Judge predictions against labels.
+
+    A tie goes to the class that comes first. Probabilities that underflow to zero count as the smallest
+    normal float32 in the likelihood, so that it stays finite.
+
+    Args:
+        predictions: of N >= 1 labelled images.
+        classes: C names in the order of the probabilities.
+        k: of the top-k accuracy; lowered to C where there are fewer classes.
+    """
+    probabilities, labels, C = predictions.probabilities, predictions.labels, len(classes)
+    _check(predictions, C)
+    k = min(k, C)
+    confidence, predicted = probabilities.amax(-1), probabilities.argmax(-1)
+    chunks = zip(torch.split(probabilities, 4096), torch.split(labels, 4096), strict=True)
+    ranks = torch.cat([_rank(some, of) for some, of in chunks])
+    likelihood = probabilities.gather(1, labels[:, None]).clamp_min(torch.finfo(torch.float32).tiny).double()
+    confusion: NDArray[np.int64] = multiclass_confusion_matrix(predicted, labels, C).numpy()
+    per_class = _per_class(confusion, classes)
+    reliability = _reliability(confidence.double().numpy(), (predicted == labels).numpy())
+    right = int(confusion.trace())
+    return Evaluation(
+        images=len(labels),
+        top1=right / len(labels),
+        top1_interval=wilson(right, len(labels)),
+        k=k,
+        topk=float((ranks < k).double().mean()),
+        macro_f1=float(multiclass_f1_score(predicted, labels, C, average="macro")),
+        balanced_accuracy=float(np.mean([score.recall for score in per_class if score.recall is not None])),
+        nll=float(-likelihood.log().mean()),
+        calibration_error=sum(b.images * abs(b.accuracy - b.confidence) for b in reliability) / len(labels),
+        reliability=reliability,
+        per_class=per_class,
+        confusion=confusion,
+    )
+
+
+def most_confident_mistakes(predictions: Predictions, n: int) -> list[Mistake]:
+    """The n labelled images that were taken for another class with the highest probability, highest first."""
+    confidence, predicted = predictions.probabilities.amax(-1), predictions.probabilities.argmax(-1)
+    wrong = ((predicted != predictions.labels) & (predictions.labels >= 0)).nonzero()[:, 0]
+    worst = wrong[confidence[wrong].argsort(descending=True, stable=True)[:n]]
+    return [
+        Mistake(i, predictions.names[i], int(predictions.labels[i]), int(predicted[i]), float(confidence[i]))
+        for i in worst.tolist()
+    ]
+
+
+def wilson(right: int, images: int) -> tuple[float, float]:
+    """Wilson's 95 % interval for a share `right / images`; it stays inside [0, 1] and has a width at 0 and 1.
+
+        (p + z^2/2n -+ z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2/n)
+
+    Source: Wilson, "Probable inference, the law of succession, and statistical inference", JASA 1927, 22(158).
+    """
+    share, shift = right / images, NORMAL_QUANTILE**2 / images
+    middle = (share + shift / 2) / (1 + shift)
+    half = NORMAL_QUANTILE * sqrt(share * (1 - share) / images + shift / (4 * images)) / (1 + shift)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def _check(predictions: Predictions, C: int) -> None:
+    N, columns = predictions.probabilities.shape
+    labelled = (predictions.labels >= 0) & (predictions.labels < C)
+    if columns != C:
+        raise UserError(f"one probability a class is needed, got {columns} probabilities and {C} classes")
+    if not N or not labelled.all():
+        unlabelled = int((~labelled).sum())
+        raise UserError(
+            f"an evaluation needs images with a label between 0 and {C - 1}, got {N} images, {unlabelled} without; "
+            "use predict for images without labels"
+        )
+    broken = int((~predictions.probabilities.isfinite()).any(-1).sum())
+    if broken:
+        raise UserError(f"the student's outputs are not finite for {broken} of {N} images; were its weights trained?")
+
+
+def _rank(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """How many classes come before the true one, [B, C], [B] -> [B]; equals keep the order of the classes."""
+    true = probabilities.gather(1, labels[:, None])
+    earlier = torch.arange(probabilities.shape[1]) < labels[:, None]
+    return ((probabilities > true) | (probabilities == true) & earlier).sum(-1)
+
+
+def _per_class(confusion: NDArray[np.int64], classes: Sequence[str]) -> tuple[ClassScore, ...]:
+    def share(part: int, whole: int) -> float | None:
+        return part / whole if whole else None
+
+    right, support, predicted = confusion.diagonal().tolist(), confusion.sum(1).tolist(), confusion.sum(0).tolist()
+    return tuple(
+        ClassScore(name, n, precision=share(tp, said), recall=share(tp, n), f1=share(2 * tp, n + said))
+        for name, tp, n, said in zip(classes, right, support, predicted, strict=True)
+    )
+
+
+def _reliability(confidence: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[ReliabilityBin, ...]:
+    """Bins [m/M, (m+1)/M) of confidence, the last one closed.
+
+    Source: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, arXiv:1706.04599, Eq. (3).
+    Deviation: lower edges are inside, as in torchmetrics, which gives a confidence of exactly 1 a bin of its own.
+    """
+    edges = np.linspace(0, 1, CALIBRATION_BINS + 1, dtype=np.float32)
+    place = np.clip(np.searchsorted(edges, confidence.astype(np.float32), side="right") - 1, 0, CALIBRATION_BINS - 1)
+    bins = []
+    for number in range(CALIBRATION_BINS):
+        inside = place == number
+        if inside.any():
+            n = int(inside.sum())
+            bins.append(ReliabilityBin(float(confidence[inside].mean()), float(right[inside].mean()), n))
+    return tuple(bins)
