@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which parameters are updated how: groups with or without decay, rates by layer, and the rate over time.
+
+Two sections of a recipe: `optim` is `Optim`, `schedule` is `Schedule`.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from typing import Any, Literal
+
+from timm.models import group_parameters
+from torch import nn
+from torch.optim import SGD, AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from .errors import UserError
+
+Group = dict[str, Any]
+"""Parameters that share settings: `params` [(name, parameter)], `lr`, `weight_decay`."""
+
+TIED_TO_LAST_BLOCK = (99999,)  # timm's mark for what shares the last block's layer
+
+
+@dataclass(frozen=True)
+class Optim:
+    """Optimiser and its parameter groups.
+
+    Args:
+        name: adamw, sgd, or nesterov (sgd with Nesterov momentum).
+        lr: learning rate at its highest, for the batch size in use; nothing scales it.
+        weight_decay: pulls weights to zero; decoupled from the gradient in adamw, added to it in sgd.
+        betas: decay of adamw's two running means.
+        momentum: of sgd and nesterov; 0 is plain gradient descent.
+        layer_decay: factor on the rate from one layer to the one below it; null treats all alike.
+        decay_everything: decay biases, norms, tokens and positions as well.
+    """
+
+    name: Literal["adamw", "sgd", "nesterov"] = "adamw"
+    lr: float = 1e-3
+    weight_decay: float = 0.05
+    betas: tuple[float, float] = (0.9, 0.999)
+    momentum: float = 0.9
+    layer_decay: float | None = None
+    decay_everything: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name not in ("adamw", "sgd", "nesterov"):
+            raise UserError(f"optim.name must be adamw, sgd or nesterov, got {self.name!r}")
+        if self.lr <= 0:
+            raise UserError(f"optim.lr must be positive, got {self.lr}")
+        if self.weight_decay < 0:
+            raise UserError(f"optim.weight_decay must not be negative, got {self.weight_decay}")
+        if not all(0 <= share < 1 for share in (*self.betas, self.momentum)):
+            raise UserError(f"optim.betas and optim.momentum must lie in [0, 1), got {self.betas} and {self.momentum}")
+        if self.name == "nesterov" and not self.momentum:
+            raise UserError("nesterov needs a momentum, got optim.momentum=0; take 0.9, or optim.name=sgd")
+        if self.layer_decay is not None and not 0 < self.layer_decay <= 1:
+            raise UserError(f"optim.layer_decay must lie in (0, 1], got {self.layer_decay}")
+
+    def groups(self, student: nn.Module, guides: nn.Module | None = None) -> list[Group]:
+        """The student's parameters and the guides' trainable ones, grouped, first come first.
+
+        Weight decay spares 1-D parameters, biases and what the network lists in timm's `no_weight_decay()`: tokens
+        and the position table in a ViT. A table that a network does not list is decayed.
+
+        A guide's second parameters on the student's storage are left out: the student's own are the ones stepped.
+        """
+        scales = {} if self.layer_decay is None else layer_scales(student, self.layer_decay)
+        own = {parameter.untyped_storage().data_ptr() for parameter in student.parameters()}
+        found = [(name, p, scales.get(name, 1.0), decays) for name, p, decays in _trainable(student)]
+        if guides is not None:
+            others = ((f"guides.{name}", p, decays) for name, p, decays in _trainable(guides))
+            found += [(n, p, 1.0, d) for n, p, d in others if p.untyped_storage().data_ptr() not in own]
+        groups: dict[tuple[float, bool], Group] = {}
+        for name, parameter, scale, decays in found:
+            decay = self.weight_decay if decays or self.decay_everything else 0.0
+            new = {"params": [], "lr": self.lr * scale, "weight_decay": decay}
+            groups.setdefault((scale, decay > 0), new)["params"].append((name, parameter))
+        return list(groups.values())
+
+    def build(self, groups: list[Group]) -> Optimizer:
+        """The optimiser over `groups`, in one fused kernel: on a CPU this is three times faster than torch's default.
+
+        AdamW's epsilon is torch's, 1e-8, as in all the papers.
+        """
+        if not groups:
+            raise UserError("there is nothing to train: every parameter of the student and its guides is frozen")
+        if self.name == "adamw":
+            return AdamW(groups, betas=(self.betas[0], self.betas[1]), fused=True)
+        return SGD(groups, lr=self.lr, momentum=self.momentum, nesterov=self.name == "nesterov", fused=True)
+
+
+def _trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter, bool]]:
+    """Name, parameter and whether it decays by the ordinary rule."""
+    listed: Iterable[str] = getattr(module, "no_weight_decay", tuple)()
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            spared = parameter.ndim <= 1 or name.endswith(".bias") or any(fnmatch(name, rule) for rule in listed)
+            yield name, parameter, not spared
+
+
+def layer_scales(student: nn.Module, decay: float) -> dict[str, float]:
+    """Factor on the learning rate of every parameter, decay^(L + 1 - layer) for L blocks.
+
+    Layer 0 is what comes before the blocks (patches, tokens, positions), layer i the i-th block, and everything after
+    the last block is layer L + 1 and keeps the full rate. Layers are read from timm's `group_matcher`.
+    Source: BEiT's rule as in MAE's `lr_decay.py`. Deviation from timm, which puts a final norm with the last block.
+    """
+    read: Callable[..., dict[str, Any]] | None = getattr(student, "group_matcher", None)
+    if read is None:
+        raise UserError(f"optim.layer_decay needs a student that knows its layers; {type(student).__name__} does not")
+    matcher = {
+        part: [rule for rule in rules if rule[1] != TIED_TO_LAST_BLOCK] if isinstance(rules, (list, tuple)) else rules
+        for part, rules in read(coarse=False).items()
+    }
+    layers: dict[str, int] = group_parameters(student, matcher, reverse=True)
+    last = max(layers.values())
+    return {name: decay ** (last - layer) for name, layer in layers.items()}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Learning rate over time. Time t counts updates or epochs, W of them warm up, E are all of them.
+
+        cosine    t < W: warmup_lr + (lr - warmup_lr) t / W,   then min_lr + (lr - min_lr) (1 + cos(pi u)) / 2
+                  with u = (t - W) / (E - W), so that the cosine begins where the warm-up ends (MAE)
+        timm      the same with u = t / E: the cosine has run since the start, so the rate steps down when the warm-up
+                  ends; and all of it one t late, so that the first two share a value (timm's scheduler as DeiT, Swin
+                  and their descendants call it: after an epoch or update, with the number of the one that ended)
+        constant  the warm-up, then lr
+
+    Args:
+        rule: cosine, timm or constant, as above.
+        each: whether the rate changes with every step (update) or with every epoch.
+        warmup_epochs: W in epochs, whichever `each` is; 0 starts at the highest rate.
+        warmup_lr: learning rate at t = 0 of a warm-up.
+        min_lr: learning rate at the end of the cosine.
+    """
+
+    rule: Literal["cosine", "timm", "constant"] = "cosine"
+    each: Literal["step", "epoch"] = "step"
+    warmup_epochs: float = 5.0
+    warmup_lr: float = 0.0
+    min_lr: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.rule not in ("cosine", "timm", "constant"):
+            raise UserError(f"schedule.rule must be cosine, timm or constant, got {self.rule!r}")
+        if self.each not in ("step", "epoch"):
+            raise UserError(f"schedule.each must be step or epoch, got {self.each!r}")
+        if min(self.warmup_epochs, self.warmup_lr, self.min_lr) < 0:
+            raise UserError(
+                "schedule.warmup_epochs, schedule.warmup_lr and schedule.min_lr must not be negative, "
+                f"got {self.warmup_epochs}, {self.warmup_lr} and {self.min_lr}"
+            )
+
+    def rate(self, update: int, steps_per_epoch: int, epochs: int, lr: float) -> float:
+        """Learning rate of one update.
+
+        Args:
+            update: its number, 0 for the first of the training.
+            steps_per_epoch: updates in an epoch.
+            epochs: length of the training.
+            lr: the highest rate.
+        """
+        unit = steps_per_epoch if self.each == "step" else 1
+        time = update if self.each == "step" else update // steps_per_epoch
+        warmup, end = self.warmup_epochs * unit, epochs * unit
+        if self.rule == "timm":
+            time = max(time - 1, 0)
+        if time < warmup:
+            return self.warmup_lr + (lr - self.warmup_lr) * time / warmup
+        if self.rule == "constant":
+            return lr
+        part = time / end if self.rule == "timm" else (time - warmup) / (end - warmup)
+        return cosine(min(part, 1.0), lr, self.min_lr)
+
+    def attach(self, optimizer: Optimizer, steps_per_epoch: int, epochs: int, lr: float) -> LambdaLR:
+        """A scheduler to step after every update (Lightning's interval `step`); it keeps the groups' ratios.
+
+        Args:
+            optimizer: built at its highest rates.
+            steps_per_epoch: updates in an epoch, after gradient accumulation.
+            epochs: length of the training.
+            lr: the highest rate, that of groups without layer-wise decay.
+        """
+        if self.warmup_epochs >= epochs:
+            raise UserError(
+                f"schedule.warmup_epochs must be fewer than train.epochs, got {self.warmup_epochs:g} and {epochs}"
+            )
+        return LambdaLR(optimizer, lambda update: self.rate(update, steps_per_epoch, epochs, lr) / lr)
+
+
+def cosine(part: float, high: float, low: float) -> float:
+    """From high to low along half a cosine, for part in [0, 1]."""
+    return low + (high - low) * (1 + math.cos(math.pi * part)) / 2

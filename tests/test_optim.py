@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups and learning rates against the official code, timm and torch."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import timm
+import torch
+from timm.optim import param_groups_layer_decay, param_groups_weight_decay
+from torch import nn
+
+from conftest import Golden
+from viticulture.errors import UserError
+from viticulture.optim import Optim, Schedule
+
+
+def small_vit(depth: int = 3, name: str = "vit_tiny_patch16_224", **options: Any) -> nn.Module:
+    sizes = {"img_size": 8, "patch_size": 4, "embed_dim": 8, "depth": depth, "num_heads": 2, "num_classes": 3}
+    return timm.create_model(name, **sizes, **options)
+
+
+def settings(groups: list[dict[str, Any]]) -> dict[str, tuple[float, float]]:
+    """Parameter name -> learning rate and weight decay."""
+    return {name: (group["lr"], group["weight_decay"]) for group in groups for name, _ in group["params"]}
+
+
+@pytest.mark.parametrize("script", ["cifar", "domain", "imagenet", "finetune"])
+def test_the_timm_rule_by_epoch_is_dhvts(golden: Callable[[str], Golden], script: str) -> None:
+    """DHVT's scripts (timm stepped after each epoch with that epoch's index): epochs 0 and 1 share the first value and
+    the cosine's clock includes the warm-up. Fails if the lag is lost, the clock starts late, or min_lr is ignored.
+    """
+    data = golden("dhvt_lr_schedules")
+    config = data.about["config"][script]
+    words = config["args"].split()
+    flags = dict(zip(words[::2], words[1::2], strict=True))
+    lr, epochs, steps = config["scaled_base_lr"], int(flags["--epochs"]), 7
+    schedule = Schedule("timm", "epoch", float(flags["--warmup-epochs"]), 1e-6, float(flags.get("--min-lr", 1e-5)))
+    for place in (0, steps - 1):  # the same all through an epoch
+        rates = [schedule.rate(epoch * steps + place, steps, epochs, lr) for epoch in range(epochs)]
+        torch.testing.assert_close(torch.tensor(rates), data[f"out/{script}"].float(), rtol=1e-6, atol=1e-12)
+
+
+def test_the_timm_rule_by_step_is_cits(golden: Callable[[str], Golden]) -> None:
+    """Swin's loop hands timm the number of the update that just ended, so a golden value belongs to the next update.
+    The rate drops from 1e-3 to 0.989e-3 where the warm-up ends.
+    """
+    data = golden("cit_lr_schedule")
+    config = data.about["config"]
+    schedule = Schedule("timm", "step", config["warmup_epochs"], config["warmup_lr"], config["min_lr"])
+    given = (config["steps_per_epoch"], config["epochs"], config["base_lr"])
+    rates = [schedule.rate(int(update) + 1, *given) for update in data["in/update"]]
+    torch.testing.assert_close(torch.tensor(rates), data["out/lr"].float(), rtol=1e-6, atol=1e-12)
+    assert schedule.rate(0, *given) == schedule.rate(1, *given) == config["warmup_lr"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "lr", "first", "last"), [("pretrain", 2.4e-3, 0, 0), ("finetune", 4e-3, 0, 1e-6), ("moco", 6e-4, 1e-6, 0)]
+)
+def test_the_cosine_rule_is_maes(
+    golden: Callable[[str], Golden], stage: str, lr: float, first: float, last: float
+) -> None:
+    """MAE-lite: the warm-up reaches lr exactly where the cosine begins. Fails with timm's clock or its lag."""
+    data = golden("mae_lr_schedules")
+    rates = [Schedule("cosine", "step", 40, first, last).rate(int(step), 1, 400, lr) for step in data["in/step"]]
+    torch.testing.assert_close(torch.tensor(rates), data[f"out/{stage}"].float(), rtol=1e-6, atol=1e-12)
+
+
+def test_cosine_by_epoch_without_warmup_is_torchs_annealing() -> None:
+    """Bootstrapping ViTs steps CosineAnnealingLR once an epoch. Fails if epoch 0 is skipped or repeated."""
+    epochs, steps, lr = 12, 5, 0.3
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=lr)
+    theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
+    schedule = Schedule("cosine", "epoch", 0)
+    for epoch in range(epochs):
+        ours = [schedule.rate(epoch * steps + step, steps, epochs, lr) for step in range(steps)]
+        assert ours == pytest.approx(steps * theirs.get_last_lr(), abs=1e-12)
+        optimizer.step()
+        theirs.step()
+
+
+def test_a_constant_rate_warms_up_and_stays() -> None:
+    schedule = Schedule("constant", "step", 0.5)
+    assert [schedule.rate(update, 4, 2, 1.0) for update in range(5)] == [0.0, 0.5, 1.0, 1.0, 1.0]
+
+
+def test_a_scheduler_keeps_the_groups_ratios_and_survives_a_restart() -> None:
+    """Layer-wise rates are fixed fractions of the schedule's rate, warm-up start and end included (MAE's lr_scale).
+    A scheduler restored from its state continues with the same values.
+    """
+    optim, schedule = Optim(lr=0.1, layer_decay=0.5), Schedule("cosine", "step", 1, 0.01, 0.001)
+    optimizer = optim.build(optim.groups(small_vit(depth=1)))
+    scheduler = schedule.attach(optimizer, 3, 4, optim.lr)
+    for update in range(12):
+        rate = schedule.rate(update, 3, 4, optim.lr)
+        assert sorted(set(scheduler.get_last_lr())) == pytest.approx([rate / 4, rate / 2, rate])
+        if update == 5:
+            state = scheduler.state_dict()
+            scheduler = schedule.attach(optim.build(optim.groups(small_vit(depth=1))), 3, 4, optim.lr)
+            optimizer = scheduler.optimizer
+            scheduler.load_state_dict(state)
+        optimizer.step()
+        scheduler.step()
+    assert max(scheduler.get_last_lr()) == pytest.approx(0.001)  # the end of the cosine
+
+
+def test_layer_decay_groups_are_maes(golden: Callable[[str], Golden]) -> None:
+    """The groups of MAE-lite's `get_parameter_groups` for a ViT of three blocks that averages its patches, exactly.
+
+    Fails if tokens and positions are decayed, if fc_norm counts with the last block, or if a power is off by one.
+    """
+    about = golden("mae_layer_decay_groups").about
+    optim = Optim(lr=2.0, weight_decay=about["weight_decay"], layer_decay=about["layer_decay"])
+    groups = optim.groups(small_vit(about["depth"], global_pool="avg"))
+    ours = {(g["lr"] / 2.0, g["weight_decay"], frozenset(name for name, _ in g["params"])) for g in groups}
+    assert ours == {(g["lr_scale"], g["weight_decay"], frozenset(g["params"])) for g in about["groups"]}
+
+
+def test_a_final_norm_counts_with_the_head() -> None:
+    """MAE's rule gives everything after the blocks the full rate; timm's matcher ties `norm` to the last block."""
+    rates = settings(Optim(lr=1.0, layer_decay=0.5).groups(small_vit(2)))
+    assert rates["norm.weight"] == rates["head.bias"] == (1.0, 0.0)
+    assert rates["blocks.1.norm1.weight"] == (0.5, 0.0)
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "deit_tiny_distilled_patch16_224", "resnet10t"])
+def test_groups_are_timms(name: str) -> None:
+    """The same decay and the same layers as timm, where timm has no final norm to tie to the last block."""
+    student = timm.create_model(name, num_classes=3) if name == "resnet10t" else small_vit(2, name)
+    names = {parameter: name for name, parameter in student.named_parameters()}
+    listed = student.no_weight_decay() if hasattr(student, "no_weight_decay") else ()
+    plain = param_groups_weight_decay(student, 0.05, no_weight_decay_list=listed)
+    assert settings(Optim(lr=1.0).groups(student)) == {
+        names[p]: (1.0, group["weight_decay"]) for group in plain for p in group["params"]
+    }
+    layered = param_groups_layer_decay(student, 0.05, no_weight_decay_list=listed, layer_decay=0.75)
+    expected = {names[p]: (g["lr_scale"], g["weight_decay"]) for g in layered for p in g["params"]}
+    ours = settings(Optim(lr=1.0, layer_decay=0.75).groups(student))
+    assert {n: v for n, v in ours.items() if n[:5] != "norm."} == {
+        n: v for n, v in expected.items() if n[:5] != "norm."
+    }
+
+
+def test_decay_can_reach_everything() -> None:
+    """Bootstrapping ViTs and MoCo v3 decay all parameters alike: one group."""
+    (group,) = Optim(decay_everything=True).groups(small_vit())
+    assert group["weight_decay"] == 0.05
+
+
+def test_guides_are_trained_by_the_ordinary_rule_but_never_the_students_storage_twice() -> None:
+    """A guide's own weights join at the full rate, whatever the layer decay. Frozen ones do not, nor a second
+    parameter on the student's storage, which would step those weights twice.
+    """
+    student = small_vit()
+    guide = nn.Module()
+    guide.link, guide.frozen = nn.Conv2d(2, 2, 1), nn.Linear(2, 2).requires_grad_(False)
+    guide.tied = nn.Parameter(student.head.weight.data[1:])
+    ours = settings(Optim(lr=1.0, layer_decay=0.5).groups(student, nn.ModuleDict({"agent": guide})))
+    added = {name: value for name, value in ours.items() if name.startswith("guides.")}
+    assert added == {"guides.agent.link.weight": (1.0, 0.05), "guides.agent.link.bias": (1.0, 0.0)}
+
+
+def test_one_step_of_adamw_is_the_formula() -> None:
+    """Decoupled decay, then a step of lr * sign(g) at the first update [Loshchilov and Hutter, arXiv:1711.05101]."""
+    layer = nn.Linear(2, 2)
+    before = [parameter.detach().clone() for parameter in layer.parameters()]
+    for parameter in layer.parameters():
+        parameter.grad = torch.full_like(parameter, -3.0)
+    optim = Optim(lr=0.1, weight_decay=0.5)
+    optim.build(optim.groups(layer)).step()
+    torch.testing.assert_close(layer.weight.data, before[0] * (1 - 0.1 * 0.5) + 0.1)
+    torch.testing.assert_close(layer.bias.data, before[1] + 0.1)
+
+
+@pytest.mark.parametrize("name", ["sgd", "nesterov"])
+def test_two_steps_of_sgd_are_the_formula(name: str) -> None:
+    """m <- mu m + g; step by m, or by g + mu m with Nesterov. Fails if the fused kernel or the name is mixed up."""
+    weight = nn.Linear(1, 1, bias=False)
+    optim = Optim(name, lr=0.1, weight_decay=0.0, momentum=0.5)
+    optimizer = optim.build(optim.groups(weight))
+    before = weight.weight.item()
+    for gradient in (1.0, 2.0):
+        weight.weight.grad = torch.full((1, 1), gradient)
+        optimizer.step()
+    steps = (1 + 2.5) if name == "sgd" else (1 + 0.5 * 1) + (2 + 0.5 * 2.5)
+    assert weight.weight.item() == pytest.approx(before - 0.1 * steps)
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    for keywords, words in (
+        ({"name": "adam"}, "adamw, sgd or nesterov"),
+        ({"lr": 0.0}, "optim.lr must be positive"),
+        ({"weight_decay": -1.0}, "negative"),
+        ({"betas": (0.9, 1.0)}, r"\[0, 1\)"),
+        ({"name": "nesterov", "momentum": 0.0}, "needs a momentum"),
+        ({"layer_decay": 1.5}, r"\(0, 1\]"),
+    ):
+        with pytest.raises(UserError, match=words):
+            Optim(**keywords)
+    for keywords, words in (
+        ({"rule": "linear"}, "constant"),
+        ({"each": "batch"}, "step or epoch"),
+        ({"min_lr": -1}, "neg"),
+    ):
+        with pytest.raises(UserError, match=words):
+            Schedule(**keywords)
+    with pytest.raises(UserError, match=r"fewer than train.epochs, got 5 and 3"):
+        Schedule().attach(torch.optim.SGD([torch.zeros(1)], lr=1.0), 1, 3, 1.0)
+    with pytest.raises(UserError, match="knows its layers; Linear does not"):
+        Optim(layer_decay=0.5).groups(nn.Linear(1, 1))
+    with pytest.raises(UserError, match="nothing to train"):
+        Optim().build(Optim().groups(nn.Linear(1, 1).requires_grad_(False)))
+
+
+def test_rates_never_leave_their_bounds() -> None:
+    """Every rule, each unit: between the lowest and the highest rate, also for one update past the end."""
+    for rule in ("cosine", "timm", "constant"):
+        for each in ("step", "epoch"):
+            schedule = Schedule(rule, each, 1.5, 1e-5, 1e-4)
+            rates = [schedule.rate(update, 3, 5, 1e-2) for update in range(16)]
+            assert all(1e-5 <= rate <= 1e-2 * (1 + 1e-12) and math.isfinite(rate) for rate in rates)
