@@ -175,7 +175,7 @@ class Schedule:
         if self.rule == "constant":
             return lr
         part = time / end if self.rule == "timm" else (time - warmup) / (end - warmup)
-        return cosine(min(part, 1.0), lr, self.min_lr)
+        return cosine(part, lr, self.min_lr)
 
     def attach(self, optimizer: Optimizer, steps_per_epoch: int, epochs: int, lr: float) -> LambdaLR:
         """A scheduler to step after every update (Lightning's interval `step`); it keeps the groups' ratios.
