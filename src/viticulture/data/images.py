@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 
@@ -60,5 +61,9 @@ class StoredImages(Images):
         return StoredImages(self.pixels[self.rows].to(device), torch.arange(len(self)), self.records)
 
     def original(self, number: int) -> np.ndarray:
+        """Stretched back to the proportions of the original; the longer side has S pixels."""
         pixels: np.ndarray = self.take(torch.tensor([number]))[0].permute(1, 2, 0).cpu().numpy()
-        return pixels
+        height, width = self.records.sizes[number].tolist()
+        side, longest = len(pixels), max(height, width)
+        shape = (max(1, round(side * width / longest)), max(1, round(side * height / longest)))
+        return pixels if shape == (side, side) else np.asarray(Image.fromarray(pixels).resize(shape))

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a name or a folder to the splits that a run learns from and is judged by."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..errors import UserError, unknown
+from . import store
+from .images import Images, Records, StoredImages
+from .pictures import (
+    NORMALIZE,
+    Channels,
+    Pictures,
+    choose_image_size,
+    choose_store_size,
+    sample_sizes,
+    stored_statistics,
+    streamed_statistics,
+)
+from .selection import Selection, Splits, check_classes, recall, select
+from .sources import Source, digest, open_source, some
+
+__all__ = ["Dataset", "Pictures", "Selection", "prepare", "prepare_test"]
+
+_UNEVEN = 10
+_TINY = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Data as one run sees it.
+
+    Args:
+        name: what to call it.
+        classes: class names in the order of the labels; empty without labels.
+        train: images to learn from.
+        val: images to choose by; None without.
+        test: images to report on; None without.
+        image_size: height and width of the network's input, pixels.
+        mean: per channel, subtracted from images scaled to [0, 1].
+        std: per channel, divides after the mean is subtracted.
+        pictures: the sizes and the normalisation, with every automatic choice made.
+        split_names: split -> names of its images, in order; `prepare` takes it back as `remembered`.
+        skipped: name of an image that could not be read -> what is wrong with it.
+        warnings: what a person should know, one sentence each.
+        fingerprint: 32 hexadecimal digits that change with the classes, the splits or any pixel, and not with where the
+            data lies. (Where images are streamed, it is the files' paths, sizes and times that count instead.)
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    train: Images
+    val: Images | None
+    test: Images | None
+    image_size: int
+    mean: Channels
+    std: Channels
+    pictures: Pictures
+    split_names: dict[str, list[str]]
+    skipped: dict[str, str]
+    warnings: tuple[str, ...]
+    fingerprint: str
+
+
+def prepare(
+    data: str | Path | Source,
+    selection: Selection | None = None,
+    pictures: Pictures | None = None,
+    seed: int = 0,
+    progress: store.Progress | None = None,
+    remembered: Mapping[str, Sequence[str]] | None = None,
+    labelled: bool = True,
+) -> Dataset:
+    """Make data ready for a run: choose its images, decode them into a store (or have them streamed), check them.
+
+    Args:
+        data: a folder, file or name of a data set (`open_source`).
+        selection: which images to use; None for the defaults.
+        pictures: in what size; None for the defaults.
+        seed: the run's; draws subsets of the training images.
+        progress: told how many images are decoded.
+        remembered: the `split_names` of an earlier run, to have exactly its images whatever the rules say today.
+        labelled: whether labels are needed; else images without are welcome as training images.
+
+    Raises: UserError if the data cannot be trained on.
+    """
+    selection, pictures = selection or Selection(), pictures or Pictures()
+    source = data if isinstance(data, Source) else open_source(data)
+    if labelled:
+        check_classes(source, np.arange(len(source)))
+    splits, notes = (recall(source, remembered), []) if remembered else select(source, selection, seed, labelled)
+    if labelled:
+        check_classes(source, splits["train"])
+    pictures = _sized(source, pictures)
+    assert pictures.image_size is not None
+
+    read = _read(source, splits, pictures, selection.skip_unreadable, progress)
+    skipped = {source.names[i]: reason for i, reason in sorted(read.unreadable.items())}
+    if skipped and labelled:
+        check_classes(source, read.splits["train"])
+    if not len(read.splits["train"]):
+        raise UserError(f"{source.name} has no training images that can be read")
+    mean, std = _normalisation(source, read, pictures)
+    names = {kind: [source.names[i] for i in rows] for kind, rows in read.splits.items()}
+    warnings = (*source.notes, *notes, *_warnings(source, read, selection, skipped))
+    return Dataset(
+        name=source.name,
+        classes=source.classes,
+        train=read.images["train"],
+        val=read.images.get("val"),
+        test=read.images.get("test"),
+        image_size=pictures.image_size,
+        mean=mean,
+        std=std,
+        pictures=pictures,
+        split_names=names,
+        skipped=skipped,
+        warnings=warnings,
+        fingerprint=digest([*source.classes, *_contents(source, read, names)]),
+    )
+
+
+def prepare_test(
+    data: str | Path | Source,
+    classes: Sequence[str],
+    pictures: Pictures,
+    skip_unreadable: bool = False,
+    progress: store.Progress | None = None,
+) -> tuple[Images, dict[str, str]]:
+    """Other data to judge a trained network by: its test split, or all of it where it declares none.
+
+    Args:
+        data: as in `prepare`.
+        classes: the network's, in the order of its logits; the data may lack some, but have no others.
+        pictures: the sizes that the network was trained with.
+        skip_unreadable: go on without images that cannot be read.
+        progress: as in `prepare`.
+
+    Returns: the images, labelled in the network's order, and what was skipped.
+    Raises: UserError if the data has a class that the network does not know, or no labels.
+    """
+    source = data if isinstance(data, Source) else open_source(data)
+    for name in source.classes:
+        if name not in classes:
+            raise unknown(f"class of {source.name}", name, classes)
+    number = np.array([list(classes).index(name) for name in source.classes] + [-1])  # the last is for "no label"
+    source = dataclasses.replace(source, labels=number[source.labels], classes=tuple(classes))
+    rows = source.splits.get("test", np.arange(len(source)))
+    rows = rows[source.labels[rows] >= 0]
+    if not len(rows):
+        raise UserError(f"{source.name} has no labelled images to test on")
+    read = _read(source, {"test": rows}, _sized(source, pictures), skip_unreadable, progress)
+    return read.images["test"], {source.names[i]: reason for i, reason in sorted(read.unreadable.items())}
+
+
+@dataclass(frozen=True)
+class _Read:
+    """The splits without their unreadable images; `held` is None where they are streamed."""
+
+    splits: Splits
+    images: dict[str, Images]
+    unreadable: dict[int, str]
+    held: store.Store | None
+
+
+def _sized(source: Source, pictures: Pictures) -> Pictures:
+    if pictures.image_size is not None and pictures.store_size is not None:
+        return pictures
+    sizes = sample_sizes(source)
+    image_size = pictures.image_size or choose_image_size(sizes)
+    store_size = pictures.store_size or choose_store_size(image_size, sizes)
+    return dataclasses.replace(pictures, image_size=image_size, store_size=store_size)
+
+
+def _read(
+    source: Source, splits: Splits, pictures: Pictures, skip_unreadable: bool, progress: store.Progress | None
+) -> _Read:
+    used = np.sort(np.concatenate(list(splits.values())))
+    size = pictures.store_size
+    assert size is not None
+    image_bytes, budget = 3 * size * size, int(pictures.budget_gb * 1e9)
+    held: store.Headers
+    if pictures.stream or (pictures.stream is None and len(used) * image_bytes > budget):
+        held = store.read_headers(source, used, skip_unreadable=True, progress=progress)
+    else:
+        # All where all fit: runs on other subsets, seeds and splits then share one store.
+        rows = None if len(source) * image_bytes <= budget else used
+        held = store.build(source, size, rows, budget, skip_unreadable=True, progress=progress)
+    unreadable = {i: held.unreadable[i] for i in used.tolist() if i in held.unreadable}
+    if not skip_unreadable:
+        store.refuse(source, unreadable, len(used))
+    images: dict[str, Images] = {}
+    kept: Splits = {}
+    for kind, rows in splits.items():
+        kept[kind] = rows[~np.isin(rows, list(unreadable))]
+        places = np.searchsorted(held.rows, kept[kind])
+        images[kind] = _images(source, kept[kind], places, held, size)
+    return _Read(kept, images, unreadable, held if isinstance(held, store.Store) else None)
+
+
+def _images(source: Source, rows: np.ndarray, places: np.ndarray, held: store.Headers, size: int) -> Images:
+    records = Records(
+        labels=torch.from_numpy(source.labels[rows]),
+        sizes=torch.from_numpy(held.sizes[places]),
+        names=[source.names[i] for i in rows],
+    )
+    if isinstance(held, store.Store):
+        return StoredImages(held.pixels, torch.from_numpy(places), records)
+    from .stream import StreamImages
+
+    return StreamImages(source, torch.from_numpy(rows), records, size)
+
+
+def _normalisation(source: Source, read: _Read, pictures: Pictures) -> tuple[Channels, Channels]:
+    if pictures.normalize != "dataset":
+        return NORMALIZE[pictures.normalize]
+    train = read.images["train"]
+    if isinstance(train, StoredImages):
+        return stored_statistics(train.pixels, train.rows)
+    return streamed_statistics(source, read.splits["train"], pictures.image_size or 0)
+
+
+def _contents(source: Source, read: _Read, names: dict[str, list[str]]) -> list[str]:
+    parts = []
+    for kind, rows in sorted(read.splits.items()):
+        marks = [source.stamps[i] for i in rows]
+        if read.held is not None:
+            marks = [mark.tobytes().hex() for mark in read.held.digests[np.searchsorted(read.held.rows, rows)]]
+        parts += [kind, digest(names[kind]), digest(map(str, source.labels[rows].tolist())), digest(marks)]
+    return parts
+
+
+def _warnings(source: Source, read: _Read, selection: Selection, skipped: dict[str, str]) -> list[str]:
+    found = []
+    if skipped:
+        found.append(f"{len(skipped)} images could not be read and were skipped: {some(list(skipped), 5)}")
+    if source.ignored:
+        found.append(f"{len(source.ignored)} files are no images and were ignored: {some(source.ignored, 5)}")
+    if read.held is not None:
+        for kind in ("test", "val"):
+            found += _repeated(source, read.held, read.splits["train"], read.splits.get(kind), kind)
+    counts = np.bincount(source.labels[read.splits["train"]] + 1, minlength=len(source.classes) + 1)[1:]
+    if len(counts) and counts.max() > _UNEVEN * counts.min():
+        most, least = (f"{source.classes[i]} has {counts[i]}" for i in (counts.argmax(), counts.argmin()))
+        found.append(f"classes are uneven: {most} training images, {least}")
+    tiny = [name for name, count in zip(source.classes, counts, strict=True) if count < _TINY]
+    if tiny and selection.per_class is None:
+        found.append(f"{len(tiny)} classes have fewer than {_TINY} training images: {some(tiny, 5)}")
+    return found
+
+
+def _repeated(source: Source, held: store.Store, train: np.ndarray, other: np.ndarray | None, kind: str) -> list[str]:
+    """Images outside the training set that are inside it as well, pixel by pixel."""
+    if other is None:
+        return []
+    marks = held.digests.view("V16").ravel()
+    seen = {marks[place].tobytes(): i for place, i in zip(np.searchsorted(held.rows, train), train, strict=True)}
+    places = zip(np.searchsorted(held.rows, other), other, strict=True)
+    same = [(seen[mark], i) for place, i in places if (mark := marks[place].tobytes()) in seen]
+    if not same:
+        return []
+    first, second = (source.names[i] for i in same[0])
+    return [f"{len(same)} {kind} images are identical to training images, pixel by pixel, such as {second} and {first}"]

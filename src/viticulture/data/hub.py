@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hugging Face data sets, by their id or from files on this machine, through their own library.
+
+hf:owner/name            hf:owner/name:configuration            owner/name
+a .parquet file          a folder of them, or one that `Dataset.save_to_disk` wrote
+"""
+
+import io
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ..errors import UserError
+from .sources import Reader, Source, classify, rows_of, some, split_of
+
+_LABELS = ("label", "labels", "fine_label", "class", "category", "target")
+
+
+class HubReader(Reader):
+    """Images in a column of Arrow tables.
+
+    Args:
+        tables: one `datasets.Dataset` per split, its image column not decoded.
+        column: its name.
+    """
+
+    def __init__(self, tables: list[Any], column: str) -> None:
+        self.tables, self.column = tables, column
+        self.ends = np.cumsum([len(table) for table in tables])
+
+    def open(self, i: int) -> BinaryIO:
+        number = int(np.searchsorted(self.ends, i, side="right"))
+        row = i - int(self.ends[number - 1]) if number else i
+        image = self.tables[number][row][self.column]
+        if image is None:
+            raise OSError("no image in this row")
+        if image["bytes"] is not None:
+            return io.BytesIO(image["bytes"])
+        return Path(image["path"]).open("rb")
+
+
+def open_hub(name: str) -> Source:
+    """Open a data set of Hugging Face by its id, downloading it into Hugging Face's own cache.
+
+    Raises: UserError if the extra is missing, there is no such data set, or it holds no images.
+    """
+    datasets = _library(name)
+    if Path(name).expanduser().exists():
+        return open_local(Path(name).expanduser())
+    path, _, configuration = name.partition(":")
+    try:
+        loaded = datasets.load_dataset(path, configuration or None)
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(
+            f"{name!r} is neither a file or folder here nor could it be loaded from Hugging Face: {reason}"
+        ) from error
+    return _source(name, loaded)
+
+
+def open_local(path: Path) -> Source:
+    """Open Parquet or Arrow files on this machine as Hugging Face's library reads them."""
+    datasets = _library(str(path))
+    try:
+        if path.is_file():
+            loaded = datasets.load_dataset("parquet", data_files=str(path))
+        elif (path / "state.json").exists() or (path / "dataset_dict.json").exists():
+            loaded = datasets.load_from_disk(str(path))
+        else:
+            loaded = datasets.load_dataset(str(path))
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        raise UserError(f"{path} cannot be read as a Hugging Face data set: {error}") from error
+    return _source(path.name, loaded)
+
+
+def _library(name: str) -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise UserError(
+            f"{name!r} needs Hugging Face's library: pip install 'viticulture[hf]' (or is it a mistyped path?)"
+        ) from None
+    datasets.disable_progress_bars()
+    return datasets
+
+
+def _source(name: str, loaded: Any) -> Source:
+    datasets = _library(name)
+    tables = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
+    parts = {key: split_of(key) for key in tables}
+    if not any(parts.values()) and len(tables) == 1:
+        parts = dict.fromkeys(tables, "train")
+    used = {kind: tables[key] for key, kind in parts.items() if kind is not None}
+    if not used:
+        raise UserError(f"{name} has no train, val or test split, but {some(list(tables))}")
+    first = next(iter(used.values()))
+    column = _image_column(name, first.features, datasets)
+    classes, labels = _labels(name, list(used.values()), datasets)
+
+    undecoded = [
+        table.select_columns([column]).cast_column(column, datasets.Image(decode=False)) for table in used.values()
+    ]
+    rows = [(kind, i) for kind, table in used.items() for i in range(len(table))]
+    names = [f"{kind}/{i}" for kind, i in rows]
+    stamps = [f"{used[kind]._fingerprint}/{i}" for kind, i in rows]
+    splits = rows_of([kind for kind, _ in rows])
+    unused = [key for key, kind in parts.items() if kind is None]
+    notes = (f"splits that were not read: {some(unused)}",) if unused else ()
+    return Source(name, classes, labels, names, splits, stamps, HubReader(undecoded, column), notes=notes)
+
+
+def _image_column(name: str, features: Any, datasets: Any) -> str:
+    columns = [key for key, feature in features.items() if isinstance(feature, datasets.Image)]
+    if len(columns) > 1 and "image" in columns:
+        return "image"
+    if len(columns) != 1:
+        raise UserError(
+            f"{name} must have one column of images, or one called image; its columns are {some(list(features))}"
+        )
+    return str(columns[0])
+
+
+def _labels(name: str, tables: list[Any], datasets: Any) -> tuple[tuple[str, ...], np.ndarray]:
+    features = tables[0].features
+    named = [key for key, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
+    plain = [key for key, feature in features.items() if isinstance(feature, datasets.Value)]
+    preferred = [key for kind in (named, plain) for key in _LABELS if key in kind] + named
+    if not preferred:
+        return (), np.full(sum(map(len, tables)), -1)
+    column = preferred[0]
+    values = [value for table in tables for value in table.select_columns([column]).to_dict()[column]]
+    if column in named:
+        numbers = np.array([-1 if value is None else value for value in values], dtype=np.int64)
+        return tuple(features[column].names), numbers
+    return classify([None if value is None else str(value) for value in values])

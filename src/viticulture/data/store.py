@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every image decoded once, squeezed to one size, and kept as a memory map that all processes share.
+
+    stores/KEY/pixels.npy     [M, 3, S, S] uint8          KEY: what the images are (Source.stamps), S, which of them
+    stores/KEY/sizes.npy      [M, 2] int32                height and width of the upright original; 0, 0 if unreadable
+    stores/KEY/digests.npy    [M, 16] uint8               of the decoded pixels, to find identical images
+    stores/KEY/store.json     version, S, unreadable images with reasons
+
+An image of another size is squeezed to S x S by Pillow's bicubic filter, widened when it shrinks (no aliasing).
+Bicubic, because a random crop resamples the pixels once more, and bilinear twice would blur; images of S x S stay as
+they are, bit for bit. Large JPEGs are decoded at a fraction of their size (`decode.decode`); the digest is then that of
+the fraction, still equal for equal files.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ..errors import UserError
+from .cache import cache_folder, publish
+from .decode import Picture, Unreadable
+from .sources import Source, digest, some
+
+Progress = Callable[[int, int], None]
+"""Called with the images done and the images in all."""
+
+_VERSION = "1"
+_CHUNK = 32
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, eq=False)
+class Headers:
+    """What is known of images without decoding them.
+
+    Args:
+        rows: [M] int64, their positions in the source, ascending.
+        sizes: [M, 2] int32, height and width of the upright original, pixels; 0, 0 if unreadable.
+        unreadable: position in the source -> what is wrong with the image.
+    """
+
+    rows: np.ndarray
+    sizes: np.ndarray
+    unreadable: dict[int, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Store(Headers):
+    """Decoded images.
+
+    Args:
+        digests: [M, 16] uint8; equal where the images are identical, pixel by pixel.
+        pixels: [M, 3, S, S] uint8, a memory map; writing to it changes this process's copy only.
+    """
+
+    digests: np.ndarray
+    pixels: Tensor
+
+
+def build(
+    source: Source,
+    size: int,
+    rows: np.ndarray | None = None,
+    budget: int | None = None,
+    skip_unreadable: bool = False,
+    progress: Progress | None = None,
+) -> Store:
+    """Decode images into a store, or find the one that holds them already.
+
+    Args:
+        source: the images.
+        size: S, height and width in the store, pixels.
+        rows: positions of the images to decode; None for all.
+        budget: bytes that the store may take; None for as many as there are.
+        skip_unreadable: go on where images cannot be read; they are black, and listed in `unreadable`.
+        progress: told about every few images.
+
+    Raises: UserError if images cannot be read, the store exceeds its budget, or the disk is full.
+    """
+    wanted = np.arange(len(source)) if rows is None else np.unique(rows)
+    need = len(wanted) * 3 * size * size
+    if budget is not None and need > budget:
+        raise UserError(
+            f"{len(wanted)} images of {size} x {size} pixels take {_gb(need)}, more than the budget of {_gb(budget)};"
+            " raise budget_gb, lower store_size, take a fraction, or stream"
+        )
+    stores = cache_folder() / "stores"
+    key = digest([_VERSION, *source.stamps, str(size), *map(str, wanted if len(wanted) < len(source) else ())])
+
+    def make(folder: Path) -> None:
+        free = shutil.disk_usage(folder).free
+        if free < need:
+            raise UserError(
+                f"the store needs {_gb(need)} in {stores}, where {_gb(free)} are free; make room"
+                " (viticulture data --clear-cache) or point VITICULTURE_CACHE elsewhere"
+            )
+        _fill(folder, source, size, wanted, progress)
+
+    store = _load(publish(stores / key, make), size, wanted)
+    if not skip_unreadable:
+        refuse(source, store.unreadable, len(wanted))
+    return store
+
+
+def read_headers(
+    source: Source, rows: np.ndarray, skip_unreadable: bool = False, progress: Progress | None = None
+) -> Headers:
+    """Sizes of images that will be streamed, from their headers; remembered in the cache like a store.
+
+    Damage behind a header shows only when the image is decoded.
+
+    Raises: UserError if images cannot be read.
+    """
+    wanted = np.unique(rows)
+    key = digest([_VERSION, *source.stamps, "headers", *map(str, wanted)])
+
+    def make(folder: Path) -> None:
+        found = list(in_parallel(lambda i: _header(source, i), wanted.tolist(), progress))
+        np.save(folder / "sizes.npy", np.array([size for size, _ in found], dtype=np.int32))
+        _describe(folder, 0, {i: why for i, (_, why) in zip(wanted.tolist(), found, strict=True) if why})
+
+    folder = publish(cache_folder() / "indexes" / key, make)
+    sizes = np.load(folder / "sizes.npy", allow_pickle=False)
+    headers = Headers(wanted, sizes, _unreadable(folder))
+    if not skip_unreadable:
+        refuse(source, headers.unreadable, len(wanted))
+    return headers
+
+
+def refuse(source: Source, unreadable: dict[int, str], count: int) -> None:
+    """Stop where images cannot be read.
+
+    Raises: UserError that lists them.
+    """
+    if unreadable:
+        files = [f"{source.names[i]} ({reason})" for i, reason in sorted(unreadable.items())]
+        raise UserError(
+            f"{len(files)} of {count} images cannot be read: {some(files)}; mend or remove them, or go on without them:"
+            " --skip-unreadable"
+        )
+
+
+def pixel_digest(picture: Picture) -> bytes:
+    """16 bytes that are equal for images of equal size and pixels."""
+    image = picture.image
+    return hashlib.blake2b(image.tobytes(), digest_size=16, key=b"%d x %d" % image.size).digest()
+
+
+def in_parallel(
+    work: Callable[[int], _T], items: Sequence[int], progress: Progress | None = None, chunk: int = _CHUNK
+) -> Iterator[_T]:
+    """The results of `work`, in the order of the items, computed by a thread per core a little ahead of their use."""
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    parts = [items[start : start + chunk] for start in range(0, len(items), chunk)]
+    waiting: deque[Future[list[_T]]] = deque()
+    done = 0
+    pool = ThreadPoolExecutor(threads)
+    try:
+        for number in range(len(parts) + 2 * threads):
+            if number < len(parts):
+                waiting.append(pool.submit(lambda part: [work(i) for i in part], parts[number]))
+            if number >= 2 * threads and waiting:
+                results = waiting.popleft().result()
+                yield from results
+                done += len(results)
+                if progress is not None:
+                    progress(done, len(items))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _fill(folder: Path, source: Source, size: int, rows: np.ndarray, progress: Progress | None) -> None:
+    sizes = np.zeros((len(rows), 2), dtype=np.int32)
+    digests = np.zeros((len(rows), 16), dtype=np.uint8)
+    unreadable = {}
+    # Written, never mapped, while it grows: a full disk then is an error and not a signal that kills the process.
+    with (folder / "pixels.npy").open("wb") as file:
+        header = {"descr": "|u1", "fortran_order": False, "shape": (len(rows), 3, size, size)}
+        np.lib.format.write_array_header_2_0(file, header)
+        squeezed = in_parallel(lambda i: _squeeze(source, i, size), rows.tolist(), progress)
+        for number, result in enumerate(squeezed):
+            if isinstance(result, str):
+                unreadable[int(rows[number])] = result
+                file.write(bytes(3 * size * size))
+            else:
+                pixels, sizes[number], mark = result
+                digests[number] = np.frombuffer(mark, dtype=np.uint8)
+                file.write(pixels)
+    np.save(folder / "sizes.npy", sizes)
+    np.save(folder / "digests.npy", digests)
+    _describe(folder, size, unreadable)
+
+
+def _squeeze(source: Source, i: int, size: int) -> tuple[bytes, tuple[int, int], bytes] | str:
+    """Pixels [3, S, S], original height and width, digest; or what is wrong with the image."""
+    try:
+        picture = source.picture(i, shrink=size)
+    except Unreadable as error:
+        return error.reason
+    image = picture.image
+    if image.size != (size, size):
+        image = image.resize((size, size), Image.Resampling.BICUBIC)
+    pixels = np.asarray(image).transpose(2, 0, 1).tobytes()
+    return pixels, (picture.height, picture.width), pixel_digest(picture)
+
+
+def _header(source: Source, i: int) -> tuple[tuple[int, int], str]:
+    try:
+        return source.measure(i), ""
+    except Unreadable as error:
+        return (0, 0), error.reason
+
+
+def _describe(folder: Path, size: int, unreadable: dict[int, str]) -> None:
+    about = {"version": _VERSION, "size": size, "unreadable": unreadable}
+    (folder / "store.json").write_text(json.dumps(about), "utf-8")
+
+
+def _unreadable(folder: Path) -> dict[int, str]:
+    about = json.loads((folder / "store.json").read_text("utf-8"))
+    return {int(i): reason for i, reason in about["unreadable"].items()}
+
+
+def _load(folder: Path, size: int, rows: np.ndarray) -> Store:
+    try:
+        pixels = np.load(folder / "pixels.npy", mmap_mode="c", allow_pickle=False)
+        sizes, digests = (np.load(folder / f"{name}.npy", allow_pickle=False) for name in ("sizes", "digests"))
+        unreadable = _unreadable(folder)
+        if pixels.shape != (len(rows), 3, size, size):
+            raise ValueError(f"its shape is {pixels.shape}")
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"the store {folder} is damaged ({error}); remove it: viticulture data --clear-cache"
+        ) from error
+    return Store(rows, sizes, unreadable, digests, torch.from_numpy(pixels))
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.2f} GB"
