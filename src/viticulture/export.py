@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A student as an ONNX file, for programs that know nothing of Python or torch."""
+
+import copy
+import json
+import os
+import warnings
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from .errors import UserError
+from .models.task import Task
+
+TOLERANCE = 1e-4
+"""Largest difference between ONNX and eager, relative to the largest logit: float32 with other kernels."""
+
+
+def to_onnx(student: nn.Module, path: Path, task: Task) -> Path:
+    """Write a student as ONNX with any batch size, and compare it with the original where onnxruntime is installed.
+
+        image [B, 3, H, W] float32, (pixel / 255 - mean) / std  ->  logits [B, C]
+
+    The file's metadata hold JSON texts under `classes`, `mean`, `std` and `image_size`, so that it can be used
+    without the run. It appears under its name only once it is whole. The student itself is not changed.
+
+    Raises:
+        UserError: the extra `onnx` is not installed, or the folder does not exist.
+        RuntimeError: the file's logits differ from the student's.
+    """
+    missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"export to ONNX needs {' and '.join(missing)}, not installed; run: pip install 'viticulture[onnx]'"
+        )
+    if not path.parent.is_dir():
+        raise UserError(f"there is no folder {path.parent} to write {path.name} into")
+    eager = copy.deepcopy(student).eval().requires_grad_(False).cpu().float()
+    images = torch.randn(2, 3, *task.image_size, generator=torch.Generator().manual_seed(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's notes concern its own internals
+        program = torch.onnx.export(
+            eager,
+            (images,),
+            dynamo=True,
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            input_names=["image"],
+            output_names=["logits"],
+            verbose=False,
+        )
+    assert program is not None
+    about = {"classes": task.classes, "mean": task.mean, "std": task.std, "image_size": task.image_size}
+    program.model.metadata_props.update({key: json.dumps(value, ensure_ascii=False) for key, value in about.items()})
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        program.save(str(unfinished))
+        gap = _gap(unfinished, eager, images) if find_spec("onnxruntime") else 0.0
+        if not gap <= TOLERANCE:  # a NaN is no agreement
+            raise RuntimeError(
+                f"the ONNX file does not say what the student says: logits differ by {gap:.1e} of the largest"
+            )
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return path
+
+
+def _gap(path: Path, eager: nn.Module, images: Tensor) -> float:
+    """Difference from eager for a batch of the traced size and for one of another size."""
+    session = import_module("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    gaps = []
+    for batch in (images, torch.cat([images, images.flip(-1)])[1:]):
+        with torch.inference_mode():
+            expected = eager(batch)
+        (found,) = session.run(["logits"], {"image": batch.numpy()})
+        gaps.append(float((torch.from_numpy(found) - expected).abs().max() / expected.abs().max()))
+    return max(gaps)

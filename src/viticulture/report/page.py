@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One training on one page: a single HTML file that asks nothing of any network."""
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..evaluation.accuracy import Evaluation
+from .curves import Points
+from .figures import heat_map, image_grid, line_chart, table
+from .marks import text
+from .tables import Evaluated, confused, interval, per_class, percent, summary
+
+MOST_CLASSES_DRAWN = 250
+MOST_EXAMPLES = 240
+NAMES = {"val": "validation"}
+TITLES = {
+    "loss": ("Loss, all terms", "loss"),
+    "accuracy": ("Accuracy, %", "%"),
+    "lr": ("Learning rate", "rate"),
+    "images_per_second": ("Training speed, images/s", "images/s"),
+}
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the student weighs and what its training took; None is shown as n/a.
+
+    Args:
+        parameters: of the student alone.
+        macs: multiply-adds for one image.
+        images_per_second: seen in training, guides included.
+        training_seconds: wall time.
+    """
+
+    parameters: int | None = None
+    macs: int | None = None
+    images_per_second: float | None = None
+    training_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class PicturedMistake:
+    """An image [H, W, 3] uint8 taken for another class, with the probability given to that class."""
+
+    pixels: NDArray[np.uint8]
+    name: str
+    true: str
+    predicted: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part that a method adds: `html` is made with `report.figures`, where every text is escaped."""
+
+    title: str
+    html: str
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """Plain data of one run; what is empty is left out of the page.
+
+    Args:
+        title: of the page.
+        sentence: the data and the student in one plain sentence.
+        evaluations: the first one is the headline's, the matrix's and the class table's.
+        costs: see `Costs`.
+        curves: `train/loss`, `val/accuracy`, `lr`, ... -> (epoch, value); accuracies as shares.
+        mistakes: the most confident ones first.
+        examples: class -> images [H, W, 3] uint8.
+        warnings: sentences about the data.
+        recipe: YAML text.
+        reproduce: command, versions, seed, commit, hardware, ... by name.
+        sections: further parts.
+    """
+
+    title: str
+    sentence: str
+    evaluations: Sequence[Evaluated] = ()
+    costs: Costs = Costs()
+    curves: Mapping[str, Points] = field(default_factory=dict)
+    mistakes: Sequence[PicturedMistake] = ()
+    examples: Mapping[str, Sequence[NDArray[np.uint8]]] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+    recipe: str = ""
+    reproduce: Mapping[str, str] = field(default_factory=dict)
+    sections: Sequence[Section] = ()
+
+
+def render(page: RunPage) -> str:
+    """The page as HTML text; write it as UTF-8.
+
+    Style, script, figures and pictures are inside. Its content security policy forbids every request and every
+    script but its own, so that nothing in a name, a recipe or a section can run.
+    """
+    style, script = (resources.files(__package__).joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    sections = [section for section in _sections(page) if section.html]
+    links = "".join(f'<a href="#part-{i}">{text(section.title)}</a>' for i, section in enumerate(sections))
+    parts = "".join(f'<h2 id="part-{i}">{text(s.title)}</h2>{s.html}' for i, s in enumerate(sections))
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{text(page.title)}</title>'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head><body>'
+        f"<header><h1>{text(page.title)}</h1><p>{text(page.sentence)}</p>{_tiles(page)}{_warnings(page.warnings)}"
+        f"<nav>{links}</nav></header><main>{parts}</main><script>{script}</script></body></html>\n"
+    )
+
+
+def _sections(page: RunPage) -> list[Section]:
+    found = [Section("Results", _results(page.evaluations))]
+    found.append(Section("Learning curves", _curves(page.curves)))
+    if page.evaluations:
+        found += _classes(page.evaluations[0].evaluation)
+    found.append(Section("Most confident mistakes", _mistakes(page.mistakes)))
+    found.extend(page.sections)
+    found.append(Section("Images of each class", _examples(page.examples)))
+    found.append(Section("Recipe", f"<figure><pre>{_lines(page.recipe)}</pre></figure>" if page.recipe else ""))
+    rows = "".join(f"<tr><th scope=row>{text(k)}<td><pre>{_lines(v)}</pre>" for k, v in page.reproduce.items())
+    found.append(Section("How to reproduce it", f"<figure><table>{rows}</table></figure>" if rows else ""))
+    return found
+
+
+def _tiles(page: RunPage) -> str:
+    costs, tiles = page.costs, []
+    if page.evaluations:
+        first = page.evaluations[0]
+        words = f"95 % interval {interval(first.evaluation)} (Wilson, {first.evaluation.images:,} images)"
+        label = f"Top-1 accuracy, {first.split}, {first.weights} weights"
+        tiles.append(_tile(label, percent(first.evaluation.top1), words, "wide"))
+    else:
+        tiles.append(_tile("Top-1 accuracy", "n/a", "this run was not evaluated yet", "wide"))
+    tiles.append(_tile("Parameters", scaled(costs.parameters), "of the student"))
+    tiles.append(_tile("Multiply-adds", scaled(costs.macs), "for one image"))
+    tiles.append(_tile("Training speed", scaled(costs.images_per_second), "images/s"))
+    tiles.append(_tile("Training time", duration(costs.training_seconds), "wall clock"))
+    return f'<dl class="tiles">{"".join(tiles)}</dl>'
+
+
+def _tile(label: str, value: str, note: str, kind: str = "") -> str:
+    return f'<div class="{kind}"><dt>{text(label)}</dt><dd>{text(value)}<small>{text(note)}</small></dd></div>'
+
+
+def _warnings(warnings: Sequence[str]) -> str:
+    items = "".join(f"<li>{text(warning)}</li>" for warning in warnings)
+    return f'<div class="warnings"><strong>About the data</strong><ul>{items}</ul></div>' if items else ""
+
+
+def _curves(curves: Mapping[str, Points]) -> str:
+    """Small multiples: one chart a quantity, its splits as lines; losses also with a logarithmic axis."""
+    groups: dict[str, dict[str, Points]] = {}
+    for key, points in curves.items():
+        split, slash, quantity = key.partition("/")
+        if not slash or split not in ("train", "val", "validation", "test"):
+            split, quantity = "last", key
+        scale = 100 if quantity == "accuracy" else 1
+        groups.setdefault(quantity, {})[NAMES.get(split, split)] = [(x, scale * y) for x, y in points]
+    rank = {"accuracy": 0, "loss": 1, "lr": 3, "images_per_second": 4}
+    charts, any_loss = [], False
+    for quantity in sorted(groups, key=lambda quantity: rank.get(quantity, 2)):
+        title, unit = TITLES.get(quantity, (f"Loss term: {quantity}", "loss"))
+        axes = ("epoch", unit)
+        linear = line_chart(title, groups[quantity], axes)
+        if unit == "loss":
+            any_loss = True
+            both = (("linear", linear), ("log", line_chart(title, groups[quantity], axes, log=True)))
+            charts += [chart.replace("<figure", f'<figure class="{kind}"', 1) for kind, chart in both]
+        else:
+            charts.append(linear)
+    toggle = '<label class="logs"><input type="checkbox"> logarithmic losses</label>' if any_loss else ""
+    return f'<div class="curves">{toggle}<div class="grid-2">{"".join(charts)}</div></div>' if charts else ""
+
+
+def _results(evaluations: Sequence[Evaluated]) -> str:
+    """Every evaluation's numbers, and how far the first one's confidence can be trusted."""
+    if not evaluations:
+        return ""
+    first = evaluations[0].evaluation
+    lines = {
+        "this student": [(100 * b.confidence, 100 * b.accuracy) for b in first.reliability],
+        "as right as it is sure": [(0.0, 0.0), (100.0, 100.0)],
+    }
+    points = 100 * first.calibration_error
+    gap = f"On average the two differ by {points:.1f} points (expected calibration error). Dots of few images jump."
+    chart = line_chart("Calibration: is it as right as it is sure?", lines, ("confidence, %", "right, %"), note=gap)
+    return f'<div class="grid-2">{table(summary(evaluations))}{chart}</div>'
+
+
+def _classes(evaluation: Evaluation) -> list[Section]:
+    """The confusion matrix and the pairs that matter in it, then the scores of every class."""
+    names = [score.name for score in evaluation.per_class]
+    pairs, parts = confused(evaluation), ""
+    if len(names) <= MOST_CLASSES_DRAWN:
+        note = (
+            "Rows are true classes, columns are predictions. Blue: right; orange: taken for another class. The shade "
+            "grows with the square root of the row's share, so that rare mistakes show. Point at a cell to read it."
+        )
+        parts += heat_map("Confusion matrix, images", evaluation.confusion, names, names, note)
+    if pairs.rows and len(names) > 2:
+        parts += table(pairs)
+    kind = "grid-2" if len(names) <= 12 else ""
+    return [
+        Section("Confusion", f'<div class="{kind}">{parts}</div>' if parts else ""),
+        Section("Classes", table(per_class(evaluation), sortable=True)),
+    ]
+
+
+def _mistakes(mistakes: Sequence[PicturedMistake]) -> str:
+    pictures = [
+        (
+            [m.pixels],
+            (f"said {m.predicted}, {100 * m.probability:.0f}\u00a0%", f"is {m.true}", m.name.rsplit("/", 1)[-1]),
+        )
+        for m in mistakes
+    ]
+    return image_grid("", pictures) if pictures else ""
+
+
+def _examples(examples: Mapping[str, Sequence[NDArray[np.uint8]]]) -> str:
+    each = max(1, MOST_EXAMPLES // max(1, len(examples)))
+    groups = [(images[:each], (name,)) for name, images in examples.items() if images][:MOST_EXAMPLES]
+    return image_grid("", groups) if groups else ""
+
+
+def _lines(words: str) -> str:
+    return "\n".join(text(line) for line in words.expandtabs(4).splitlines())
+
+
+def scaled(value: float | None) -> str:
+    """5717416 -> 5.72 M, 1.26e9 -> 1.26 G."""
+    if value is None:
+        return "n/a"
+    for limit, unit in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
+        if abs(value) >= limit:
+            return f"{value / (1e3 if unit == ' k' else limit):.3g}{unit}"
+    return f"{value:,.0f}"
+
+
+def duration(seconds: float | None) -> str:
+    """8042 -> 2 h 14 min."""
+    if seconds is None:
+        return "n/a"
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the verbs say in a terminal: what is about to be trained, and their results."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ..data.inspect import Inspection
+from ..evaluation.accuracy import Evaluation
+from ..evaluation.predict import Prediction
+from ..training.session import Session
+from .sheet import Column, Sheet, print_table
+from .tables import Evaluated, inspection, listing, percent, summary
+
+
+def introduce(session: Session) -> None:
+    """Say on standard error what is about to be trained, and what a person should know first."""
+    facts = session.run.read("run.json")
+    console = Console(stderr=True, highlight=False)
+    data, student, side = facts["data"], facts["student"], session.dataset.image_size
+    counts = ", ".join(f"{count:,} {split}" for split, count in data["images"].items())
+    lines = [
+        f"data     {data['name']}: {counts} images, {len(data['classes']):,} classes, shown at {side} x {side}",
+        f"student  {student['name']}: {student['parameters'] / 1e6:.2f} M parameters, {student['macs'] / 1e9:.3f} GMACs",
+        f"recipe   {session.recipe.name}: {session.recipe.section('train').epochs} epochs, seed {session.seed}",
+        f"run      {session.run.path}",
+        *(f"note     {remark}" for remark in session.remarks),
+    ]
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=not console.is_terminal)
+
+
+def say(result: Any) -> None:
+    """Print what a verb returned."""
+    if isinstance(result, Inspection):
+        print_table(*_inspected(result))
+    elif isinstance(result, Path):
+        print(result)
+    elif isinstance(result, str):
+        print(result.rstrip())
+    elif isinstance(result, Sheet):
+        print_table(result)
+    elif isinstance(result, dict) and all(isinstance(value, Evaluation) for value in result.values()):
+        print_table(results(result))
+    elif isinstance(result, list) and all(isinstance(item, Prediction) for item in result):
+        print_table(_predictions(result))
+
+
+def results(evaluations: dict[str, Evaluation]) -> Sheet:
+    """One column for each set of weights and split."""
+    return summary([Evaluated(*key.split("/", 1), evaluation) for key, evaluation in evaluations.items()])
+
+
+def recipe_list(headers: dict[str, list[str]]) -> Sheet:
+    """Shipped recipes and what their headers say."""
+    return listing("recipe", ((name, " ".join(lines)) for name, lines in headers.items()))
+
+
+def table_list(tables: dict[str, Any]) -> Sheet:
+    """Papers' tables, row by row."""
+    columns = [Column("table"), Column("row"), Column("recipe"), Column("published", "decimal")]
+    rows = [
+        (name, row.name, row.recipe, "" if row.published is None else f"{row.published:g}")
+        for name, table in tables.items()
+        for row in table.rows
+    ]
+    return Sheet("", columns, rows)
+
+
+def _predictions(found: list[Prediction]) -> Sheet:
+    columns = [Column("image"), Column("class"), Column("probability", "percent"), Column("problem", "prose")]
+    rows = [(one.name, one.label, one.probability if one.label else None, one.error) for one in found]
+    broken = sum(bool(one.error) for one in found)
+    return Sheet("", columns, rows, f"{broken} of {len(found)} images could not be read" if broken else "")
+
+
+def _inspected(found: Inspection) -> list[Sheet]:
+    facts = {"data": found.name, "images": f"{found.images:,}"}
+    for name, spread in (("height", found.height), ("width", found.width)):
+        if spread is not None:
+            facts[f"{name}, pixels"] = f"{spread.least} to {spread.greatest}, median {spread.median:g}"
+    facts["colours"] = ", ".join(f"{mode}: {count:,}" for mode, count in Counter(found.modes).most_common())
+    counts = {
+        name: {split: numbers[c] for split, numbers in found.counts.items()} for c, name in enumerate(found.classes)
+    }
+    warnings = [*found.notes]
+    if found.unlabelled:
+        warnings.append(f"{found.unlabelled:,} images have no label")
+    warnings += [f"unreadable: {name} ({reason})" for name, reason in list(found.unreadable.items())[:20]]
+    if len(found.unreadable) > 20:
+        warnings.append(f"... and {len(found.unreadable) - 20:,} more unreadable images")
+    for kind, groups in (("in several splits", found.across), ("under several labels", found.contradicting)):
+        if groups:
+            shown = "; ".join(" = ".join(group) for group in groups[:5])
+            warnings.append(f"{len(groups):,} images stand {kind}, pixel by pixel the same: {shown}")
+    if found.repeated:
+        share = percent(found.repeated / max(found.images, 1))
+        warnings.append(f"{found.repeated:,} images ({share}) repeat another one, pixel by pixel")
+    if found.ignored:
+        warnings.append(f"{len(found.ignored):,} files are no images: {', '.join(found.ignored[:5])}")
+    return inspection(facts, counts, warnings)
