@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All transforms of a view in their one order: from uint8 images of a store to what the student sees.
+
+crop, flip, rand_augment, color_jitter, gray, blur, solarize, normalise, erase, mix. Everything before normalisation
+works on grey levels (uint8), as Pillow's pipelines do.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ...errors import UserError
+from ..resample import Pile
+from ..transfer import send
+from .blur import Blur
+from .coin import Flip, Gray, Solarize
+from .crop import Crop, PaddedCrop, ResizedCrop, Squeeze
+from .erase import Erase
+from .jitter import ColorJitter
+from .mix import Mix
+from .rand_augment import RandAugment
+from .transform import Transform
+
+TRANSFORMS = (
+    ResizedCrop, PaddedCrop, Flip, RandAugment, ColorJitter, Gray, Blur, Solarize, Erase, Mix,
+)  # fmt: skip
+"""What a recipe may name (in snake case), in the order in which it is applied."""
+
+
+class Augment:
+    """One view of an image: its transforms, then normalisation.
+
+    Args:
+        transforms: any of TRANSFORMS, each at most once, in any order; without a crop, images are resized whole.
+        image_size: H, W of the result, pixels.
+        mean: per channel, of images in [0, 1].
+        std: per channel.
+        classes: C, for mixed labels.
+    """
+
+    def __init__(
+        self,
+        transforms: Sequence[Crop | Transform | Mix],
+        image_size: tuple[int, int],
+        mean: tuple[float, float, float],
+        std: tuple[float, float, float],
+        classes: int,
+    ) -> None:
+        kinds = [type(transform) for transform in transforms]
+        crops = [transform for transform in transforms if isinstance(transform, Crop)]
+        if len(set(kinds)) < len(kinds) or len(crops) > 1:
+            names = ", ".join(kind.__name__ for kind in kinds)
+            raise UserError(f"each transform may stand once, and one crop at most; got {names}")
+        ordered = sorted((t for t in transforms if isinstance(t, Transform)), key=lambda t: TRANSFORMS.index(type(t)))
+        self.crop = crops[0] if crops else Squeeze()
+        self.before = [t.filled(mean) if isinstance(t, RandAugment) else t for t in ordered if not isinstance(t, Erase)]
+        self.after = [t for t in ordered if isinstance(t, Erase)]
+        self.mix = next((t for t in transforms if isinstance(t, Mix)), None)
+        self.image_size, self.classes = image_size, classes
+        self.scale = 1 / (255 * torch.tensor(std).view(3, 1, 1))
+        self.shift = -(torch.tensor(mean) / torch.tensor(std)).view(3, 1, 1)
+
+    @property
+    def columns(self) -> int:
+        """Uniform numbers that an image takes."""
+        return self.crop.columns + sum(transform.columns for transform in (*self.before, *self.after))
+
+    def __call__(
+        self, images: Pile, sizes: Tensor, u: Tensor, batch_u: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Crop, change, normalise, mix.
+
+        Args:
+            images: [B, 3, S, S] uint8, or one by one, on the device where the work is to be done; may be overwritten.
+            sizes: [B, 2] height and width of the originals, pixels, on the CPU.
+            u: [B, columns] float64 in [0, 1), on the CPU.
+            batch_u: [Mix.columns] float64 in [0, 1), on the CPU.
+            labels: [B] int64, on the images' device.
+
+        Returns: [B, 3, H, W] float32, and the labels, [B, C] float32 once mixed.
+        """
+        return self.finish(self.crop(images, sizes, u[:, : self.crop.columns], self.image_size), u, batch_u, labels)
+
+    def finish(self, images: Tensor, u: Tensor, batch_u: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Everything behind the crop: images [B, 3, H, W] uint8, the rest as above."""
+        start = self.crop.columns
+        for transform in self.before:
+            images = transform(images, u[:, start : start + transform.columns])
+            start += transform.columns
+        images = self.normalise(images)
+        for transform in self.after:
+            images = transform(images, u[:, start : start + transform.columns])
+            start += transform.columns
+        return (images, labels) if self.mix is None else self.mix(images, labels, batch_u, self.classes)
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """(x / 255 - mean) / std, uint8 -> float32."""
+        scale, shift = send(self.scale, images.device), send(self.shift, images.device)
+        return images.to(torch.float32, memory_format=torch.contiguous_format).mul_(scale).add_(shift)

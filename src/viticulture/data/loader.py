@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches as a pure function of (seed, epoch, step): which images, in which order, augmented how.
+
+An epoch is a permutation drawn from (seed, epoch). A step takes the next G images of it (G images a step over all
+processes) and draws from (seed, epoch, step) one table of uniform numbers, a row an image; process r of W works on
+rows r, r + W, ... of both. Hence two processes see together what one would, and to resume is to know two integers.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from .augment.augment import Augment
+from .augment.crop import BoxCrop, CentreCrop
+from .augment.mix import Mix
+from .images import Images, StoredImages
+from .resample import Pile
+from .stream import StreamImages, ahead
+from .transfer import send
+
+Batch = dict[str, Tensor]
+"""image [B, 3, H, W] float32, label [B] int64 or [B, C] float32, index [B] int64; image2, the second view."""
+
+CPU = torch.device("cpu")
+BLOCK = 256  # DeiT counts the images of a repeated epoch in these
+
+
+@dataclass(frozen=True)
+class Shard:
+    """This process's part of every batch.
+
+    Args:
+        rank: number of this process, from 0.
+        world: number of processes.
+    """
+
+    rank: int = 0
+    world: int = 1
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Everything that is random in this process's part of a step.
+
+    Args:
+        numbers: [B] which images.
+        u: for each view [B, columns] uniform numbers.
+        batch_u: for each view the numbers of the whole batch.
+    """
+
+    numbers: Tensor
+    u: list[Tensor]
+    batch_u: list[Tensor]
+
+
+class Loader:
+    """Augmented training batches, without end to the epochs; each pass starts where the last one stopped.
+
+    Args:
+        images: of the training split. Stored ones move to the device if they take less than half of its free memory.
+        augments: one view, or two for contrastive methods.
+        batch_size: images a step over all processes; an epoch's remainder is left out.
+        seed: of order and augmentation, not negative.
+        repeats: times that each image stands in a row in the order, so that copies fall into one batch (repeated
+            augmentation of DeiT, where an epoch still has about as many steps: it sees 1 / repeats of the images).
+        shard: this process's part.
+        device: where batches are made.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        augments: Sequence[Augment],
+        batch_size: int,
+        seed: int,
+        repeats: int = 1,
+        shard: Shard = Shard(),
+        device: torch.device = CPU,
+    ) -> None:
+        if not 1 <= len(augments) <= 2:
+            raise UserError(f"a loader makes one view or two, got {len(augments)}")
+        if len(augments) == 2 and any(augment.mix is not None for augment in augments):
+            raise UserError("two views are made of the same image, so mix does not apply; take it out of the recipe")
+        if batch_size % shard.world:
+            raise UserError(f"batch_size must be a multiple of the {shard.world} processes, got {batch_size}")
+        if repeats < 1 or seed < 0:
+            raise UserError(f"repeats must be at least 1 and seed at least 0, got {repeats} and {seed}")
+        self.augments, self.batch_size, self.seed, self.repeats = tuple(augments), batch_size, seed, repeats
+        self.shard, self.device = shard, device
+        self.images = resident(images, device)
+        self.steps = len(repeated(torch.arange(len(images)), repeats, shard.world)) // batch_size
+        if not self.steps:
+            raise UserError(f"batch_size must not exceed the {len(images)} images of an epoch, got {batch_size}")
+        self.epoch = self.next = 0
+        self._order: tuple[int, Tensor] | None = None
+
+    def __len__(self) -> int:
+        """Steps of an epoch."""
+        return self.steps
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The rest of the epoch. The state counts a batch once it is handed out."""
+        for batch in self._rest(self.epoch, self.next):
+            self.next += 1
+            if self.next == len(self):
+                self.epoch, self.next = self.epoch + 1, 0
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the next batch stands."""
+        return {"epoch": self.epoch, "next": self.next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on with the batch that a state names; takes effect at the next pass."""
+        if not 0 <= state["next"] < len(self):
+            raise UserError(f"this run has {len(self)} steps an epoch, so it cannot go on at step {state['next']}")
+        self.epoch, self.next = state["epoch"], state["next"]
+
+    def batch(self, epoch: int, step: int) -> Batch:
+        """This process's part of one step."""
+        draw = self.draw(epoch, step)
+        return self._finish(draw, self._streamed(draw) if isinstance(self.images, StreamImages) else None)
+
+    def draw(self, epoch: int, step: int) -> Draw:
+        """The random part of one step, on the CPU."""
+        mine = slice(self.shard.rank, None, self.shard.world)
+        start = step * self.batch_size
+        numbers = self.order(epoch)[start : start + self.batch_size][mine]
+        generator = seeded(self.seed, epoch, step + 1)
+        u, batch_u = [], []
+        for augment in self.augments:
+            table = torch.rand(self.batch_size, augment.columns, generator=generator, dtype=torch.float64)
+            u.append(table[mine])
+            batch_u.append(torch.rand(Mix.columns, generator=generator, dtype=torch.float64))
+        return Draw(numbers, u, batch_u)
+
+    def order(self, epoch: int) -> Tensor:
+        """Numbers of an epoch's images in the order in which all processes take them."""
+        if self._order is None or self._order[0] != epoch:
+            permutation = torch.randperm(len(self.images), generator=seeded(self.seed, epoch))
+            self._order = epoch, repeated(permutation, self.repeats, self.shard.world)
+        return self._order[1]
+
+    def _rest(self, epoch: int, start: int) -> Iterator[Batch]:
+        steps = range(start, len(self))
+        if isinstance(self.images, StreamImages):
+            keys = [(epoch, step) for step in steps]
+            for (_, step), views in zip(keys, ahead(self._read, keys, self.images.workers), strict=True):
+                yield self._finish(self.draw(epoch, step), views)
+        else:
+            yield from (self.batch(epoch, step) for step in steps)
+
+    def _read(self, key: tuple[int, int]) -> list[Tensor]:
+        """What a worker does: the decoded and cropped views of one step."""
+        return self._streamed(self.draw(*key))
+
+    def _streamed(self, draw: Draw) -> list[Tensor]:
+        assert isinstance(self.images, StreamImages)
+        crops = [(augment.crop, u[:, : augment.crop.columns]) for augment, u in zip(self.augments, draw.u, strict=True)]
+        return self.images.cropped(draw.numbers, crops, self.augments[0].image_size)
+
+    def _finish(self, draw: Draw, views: list[Tensor] | None) -> Batch:
+        """Images of a draw, decoded already where they are streamed, as a batch on the device."""
+        labels = send(self.images.records.labels[draw.numbers], self.device)
+        batch = {"index": send(draw.numbers, self.device)}
+        for k, (augment, u, batch_u) in enumerate(zip(self.augments, draw.u, draw.batch_u, strict=True)):
+            name = "image" if k == 0 else f"image{k + 1}"
+            if views is not None and isinstance(augment.crop, BoxCrop):  # cropped already
+                batch[name], batch["label"] = augment.finish(send(views[k], self.device), u, batch_u, labels)
+            else:
+                pixels: Pile
+                pixels = fetch(self.images, draw.numbers, self.device) if views is None else send(views[k], self.device)
+                sizes = self.images.records.sizes[draw.numbers]
+                batch[name], batch["label"] = augment(pixels, sizes, u, batch_u, labels)
+        return batch
+
+
+class Input(Protocol):
+    """What a student expects of an image; a data set and a task both say it."""
+
+    @property
+    def image_size(self) -> tuple[int, int]: ...
+    @property
+    def mean(self) -> tuple[float, float, float]: ...
+    @property
+    def std(self) -> tuple[float, float, float]: ...
+
+
+def evaluation_batches(
+    images: Images, expected: Input, batch_size: int, device: torch.device, crop: CentreCrop | None = None
+) -> Iterator[Batch]:
+    """Every image once, in order, unchanged but for size; the last batch may be smaller.
+
+    Args:
+        images: of any split.
+        expected: image size, mean and standard deviation.
+        batch_size: images at once.
+        device: where batches are made.
+        crop: which part of an image is looked at; null takes the largest centred part of the input's shape.
+    """
+    augment = Augment([crop or CentreCrop()], expected.image_size, expected.mean, expected.std, 0)
+    parts = torch.split(torch.arange(len(images)), batch_size)
+    if isinstance(images, StreamImages):
+        read = ahead(partial(_read, images, augment), parts, images.workers)
+        piles = (augment.finish(send(pixels, device), *_nothing(pixels), pixels)[0] for pixels in read)
+    else:
+        piles = (
+            augment(fetch(images, part, device), images.records.sizes[part], *_nothing(part), part)[0] for part in parts
+        )
+    for part, pile in zip(parts, piles, strict=True):
+        labels = images.records.labels[part]
+        yield {"image": pile, "label": send(labels, device), "index": send(part, device)}
+
+
+def _read(images: StreamImages, augment: Augment, numbers: Tensor) -> Tensor:
+    return images.cropped(numbers, [(augment.crop, _nothing(numbers)[0])], augment.image_size)[0]
+
+
+def _nothing(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Uniform numbers where nothing is random."""
+    return torch.empty(len(numbers), 0), torch.empty(0)
+
+
+def seeded(*key: int) -> torch.Generator:
+    """A generator that depends on all of a key's whole numbers; a last 0 counts for nothing."""
+    state = np.random.SeedSequence(key).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(state[0]))
+
+
+def repeated(permutation: Tensor, repeats: int, world: int) -> Tensor:
+    """DeiT's repeated augmentation: each number `repeats` times in a row, then cut.
+
+    Each of W processes gets floor(N // 256 * 256 / W) numbers; with fewer than 256 images, where that is none,
+    floor(N / W). One repeat leaves the permutation as it is.
+    """
+    if repeats == 1:
+        return permutation
+    images = len(permutation)
+    each = (images // BLOCK * BLOCK or images) // world
+    return permutation.repeat_interleave(repeats)[: each * world]
+
+
+def resident(images: Images, device: torch.device) -> Images:
+    """Stored images on a CUDA device if they take less than half of its free memory, else as they are."""
+    if not isinstance(images, StoredImages) or device.type != "cuda":
+        return images
+    needed = len(images) * images.pixels[0].numel()
+    return images.to(device) if 2 * needed < torch.cuda.mem_get_info(device)[0] else images
+
+
+def fetch(images: Images, numbers: Tensor, device: torch.device) -> Pile:
+    """Pixels of stored images on the device; on a CPU as views, elsewhere copied unless they are there already."""
+    assert isinstance(images, StoredImages)
+    if device.type == "cpu":
+        return [images.pixels[row] for row in images.rows[numbers].tolist()]
+    if images.pixels.device.type == "cpu":
+        return send(images.take(numbers), device)
+    return images.take(send(numbers, device))

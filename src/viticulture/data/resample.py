@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cut a box out of each image and resize it, antialiased as in Pillow: one box and one filter per image.
+
+A separable filter of support s (1 bilinear, 2 bicubic with a = -1/2), stretched by the reduction r = max(1, box / out):
+
+    out[o] = sum_i w_oi in[i],    w_oi ~ f((i + 1/2 - (o + 1/2) box / out) / r),    sum_i w_oi = 1
+
+Columns first, then rows, rounded to a grey level after each, as Pillow does. Pixels outside the box never count,
+as in torchvision: cut first, then resize.
+Boxes end on whole pixels of the stored image: an edge moves by half a stored pixel at most.
+
+Two ways, equal up to a grey level. A CPU takes image by image through torch's uint8 kernel, which is five times faster
+there than matrices; an accelerator takes the batch as two matrix products, where 2 B small kernels would starve it.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .transfer import send
+
+Pile = Tensor | Sequence[Tensor]
+"""Images as one tensor [B, 3, S, S], or one by one [3, S, S]: views into a store on a CPU, which saves a copy."""
+
+
+def resample(images: Pile, boxes: Tensor, size: tuple[int, int], bicubic: Tensor) -> Tensor:
+    """Cut and resize.
+
+    Args:
+        images: uint8; on a CPU, channels-last memory is twice as fast.
+        boxes: [B, 4] top, left, height, width as shares of the image's height and width, on the CPU.
+        size: H, W of the result, pixels.
+        bicubic: [B] bool, on the CPU; bilinear where False.
+
+    Returns: [B, 3, H, W] uint8. The images themselves where there is nothing to do.
+    """
+    height, width = images[0].shape[-2:]
+    edges = on_pixels(boxes, height, width)
+    if (height, width) == size and bool((edges == torch.tensor([0, 0, *size])).all()):
+        return stacked(images)
+    if images[0].device.type == "cpu":
+        return one_by_one(images, edges, size, bicubic)
+    return by_matrices(stacked(images), edges, size, bicubic)
+
+
+def stacked(images: Pile) -> Tensor:
+    """The images as one tensor."""
+    return images if isinstance(images, Tensor) else torch.stack(list(images))
+
+
+def on_pixels(boxes: Tensor, height: int, width: int) -> Tensor:
+    """Shares of an image's sides as whole pixels, at least one each way: [B, 4] int64 top, left, height, width."""
+    sides = torch.tensor([height, width])
+    start = (boxes[:, :2] * sides).round()
+    stop = ((boxes[:, :2] + boxes[:, 2:]) * sides).round()
+    extent = (stop - start).clamp(min=1).minimum(sides)
+    return torch.cat([start.minimum(sides - extent), extent], 1).long()
+
+
+def one_by_one(images: Pile, edges: Tensor, size: tuple[int, int], bicubic: Tensor) -> Tensor:
+    """Image by image with torch's antialiased uint8 kernel."""
+    out = torch.empty(len(images), 3, *size, dtype=torch.uint8)
+    for image, (top, left, height, width), cubic, target in zip(
+        images, edges.tolist(), bicubic.tolist(), out, strict=True
+    ):
+        part = image[None, :, top : top + height, left : left + width]
+        part = part.contiguous(memory_format=torch.channels_last)  # the kernel's fast layout
+        target.copy_(F.interpolate(part, size=size, mode="bicubic" if cubic else "bilinear", antialias=True)[0])
+    return out
+
+
+def by_matrices(images: Tensor, edges: Tensor, size: tuple[int, int], bicubic: Tensor) -> Tensor:
+    """The whole batch as two matrix products a channel."""
+    top, left, height, width, cubic = send(torch.cat([edges, bicubic[:, None]], 1), images.device).unbind(1)
+    columns = weights(left, width, images.shape[-1], size[1], cubic)  # [B, 1, W, S]
+    rows = weights(top, height, images.shape[-2], size[0], cubic)  # [B, 1, H, S]
+    wide = grey(images.float() @ columns.mT)  # [B, 3, S, W]
+    return grey(rows @ wide).to(torch.uint8)
+
+
+def grey(values: Tensor) -> Tensor:
+    """Round to grey levels, halves upwards."""
+    return values.add_(0.5).floor_().clamp_(0, 255)
+
+
+def weights(start: Tensor, extent: Tensor, side: int, out: int, cubic: Tensor) -> Tensor:
+    """The filter of every output pixel as a matrix over the image's pixels, [B, 1, out, side]; rows sum to 1."""
+    start, extent, cubic = (values[:, None, None, None] for values in (start, extent, cubic))
+    scale = extent / out
+    pixel = torch.arange(side, device=start.device) - start  # 0 is the box's first
+    centre = (torch.arange(out, device=start.device)[:, None] + 0.5) * scale
+    x = ((pixel + 0.5 - centre) / scale.clamp(min=1)).abs()
+    near, far = (1.5 * x - 2.5) * x * x + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2  # Keys 1981, a = -1/2
+    keys = torch.where(x < 1, near, torch.where(x < 2, far, 0.0))
+    values = torch.where(cubic > 0, keys, (1 - x).clamp(min=0)) * ((pixel >= 0) & (pixel < extent))
+    return values / values.sum(-1, keepdim=True)
