@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any timm classifier as a student, checked against the data before it is built.
+
+Importing this file registers our own students with timm.
+"""
+
+import copy
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import timm
+import torch
+from timm.layers.patch_embed import PatchEmbed
+from timm.models import build_model_with_cfg
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from ..errors import UserError, unknown
+from . import dhvt as dhvt  # registers its students
+from . import plain_vit
+from .task import Task
+
+FROM_DATA = {"num_classes", "img_size", "in_chans", "patch_size"}
+"""Keywords that no option may set: the task, or `patch_size` beside the options, decides them."""
+
+
+def _factory_keywords() -> set[str]:
+    """Keywords that timm's factories keep for themselves: where weights come from, what is wrapped around a model."""
+    named = [inspect.signature(factory).parameters for factory in (timm.create_model, build_model_with_cfg)]
+    return {name for parameters in named for name in parameters} | {"features_only", "out_indices", "pruned"}
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """How bare timm builds a student, as far as it knows the architecture.
+
+    Args:
+        name: what `create_student` was asked for.
+        architecture: the name for `timm.create_model`; it differs from `name` for our plain ViTs.
+        arguments: keywords for `timm.create_model`, as JSON can hold them.
+    """
+
+    name: str
+    architecture: str
+    arguments: dict[str, Any]
+
+
+def names() -> list[str]:
+    """Every student there is, ours included."""
+    known: list[str] = timm.list_models()
+    return known
+
+
+def takes_patch_size(name: str) -> bool:
+    """Whether a student leaves its patch size open, for the data to decide."""
+    return name in plain_vit.SIZES
+
+
+def create_student(
+    name: str, task: Task, patch_size: int | None = None, options: Mapping[str, Any] | None = None
+) -> nn.Module:
+    """Build a network for a task, with random weights from torch's global generator.
+
+    The combination is tried first on torch's meta device, which computes and draws nothing: a failure there is an
+    error before any work is done. A student with a distillation token returns both heads' logits in training.
+
+    Args:
+        name: a timm classifier, ours included, without a pretrained tag.
+        task: gives image size and classes; images have 3 channels.
+        patch_size: side of a patch, pixels; None keeps the student's own.
+        options: further keywords of the student's class, such as drop_path_rate.
+
+    Raises: UserError for an unknown name or option, or where image size, patch size and options do not fit.
+    """
+    if name not in names():
+        base = name.partition(".")[0]
+        if base in names():
+            raise UserError(
+                f"a student starts from random weights and has no tag, got {name!r}; ask for {base!r}, init {name!r}"
+            )
+        raise unknown("student", name, names())
+    options = dict(options or {})
+    for key in options.keys() & (FROM_DATA | _factory_keywords()):
+        raise UserError(
+            f"options of a student must leave {key} alone, got {options[key]!r}; the data or the recipe decides it"
+        )
+    arguments = {**options, "num_classes": len(task.classes), "img_size": task.image_size}
+    if patch_size is not None:
+        arguments["patch_size"] = patch_size
+    arguments = _tried(name, arguments, task)
+    student = timm.create_model(name, **arguments)
+    return_both_heads: Callable[[bool], None] | None = getattr(student, "set_distilled_training", None)
+    if return_both_heads is not None:
+        return_both_heads(True)
+    plain = name in plain_vit.SIZES
+    made = (plain_vit.ARCHITECTURE, plain_vit.bare(name, arguments)) if plain else (name, arguments)
+    vars(student)["blueprint"] = Blueprint(name, *made)
+    return student
+
+
+def blueprint(student: nn.Module) -> Blueprint:
+    """How a student was made. Raises UserError for a network that `create_student` did not make."""
+    found = vars(student).get("blueprint")
+    if not isinstance(found, Blueprint):
+        raise UserError(f"this {type(student).__name__} has no blueprint; make students with create_student")
+    return found
+
+
+def _tried(name: str, arguments: dict[str, Any], task: Task) -> dict[str, Any]:
+    """The arguments that build a student which classifies the task's images; img_size only where its class takes it."""
+    height, width = task.image_size
+    try:
+        with torch.device("meta"), torch.no_grad():
+            trial = timm.create_model(name, **arguments).eval()
+            _check_patches(trial, task)
+            (logits, *_) = token_logits(trial(torch.zeros(1, 3, height, width)))
+    except UserError:
+        raise
+    except TypeError as error:
+        found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if not found:
+            raise
+        if found[1] == "img_size":  # convolutional networks
+            return _tried(name, {key: value for key, value in arguments.items() if key != "img_size"}, task)
+        if found[1] == "patch_size":
+            raise UserError(
+                f"{name} has no patches to size; leave patch_size out, got {arguments['patch_size']}"
+            ) from error
+        raise unknown(f"option of {name}", found[1], _keywords(name)) from error
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{name} does not work on {height}x{width} images with {arguments}: {reason}") from error
+    if logits.shape != (1, len(task.classes)):
+        raise UserError(
+            f"a student must give one score a class, {name} gives {tuple(logits.shape)}; it is no classifier"
+        )
+    return arguments
+
+
+def _check_patches(trial: nn.Module, task: Task) -> None:
+    """Patches must tile the image; timm would cut off the rest."""
+    patches = getattr(trial, "patch_embed", None)
+    if isinstance(patches, PatchEmbed) and not patches.dynamic_img_pad:
+        for side, patch in zip(task.image_size, patches.patch_size, strict=True):
+            if side % patch:
+                near = sorted({max(side // patch, 1) * patch, (side // patch + 1) * patch})
+                raise UserError(
+                    f"the image size must be a multiple of the patch size, got {side} and {patch} pixels; "
+                    f"take images of {' or '.join(map(str, near))}, or another patch size"
+                )
+
+
+def _keywords(name: str) -> set[str]:
+    """Options of a student: the constructor's keywords, its base classes' where it hands keywords on."""
+    with torch.device("meta"):
+        cls = type(timm.create_model(name))
+    found = set(inspect.signature(plain_vit.plant).parameters) if name in plain_vit.SIZES else set()
+    for base in cls.__mro__:
+        constructor = vars(base).get("__init__")
+        parameters = inspect.signature(constructor).parameters if constructor else {}
+        found |= parameters.keys()
+        if constructor and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            break
+    return found - FROM_DATA - {"self", "args", "kwargs", "options", "name", "device", "dtype"}
+
+
+def token_logits(output: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """A student's output as one [B, C] per token head, class token first."""
+    return (output,) if isinstance(output, Tensor) else tuple(output)
+
+
+def count(student: nn.Module, image_size: tuple[int, int]) -> tuple[int, int]:
+    """Parameters, and multiply-accumulates of one forward pass over one image.
+
+    Counted are convolutions and matrix products, those of attention included (torch's FLOP counter / 2); papers
+    call these FLOPs. Norms, activations and element-wise products are not counted.
+
+    Args:
+        student: left as it is.
+        image_size: height and width, pixels.
+    """
+    copied = copy.deepcopy(student).to("meta").eval()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        copied(torch.zeros(1, 3, *image_size, device="meta"))
+    return sum(parameter.numel() for parameter in student.parameters()), counter.get_total_flops() // 2

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tapped pass is the ordinary pass, and its readings are what the layers computed."""
+
+import copy
+import gc
+import pickle
+import weakref
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+
+from viticulture.errors import UserError
+from viticulture.models.students import create_student
+from viticulture.models.taps import Layout, Seen, Taps, layout
+from viticulture.models.task import Task
+
+BOTH = frozenset({"blocks", "attention"})
+TASK = Task(("a", "b", "c"), (8, 12), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+SIZES = {"embed_dim": 16, "depth": 3, "num_heads": 2}
+
+
+def student(name: str = "vit_nano", **options: Any) -> nn.Module:
+    torch.manual_seed(0)
+    return create_student(name, TASK, 4, {**SIZES, **options})
+
+
+def images(requires_grad: bool = False) -> Tensor:
+    return torch.randn(2, 3, 8, 12, generator=torch.Generator().manual_seed(1)).requires_grad_(requires_grad)
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix", "options"),
+    [
+        ("vit_nano", 1, {}),
+        ("vit_nano", 0, {"class_token": False, "global_pool": "avg"}),
+        ("vit_tiny_patch16_224", 4, {"reg_tokens": 3, "qk_norm": True, "init_values": 0.1}),
+        ("deit_tiny_distilled_patch16_224", 2, {}),
+    ],
+)
+def test_a_tapped_pass_is_the_ordinary_pass(name: str, prefix: int, options: dict[str, Any]) -> None:
+    """Logits and every gradient are the same bits with and without taps, dropout included (same random state).
+
+    Blocks are what timm's own `forward_intermediates` returns. Fails if a hook touches what it sees, if the student
+    runs twice (the random state would move), or if prefix tokens are cut off.
+    """
+    net = student(name, proj_drop_rate=0.1, drop_path_rate=0.1, **options).train()
+    runs = []
+    for taps in (None, Taps(net, BOTH)):
+        net.zero_grad()
+        torch.manual_seed(2)
+        seen = Seen(Taps(net)(images()).logits) if taps is None else taps(images())
+        sum(logits.square().sum() for logits in seen.logits).backward()
+        runs.append((seen, [p.grad for p in net.parameters()], torch.random.get_rng_state()))
+    (plain, gradients, state), (tapped, tapped_gradients, tapped_state) = runs
+    assert len(plain.logits) == len(tapped.logits) == (2 if "distilled" in name else 1)
+    assert all(map(torch.equal, plain.logits, tapped.logits))
+    assert all(map(torch.equal, gradients, tapped_gradients))
+    assert torch.equal(state, tapped_state)
+
+    net.eval()
+    seen = Taps(net, BOTH)(images())
+    parts = net.forward_intermediates(images(), output_fmt="NLC", return_prefix_tokens=prefix > 0)[1]
+    expected = [torch.cat([p[1], p[0]], 1) for p in parts] if prefix else parts
+    assert layout(net) == Layout(tuple(f"blocks.{i}" for i in range(3)), layout(net).attention, (2, 2, 2), prefix, 4)
+    assert layout(net).grid((8, 12)) == (2, 3)
+    torch.testing.assert_close(seen.blocks, expected, rtol=0, atol=0)
+
+
+def unfused_probabilities(net: nn.Module) -> list[Tensor]:
+    """Attention of every layer as timm computes it without fusion, caught at its dropout layer."""
+    found: list[Tensor] = []
+    for block in net.blocks:
+        block.attn.fused_attn = False
+        block.attn.attn_drop.register_forward_hook(lambda _m, _i, output: found.append(output))
+    net(images())
+    return found
+
+
+@pytest.mark.parametrize("options", [{}, {"qk_norm": True, "reg_tokens": 2}])
+def test_attention_is_what_timm_computes_without_fusion(options: dict[str, Any]) -> None:
+    """softmax(q k^T / sqrt(d)) equals timm's probabilities, and the class token's row over the patches is that row,
+    cut to the patches and normalised again. Fails if queries and keys are swapped or not normalised, if the scale is
+    lost, or if prefix tokens stay among the keys.
+    """
+    net = student("vit_tiny_patch16_224", **options).eval()
+    seen = Taps(net, frozenset({"attention"}))(images())
+    assert not seen.blocks
+    for reading, expected in zip(seen.attention, unfused_probabilities(copy.deepcopy(net)), strict=True):
+        torch.testing.assert_close(reading.scores().softmax(-1), expected)
+        row = expected[:, :, 0, -6:]  # 2x3 patches come last
+        torch.testing.assert_close(reading.class_scores().softmax(-1), row / row.sum(-1, keepdim=True))
+        assert reading.queries().shape == reading.keys().shape == (2, 2, expected.shape[-1], 8)
+
+
+def test_readings_carry_the_exact_gradient() -> None:
+    """The gradient of a function of block 1 and of layer 1's class row equals that of the first blocks run by hand."""
+    net = student().eval()
+    pixels = images(requires_grad=True)
+    seen = Taps(net, BOTH)(pixels)
+    (tapped,) = torch.autograd.grad(seen.blocks[1].sin().sum() + seen.attention[1].class_scores().sin().sum(), pixels)
+
+    x = net.blocks[0](net._pos_embed(net.patch_embed(pixels)))
+    attn = net.blocks[1].attn
+    q, k, _ = attn.qkv(net.blocks[1].norm1(x)).reshape(2, 7, 3, 2, 8).permute(2, 0, 3, 1, 4)
+    row = (q[:, :, 0:1] @ k[:, :, 1:].mT).squeeze(2) / 8**0.5
+    (by_hand,) = torch.autograd.grad(net.blocks[1](x).sin().sum() + row.sin().sum(), pixels)
+    torch.testing.assert_close(tapped, by_hand)
+
+
+def test_taps_leave_nothing_behind() -> None:
+    """No hook, no tensor and no key stays in the student; it is copied and pickled as before, also after an error."""
+    net = student().train()
+    keys = list(net.state_dict())
+    taps = Taps(net, BOTH)
+    seen = taps(images())
+    alive = weakref.ref(seen.blocks[0])
+    del seen
+    gc.collect()
+    assert alive() is None
+    with pytest.raises((RuntimeError, AssertionError)):
+        taps(torch.zeros(2, 3, 5, 5))
+    assert all(not module._forward_hooks for module in net.modules())
+    assert list(net.state_dict()) == keys
+    restored = pickle.loads(pickle.dumps(copy.deepcopy(net)))
+    assert torch.equal(restored.eval()(images()), net.eval()(images()))
+    assert len(taps(images()).blocks) == 3
+
+
+def test_taps_survive_compilation() -> None:
+    """After `taps.compile`, both passes run as one graph each and agree with the uncompiled ones, gradients too,
+    whichever ran first. After a bare `student.compile()` the taps still read, from an uncompiled pass.
+
+    Fails if hooks are compiled into the plain pass, or if the tapped pass uses the graph that was built without them.
+    """
+    ran: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Any:
+        kind = "tapped" if len(graph.graph.output_node().args[0]) > 1 else "plain"
+        return lambda *inputs: ran.append(kind) or graph.forward(*inputs)
+
+    net = student().eval()
+    expected = Taps(net, BOTH)(images())
+    taps = Taps(net, BOTH)
+    taps.compile(backend=backend, fullgraph=True)
+    for _ in range(2):
+        torch.testing.assert_close(net(images()), expected.logits[0])
+        seen = taps(images())
+        torch.testing.assert_close(seen.logits, expected.logits)
+        torch.testing.assert_close(seen.blocks, expected.blocks)
+        torch.testing.assert_close(seen.attention[2].class_scores(), expected.attention[2].class_scores())
+    assert ran == ["plain", "tapped"] * 2
+    seen.attention[2].class_scores().sum().backward()
+    assert net.patch_embed.proj.weight.grad.abs().sum() > 0
+
+    torch.testing.assert_close(Taps(net, BOTH)(images()).blocks, expected.blocks)
+    assert ran == ["plain", "tapped"] * 2
+
+
+def test_a_cnns_blocks_are_its_stages() -> None:
+    """ResNet: the maps that timm's `forward_intermediates` returns, and no attention."""
+    net = timm.create_model("resnet10t", num_classes=3).eval()
+    pixels = torch.randn(1, 3, 32, 32)
+    seen = Taps(net, frozenset({"blocks"}))(pixels)
+    torch.testing.assert_close(seen.blocks, net.forward_intermediates(pixels, intermediates_only=True), rtol=0, atol=0)
+    assert torch.equal(seen.logits[0], net(pixels))
+    with pytest.raises(UserError, match="reads attention, which ResNet lacks"):
+        Taps(net, BOTH)
+
+
+def test_what_cannot_be_tapped_is_refused() -> None:
+    with pytest.raises(UserError, match=r"unknown tap 'atention'; did you mean attention\?"):
+        Taps(student(), frozenset({"atention"}))
+    with pytest.raises(UserError, match="Linear does not name its blocks"):
+        Taps(nn.Linear(1, 1), frozenset({"blocks"}))
+    with pytest.raises(UserError, match="lays out differently"):  # its scores hold a learned position term
+        Taps(timm.create_model("vit_relpos_small_patch16_224", depth=1, embed_dim=12), BOTH)
+    assert Taps(nn.Linear(1, 1))(torch.ones(1, 1)).blocks == []
