@@ -14,6 +14,7 @@ A file that cannot be read raises `Unreadable`, whatever is wrong with it.
 
 import struct
 import warnings
+from functools import cache
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ MAX_PIXELS = 178_956_970
 """Largest image that is decoded (about 540 MB of RGB); more is a decompression bomb. Where Pillow itself refuses."""
 
 # Named one by one: Pillow would also hand a file to other programs (EPS to Ghostscript).
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "MPO", "AVIF", "JPEG2000", "DIB")
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000", "DIB")
 
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -39,7 +40,8 @@ _UPRIGHT = {
 _SIDEWAYS = (5, 6, 7, 8)
 _BROKEN = (OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, struct.error, MemoryError)
 
-warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # MAX_PIXELS decides
+# Pillow's remarks about odd tags and large images say nothing that `Unreadable` does not.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 class Unreadable(UserError):
@@ -135,7 +137,7 @@ def _open(file: BinaryIO, name: str) -> Image.Image:
         raise Unreadable(name, "HEIC is not supported; convert it to JPEG")
     file.seek(0)
     try:
-        image = Image.open(file, formats=FORMATS)
+        image = Image.open(file, formats=_formats())
     except UnidentifiedImageError:
         raise Unreadable(name, f"not an image (begins with {start!r})") from None
     except Image.DecompressionBombError:
@@ -144,6 +146,13 @@ def _open(file: BinaryIO, name: str) -> Image.Image:
     if width * height > MAX_PIXELS:
         raise Unreadable(name, f"{width} x {height} is more than {MAX_PIXELS:,} pixels")
     return image
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """Those of `FORMATS` that this Pillow was built with."""
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
 def _orientation(image: Image.Image) -> int:
@@ -181,7 +190,7 @@ def _ranged(values: np.ndarray, whole: bool) -> np.ndarray:
     elif low >= 0 and high <= 255:
         scaled = values
     else:
-        scaled = (values - low) * (255 / max(high - low, np.finfo(np.float64).tiny))
+        scaled = (values - low) * (255 / ((high - low) or 1))
     return np.where(finite, scaled, 0).round().clip(0, 255)
 
 

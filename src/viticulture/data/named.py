@@ -123,7 +123,8 @@ def open_digits() -> Source:
     They are read from scikit-learn's file, since importing `sklearn.datasets` takes longer than a second.
     """
     package = importlib.util.find_spec("sklearn")
-    assert package is not None and package.submodule_search_locations is not None
+    assert package is not None
+    assert package.submodule_search_locations is not None
     table = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
     with gzip.open(table, "rt") as file:
         rows = np.loadtxt(file, delimiter=",")  # 64 pixels and the digit

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """In which size images are kept and shown to the network, and how their colours are normalised."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -100,10 +101,10 @@ def choose_image_size(sizes: np.ndarray) -> int:
 
 def choose_store_size(image_size: int, sizes: np.ndarray) -> int:
     """The store's size for images of these sizes [n, 2]: theirs where all are as the network wants them, else 5/4 of
-    `image_size` to a multiple of 16, but no more than the longest side of any."""
+    `image_size` up to a multiple of 16, but no more than the longest side of any."""
     if (sizes == image_size).all():
         return image_size
-    return min(max(round(image_size * 1.25 / 16) * 16, image_size), int(sizes.max()))
+    return min(math.ceil(image_size * 1.25 / 16) * 16, int(sizes.max()))
 
 
 def stored_statistics(pixels: Tensor, rows: Tensor) -> tuple[Channels, Channels]:

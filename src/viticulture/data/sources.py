@@ -152,7 +152,7 @@ def open_source(data: str | Path) -> Source:
         return hub.open_hub(text)
     if "/" in text or "\\" in text or path.suffix or text.startswith(("~", ".")) or isinstance(data, Path):
         raise UserError(f"no such file or folder: {text!r} (looked in {Path.cwd()})")
-    raise UserError(f"{unknown('data set', text, named.NAMES)}; nor is there a file or folder {text!r} in {Path.cwd()}")
+    raise UserError(f"{unknown('data set', text, named.NAMES)} (and no file or folder of that name in {Path.cwd()})")
 
 
 def _is_hub_name(text: str) -> bool:

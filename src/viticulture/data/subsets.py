@@ -13,8 +13,8 @@ import numpy as np
 def holdout(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Divide into the images that stay and those held out, in the same proportion in every class.
 
-    `round(fraction * N)` images are held out as far as every class keeps at least one. A class gives
-    `floor(fraction * n)`; the images that this leaves to give come from the classes with the largest remainders.
+    A class of n images gives `floor(fraction * n)`, but keeps at least one. What is missing to `round(fraction * N)`
+    comes from the classes with the largest remainders, one image each, ties drawn by lot.
 
     Args:
         labels: [N] int64; -1 (no label) counts as a class of its own.
@@ -27,7 +27,7 @@ def holdout(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray,
     counts = np.array([len(rows) for rows in groups])
     wanted = counts * fraction
     give = np.minimum(np.floor(wanted + 1e-9).astype(np.int64), counts - 1)
-    able = np.flatnonzero(give < counts - 1)
+    able = np.flatnonzero((give < counts - 1) & (wanted - give > 1e-9))
     ties = np.random.default_rng([seed, len(groups)]).random(len(groups))
     order = able[np.lexsort((ties[able], (give - wanted)[able]))]
     give[order[: max(_round(fraction * len(labels)) - int(give.sum()), 0)]] += 1

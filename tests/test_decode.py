@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of every kind end as what a person sees, and broken ones as one error."""
+
+import io
+import pickle
+import struct
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from viticulture.data import decode as module
+from viticulture.data.decode import Unreadable, decode, measure
+
+
+def stripes(height: int = 20, width: int = 30) -> np.ndarray:
+    """[H, W, 3], no two corners alike."""
+    y, x = np.mgrid[:height, :width]
+    return np.stack([x * 255 // (width - 1), y * 255 // (height - 1), (x + y) % 256], axis=-1).astype(np.uint8)
+
+
+def saved(image: Image.Image, kind: str = "PNG", **options: Any) -> io.BytesIO:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    file.seek(0)
+    return file
+
+
+def seen(file: io.BytesIO) -> np.ndarray:
+    picture = decode(file, "x")
+    file.seek(0)
+    assert picture.image.mode == "RGB"
+    assert measure(file, "x") == (picture.height, picture.width) == picture.image.size[::-1]
+    return np.asarray(picture.image)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM", "WEBP"])
+def test_lossless_rgb_is_unchanged(kind: str) -> None:
+    """Fails if channels are swapped, or a conversion touches pixels."""
+    options = {"lossless": True} if kind == "WEBP" else {}
+    np.testing.assert_array_equal(seen(saved(Image.fromarray(stripes()), kind, **options)), stripes())
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "JPEG", "WEBP"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_are_upright_by_exif(kind: str, orientation: int) -> None:
+    """EXIF 2.3, tag 274: where row 0 and column 0 of the file are to be seen.
+
+    Fails if the tag is ignored, applied twice (Pillow turns TIFF by itself), inverted (6 and 8), or if height and width
+    of a turned image are swapped in its header but not in its pixels.
+    """
+    upright = {
+        1: lambda a: a,
+        2: lambda a: a[:, ::-1],
+        3: lambda a: a[::-1, ::-1],
+        4: lambda a: a[::-1],
+        5: lambda a: a.swapaxes(0, 1),
+        6: lambda a: a.swapaxes(0, 1)[:, ::-1],
+        7: lambda a: a.swapaxes(0, 1)[::-1, ::-1],
+        8: lambda a: a.swapaxes(0, 1)[::-1],
+    }[orientation]
+    exif = Image.Exif()
+    exif[274] = orientation
+    options = {"JPEG": {"quality": 100, "subsampling": 0}, "WEBP": {"lossless": True}}.get(kind, {})
+    pixels = seen(saved(Image.fromarray(stripes(16, 24)), kind, exif=exif, **options))
+    tolerance = 12 if kind == "JPEG" else 0  # JPEG loses some; a wrong turn is off by up to 255
+    np.testing.assert_allclose(pixels.astype(int), upright(stripes(16, 24)).astype(int), atol=tolerance)
+
+
+def test_grey_and_one_bit_become_equal_channels() -> None:
+    """Fails if grey ends in one channel, or 1-bit white is 1 instead of 255."""
+    grey = stripes()[..., 0]
+    np.testing.assert_array_equal(seen(saved(Image.fromarray(grey))), np.stack([grey] * 3, axis=-1))
+    bits = seen(saved(Image.fromarray(grey).convert("1", dither=Image.Dither.NONE)))
+    np.testing.assert_array_equal(bits[..., 0], np.where(grey > 127, 255, 0))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_transparency_is_laid_on_white(mode: str) -> None:
+    """white * (1 - a) + colour * a. Fails if alpha is dropped: the black under transparent pixels would show."""
+    colour = np.full((4, 6, 4), (200, 200, 200, 255), dtype=np.uint8)
+    colour[:, :2] = (0, 0, 0, 0)
+    image = Image.fromarray(colour)
+    if mode == "P":
+        image = Image.fromarray(np.where(colour[..., 3] > 0, 1, 0).astype(np.uint8), "P")
+        image.putpalette([0, 0, 0, 200, 200, 200])
+        file = saved(image, "PNG", transparency=0)
+    else:
+        file = saved(image.convert(mode))
+    pixels = seen(file)
+    assert (pixels[:, :2] == 255).all()
+    assert (pixels[:, 2:] == 200).all()
+
+
+def test_half_transparent_is_half_white() -> None:
+    """Fails if transparency is taken for all or nothing."""
+    pixels = seen(saved(Image.new("RGBA", (2, 2), (0, 100, 200, 128))))
+    np.testing.assert_allclose(pixels[0, 0], [127, 177, 227], atol=1)  # rounding of 128 / 255
+
+
+def test_sixteen_bits_are_scaled_and_not_clipped() -> None:
+    """255 / 65535. Fails if values above 255 are clipped (Pillow's own conversion), or stretched to what is there."""
+    values = np.array([[0, 257, 32896, 65535]], dtype=np.uint16)
+    np.testing.assert_array_equal(seen(saved(Image.fromarray(values)))[0, :, 0], [0, 1, 128, 255])
+    dark = np.array([[0, 257, 514]], dtype=np.uint16)
+    np.testing.assert_array_equal(seen(saved(Image.fromarray(dark)))[0, :, 0], [0, 1, 2])
+    np.testing.assert_array_equal(seen(saved(Image.fromarray(values), "TIFF"))[0, :, 0], [0, 1, 128, 255])
+    swapped = Image.frombytes("I;16B", (4, 1), values.astype(">u2").tobytes())
+    np.testing.assert_array_equal(seen(saved(swapped, "TIFF"))[0, :, 0], [0, 1, 128, 255])
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.0, 0.5, 1.0], [0, 128, 255]),
+        ([0.0, 100.0, 255.0], [0, 100, 255]),
+        ([-1000.0, 0.0, 1000.0], [0, 128, 255]),
+        ([0.0, float("nan"), 1.0], [0, 0, 255]),
+        ([7.0, 7.0, 7.0], [7, 7, 7]),
+        ([-3.0, -3.0, -3.0], [0, 0, 0]),
+    ],
+)
+def test_float_images_follow_their_range(values: list[float], expected: list[int]) -> None:
+    """Fails if [0, 1] is read as [0, 255] (a black image), a constant divides by zero, or NaN spoils the rest."""
+    image = Image.fromarray(np.array([values], dtype=np.float32))
+    np.testing.assert_array_equal(seen(saved(image, "TIFF"))[0, :, 0], expected)
+
+
+def test_cmyk_is_converted() -> None:
+    """Fails if four channels are taken for RGBA, or inks for light."""
+    image = Image.new("CMYK", (16, 16), (0, 255, 255, 0))
+    np.testing.assert_allclose(seen(saved(image, "JPEG", quality=100))[4, 4], [255, 0, 0], atol=6)
+    np.testing.assert_array_equal(seen(saved(image, "TIFF"))[4, 4], [255, 0, 0])
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
+def test_animations_show_their_first_frame(kind: str) -> None:
+    """Fails if the last frame is shown, or frames are stacked."""
+    frames = [Image.new("RGB", (8, 6), colour) for colour in ("red", "blue")]
+    options: dict[str, Any] = {"lossless": True} if kind == "WEBP" else {}
+    pixels = seen(saved(frames[0], kind, save_all=True, append_images=frames[1:], duration=50, **options))
+    assert pixels.shape == (6, 8, 3)
+    assert (pixels == [255, 0, 0]).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (20, 10_000), (10_000, 20)])
+def test_extreme_shapes_are_read(shape: tuple[int, int]) -> None:
+    """Fails if a shape is transposed or an extreme one refused."""
+    assert seen(saved(Image.new("RGB", shape[::-1]))).shape == (*shape, 3)
+
+
+def test_large_jpegs_are_decoded_smaller_and_keep_their_size_on_record() -> None:
+    """Fails if `shrink` goes below twice the square, the recorded size is the reduced one, or a turn is forgotten."""
+    exif = Image.Exif()
+    exif[274] = 6
+    y, x = np.mgrid[:800, :1200]
+    smooth = np.stack([x * 255 // 1199, y * 255 // 799, x * 0], axis=-1).astype(np.uint8)
+    file = saved(Image.fromarray(smooth), "JPEG", quality=95, exif=exif)
+    picture = decode(file, "x", shrink=64)
+    assert (picture.height, picture.width) == (1200, 800)
+    assert picture.image.size == (200, 300)  # 1/4; 1/8 would be narrower than 2 * 64
+    whole = Image.fromarray(smooth).transpose(Image.Transpose.ROTATE_270).resize((200, 300), Image.Resampling.BOX)
+    difference = np.abs(np.asarray(picture.image).astype(int) - np.asarray(whole).astype(int))
+    assert difference.mean() < 2  # grey levels; JPEG noise
+    file.seek(0)
+    assert decode(file, "x", shrink=400).image.size == (800, 1200)
+
+
+BROKEN = {
+    "zero bytes": (b"", "empty"),
+    "text": (b"hello, I am no image at all", "not an image"),
+    "html": (b"<html>404</html>", "not an image"),
+    "heic": (b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00", "HEIC"),
+    "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_is_no_image_is_unreadable(case: str) -> None:
+    """Fails if another exception escapes, or a file is handed to a program outside Pillow (PostScript)."""
+    data, reason = BROKEN[case]
+    for read in (decode, measure):
+        with pytest.raises(Unreadable, match=reason) as caught:
+            read(io.BytesIO(data), "a/b.jpg")
+        assert caught.value.name == "a/b.jpg"
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "TIFF", "BMP"])
+def test_truncated_and_damaged_files_are_unreadable_or_read(kind: str) -> None:
+    """A cut file raises; random damage either raises `Unreadable` or still decodes, and nothing else ever happens.
+
+    Fails if Pillow's many other exceptions escape, or a cut image is filled with grey.
+    """
+    rng = np.random.default_rng(0)
+    data = saved(Image.fromarray(rng.integers(0, 256, (40, 40, 3), dtype=np.uint8)), kind).getvalue()
+    with pytest.raises(Unreadable):
+        decode(io.BytesIO(data[: len(data) * 2 // 3]), "cut")
+    for _ in range(100):
+        damaged = bytearray(data)
+        for place in rng.integers(0, len(data), 8):
+            damaged[place] = rng.integers(0, 256)
+        for read in (decode, measure):
+            with suppress(Unreadable):
+                read(io.BytesIO(bytes(damaged)), "damaged")
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG whose header promises many pixels; decoded, it would fill the memory."""
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
+    return b"\x89PNG\r\n\x1a\n" + chunk + struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT"))
+
+
+@pytest.mark.parametrize("size", [(100_000, 100_000), (13_400, 13_400)])
+def test_decompression_bombs_are_refused_by_their_header(size: tuple[int, int]) -> None:
+    """Fails if the limit is checked after decoding, or only where Pillow checks it."""
+    for read in (decode, measure):
+        with pytest.raises(Unreadable, match="pixels"):
+            read(io.BytesIO(bomb(*size)), "bomb.png")
+
+
+def test_the_limit_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image of exactly the limit is read, one more row is not."""
+    monkeypatch.setattr(module, "MAX_PIXELS", 30 * 20)
+    assert seen(saved(Image.fromarray(stripes()))).shape == (20, 30, 3)
+    with pytest.raises(Unreadable, match="more than 600 pixels"):
+        decode(saved(Image.fromarray(stripes(21))), "x")
+
+
+def test_errors_survive_a_worker_process() -> None:
+    """Fails if the exception cannot be pickled, which would hang or crash a loader."""
+    error = pickle.loads(pickle.dumps(Unreadable("a.jpg", "truncated")))
+    assert (error.name, error.reason, str(error)) == ("a.jpg", "truncated", "a.jpg: truncated")
+
+
+def test_a_file_on_disk_is_read_like_bytes(tmp_path: Path) -> None:
+    """Fails if only one kind of file works."""
+    Image.fromarray(stripes()).save(tmp_path / "a.png")
+    with (tmp_path / "a.png").open("rb") as file:
+        np.testing.assert_array_equal(np.asarray(decode(file, "a").image), stripes())
