@@ -48,6 +48,7 @@ def test_a_value_lies_at_the_height_of_its_tick() -> None:
     figure = line_chart("t", {"train": [(0, 0.0), (5, 2.0), (10, 4.0)]}, ("epoch", "loss"))
     marks = ticks(figure)
     assert [y for _, y in path_of(figure)] == [marks["0"], marks["2"], marks["4"]]
+    assert marks["4"] < marks["2"] < marks["0"]  # pixels count downwards
     xs = [x for x, _ in path_of(figure)]
     assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1])
 
@@ -74,7 +75,7 @@ def test_a_logarithm_is_used_only_where_every_value_is_positive() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [[0.5], [0.0, 0.0], [7.0] * 3, [-3.0, -3.0], [1e-12, 2e-12], [1e9, 3e9], [0.99, 1.0]]
+    "values", [[0.5], [1.0], [0.0, 0.0], [7.0] * 3, [-3.0, -3.0], [1e-12, 2e-12], [1e9, 3e9], [0.99, 1.0]]
 )
 @pytest.mark.parametrize("log", [False, True])
 def test_every_range_of_values_has_two_ticks_at_least_around_it(values: list[float], log: bool) -> None:
@@ -96,22 +97,25 @@ def test_long_lines_are_thinned_to_their_first_and_last_points() -> None:
 
 
 def test_a_heat_map_fills_the_cell_of_its_row_and_column() -> None:
-    """One image of class 0 taken for class 2: a `miss` cell in row 0, column 2; class 1 right: a `hit` in the middle.
+    """One image of class 0 taken for class 2: a `miss` cell in row 0, column 2; three of class 1 right: a `hit`.
 
-    Fails if the matrix is transposed, or if shares are of columns.
+    The shade is the root of the share of the row, in eighths: 1 for the lone image, 7/8 for 3 of 4, 4/8 for 1 of 4.
+    Fails if the matrix is transposed, or if shares are of columns (both misses would be 6/8).
     """
-    counts = np.array([[0, 0, 1], [0, 4, 0], [0, 0, 0]])
+    counts = np.array([[0, 0, 1], [0, 3, 1], [0, 0, 0]])
     figure = heat_map("m", counts, list("abc"), list("abc"))
     drawing = svg(figure)
     data = json.loads(drawing.attrib["data-heat"])
     left, top, size = data["box"]
-    cells = {e.attrib["class"]: e.attrib["d"] for e in drawing.iter("path")}
-    assert cells["miss"].startswith(f"M{left + 2 * size:g} {top:g}h")
-    assert cells["hit"].startswith(f"M{left + size:g} {top + size:g}h")
-    assert [e.attrib["fill-opacity"] for e in drawing.iter("path")] == ["1", "1"]
-    assert data["cells"] == [[0, 2, 1], [1, 1, 4]]
+    cells = [(e.attrib["class"], e.attrib["fill-opacity"], e.attrib["d"].split("h")[0]) for e in drawing.iter("path")]
+    assert cells == [
+        ("hit", "0.875", f"M{left + size:g} {top + size:g}"),
+        ("miss", "0.5", f"M{left + 2 * size:g} {top + size:g}"),
+        ("miss", "1", f"M{left + 2 * size:g} {top:g}"),
+    ]
+    assert data["cells"] == [[0, 2, 1], [1, 1, 3], [1, 2, 1]]
     assert data["sums"] == [1, 4, 0]
-    assert [e.text for e in drawing.iter("text") if "middle" in e.attrib.get("class", "")] == ["1", "4"]
+    assert [e.text for e in drawing.iter("text") if "middle" in e.attrib.get("class", "")] == ["1", "3", "1"]
 
 
 def test_heat_maps_of_many_classes_stay_small_and_label_without_overlap() -> None:
@@ -131,12 +135,13 @@ def test_no_name_can_leave_its_place() -> None:
     figures = [
         line_chart(EVIL, {EVIL: [(1, 1.0)]}, (EVIL, EVIL), note=EVIL),
         bar_chart(EVIL, {EVIL: 1.0}, EVIL),
-        heat_map(EVIL, np.eye(2, dtype=int), [EVIL, "b"], [EVIL, "b"], EVIL),
+        heat_map(EVIL, np.eye(2, dtype=int), [EVIL, "<u>&"], [EVIL, "<u>&"], EVIL),
         image_grid(EVIL, [([np.zeros((4, 4, 3), np.uint8)], [EVIL])], EVIL),
         table(sheet, sortable=True),
     ]
     for figure in figures:
         assert "<script" not in figure
+        assert "<u>" not in figure
         assert '"q"' not in re.sub(r">[^<]*<", "><", figure)  # no bare quote inside a tag
         figure.encode("utf-8")  # a lone surrogate would raise
         if "<svg" in figure:
@@ -193,7 +198,7 @@ def test_curves_read_what_lightning_wrote(tmp_path: Path) -> None:
 def test_curves_read_rows_of_names_and_the_later_of_two_measurements_counts(tmp_path: Path) -> None:
     """A resumed run may repeat steps; the chart must not go back in time, and NaN stays NaN."""
     path = tmp_path / "metrics.csv"
-    path.write_text("step,epoch,name,value\n0,0,lr,0.1\n1,0,lr,9.0\n1,0,lr,0.2\n3,1,lr,nan\n", encoding="utf-8")
+    path.write_text("step,epoch,name,value\n1,0,lr,9.0\n0,0,lr,0.1\n1,0,lr,0.2\n3,1,lr,nan\n", encoding="utf-8")
     found = read_curves(path)["lr"]
     assert found[:2] == [(0.5, 0.1), (1.0, 0.2)]
     assert math.isnan(found[2][1])

@@ -3,6 +3,7 @@
 
 import base64
 import hashlib
+import json
 import re
 import shutil
 import subprocess
@@ -130,6 +131,9 @@ def test_the_headline_says_what_was_found() -> None:
         "2 h 14 min",
     ):
         assert piece in words
+    (drawn,) = [a["data-heat"] for _, a in Reader(render(page)).tags if a.get("data-heat")]
+    cells = {(row, column): n for row, column, n in json.loads(drawn or "")["cells"]}
+    assert cells == {(int(r), int(c)): int(found.confusion[r, c]) for r, c in np.argwhere(found.confusion)}
 
 
 def test_parts_come_in_the_order_of_questions() -> None:
@@ -158,7 +162,7 @@ def test_what_is_missing_is_left_out() -> None:
 
 
 def test_losses_and_rates_have_charts_of_their_own_and_splits_share_one() -> None:
-    """train/loss and val/loss are two lines of one chart; each loss term and the rate have one; accuracy is in percent."""
+    """train/loss and val/loss are two lines of one chart; each term and the rate have one; accuracy is in percent."""
     curves = {
         "lr": [(1, 0.1)],
         "train/loss": [(1, 2.0)],

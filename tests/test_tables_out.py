@@ -22,7 +22,15 @@ from viticulture.report.tables import (
     summary,
 )
 
-ODD = ["[bold]red[/bold]", "日本語の名前" * 9, "👩‍🔬 scientist", "a" * 140, "x\x1b[31mred\nline", "<b>|pipe|"]
+ODD = [
+    "[bold]red[/bold]",
+    "日本語の名前" * 9,
+    "👩‍🔬 scientist",
+    "many words " * 12,
+    "a" * 140,
+    "x\x1b[31mred\nline",
+    "<b>|pipe|",
+]
 
 
 def evaluation(classes: list[str], N: int = 60) -> Evaluation:
@@ -54,6 +62,13 @@ def test_long_names_are_cut_and_numbers_are_not(width: int) -> None:
     assert body[0].startswith("[bold]red[/bold]")
     assert "…" in body[1]
     assert "…" in body[3]
+    assert "…" in body[4]
+
+
+def test_a_long_heading_breaks_instead_of_widening_its_column() -> None:
+    """Columns of one digit under a sentence would leave no room for names."""
+    sheet = Sheet("", [Column("class"), Column("images of all splits together", "count")], [["a", 1]])
+    assert max(map(len, drawn(sheet, 80))) <= 20
 
 
 def test_four_evaluations_fit_eighty_columns() -> None:

@@ -138,8 +138,7 @@ def picture_uri(pixels: Pixels, longest: int = 192) -> str:
     """An image as a data URI: small ones exactly (PNG), others fitted into a square of `longest` pixels (JPEG)."""
     image = Image.fromarray(np.ascontiguousarray(pixels))
     small, file = max(image.size) <= SMALL, io.BytesIO()
-    if not small:
-        image.thumbnail((longest, longest))
+    image.thumbnail((longest, longest))
     image.save(file, "PNG") if small else image.save(file, "JPEG", quality=80)
     return f"data:image/{'png' if small else 'jpeg'};base64,{base64.b64encode(file.getvalue()).decode()}"
 
@@ -198,12 +197,12 @@ def _ticks(low: float, high: float, least: float = 0.0) -> list[float]:
 
 
 def _span(values: Sequence[float]) -> list[float]:
-    """Ticks around values: from zero where zero is near, with room where all are equal."""
+    """Ticks around values: from zero where zero is near or all values are equal."""
     low, high = min(values), max(values)
     if 0 < low <= 0.6 * high:
         low = 0.0
     if high - low <= 1e-9 * abs(high):
-        low, high = (low - abs(low) / 2, high + abs(high) / 2) if high else (0.0, 1.0)
+        low, high = min(low, 0.0), max(high, 0.0) or float(not low)
     return _ticks(low, high)
 
 
