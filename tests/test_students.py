@@ -10,7 +10,7 @@ import torch
 
 from viticulture.errors import UserError
 from viticulture.models import plain_vit
-from viticulture.models.students import blueprint, count, create_student, names, takes_patch_size, token_logits
+from viticulture.models.students import blueprint, count, create_student, matching, takes_patch_size, token_logits
 from viticulture.models.task import Task
 
 ATTENTION_IS_COUNTED = 4.624  # GMACs of DeiT-S distilled at 224 px, attention's two matrix products included
@@ -67,7 +67,7 @@ def test_plain_vits_are_timms_with_another_start() -> None:
     attn = student.blocks[0].attn
     assert attn.qkv.weight.abs().max() <= (6 / (64 + 64)) ** 0.5 < attn.qkv.weight.abs().max() * 1.01
     assert attn.qkv.bias.abs().max() == student.blocks[0].mlp.fc1.bias.abs().max() == 0
-    assert set(plain_vit.SIZES) <= set(names())
+    assert set(plain_vit.SIZES) <= set(matching())
     assert takes_patch_size("vit_nano")
     assert not takes_patch_size("vit_tiny_patch16_224")
 
@@ -115,6 +115,13 @@ def test_what_does_not_fit_is_refused_in_one_line(arguments: tuple[Any, ...], wo
     with pytest.raises(UserError, match=words) as caught:
         create_student(*arguments)
     assert "\n" not in str(caught.value)
+
+
+def test_students_are_found_by_pattern() -> None:
+    assert "vit_tiny_patch16_224" not in matching()
+    assert "vit_tiny_patch16_224" in matching("*tiny_patch16*")
+    with pytest.raises(UserError, match="unknown student 'vit_nanno'; did you mean vit_nano"):
+        matching("vit_nanno")
 
 
 def test_a_network_made_elsewhere_has_no_blueprint() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..errors import UserError, unknown
-from . import dhvt as dhvt  # registers its students
+from . import dhvt_models as dhvt_models  # registers its students
 from . import plain_vit
 from .task import Task
 
@@ -48,10 +48,18 @@ class Blueprint:
     arguments: dict[str, Any]
 
 
-def names() -> list[str]:
-    """Every student there is, ours included."""
-    known: list[str] = timm.list_models()
-    return known
+def matching(pattern: str = "") -> list[str]:
+    """Names of students: our own, or every timm classifier that matches a pattern such as `*tiny*`.
+
+    Raises: UserError if none matches.
+    """
+    ours = [name for module in ("plain_vit", "dhvt_models") for name in timm.list_models(module=module)]
+    if not pattern:
+        return ours
+    found: list[str] = timm.list_models(pattern)
+    if not found:
+        raise unknown("student", pattern, timm.list_models())
+    return found
 
 
 def takes_patch_size(name: str) -> bool:
@@ -75,13 +83,14 @@ def create_student(
 
     Raises: UserError for an unknown name or option, or where image size, patch size and options do not fit.
     """
-    if name not in names():
+    known = timm.list_models()
+    if name not in known:
         base = name.partition(".")[0]
-        if base in names():
+        if base in known:
             raise UserError(
                 f"a student starts from random weights and has no tag, got {name!r}; ask for {base!r}, init {name!r}"
             )
-        raise unknown("student", name, names())
+        raise unknown("student", name, known)
     options = dict(options or {})
     for key in options.keys() & (FROM_DATA | _factory_keywords()):
         raise UserError(

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights on disk and where a student starts from.
+
+A folder of weights holds two files, as timm writes them: `model.safetensors` and `config.json`. Any timm reads it,
+once `viticulture.models.students` is imported where the architecture is our own (DHVT; not the plain ViTs):
+
+    timm.create_model("local-dir:FOLDER", pretrained=True)
+
+Nothing is ever unpickled: weights are safetensors, or go through torch's weights-only reader (.pth).
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import timm
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from ..errors import UserError, unknown
+from .students import FROM_DATA, blueprint, create_student
+from .task import Task
+from .transplant import State, transplant
+
+FILES = ("model.safetensors", "config.json")
+PLACES = (".", "weights/best", "weights/last")
+"""Where a folder of weights, or else a run, keeps its files; the first that exists counts."""
+WRAPPERS = ("state_dict", "model", "student", "teacher")  # keys under which training scripts keep the weights
+PREFIXES = ("module.", "_orig_mod.", "student.")
+PATCHES = "patch_embed.proj.weight"
+SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
+
+
+def save(student: nn.Module, folder: Path, task: Task, extra: Mapping[str, Any] | None = None) -> None:
+    """Write a student and what is needed to use it; each file appears whole or not at all.
+
+    Args:
+        student: made by `create_student`.
+        folder: created if need be; files of an earlier save are replaced.
+        task: class names and the input's size and normalisation.
+        extra: further facts for config.json. Under "pretrained_cfg" they override timm's description of the input,
+            whose crop is otherwise the whole image (`crop_pct` 1).
+
+    Raises: UserError if the disk is full or the folder cannot be written.
+    """
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in student.state_dict().items()}
+    config = json.dumps(_config(student, task, dict(extra or {})), indent=2, ensure_ascii=False)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(folder / FILES[0], safetensors.torch.save(weights, {"format": "pt"}))
+        _replace(folder / FILES[1], config.encode())
+    except OSError as error:
+        raise UserError(f"the weights could not be written to {folder}: {error.strerror or error}") from error
+
+
+def _config(student: nn.Module, task: Task, extra: dict[str, Any]) -> dict[str, Any]:
+    made, known = blueprint(student), getattr(student, "pretrained_cfg", {})
+    described = {
+        key: known[key] for key in ("classifier", "first_conv", "fixed_input_size", "pool_size") if key in known
+    }
+    arguments = {key: value for key, value in made.arguments.items() if key != "weight_init"}
+    return {
+        "architecture": made.architecture,
+        "num_classes": len(task.classes),
+        "pretrained_cfg": {
+            **described,
+            "num_classes": len(task.classes),
+            "input_size": [3, *task.image_size],
+            "crop_pct": 1.0,
+            "interpolation": "bicubic",
+            "mean": list(task.mean),
+            "std": list(task.std),
+            "label_names": list(task.classes),
+            **extra.pop("pretrained_cfg", {}),
+        },
+        "model_args": arguments,
+        "student": made.name,
+        **extra,
+    }
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write under another name, flush to the disk, rename."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def load(folder: Path) -> tuple[nn.Module, Task, dict[str, Any]]:
+    """The student that `save` wrote, in inference mode, with its task and the whole of config.json.
+
+    Raises: UserError if files are missing, damaged or do not belong together.
+    """
+    config = read_config(folder)
+    task, name, arguments = _read(config, folder / FILES[1])
+    options = {key: value for key, value in arguments.items() if key not in FROM_DATA}
+    student = create_student(name, task, arguments.get("patch_size"), options)
+    try:
+        student.load_state_dict(read_weights(folder / FILES[0]))
+    except RuntimeError as error:
+        raise UserError(f"{folder / FILES[0]} does not fit {FILES[1]} beside it: {_brief(error)}") from error
+    return student.eval(), task, config
+
+
+def _read(config: dict[str, Any], path: Path) -> tuple[Task, str, dict[str, Any]]:
+    """Task, student and its keywords out of a config.json, ours or timm's own."""
+    try:
+        described, classes = config["pretrained_cfg"], int(config["num_classes"])
+        names = described.get("label_names") or range(classes)
+        height, width = described["input_size"][1:]
+        task = Task(tuple(map(str, names)), (height, width), tuple(described["mean"]), tuple(described["std"]))
+        if len(task.classes) != classes:
+            raise ValueError(f"{classes} classes but {len(task.classes)} names")
+        return task, str(config.get("student", config["architecture"])), dict(config.get("model_args", {}))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} is damaged or not written by viticulture: {error!r}") from error
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of a folder of weights."""
+    path = folder / FILES[1]
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{folder} is no folder of weights: cannot read {path.name} ({error.strerror})") from error
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+    if not isinstance(config, dict):
+        raise UserError(f"{path} is damaged: it must hold an object, got {type(config).__name__}")
+    return config
+
+
+def read_weights(path: Path) -> State:
+    """Tensors of a .safetensors file, or of a .pth file that holds nothing but weights, by their bare names.
+
+    Raises: UserError if the file is missing, damaged, or holds Python objects.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            return safetensors.torch.load_file(path)
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise UserError(f"there is no weights file {path}") from error
+    except SafetensorError as error:
+        raise UserError(f"{path} is damaged or no safetensors file: {error}") from error
+    except Exception as error:  # torch's reader raises half a dozen kinds
+        raise UserError(
+            f"{path} cannot be read as weights alone (it is damaged, or holds Python objects, which are never loaded): "
+            f"{_brief(error)}; convert it to safetensors"
+        ) from error
+    return _tensors(found, path)
+
+
+def _tensors(found: Any, path: Path) -> State:
+    """The named tensors inside what a training script stored."""
+    while isinstance(found, dict):
+        wrapper = next((key for key in WRAPPERS if isinstance(found.get(key), dict)), None)
+        if wrapper is None:
+            break
+        found = found[wrapper]
+    tensors = {k: v for k, v in found.items() if isinstance(v, Tensor)} if isinstance(found, dict) else {}
+    if not tensors:
+        raise UserError(f"{path} holds no weights by name")
+    for prefix in PREFIXES:
+        if all(key.startswith(prefix) for key in tensors):
+            tensors = {key.removeprefix(prefix): value for key, value in tensors.items()}
+    return tensors
+
+
+def _brief(error: BaseException) -> str:
+    """The first line of what an exception says."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def find(source: str) -> Path | None:
+    """The folder of weights that a path means, itself or inside a run; None if the path is no folder.
+
+    Raises: UserError if the folder holds no weights.
+    """
+    if not Path(source).is_dir():
+        return None
+    for place in PLACES:
+        if (Path(source, place) / FILES[1]).is_file():
+            return Path(source, place)
+    raise UserError(f"{source} holds no weights ({' and '.join(FILES)}), nor is it a run that has some")
+
+
+def fetch(name: str) -> nn.Module:
+    """A timm model with pretrained weights, from timm's cache or the network.
+
+    Args:
+        name: with or without a tag, such as vit_tiny_patch16_224.augreg_in21k; or hf-hub:OWNER/NAME.
+
+    Raises: UserError if there is no such model, or its weights cannot be had.
+    """
+    if not name.startswith("hf-hub:") and not timm.is_model_pretrained(name):
+        raise unknown("pretrained model (nor is there such a file or folder)", name, timm.list_pretrained())
+    try:
+        return timm.create_model(name, pretrained=True)
+    except Exception as error:  # whatever a network, a hub or a cache may raise
+        raise UserError(
+            f"the weights of {name} could not be fetched ({type(error).__name__}: {_brief(error)}); "
+            "check the connection, or download them elsewhere and name the .safetensors file"
+        ) from error
+
+
+def initialise(student: nn.Module, source: str) -> list[str]:
+    """Start a student from other weights, resampled and cut to fit it (see `transplant`).
+
+    Args:
+        student: any network; takes the weights in place.
+        source: a run or a folder of weights, a .safetensors or .pth file, or a pretrained model (see `fetch`).
+
+    Returns: remarks for a person: what was taken, resampled, left as it was, left unused.
+    Raises: UserError if the source cannot be read, or if nothing but the head fits.
+    """
+    folder, grid = find(source), None
+    if folder is not None:
+        theirs = read_weights(folder / FILES[0])
+        (height, width), patch = _read(read_config(folder), folder / FILES[1])[0].image_size, theirs.get(PATCHES)
+        grid = None if patch is None else (height // patch.shape[-2], width // patch.shape[-1])
+    elif Path(source).suffix in SUFFIXES:
+        theirs = read_weights(Path(source))
+    else:
+        theirs = fetch(source).state_dict()
+    return [f"started from {source}", *transplant(student, theirs, grid)]
