@@ -80,6 +80,21 @@ def test_a_file_that_disagrees_is_not_kept(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+class Countable(nn.Module):
+    """Counts its images with len, which a trace writes down as a constant."""
+
+    def forward(self, image: Tensor) -> Tensor:
+        return image.mean((2, 3)) + torch.zeros(1, 3).expand(len(image), -1)
+
+
+@needs_onnx
+def test_a_student_that_fixes_its_batch_size_is_refused(tmp_path: Path) -> None:
+    """torch.onnx.export on its own falls back to a file that takes batches of two and nothing else."""
+    with pytest.raises(UserError, match=r"x\.shape\[0\]"):
+        to_onnx(Countable(), tmp_path / "student.onnx", TASK)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_without_the_extra_it_says_what_to_install(
     student: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ def to_onnx(student: nn.Module, path: Path, task: Task) -> Path:
     without the run. It appears under its name only once it is whole. The student itself is not changed.
 
     Raises:
-        UserError: the extra `onnx` is not installed, or the folder does not exist.
+        UserError: the extra `onnx` is not installed, the folder does not exist, or torch cannot trace the student.
         RuntimeError: the file's logits differ from the student's.
     """
     missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
@@ -43,10 +43,8 @@ def to_onnx(student: nn.Module, path: Path, task: Task) -> Path:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's notes concern its own internals
         program = torch.onnx.export(
-            eager,
-            (images,),
+            _traced(eager, images),
             dynamo=True,
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
             input_names=["image"],
             output_names=["logits"],
             verbose=False,
@@ -66,6 +64,18 @@ def to_onnx(student: nn.Module, path: Path, task: Task) -> Path:
     finally:
         unfinished.unlink(missing_ok=True)
     return path
+
+
+def _traced(eager: nn.Module, images: Tensor) -> torch.export.ExportedProgram:
+    """The student's operations for any batch size; torch.onnx.export alone would quietly fix the size on failure."""
+    try:
+        return torch.export.export(eager, (images,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"torch cannot trace this student for batches of any size (len(x) in its code, where x.shape[0] is "
+            f"needed, is a common cause): {reason}"
+        ) from error
 
 
 def _gap(path: Path, eager: nn.Module, images: Tensor) -> float:
