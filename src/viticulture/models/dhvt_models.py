@@ -57,7 +57,14 @@ def create(variant: str, pretrained: bool, shape: Shape, **settings: Any) -> DHV
         sizes = {name: others.pop(name) for name in SIZES if name in others}
         return DHVT(replace(shape, **sizes), parts, **others)
 
-    return build_model_with_cfg(build, variant, pretrained, pretrained_filter_fn=checkpoint_filter_fn, **settings)
+    return build_model_with_cfg(
+        build,
+        variant,
+        pretrained,
+        pretrained_filter_fn=checkpoint_filter_fn,
+        feature_cfg={"out_indices": 3, "feature_cls": "getter"},
+        **settings,
+    )
 
 
 PARTS = ("patch_embed", "attention", "feed_forward", "positions")

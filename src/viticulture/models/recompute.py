@@ -21,11 +21,12 @@ def recompute(layer: nn.Module, *inputs: Any) -> Any:
 
 @contextmanager
 def _statistics_kept(layer: nn.Module) -> Iterator[None]:
-    norms = [m for m in layer.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    norms = [module for module in layer.modules() if isinstance(module, _BatchNorm)]
+    kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
-        norm.track_running_stats = False
+        norm.momentum, norm.num_batches_tracked = 0.0, None
     try:
         yield
     finally:
-        for norm in norms:
-            norm.track_running_stats = True
+        for norm, (momentum, batches) in zip(norms, kept, strict=True):
+            norm.momentum, norm.num_batches_tracked = momentum, batches
