@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ...errors import UserError
 from .colour import luma
-from .transform import Transform, alter, check_share
+from .transform import Transform, alter, check_share, rows_where
 
 
 class Flip(Transform):
@@ -23,7 +23,7 @@ class Flip(Transform):
         self.probability = probability
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        return alter(images, u[:, 0] < self.probability, lambda some: some.flip(-1))
+        return alter(images, rows_where(u[:, 0] < self.probability), lambda some: some.flip(-1))
 
 
 class Gray(Transform):
@@ -40,7 +40,7 @@ class Gray(Transform):
         self.probability = probability
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        return alter(images, u[:, 0] < self.probability, grey)
+        return alter(images, rows_where(u[:, 0] < self.probability), grey)
 
 
 class Solarize(Transform):
@@ -60,7 +60,7 @@ class Solarize(Transform):
         self.probability, self.threshold = probability, threshold
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        return alter(images, u[:, 0] < self.probability, lambda some: invert_from(some, self.threshold))
+        return alter(images, rows_where(u[:, 0] < self.probability), lambda some: invert_from(some, self.threshold))
 
 
 def grey(images: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...errors import UserError
 from ..transfer import send
-from .transform import Transform, alter, between, check_range, check_share, whole
+from .transform import Transform, alter, between, check_range, check_share, rows_where, whole
 
 TRIES = 10
 OFFSETS = 2**16
@@ -69,7 +69,7 @@ class Erase(Transform):
 def erase_slices(images: Tensor, boxes: Tensor, starts: Tensor | None) -> Tensor:
     """Fill rectangles one by one; `starts` are positions in the noise, None fills with zeros."""
     noise = None if starts is None else normals(images[0].numel(), images.device)
-    for row in boxes[:, 2].nonzero()[:, 0].tolist():
+    for row in rows_where(boxes[:, 2] > 0):
         top, left, h, w = boxes[row].tolist()
         part = (..., slice(top, top + h), slice(left, left + w))
         images[row][part] = 0.0 if noise is None or starts is None else noise[starts[row]].view_as(images[row])[part]
@@ -87,7 +87,7 @@ def erase_masks(images: Tensor, boxes: Tensor, starts: Tensor | None) -> Tensor:
     if starts is not None:
         windows = normals(images[0].numel(), images.device).index_select(0, send(starts[mask], images.device))
         filling = torch.unflatten(windows, 1, tuple(images.shape[1:]))
-    return alter(images, mask, lambda some: torch.where(inside[:, None], filling, some))
+    return alter(images, rows_where(mask), lambda some: torch.where(inside[:, None], filling, some))
 
 
 @cache

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...errors import UserError
 from ..transfer import send
-from .transform import Transform, alter, between, check_share, whole
+from .transform import Transform, alter, between, check_share, rows_where, whole
 
 ORDERS = torch.tensor(list(permutations(range(4))))  # [24, 4]
 GREY = (0.2989, 0.587, 0.114)  # torchvision's
@@ -54,7 +54,7 @@ class ColorJitter(Transform):
         factors = [between(u[mask, 2 + k], max(0.0, 1 - s), 1 + s) for k, s in enumerate(self.strength)]
         factors.append(between(u[mask, 5], -self.hue, self.hue))
         drawn = torch.stack(factors, 1).float()
-        return alter(images, mask, lambda some: on_levels(some, order, drawn, self.hue > 0))
+        return alter(images, rows_where(mask), lambda some: on_levels(some, order, drawn, self.hue > 0))
 
 
 def on_levels(images: Tensor, order: Tensor, factors: Tensor, turn: bool) -> Tensor:
@@ -76,7 +76,7 @@ def jitter(images: Tensor, order: Tensor, factors: Tensor, turn: bool) -> Tensor
         for kind, change in enumerate(changes):
             mask = position == kind
             factor = send(factors[mask, kind], images.device)[:, None, None, None]
-            images = alter(images, mask, partial(change, factor=factor))
+            images = alter(images, rows_where(mask), partial(change, factor=factor))
     return images
 
 

@@ -5,12 +5,11 @@ Cubuk et al. 2020, "RandAugment", arXiv:1909.13719; timm's fifteen operations th
 are chosen with replacement, each layer happens with `probability`, and where it does, its level is normal around the
 magnitude, cut to [0, 10]. Level 10 of posterize leaves black, as in timm with a Pillow that allows it.
 
-Images are gathered by operation: all eight that only change grey levels share one table look-up, all five that move
-pixels share one affine map per filter.
+Images are gathered by operation: all eight that only change grey levels share one table look-up, shears and
+translations share one slide per axis.
 """
 
 import copy
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -22,14 +21,13 @@ from ..transfer import send
 from . import tables
 from .colour import saturate, sharpen
 from .transform import Transform, alter, check_share, whole
-from .warp import rotation, shear, translation, warp
+from .warp import Colour, rotate, slide
 
 OPERATIONS = (
     "auto_contrast", "equalize", "invert", "rotate", "posterize", "solarize", "solarize_add", "color",
     "contrast", "brightness", "sharpness", "shear_x", "shear_y", "translate_x", "translate_y",
 )  # fmt: skip
 BY_TABLE = ("auto_contrast", "equalize", "invert", "posterize", "solarize", "solarize_add", "contrast", "brightness")
-BY_MAP = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 TOP = 10.0  # the highest level
 
 
@@ -84,7 +82,7 @@ class Drawn(NamedTuple):
         operation: position in OPERATIONS, -1 for none.
         level: 0 to 10.
         sign: 1 or -1, for operations that go two ways.
-        cubic: filter of the maps, bilinear where False.
+        cubic: filter of what moves pixels, bilinear where False.
     """
 
     operation: Tensor
@@ -92,77 +90,84 @@ class Drawn(NamedTuple):
     sign: Tensor
     cubic: Tensor
 
-    def where(self, mask: Tensor) -> "Drawn":
-        """The same of some images."""
-        return Drawn(*(values[mask] for values in self))
+    def rows(self) -> dict[str, list[int]]:
+        """Which images meet each operation, for those that occur."""
+        rows: dict[str, list[int]] = {}
+        for row, operation in enumerate(self.operation.tolist()):
+            if operation >= 0:
+                rows.setdefault(OPERATIONS[operation], []).append(row)
+        return rows
 
-    def among(self, *names: str) -> Tensor:
-        """Which images meet one of these operations, [B] bool."""
-        return torch.isin(self.operation, torch.tensor([OPERATIONS.index(name) for name in names]))
+    @property
+    def share(self) -> Tensor:
+        """Level as a share of the highest."""
+        return self.level / TOP
 
     @property
     def strength(self) -> Tensor:
         """Factor of brightness, contrast, color and sharpness: 1 changes nothing."""
-        return (1 + self.sign * self.level * 0.09).clamp(min=0.1)
+        return (1 + self.sign * self.share * 0.9).clamp(min=0.1)
 
 
-def apply(images: Tensor, drawn: Drawn, fill: tuple[int, int, int]) -> Tensor:
+def apply(images: Tensor, drawn: Drawn, fill: Colour) -> Tensor:
     """Do what is drawn to images [B, 3, H, W] uint8, overwritten; `fill` is what lies beyond an image."""
-    device = images.device
-    mask = drawn.among(*BY_TABLE)
-    here = drawn.where(mask)
-    images = alter(images, mask, lambda some: tables.look_up(some, table(some, here)))
+    (height, width), device, rows = images.shape[-2:], images.device, drawn.rows()
+    alter(images, gathered(rows, BY_TABLE), lambda some: tables.look_up(some, entries(some, drawn, rows)))
     for name, change in (("color", saturate), ("sharpness", sharpen)):
-        mask = drawn.among(name)
-        images = alter(images, mask, partial(change, factor=send(drawn.strength[mask].float(), device)))
+        some = rows.get(name, [])
+        alter(images, some, partial(change, factor=send(drawn.strength[some].float(), device)))
     for bicubic in (False, True):
-        mask = drawn.among(*BY_MAP) & (drawn.cubic == bicubic)
-        maps = send(affine(drawn.where(mask), *images.shape[-2:]).float(), device)
-        images = alter(images, mask, partial(warp, maps=maps, fill=fill, bicubic=bicubic))
+        some = [row for row in rows.get("rotate", []) if drawn.cubic[row] == bicubic]
+        degrees = send((30 * drawn.sign[some] * drawn.share[some]).float(), device)
+        alter(images, some, partial(rotate, degrees=degrees, bicubic=bicubic, fill=fill))
+    for axis, plane, lines, length in (("x", images, height, width), ("y", images.mT, width, height)):
+        shears, moves = rows.get(f"shear_{axis}", []), rows.get(f"translate_{axis}", [])
+        offset = send(offsets(drawn, shears, moves, lines, length).float(), device)
+        cubic = send(drawn.cubic[shears + moves], device)
+        alter(plane, shears + moves, partial(slide, offset=offset, cubic=cubic, fill=fill))
     return images
 
 
-def table(images: Tensor, drawn: Drawn) -> Tensor:
-    """The grey-level table of each image's operation, [n, 3, 256]; what sees no pixel is worked out on the CPU."""
-    device, share = images.device, drawn.level / TOP
-    known = {
-        "invert": tables.invert(len(images)),
-        "posterize": tables.posterize(4 - (share * 4).floor()),
-        "solarize": tables.solarize(256 - (share * 256).floor()),
-        "solarize_add": tables.solarize_add((share * 110).floor()),
-        "brightness": tables.brightness(drawn.strength),
-    }
-    entries = torch.zeros(len(images), 256, dtype=torch.uint8)
-    for name, values in known.items():
-        mask = drawn.among(name)
-        entries[mask] = values[mask]
-    entries = send(entries, device)[:, None].repeat(1, 3, 1)
-    seen: dict[str, Callable[[Tensor], Tensor]] = {
-        "auto_contrast": tables.auto_contrast,
-        "equalize": tables.equalize,
-        "contrast": partial(tables.contrast, factor=send(drawn.strength[drawn.among("contrast")].float(), device)),
-    }
-    for name, make in seen.items():
-        rows = drawn.among(name).nonzero()[:, 0]
-        if len(rows):
-            rows = send(rows, device)
-            entries.index_copy_(0, rows, make(images.index_select(0, rows)))
-    return entries
+def gathered(rows: dict[str, list[int]], names: tuple[str, ...]) -> list[int]:
+    """The rows of some operations, one operation after the other."""
+    return [row for name in names for row in rows.get(name, [])]
 
 
-def affine(drawn: Drawn, height: int, width: int) -> Tensor:
-    """The map of each image's operation, [n, 2, 3]; at level 10: 30 degrees, a shear of 0.3, 0.45 of a side."""
-    share = drawn.sign * drawn.level / TOP
-    zero = torch.zeros_like(share)
-    known = {
-        "rotate": rotation(30 * share, height, width),
-        "shear_x": shear(0.3 * share, zero),
-        "shear_y": shear(zero, 0.3 * share),
-        "translate_x": translation(0.45 * share * width, zero),
-        "translate_y": translation(zero, 0.45 * share * height),
-    }
-    maps = torch.zeros(len(share), 2, 3, dtype=share.dtype)
-    for name, values in known.items():
-        mask = drawn.among(name)
-        maps[mask] = values[mask]
-    return maps
+def entries(images: Tensor, drawn: Drawn, rows: dict[str, list[int]]) -> Tensor:
+    """Grey-level tables [n, 3, 256] of the images that meet an operation of BY_TABLE, in its order."""
+    made, start = [], 0
+    for name in BY_TABLE:
+        if some := rows.get(name):
+            part = images[start : start + len(some)]
+            made.append(table(name, part, drawn.share[some], drawn.strength[some]))
+            start += len(some)
+    return torch.cat(made)
+
+
+def table(name: str, images: Tensor, share: Tensor, strength: Tensor) -> Tensor:
+    """Tables of one operation, [n, 3, 256]; those that see no pixel are worked out on the CPU."""
+    match name:
+        case "auto_contrast":
+            return tables.auto_contrast(images)
+        case "equalize":
+            return tables.equalize(images)
+        case "contrast":
+            return tables.contrast(images, send(strength.float(), images.device))
+        case "invert":
+            known = tables.invert(len(images))
+        case "posterize":
+            known = tables.posterize(4 - (share * 4).floor())
+        case "solarize":
+            known = tables.solarize(256 - (share * 256).floor())
+        case "solarize_add":
+            known = tables.solarize_add((share * 110).floor())
+        case _:
+            known = tables.brightness(strength)
+    return send(known, images.device)[:, None].expand(-1, 3, -1)
+
+
+def offsets(drawn: Drawn, shears: list[int], moves: list[int], lines: int, length: int) -> Tensor:
+    """How far each line of pixels slides, [n, lines]; at level 10: 0.3 of its place, or 0.45 of its length."""
+    signed = drawn.sign * drawn.share
+    sheared = 0.3 * signed[shears, None] * (torch.arange(lines) + 0.5)
+    return torch.cat([sheared, (0.45 * length * signed[moves, None]).expand(-1, lines)])

@@ -33,24 +33,27 @@ class Transform(ABC):
         """
 
 
-def alter(images: Tensor, mask: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+def alter(images: Tensor, rows: list[int], change: Callable[[Tensor], Tensor]) -> Tensor:
     """Replace some images by what `change` makes of them.
 
     Args:
         images: [B, 3, H, W], overwritten.
-        mask: [B] bool, on the CPU: which.
+        rows: which, n of them.
         change: [n, 3, H, W] -> the same shape and type; not called where there are none.
     """
-    rows = mask.nonzero()[:, 0]
-    if not len(rows):
+    if not rows:
         return images
     if images.device.type == "cpu":  # copies image by image are ten times faster than an index
-        numbers = rows.tolist()
-        for number, image in zip(numbers, change(torch.stack([images[n] for n in numbers])), strict=True):
-            images[number] = image
+        for row, image in zip(rows, change(torch.stack([images[row] for row in rows])), strict=True):
+            images[row] = image
         return images
-    rows = send(rows, images.device)
-    return images.index_copy_(0, rows, change(images.index_select(0, rows)))
+    where = send(torch.tensor(rows), images.device)
+    return images.index_copy_(0, where, change(images.index_select(0, where)))
+
+
+def rows_where(mask: Tensor) -> list[int]:
+    """Rows at which a mask on the CPU holds."""
+    return mask.nonzero()[:, 0].tolist()
 
 
 def between(u: Tensor, low: float, high: float) -> Tensor:
