@@ -53,7 +53,7 @@ for number, folder in enumerate(sys.argv[3:]):
     config = json.load(open(folder + "/config.json"))
     again = timm.create_model(config["architecture"], **config["model_args"]).eval()
     again.load_state_dict(load_file(folder + "/model.safetensors"))
-    assert torch.equal(again(inputs), logits[str(number)])
+    torch.testing.assert_close(again(inputs).detach(), logits[str(number)], rtol=1e-5, atol=1e-6)
     data = timm.data.resolve_model_data_config(model)
     found = [*data["input_size"], *data["mean"], data["crop_pct"]]
     assert found == [3, 16, 16, 0.1, 0.2, 0.3, 0.9], data
@@ -64,9 +64,10 @@ save_file(logits, sys.argv[2])
 
 
 def test_exported_equals_eager_in_a_process_that_knows_only_timm(tmp_path: Path) -> None:
-    """Logits of saved students are the same bits in a fresh Python with timm alone, both through timm's `local-dir:`
-    and through plain construction and `load_state_dict`; timm finds the normalisation, the crop and the class names.
+    """Logits of saved students are the same in a fresh Python with timm alone, both through timm's `local-dir:` and
+    through plain construction and `load_state_dict`; timm finds the normalisation, the crop and the class names.
     Fails if an argument that changes the network is missing in config.json, or one of our own is left in.
+    The tolerance: a convolution's order of summation varies from process to process.
     """
     students = [
         student("vit_nano", position_std=0.3, global_pool="avg", class_token=False, drop_path_rate=0.1),
@@ -82,7 +83,7 @@ def test_exported_equals_eager_in_a_process_that_knows_only_timm(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     theirs = safetensors.torch.load_file(tmp_path / "out.safetensors")
     for number, net in enumerate(students):
-        assert torch.equal(net(pixels()), theirs[str(number)])
+        torch.testing.assert_close(net(pixels()).detach(), theirs[str(number)], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["vit_nano", "deit_tiny_distilled_patch16_224", "resnet10t"])

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A frozen teacher's predictions teach the student's: DeiT's soft and hard distillation.
+
+Paper: Touvron et al., "Training data-efficient image transformers & distillation through attention", ICML 2021,
+arXiv:2012.12877. It minimises, for a share alpha,
+
+    (1 - alpha) CE(class head, label) + alpha D(distillation head, teacher)         Eq. (2) and (3)
+
+Here the guide adds weight * D alone, and the label term is the method's: write alpha as this `weight` and 1 - alpha as
+`method.label_weight`. DeiT's alpha is 0.5. Any other pair with the same ratio differs in scale alone.
+
+Deviation: the soft D is averaged over images, where DeiT's code averages over classes too; to repeat that code, give
+alpha / C as the weight.
+"""
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from ..errors import UserError
+from ..losses import hard_distillation, soft_distillation
+from ..models.taps import Seen
+from ..models.task import Task
+from ..models.teachers import load_teacher
+from .guide import Batch, Guide
+
+
+class Logits(Guide):
+    """Match a teacher's predictions on the very images that the student sees, mixed ones included.
+
+    The student's last head is taught: the distillation token's in a distilled ViT, else the only one.
+
+    Args:
+        student: the student; its architecture does not matter here.
+        task: classes and input of the student.
+        teacher: a run; a timm name with pretrained weights; or ARCHITECTURE=FILE with weights from a file.
+        kind: soft matches the teacher's distribution, hard takes its decision for a label.
+        temperature: softens both distributions of the soft kind; at 1 they stay as they are.
+        weight: factor of this guide's term.
+        teacher_size: show the teacher images of so many pixels on a side; null: of the size it learned with.
+    """
+
+    def __init__(
+        self,
+        student: nn.Module,
+        task: Task,
+        *,
+        teacher: str,
+        kind: Literal["soft", "hard"] = "hard",
+        temperature: float = 3.0,
+        weight: float = 0.5,
+        teacher_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        if kind not in ("soft", "hard"):
+            raise UserError(f"guides.logits.kind must be soft or hard, got {kind!r}")
+        if temperature <= 0:
+            raise UserError(f"guides.logits.temperature must be positive, got {temperature}")
+        if weight <= 0:
+            raise UserError(f"guides.logits.weight must be positive, got {weight}; leave the guide out to go without")
+        self.teacher = load_teacher(teacher, task, teacher_size)
+        self.kind, self.temperature, self.weight = kind, temperature, weight
+
+    def losses(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
+        """One term, `logits`, in nats (times the squared temperature when soft)."""
+        head, teacher = seen.logits[-1], self.teacher(batch["image"])
+        if self.kind == "hard":
+            return {"logits": self.weight * hard_distillation(head, teacher)}
+        return {"logits": self.weight * soft_distillation(head, teacher, self.temperature)}
