@@ -159,6 +159,9 @@ def test_the_fingerprint_is_that_of_the_content(tmp_path: Path) -> None:
     assert prepare(root, Selection(fraction=0.5)).fingerprint != first
     Image.fromarray(noise(1, seed=77)[0]).save(root / "a" / "000.png")
     assert prepare(root).fingerprint != first
+    swapped = [from_arrays("x", ["a", "b"], {"train": (noise(4), np.array(y))}) for y in ([0, 1, 0, 1], [1, 0, 1, 0])]
+    kept = Selection(val_fraction=0, test_fraction=0)
+    assert prepare(swapped[0], kept).fingerprint != prepare(swapped[1], kept).fingerprint
 
 
 REFUSED: list[tuple[dict[str, list[int]], int, str]] = [
@@ -369,6 +372,8 @@ def test_a_subset_of_what_is_beyond_the_budget_is_stored(tmp_path: Path) -> None
     expected = [np.asarray(given.read(given.names.index(name))) for name in data.train.records.names]
     pixels = data.train.take(torch.arange(30)).permute(0, 2, 3, 1).numpy()
     np.testing.assert_array_equal(pixels, np.stack(expected))
+    assert data.train.records.labels.tolist() == [0] * 10 + [1] * 10 + [2] * 10
+    assert present(data.test).records.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
 
 
 def test_other_data_is_judged_in_the_network_s_classes(tmp_path: Path) -> None:
@@ -408,24 +413,25 @@ def test_an_inspection_says_what_is_there(tmp_path: Path) -> None:
     root = folder(tmp_path / "photos", {"train/a": 6, "train/b": 4, "test/a": 2})
     for copy in ("test/a/seen.png", "train/b/contradiction.png"):
         shutil.copy(root / "train/a/000.png", root / copy)
+    shutil.copy(root / "train/a/001.png", root / "train/a/twice.png")
     Image.new("L", (50, 3)).save(root / "train/a/grey.png")
     (root / "train/b/bad.jpg").write_bytes(b"")
     (root / "train/b/notes.txt").write_text("x")
     told: list[tuple[int, int]] = []
     seen = inspect(root, progress=lambda *at: told.append(at))
-    assert seen.counts == {"train": (7, 6), "test": (3, 0)}
-    assert (seen.images, seen.unlabelled, seen.classes) == (16, 0, ("a", "b"))
+    assert seen.counts == {"train": (8, 6), "test": (3, 0)}
+    assert (seen.images, seen.unlabelled, seen.classes) == (17, 0, ("a", "b"))
     assert seen.height is not None
     assert dataclasses.astuple(seen.height) == (3, 8.0, 8)
     assert seen.width is not None
     assert dataclasses.astuple(seen.width) == (8, 8.0, 50)
-    assert seen.modes == {"RGB": 14, "L": 1}
+    assert seen.modes == {"RGB": 15, "L": 1}
     assert seen.unreadable == {"train/b/bad.jpg": "empty file"}
     assert seen.ignored == ("train/b/notes.txt",)
     group = ("test/a/seen.png", "train/a/000.png", "train/b/contradiction.png")
-    assert (seen.across, seen.contradicting, seen.repeated) == ((group,), (group,), 2)
-    assert told[-1] == (16, 16)
-    assert json.loads(json.dumps(seen.to_dict()))["counts"]["train"] == [7, 6]
+    assert (seen.across, seen.contradicting, seen.repeated) == ((group,), (group,), 3)
+    assert told[-1] == (17, 17)
+    assert json.loads(json.dumps(seen.to_dict()))["counts"]["train"] == [8, 6]
     assert not (tmp_path / "cache" / "stores").exists()
 
 

@@ -113,6 +113,7 @@ def test_sixteen_bits_are_scaled_and_not_clipped() -> None:
     np.testing.assert_array_equal(seen(saved(swapped, "TIFF"))[0, :, 0], [0, 1, 128, 255])
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("values", "expected"),
     [

@@ -259,6 +259,8 @@ def test_named_sets_are_those_of_torchvision(name: str, make: Maker) -> None:
         own = getattr(reference, "classes", None) or getattr(reference, "categories", None)
         if own is not None and name not in ("imagenet", "imagenette"):
             assert source.classes == tuple(own)
+        if not hasattr(reference, "data"):
+            assert (shown := [source.names[i] for i in source.splits[split]]) == sorted(shown)
     assert len(set(source.classes)) == len(source.classes) > int(source.labels.max())
     assert open_source(name).fingerprint == source.fingerprint
     assert pickle.loads(pickle.dumps(source)).read(0).tobytes() == source.read(0).tobytes()
@@ -412,6 +414,10 @@ def test_hugging_face_without_labels_or_images(tmp_path: Path, make: Maker) -> N
     datasets.Dataset.from_dict({"text": ["x"]}).save_to_disk(tmp_path / "text")
     with pytest.raises(UserError, match=r"one column of images.*its columns are text"):
         open_source(tmp_path / "text")
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["z", "a"])})
+    hidden = datasets.Dataset.from_dict({"image": [picture] * 2, "label": [None, 1]}, features=features)
+    hidden.save_to_disk(tmp_path / "hidden")
+    assert open_source(tmp_path / "hidden").labels.tolist() == [-1, 1]
     words = datasets.Dataset.from_dict({"image": [picture] * 3, "label": ["b10", "b9", None]})
     words.cast_column("image", datasets.Image()).save_to_disk(tmp_path / "words")
     source = open_source(tmp_path / "words")

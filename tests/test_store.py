@@ -326,9 +326,16 @@ def test_a_damaged_store_is_told_and_not_used(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(UserError, match=r"damaged.*--clear-cache"):
         store.build(source, 4)
-    np.save(path, np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(UserError, match="damaged"):
-        store.build(source, 4)
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return Path.touch, (tmp_path / "owned",)
+
+    for other in (np.array([Evil()], dtype=object), np.zeros((9, 3, 4, 4), dtype=np.uint8)):
+        np.save(path, other, allow_pickle=True)
+        with pytest.raises(UserError, match="damaged"):
+            store.build(source, 4)
+    assert not (tmp_path / "owned").exists()
 
 
 def test_the_cache_is_measured_and_emptied(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ UNEVEN = np.repeat(np.arange(6), [1, 2, 3, 10, 57, 400])
 UNEVEN = UNEVEN[np.random.default_rng(0).permutation(len(UNEVEN))]
 
 
-@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.2, 0.5, 0.9])
+@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.2, 0.5, 0.9, 1 - 1e-13])
 @pytest.mark.parametrize("seed", [0, 1, 7])
 def test_holding_out_divides_every_class_in_proportion(fraction: float, seed: int) -> None:
     """Kept and held together are everything, once; per class, held differs from fraction * n by less than one image,
@@ -39,11 +39,15 @@ def test_holding_out_depends_on_the_seed_alone() -> None:
 
 
 def test_another_class_leaves_the_choices_of_the_others() -> None:
-    """Whole numbers of images, so that no class gives for another. Fails if all classes share one random stream."""
+    """Whole numbers of images, so that no class gives for another.
+
+    Fails if all classes share one random stream, or each draws from a copy of it (all would then choose alike).
+    """
     labels = np.repeat([0, 1], 10)
     more = np.repeat([0, 1, 2], 10)
     np.testing.assert_array_equal(holdout(labels, 0.2, 3)[1], holdout(more, 0.2, 3)[1][:4])
     np.testing.assert_array_equal(count_of_each(labels, 4, 3), count_of_each(more, 4, 3)[:8])
+    assert (count_of_each(labels, 4, 3)[:4] + 10).tolist() != count_of_each(labels, 4, 3)[4:].tolist()
 
 
 @pytest.mark.parametrize("seed", [0, 1])

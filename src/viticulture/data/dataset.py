@@ -48,8 +48,8 @@ class Dataset:
         split_names: split -> names of its images, in order; `prepare` takes it back as `remembered`.
         skipped: name of an image that could not be read -> what is wrong with it.
         warnings: what a person should know, one sentence each.
-        fingerprint: 32 hexadecimal digits that change with the classes, the splits or any pixel, and not with where the
-            data lies. (Where images are streamed, it is the files' paths, sizes and times that count instead.)
+        fingerprint: 32 hexadecimal digits that change with the classes, the splits, a label or a pixel, and not with
+            names or where the data lies. (Where images are streamed, files' paths, sizes and times stand for pixels.)
     """
 
     name: str
@@ -121,7 +121,7 @@ def prepare(
         split_names=names,
         skipped=skipped,
         warnings=warnings,
-        fingerprint=digest([*source.classes, *_contents(source, read, names)]),
+        fingerprint=digest([*source.classes, *_contents(source, read)]),
     )
 
 
@@ -225,13 +225,13 @@ def _normalisation(source: Source, read: _Read, pictures: Pictures) -> tuple[Cha
     return streamed_statistics(source, read.splits["train"], pictures.image_size or 0)
 
 
-def _contents(source: Source, read: _Read, names: dict[str, list[str]]) -> list[str]:
+def _contents(source: Source, read: _Read) -> list[str]:
     parts = []
     for kind, rows in sorted(read.splits.items()):
         marks = [source.stamps[i] for i in rows]
         if read.held is not None:
             marks = [mark.tobytes().hex() for mark in read.held.digests[np.searchsorted(read.held.rows, rows)]]
-        parts += [kind, digest(names[kind]), digest(map(str, source.labels[rows].tolist())), digest(marks)]
+        parts += [kind, digest(map(str, source.labels[rows].tolist())), digest(marks)]
     return parts
 
 
