@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+torch.set_num_threads(1)  # small tensors; several threads on busy cores wait for one another
+
 GOLDEN = Path(__file__).parent / "golden"
 
 

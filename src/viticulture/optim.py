@@ -134,14 +134,14 @@ class Schedule:
     Args:
         rule: cosine, timm or constant, as above.
         each: whether the rate changes with every step (update) or with every epoch.
-        warmup_epochs: W in epochs, whichever `each` is; 0 starts at the highest rate.
+        warmup_epochs: W in epochs, whichever `each` is; 0 starts at the highest rate, null takes a twentieth of all.
         warmup_lr: learning rate at t = 0 of a warm-up.
         min_lr: learning rate at the end of the cosine.
     """
 
     rule: Literal["cosine", "timm", "constant"] = "cosine"
     each: Literal["step", "epoch"] = "step"
-    warmup_epochs: float = 5.0
+    warmup_epochs: float | None = None
     warmup_lr: float = 0.0
     min_lr: float = 0.0
 
@@ -150,11 +150,21 @@ class Schedule:
             raise UserError(f"schedule.rule must be cosine, timm or constant, got {self.rule!r}")
         if self.each not in ("step", "epoch"):
             raise UserError(f"schedule.each must be step or epoch, got {self.each!r}")
-        if min(self.warmup_epochs, self.warmup_lr, self.min_lr) < 0:
+        if min(self.warmup_epochs or 0.0, self.warmup_lr, self.min_lr) < 0:
             raise UserError(
                 "schedule.warmup_epochs, schedule.warmup_lr and schedule.min_lr must not be negative, "
                 f"got {self.warmup_epochs}, {self.warmup_lr} and {self.min_lr}"
             )
+
+    def warmup(self, epochs: int) -> float:
+        """W in epochs. Raises: UserError unless the warm-up ends before the training does."""
+        if self.warmup_epochs is None:
+            return epochs / 20
+        if self.warmup_epochs >= epochs:
+            raise UserError(
+                f"schedule.warmup_epochs must be fewer than train.epochs, got {self.warmup_epochs:g} and {epochs}"
+            )
+        return self.warmup_epochs
 
     def rate(self, update: int, steps_per_epoch: int, epochs: int, lr: float) -> float:
         """Learning rate of one update.
@@ -167,7 +177,7 @@ class Schedule:
         """
         unit = steps_per_epoch if self.each == "step" else 1
         time = update if self.each == "step" else update // steps_per_epoch
-        warmup, end = self.warmup_epochs * unit, epochs * unit
+        warmup, end = self.warmup(epochs) * unit, epochs * unit
         if self.rule == "timm":
             time = max(time - 1, 0)
         if time < warmup:
@@ -186,10 +196,7 @@ class Schedule:
             epochs: length of the training.
             lr: the highest rate, that of groups without layer-wise decay.
         """
-        if self.warmup_epochs >= epochs:
-            raise UserError(
-                f"schedule.warmup_epochs must be fewer than train.epochs, got {self.warmup_epochs:g} and {epochs}"
-            )
+        self.warmup(epochs)
         return LambdaLR(optimizer, lambda update: self.rate(update, steps_per_epoch, epochs, lr) / lr)
 
 

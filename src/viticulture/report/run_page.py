@@ -41,7 +41,7 @@ def page_of(run: RunDir, dataset: Dataset, results: Mapping[str, Result]) -> Run
     return RunPage(
         title=f"{facts['student']['name']} on {facts['data']['name']}",
         sentence=sentence,
-        evaluations=[Evaluated(*_named(key), result.evaluation) for key, result in results.items()],
+        evaluations=[Evaluated(*named(key), result.evaluation) for key, result in results.items()],
         costs=Costs(facts["student"]["parameters"], facts["student"]["macs"], speed, seconds),
         curves=curves,
         mistakes=_mistakes(next(iter(results.values())), dataset.classes) if results else (),
@@ -60,7 +60,8 @@ def page_of(run: RunDir, dataset: Dataset, results: Mapping[str, Result]) -> Run
     )
 
 
-def _named(key: str) -> tuple[str, str]:
+def named(key: str) -> tuple[str, str]:
+    """`best/val` -> weights and split as a person calls them."""
     weights, _, split = key.partition("/")
     return weights, {"val": "validation"}.get(split, split)
 

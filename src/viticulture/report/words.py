@@ -11,7 +11,9 @@ from ..data.inspect import Inspection
 from ..evaluation.accuracy import Evaluation
 from ..evaluation.predict import Prediction
 from ..training.session import Session
-from .sheet import Column, Sheet, print_table
+from .page import scaled
+from .run_page import named
+from .sheet import Column, Sheet, clean, print_table
 from .tables import Evaluated, inspection, listing, percent, summary
 
 
@@ -21,20 +23,24 @@ def introduce(session: Session) -> None:
     console = Console(stderr=True, highlight=False)
     data, student, side = facts["data"], facts["student"], session.dataset.image_size
     counts = ", ".join(f"{count:,} {split}" for split, count in data["images"].items())
+    parameters, macs = scaled(student["parameters"]), scaled(student["macs"])
     lines = [
         f"data     {data['name']}: {counts} images, {len(data['classes']):,} classes, shown at {side} x {side}",
-        f"student  {student['name']}: {student['parameters'] / 1e6:.2f} M parameters, {student['macs'] / 1e9:.3f} GMACs",
+        f"student  {student['name']}: {parameters} parameters, {macs} multiply-adds an image",
         f"recipe   {session.recipe.name}: {session.recipe.section('train').epochs} epochs, seed {session.seed}",
         f"run      {session.run.path}",
         *(f"note     {remark}" for remark in session.remarks),
     ]
     for line in lines:
-        console.print(line, markup=False, soft_wrap=not console.is_terminal)
+        console.print(clean(line), markup=False, soft_wrap=not console.is_terminal)
 
 
 def say(result: Any) -> None:
-    """Print what a verb returned."""
-    if isinstance(result, Inspection):
+    """Print what a verb returned; a Run says its results on standard output."""
+    if hasattr(result, "evaluations"):
+        print_table(results(result.evaluations))
+        print(f"report: {result.path / 'report.html'}")
+    elif isinstance(result, Inspection):
         print_table(*_inspected(result))
     elif isinstance(result, Path):
         print(result)
@@ -50,7 +56,7 @@ def say(result: Any) -> None:
 
 def results(evaluations: dict[str, Evaluation]) -> Sheet:
     """One column for each set of weights and split."""
-    return summary([Evaluated(*key.split("/", 1), evaluation) for key, evaluation in evaluations.items()])
+    return summary([Evaluated(*named(key), evaluation) for key, evaluation in evaluations.items()])
 
 
 def recipe_list(headers: dict[str, list[str]]) -> Sheet:

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure every set of weights that a run keeps, on every split that did not teach it."""
+
+from dataclasses import dataclass
+
+import torch
+
+from ..data.augment.crop import CentreCrop
+from ..data.dataset import Dataset, prepare_test
+from ..data.images import Images
+from ..data.loader import evaluation_batches
+from ..models.weights import load
+from ..training.progress import showing
+from ..training.recipe import Recipe
+from ..training.rundir import RunDir
+from ..training.session import recipe_of
+from .accuracy import Evaluation, Predictions, collect, measure
+
+BATCH = 256
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one set of weights does on one split.
+
+    Args:
+        evaluation: the numbers.
+        predictions: probabilities behind them.
+        images: the split.
+    """
+
+    evaluation: Evaluation
+    predictions: Predictions
+    images: Images
+
+
+def judge(run: RunDir, dataset: Dataset) -> dict[str, Result]:
+    """Results by WEIGHTS/SPLIT on the splits that did not teach, kept in evaluation.json. The first is the one that
+    counts: the best weights (the last, where no validation chose), on test (on validation, where there is no test)."""
+    splits = {name: images for name, images in (("test", dataset.test), ("val", dataset.val)) if images is not None}
+    recipe = recipe_of(run)
+    results = {
+        f"{weights}/{split}": _result(run, recipe, weights, images)
+        for split, images in splits.items()
+        for weights in run.which()
+    }
+    run.write("evaluation.json", {key: result.evaluation.to_dict() for key, result in results.items()})
+    return results
+
+
+def judge_other(run: RunDir, data: str) -> dict[str, Evaluation]:
+    """The same for images that the run has never seen; nothing is kept."""
+    recipe = recipe_of(run)
+    _, task, _ = load(run.weights(run.which()[0]))
+    skip = recipe.section("data").skip_unreadable
+    with showing("reading images") as progress:
+        images, _ = prepare_test(data, task.classes, recipe.section("images"), skip, progress)
+    return {f"{weights}/{data}": _result(run, recipe, weights, images).evaluation for weights in run.which()}
+
+
+def _result(run: RunDir, recipe: Recipe, weights: str, images: Images) -> Result:
+    student, task, _ = load(run.weights(weights))
+    device = torch.device("cuda" if torch.cuda.is_available() and recipe.section("engine").device != "cpu" else "cpu")
+    crop = CentreCrop(recipe.section("images").eval_crop)
+    batches = evaluation_batches(images, task, BATCH, device, crop)
+    predictions = collect(student.to(device), batches, images.records.names)
+    return Result(measure(predictions, task.classes), predictions, images)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of a method: it turns a batch into named loss terms; this base class sums, logs and steps."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+
+from ..guides.guide import Batch, Guide
+from ..models.task import Task
+from ..optim import Optim, Schedule
+
+
+class Method(LightningModule, ABC):
+    """A way of learning: one batch in, named and weighted loss terms out.
+
+    A subclass hands on the five arguments below and adds its own keywords, which are the `method` section of a recipe.
+
+    Args:
+        student: the network that is kept.
+        task: classes and input of the student.
+        guides: what teaches it besides, by name.
+        optim: optimiser and its parameter groups.
+        schedule: learning rate over the steps.
+    """
+
+    def __init__(
+        self, student: nn.Module, task: Task, guides: Mapping[str, Guide], optim: Optim, schedule: Schedule
+    ) -> None:
+        super().__init__()
+        self.student, self.task = student, task
+        self.guides = nn.ModuleDict(dict(guides))
+        self.optim, self.schedule = optim, schedule
+        self.split = "val"  # what validation batches are called in the metrics
+        # Set by the run. Asking the Trainer would make it build the loader too early to restore its state.
+        self.steps_per_epoch = 1
+        self.facts: dict[str, Tensor] = {}  # what `losses` wants logged beside its terms
+
+    @abstractmethod
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Named, weighted scalar terms whose sum is minimised."""
+
+    @abstractmethod
+    def measures(self, batch: Batch) -> dict[str, Tensor]:
+        """What is watched on a held-out batch, means over its images; `accuracy` or else `loss` chooses the best."""
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Sum the terms; Lightning calls backward and steps."""
+        terms = self.losses(batch)
+        total = torch.stack(list(terms.values())).sum()
+        self.seen_terms = {name: term.detach() for name, term in terms.items()}
+        shown: dict[str, Any] = {"loss": total.detach(), **self.seen_terms, **self.facts}
+        self.log_dict({f"train/{name}": value for name, value in shown.items()}, batch_size=len(batch["image"]))
+        self.log("lr", self.trainer.optimizers[0].param_groups[-1]["lr"])  # the last group has no layer-wise decay
+        return total
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Log the measures of one held-out batch."""
+        values = {f"{self.split}/{name}": value for name, value in self.measures(batch).items()}
+        self.log_dict(values, batch_size=len(batch["image"]), on_epoch=True)
+
+    def start_epoch(self) -> None:
+        for guide in self.guides.values():
+            assert isinstance(guide, Guide)
+            guide.start_epoch(self.current_epoch, self.trainer.max_epochs or 1)
+
+    def on_train_start(self) -> None:
+        self.start_epoch()  # a run resumed inside an epoch gets no on_train_epoch_start
+
+    def on_train_epoch_start(self) -> None:
+        self.start_epoch()
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """The optimiser over the student's groups and the guides' trainable parameters; the rate is set every step."""
+        epochs = self.trainer.max_epochs or 1
+        optimizer = self.optim.build(self.optim.groups(self.student, self.guides))
+        schedule = self.schedule.attach(optimizer, self.steps_per_epoch, epochs, self.optim.lr)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a recipe and a data set to the method that is about to run: student, guides, optimiser settings."""
+
+import torch
+
+from ..data.augment.augment import TRANSFORMS, Augment
+from ..data.dataset import Dataset
+from ..errors import UserError
+from ..methods.method import Method
+from ..models.students import create_student, takes_patch_size
+from ..models.task import Task
+from ..models.weights import initialise
+from .recipe import Recipe, cls_name, guide_class, method_class
+from .settings import Student, Train
+
+
+def task_of(dataset: Dataset) -> Task:
+    """What a student of this data set must agree with."""
+    side = dataset.image_size
+    return Task(dataset.classes, (side, side), dataset.mean, dataset.std)
+
+
+def patch_size(wanted: Student, task: Task) -> int | None:
+    """The patch to ask for: the recipe's, or the largest power of two that leaves at least 8 patches a side.
+
+    Images of 8 to 31 pixels get patches of 2, 32 to 63 of 4, 64 to 127 of 8, larger ones 16.
+    Students whose name fixes a patch keep it.
+    """
+    if wanted.patch_size is not None or not takes_patch_size(wanted.name):
+        return wanted.patch_size
+    side = min(task.image_size)
+    return next((patch for patch in (16, 8, 4) if side >= 8 * patch), 2)
+
+
+def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[str]]:
+    """The method with its student and guides, initialised from the seed, and remarks about the initial weights."""
+    task = task_of(dataset)
+    wanted: Student = recipe.section("student")
+    torch.manual_seed(seed)
+    student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
+    remarks = initialise(student, wanted.init) if wanted.init else []
+    guides = {name: guide_class(name)(student, task, **keywords) for name, keywords in recipe.values["guides"].items()}
+    keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
+    optim, schedule = recipe.section("optim"), recipe.section("schedule")
+    return method_class(recipe)(student, task, guides, optim, schedule, **keywords), remarks
+
+
+def augmentations(recipe: Recipe, dataset: Dataset) -> tuple[Augment, ...]:
+    """One augmentation, or two where the recipe has a second view (`augment2`)."""
+    classes = {cls_name(cls): cls for cls in TRANSFORMS}
+    task = task_of(dataset)
+    sections = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
+    return tuple(
+        Augment(
+            [classes[name](**keywords) for name, keywords in section.items()],
+            task.image_size,
+            task.mean,
+            task.std,
+            len(task.classes),
+        )
+        for section in sections
+    )
+
+
+def batch_size(train: Train, images: int) -> int:
+    """Images per optimiser step: the recipe's, or a power of two from 16 to 512 near a fortieth of the images.
+
+    Raises: UserError if the recipe asks for more than there are.
+    """
+    if train.batch_size is None:
+        size = 16
+        while size < 512 and 2 * size * 40 <= images:
+            size *= 2
+        return min(size, images)
+    if train.batch_size > images:
+        raise UserError(
+            f"train.batch_size must not exceed the {images} training images, got {train.batch_size}; "
+            "leave it out to have it chosen"
+        )
+    return train.batch_size

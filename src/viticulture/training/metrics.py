@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""metrics.csv: one line a measurement, appended as it is taken, cut back to the checkpoint when a run resumes."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_only
+
+from .rundir import replacing
+
+COLUMNS = ("step", "epoch", "name", "value")
+
+
+class MetricsFile(Logger):
+    """Lightning's measurements as rows `step, epoch, name, value`.
+
+    Args:
+        path: the file; continued where it exists.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        return "metrics"
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    @rank_zero_only
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Settings are in recipe.yaml."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        values = dict(metrics)
+        epoch = int(values.pop("epoch", 0))
+        new = not self.path.exists()
+        with self.path.open("a", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            if new:
+                writer.writerow(COLUMNS)
+            writer.writerows((step or 0, epoch, name, repr(float(value))) for name, value in values.items())
+
+
+def cut(path: Path, step: int) -> None:
+    """Drop what was measured after a step (a killed run's last, unfinished stretch) and any torn last line."""
+    if not path.exists():
+        return
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.reader(file) if len(row) == len(COLUMNS)]
+    kept = [row for row in rows if row[0] == "step" or (row[0].isdigit() and int(row[0]) < step)]
+    with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(kept)

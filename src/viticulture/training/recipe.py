@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recipe: one complete YAML file that trains one thing, checked against the constructors it configures.
+
+Sections are the keywords of dataclasses (`student`, `data`, `images`, `optim`, `schedule`, `train`, `engine`) and of
+classes chosen by name: `method: {name: supervised, ...}`, `guides: {logits: {...}}`, `augment: {flip: {...}}`.
+The name of a method or guide is the name of its file. Types, defaults and help come from the signatures (jsonargparse).
+"""
+
+import importlib
+import inspect
+import pkgutil
+import re
+from argparse import ArgumentError
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonargparse import ArgumentParser
+
+from .. import guides, methods
+from ..data.augment.augment import TRANSFORMS
+from ..data.dataset import Pictures, Selection
+from ..errors import UserError, unknown
+from ..guides.guide import Guide
+from ..methods.method import Method
+from ..optim import Optim, Schedule
+from .settings import Engine, Student, Train
+
+SECTIONS: dict[str, type] = {
+    "student": Student,
+    "data": Selection,
+    "images": Pictures,
+    "optim": Optim,
+    "schedule": Schedule,
+    "train": Train,
+    "engine": Engine,
+}
+ORDER = ("student", "method", "guides", "data", "images", "augment", "augment2", "optim", "schedule", "train", "engine")
+NAMED = ("guides", "augment", "augment2")  # sections of the form {name: keywords}
+GIVEN = {"student", "task", "guides", "optim", "schedule"}  # constructor arguments that no recipe sets
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A checked recipe with every default filled in.
+
+    Args:
+        name: where it came from: a shipped recipe's name or a path.
+        values: section -> keyword -> value, plain YAML types.
+    """
+
+    name: str
+    values: dict[str, Any]
+
+    def section(self, name: str) -> Any:
+        """One of the dataclass sections as its object: `recipe.section("train").epochs`."""
+        return SECTIONS[name](**self.values[name])
+
+    def settled(self, name: str, section: Any) -> "Recipe":
+        """The recipe with a dataclass section replaced, now that its automatic choices are made."""
+        return replace(self, values={**self.values, name: asdict(section)})
+
+    def to_yaml(self) -> str:
+        """The recipe as a file that trains the same thing."""
+        return yaml.safe_dump(_plain(self.values), sort_keys=False, allow_unicode=True, width=110)
+
+
+def shipped() -> dict[str, Path]:
+    """Name -> file of every recipe in the package, `PAPER/NAME`."""
+    root = Path(str(resources.files("viticulture"))) / "recipes"
+    return {str(path.relative_to(root).with_suffix("")): path for path in sorted(root.rglob("*.yaml"))}
+
+
+def read(name: str) -> dict[str, Any]:
+    """The raw values of a shipped recipe, or of a YAML file given by its path."""
+    path = shipped().get(name)
+    if path is None and name.endswith((".yaml", ".yml")):
+        path = Path(name)
+        if not path.is_file():
+            raise UserError(f"there is no recipe file {name}")
+    if path is None:
+        raise unknown("recipe", name, shipped())
+    return parse(path.read_text(encoding="utf-8"), name)
+
+
+def parse(text: str, name: str) -> dict[str, Any]:
+    """YAML text as raw recipe values."""
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"recipe {name} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(raw, dict):
+        raise UserError(f"recipe {name} must hold sections such as 'student:' and 'train:', got {type(raw).__name__}")
+    return raw
+
+
+def about(name: str) -> list[str]:
+    """The lines of a shipped recipe's header comment, without the marks."""
+    lines = shipped()[name].read_text(encoding="utf-8").splitlines()
+    head = [line.lstrip("# ").rstrip() for line in lines if line.startswith("#")]
+    return [line for line in head if not line.startswith("SPDX")]
+
+
+def resolve(name: str, raw: dict[str, Any], overrides: dict[str, Any] | None = None) -> Recipe:
+    """Check raw values and dotted overrides (`{"train.epochs": 3}`) and fill in the defaults.
+
+    Raises: UserError naming the key, the value and the valid alternatives.
+    """
+    values = _nested(raw)
+    for key, value in (overrides or {}).items():
+        _override(values, key, value)
+    parser = _parser(values)
+    valid = {action.dest for action in parser._actions}
+    for key in _leaves(values, valid):
+        raise unknown(
+            "recipe key", key, valid - {"help"} - {k for k in valid if any(v.startswith(k + ".") for v in valid)}
+        )
+    try:
+        checked = parser.parse_object(values, defaults=True).clone(with_meta=False).as_dict()
+    except ArgumentError as error:
+        raise UserError(_one_line(str(error))) from error
+    for named in NAMED:
+        checked[named] = {key: checked.get(named, {}).get(key) or {} for key in values[named]}
+    for section, made in SECTIONS.items():
+        made(**checked[section])  # a section checks its own values at construction
+    recipe = Recipe(name, {section: checked[section] for section in ORDER})
+    recipe.section("schedule").warmup(recipe.section("train").epochs)
+    return recipe
+
+
+def reference() -> str:
+    """Every key of every section with type, default and meaning, for `--help`."""
+    every = {
+        "method": {"name": "supervised"},
+        "guides": {name: {} for name in choices(guides)},
+        "augment": {cls_name(transform): {} for transform in TRANSFORMS},
+    }
+    return _parser(_nested(every)).format_help()
+
+
+def cls_name(cls: type) -> str:
+    """ResizedCrop -> resized_crop: the name of a transform in a recipe."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+
+def choices(package: Any) -> list[str]:
+    """Names of the methods or guides in a package: its files, but for the one that holds the contract."""
+    contract = package.__name__.rsplit(".", 1)[1].removesuffix("s")
+    return [found.name for found in pkgutil.iter_modules(package.__path__) if found.name != contract]
+
+
+@cache
+def find(package_name: str, name: str) -> type:
+    """The one public method or guide in the file of that name."""
+    package = importlib.import_module(package_name)
+    base: type = {"methods": Method, "guides": Guide}[package_name.rsplit(".", 1)[1]]
+    if name not in choices(package):
+        raise unknown(package_name.rsplit(".", 1)[1].removesuffix("s"), name, choices(package))
+    module = importlib.import_module(f"{package_name}.{name}")
+    (found,) = (
+        cls
+        for cls in vars(module).values()
+        if inspect.isclass(cls) and issubclass(cls, base) and cls.__module__ == module.__name__
+    )
+    return found
+
+
+def method_class(recipe: Recipe) -> type[Method]:
+    """The class that `method.name` names."""
+    return find(methods.__name__, recipe.values["method"]["name"])
+
+
+def guide_class(name: str) -> type[Guide]:
+    """The class of a guide by its file's name."""
+    return find(guides.__name__, name)
+
+
+def _parser(values: dict[str, Any]) -> ArgumentParser:
+    """A parser that knows exactly the keys that these values may use."""
+    parser = ArgumentParser(exit_on_error=False, prog="viticulture train DATA")
+    for name, section in SECTIONS.items():
+        parser.add_class_arguments(section, name)
+    method = values["method"].get("name", "supervised")
+    parser.add_argument("--method.name", type=str, default="supervised", help=f"one of {', '.join(choices(methods))}")
+    parser.add_class_arguments(find(methods.__name__, method), "method", skip=GIVEN)
+    for name in values["guides"]:
+        parser.add_class_arguments(guide_class(name), f"guides.{name}", skip=GIVEN)
+    transforms = {cls_name(cls): cls for cls in TRANSFORMS}
+    for view in ("augment", "augment2"):
+        for name in values[view]:
+            if name not in transforms:
+                raise unknown("augmentation", name, transforms)
+            parser.add_class_arguments(transforms[name], f"{view}.{name}")
+    return parser
+
+
+def _nested(raw: dict[str, Any]) -> dict[str, Any]:
+    """A deep copy in which every section exists and an empty one is an empty mapping."""
+    for section in raw:
+        if section not in ORDER:
+            raise unknown("recipe section", section, ORDER)
+    values: dict[str, Any] = {}
+    for section in ORDER:
+        content = raw.get(section)
+        if isinstance(content, str) and section in ("student", "method"):
+            content = {"name": content}  # one dial first: `student: vit_tiny`
+        if not isinstance(content, dict | None):
+            raise UserError(f"recipe section {section} must hold keywords, got {content!r}")
+        values[section] = {
+            key: {} if value is None and section in NAMED else value for key, value in (content or {}).items()
+        }
+    return values
+
+
+def _override(values: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key; `--student vit_tiny` is short for its name, `--augment.mix null` takes an entry out."""
+    parts = key.split(".")
+    if parts[0] not in values:
+        raise unknown("recipe section", parts[0], values)
+    if len(parts) == 1:
+        if parts[0] not in ("student", "method"):
+            raise UserError(f"--{key} is a whole section; set one of its keys, as --{key}.KEY VALUE")
+        parts.append("name")
+    if parts[0] in NAMED and len(parts) == 2 and value is None:
+        values[parts[0]].pop(parts[1], None)
+        return
+    place = values
+    for part in parts[:-1]:
+        place = place.setdefault(part, {})
+        if not isinstance(place, dict):
+            raise UserError(f"--{key} asks for a key inside {part!r}, which holds {place!r}")
+    if parts[0] in NAMED and len(parts) == 2 and not isinstance(value, dict):
+        raise UserError(f"--{key} needs keywords, as --{key}.KEY VALUE, or null to take it out; got {value!r}")
+    place[parts[-1]] = value
+
+
+def _leaves(values: dict[str, Any], valid: set[str], prefix: str = "") -> list[str]:
+    """Dotted keys that the parser does not know."""
+    wrong = []
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict) and (key not in valid or any(v.startswith(f"{key}.") for v in valid)):
+            wrong += _leaves(value, valid, f"{key}.")
+        elif key not in valid:
+            wrong.append(key)
+    return wrong
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(content) for key, content in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _one_line(message: str) -> str:
+    """jsonargparse's message as one sentence that names the key first."""
+    message = message.replace("typing.", "").replace("<class '", "").replace("'>", "").replace("NoneType", "null")
+    return " ".join(message.replace("Parser key", "recipe key").split())

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One training from its first or next step to its last; the only file that knows Lightning's Trainer."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from ..data.augment.crop import CentreCrop
+from ..data.images import Images
+from ..data.loader import CPU, Loader, Shard, evaluation_batches
+from ..errors import UserError
+from ..guides.guide import Batch
+from ..methods.method import Method
+from ..models.weights import save
+from .assemble import augmentations, batch_size
+from .metrics import MetricsFile, cut
+from .processes import is_leader
+from .progress import ProgressBar, StopOnNonFinite
+from .rundir import RunDir
+from .session import Session
+from .settings import Engine, Train
+from .state import Ema, KeepLast, RandomState, WholeCheckpointIO, load_checkpoint
+
+ALONE = Shard()
+LOG_EVERY_STEPS = 50
+EVALUATION_BATCH = 256
+
+
+class Feed(LightningDataModule):
+    """Builds the loaders once Lightning knows this process's device and rank; keeps their state in checkpoints.
+
+    Lightning would do the latter for a loader with a state, but does not give the state back after a whole epoch.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+        self.loader: Loader | None = None
+        self.restored: dict[str, int] = {}
+
+    def state_dict(self) -> dict[str, int]:
+        return self.loader.state_dict() if self.loader else {}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self.restored = state_dict
+
+    def train_dataloader(self) -> "Portions":
+        trainer = self.trainer
+        assert isinstance(trainer, Trainer)
+        shard = Shard(trainer.global_rank, trainer.world_size)
+        self.loader = training_loader(self.session, shard, trainer.strategy.root_device)
+        if self.restored:
+            self.loader.load_state_dict(self.restored)
+        return Portions(self.loader, trainer.accumulate_grad_batches)
+
+    def val_dataloader(self) -> "Watched":
+        trainer, images = self.trainer, watched_split(self.session)
+        assert isinstance(trainer, Trainer)
+        assert images is not None, "without them, no validation is asked for"
+        return Watched(images, self.session, trainer.strategy.root_device)
+
+
+def training_loader(session: Session, shard: Shard = ALONE, device: torch.device = CPU) -> Loader:
+    """The batches of a session, as one of several processes sees them."""
+    train: Train = session.recipe.section("train")
+    size = batch_size(train, len(session.dataset.train))
+    return Loader(
+        session.dataset.train,
+        augmentations(session.recipe, session.dataset),
+        size,
+        session.seed,
+        train.repeats,
+        shard,
+        device,
+    )
+
+
+class Portions:
+    """A loader whose batches are handed out in equal parts, for gradient accumulation."""
+
+    def __init__(self, loader: Loader, parts: int) -> None:
+        self.loader, self.parts = loader, parts
+        if loader.batch_size % (parts * loader.shard.world):
+            raise UserError(
+                f"train.batch_size must be a multiple of train.accumulate times the number of processes, got "
+                f"{loader.batch_size}, {parts} and {loader.shard.world}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.loader) * self.parts
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in self.loader:
+            portions = {name: value.chunk(self.parts) for name, value in batch.items()}
+            for k in range(self.parts):
+                yield {name: chunks[k] for name, chunks in portions.items()}
+
+
+class Watched:
+    """The split measured after every epoch; every process measures all of it, so that all agree."""
+
+    def __init__(self, images: Images, session: Session, device: torch.device) -> None:
+        self.images, self.task, self.device = images, session.method.task, device
+        self.crop = CentreCrop(session.recipe.section("images").eval_crop)
+
+    def __len__(self) -> int:
+        return -(-len(self.images) // EVALUATION_BATCH)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return evaluation_batches(self.images, self.task, EVALUATION_BATCH, self.device, self.crop)
+
+
+class Watch(Callback):
+    """Keeps the weights that measured best on the validation split.
+
+    Args:
+        run: the run's folder.
+        facts: for the weights' config.json.
+    """
+
+    def __init__(self, run: RunDir, facts: dict[str, Any]) -> None:
+        self.run, self.facts = run, facts
+        self.best, self.best_epoch = float("-inf"), -1
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        found = trainer.callback_metrics
+        value = float(found["val/accuracy"] if "val/accuracy" in found else -found["val/loss"])
+        if value > self.best:
+            self.best, self.best_epoch = value, trainer.current_epoch
+            if trainer.is_global_zero:
+                assert isinstance(pl_module, Method)
+                facts = {**self.facts, "epoch": self.best_epoch + 1}
+                save(pl_module.student, self.run.weights("best"), pl_module.task, facts)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "best_epoch": self.best_epoch}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
+
+
+def watched_split(session: Session) -> Images | None:
+    """The images measured after every epoch; None where the recipe or the data leaves none."""
+    watch = session.recipe.section("train").watch
+    return {"val": session.dataset.val, "test": session.dataset.test}.get(watch)
+
+
+def fit(session: Session) -> None:
+    """Train to the last epoch, from `last.ckpt` where the run has one; leaves last, best and EMA weights in the run.
+
+    Raises: UserError for a loss that is no number, a full disk or a damaged checkpoint; the run then resumes.
+    """
+    run, method = session.run, session.method
+    train: Train = session.recipe.section("train")
+    engine: Engine = session.recipe.section("engine")
+    on_gpu = torch.cuda.is_available() and engine.device in ("auto", "cuda")
+    method.steps_per_epoch = len(training_loader(session))
+    resumed = run.checkpoint if run.checkpoint.exists() else None
+    if resumed and is_leader():
+        cut(run.metrics, load_checkpoint(resumed)["global_step"])
+    facts = {"run": run.path.name, "seed": session.seed, "recipe": session.recipe.name}
+    ema = Ema(method.student, train.ema_decay) if train.ema_decay else None
+    keep = KeepLast(run.checkpoint, engine.checkpoint_minutes)
+    size = batch_size(train, len(session.dataset.train))
+    callbacks: list[Callback] = [
+        RandomState(),
+        StopOnNonFinite(LOG_EVERY_STEPS if on_gpu else 1),
+        keep,
+        ProgressBar(size),
+    ]
+    callbacks += [ema] if ema else []
+    method.split = train.watch
+    watched = watched_split(session) is not None
+    if watched and train.watch == "val":
+        callbacks.append(Watch(run, facts))
+    if engine.compile or (engine.compile is None and on_gpu):
+        method.student.compile()
+    _quiet()
+    torch.set_float32_matmul_precision("high")
+    trainer = Trainer(
+        accelerator={"cuda": "gpu"}.get(engine.device, engine.device),
+        devices=engine.devices,
+        num_nodes=engine.nodes,
+        strategy="ddp" if engine.devices * engine.nodes > 1 else "auto",
+        precision=_precision(engine, on_gpu),
+        sync_batchnorm=engine.sync_batchnorm,
+        max_epochs=train.epochs,
+        accumulate_grad_batches=train.accumulate,
+        gradient_clip_val=train.clip_norm,
+        log_every_n_steps=min(LOG_EVERY_STEPS, method.steps_per_epoch * train.accumulate),
+        logger=[MetricsFile(run.metrics), TensorBoardLogger(run.path, name="tensorboard", version="")],
+        callbacks=callbacks,
+        plugins=[WholeCheckpointIO()],
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=None if watched else 0,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        default_root_dir=run.path,
+    )
+    trainer.fit(method, datamodule=Feed(session), ckpt_path=resumed, weights_only=True)
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+    if trainer.is_global_zero:
+        for name, student in {"last": method.student, **({"ema": ema.student} if ema else {})}.items():
+            save(student, run.weights(name), method.task, {**facts, "epoch": train.epochs})
+        run.update(seconds=round(keep.seconds_spent(), 1), steps=trainer.global_step, batch_size=size)
+
+
+def _precision(engine: Engine, on_gpu: bool) -> Any:
+    return {"auto": "bf16-mixed" if on_gpu else "32-true", "32": "32-true"}.get(engine.precision, engine.precision)
+
+
+def _quiet() -> None:
+    """Lightning's advice about worker processes, log folders and tips does not concern our loader."""
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    for text in (
+        ".*does not have many workers.*",
+        ".*exists and is not empty.*",
+        ".*is smaller than the logging.*",
+        ".*treespec, LeafSpec.*",
+    ):
+        warnings.filterwarnings("ignore", text)

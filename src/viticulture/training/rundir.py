@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run as a folder on disk: what it holds, who may write, and how nothing half-written is taken for whole.
+
+recipe.yaml        every setting, as resolved
+run.json           versions, seed, command, commit, data, student, status, hardware
+split.json         which image is in which split
+metrics.csv        step, epoch, name, value; a line a measurement
+tensorboard/       the same for TensorBoard
+checkpoints/       last.ckpt, from which the run resumes exactly
+weights/           best, last and ema, each a folder with model.safetensors and config.json
+evaluation.json, predictions.csv, report.html
+"""
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+import subprocess
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any
+
+from ..errors import UserError
+from ..version import VERSION
+
+FORMAT = 1
+"""Version of the folder's layout and of what a resumed run assumes; raised when either changes."""
+
+
+class RunDir:
+    """The folder of one run; opening it writes nothing.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock: IO[str] | None = None
+
+    @property
+    def checkpoint(self) -> Path:
+        """The state from which the run resumes."""
+        return self.path / "checkpoints" / "last.ckpt"
+
+    @property
+    def metrics(self) -> Path:
+        """Every measurement taken while training."""
+        return self.path / "metrics.csv"
+
+    def weights(self, which: str) -> Path:
+        """Folder of the best, last or ema weights."""
+        return self.path / "weights" / which
+
+    def which(self) -> list[str]:
+        """The weights that the run holds, those that count first: best on validation, else last, then EMA."""
+        found = [name for name in ("best", "last", "ema") if (self.weights(name) / "config.json").exists()]
+        if not found:
+            raise UserError(f"{self.path} holds no weights yet; let it finish: viticulture resume {self.path}")
+        return found
+
+    @staticmethod
+    def check_free(path: str | Path, overwrite: bool = False) -> None:
+        """Raises: UserError if something is at the path, unless told to overwrite a run."""
+        path = Path(path)
+        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+            return
+        if not overwrite:
+            raise UserError(
+                f"{path} exists already; choose another --out, add --overwrite, "
+                f"or go on with it by `viticulture resume {path}`"
+            )
+        if not (path / "run.json").exists():
+            raise UserError(f"--overwrite replaces runs only, and {path} holds no run.json")
+
+    @classmethod
+    def create(cls, path: str | Path, overwrite: bool = False) -> "RunDir":
+        """A new, empty, locked folder. Raises: UserError if that is not to be had."""
+        cls.check_free(path, overwrite)
+        run = cls(path)
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+            run.lock()
+            for entry in run.path.iterdir():
+                if entry.name != "run.lock":
+                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            (run.path / "checkpoints").mkdir()
+        except OSError as error:
+            raise UserError(
+                f"cannot write the run folder {run.path}: {error.strerror}; choose another --out"
+            ) from error
+        return run
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunDir":
+        """An existing run. Raises: UserError if the folder is none, or of another version."""
+        run = cls(path)
+        if not (run.path / "run.json").is_file():
+            what = "is no run folder (it holds no run.json)" if run.path.exists() else "does not exist"
+            raise UserError(f"{run.path} {what}; runs are made by `viticulture train`")
+        found = run.read("run.json").get("format")
+        if found != FORMAT:
+            raise UserError(
+                f"{run.path} was made by another version of viticulture (layout {found}, this one reads {FORMAT}); "
+                "install the version named in its run.json"
+            )
+        return run
+
+    def lock(self) -> None:
+        """Be the one writer, until `unlock` or the process's end. Raises: UserError if another process is."""
+        if self._lock is not None:
+            return
+        file = (self.path / "run.lock").open("a")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            raise UserError(f"{self.path} is in use by another process; wait for it or choose another --out") from error
+        self._lock = file
+
+    def unlock(self) -> None:
+        """Let another process write."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def write(self, name: str, content: dict[str, Any] | str) -> Path:
+        """A JSON or text file, whole or not at all."""
+        path = self.path / name
+        text = content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        with replacing(path) as part:
+            part.write_text(text, encoding="utf-8")
+        return path
+
+    def read(self, name: str) -> dict[str, Any]:
+        """A JSON file of the run. Raises: UserError if it is missing or damaged."""
+        try:
+            content = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise UserError(f"{self.path} holds no {name}") from error
+        except ValueError as error:
+            raise UserError(f"{self.path / name} is damaged: {error}") from error
+        if not isinstance(content, dict):
+            raise UserError(f"{self.path / name} is damaged: expected a JSON object")
+        return content
+
+    def update(self, **facts: Any) -> None:
+        """Add or replace facts in run.json."""
+        known = self.read("run.json") if (self.path / "run.json").exists() else {"format": FORMAT}
+        self.write("run.json", {**known, **facts})
+
+
+class replacing:
+    """A path to write to that takes the place of `path` only when the block ends well.
+
+    The data is flushed to the disk before the rename, so a kill or a full disk leaves the old file whole.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.part = path, path.with_name(f".{path.name}.{os.getpid()}.part")
+
+    def __enter__(self) -> Path:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return self.part
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            if kind is None:
+                with self.part.open("rb") as file:
+                    os.fsync(file.fileno())
+                self.part.replace(self.path)
+        finally:
+            with suppress(OSError):
+                self.part.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise UserError(
+                f"cannot write {self.path}: {error.strerror or error}; free some space, then "
+                "`viticulture resume` goes on from the last whole checkpoint"
+            ) from error
+
+
+def fresh(root: str | Path, stem: str) -> Path:
+    """The first unused folder name under root: stem, stem-2, stem-3, ..."""
+    number = 1
+    while (path := Path(root) / (stem if number == 1 else f"{stem}-{number}")).exists():
+        number += 1
+    return path
+
+
+def surroundings() -> dict[str, Any]:
+    """What a run owes to its machine and day: versions, commit of the working folder, hardware, time."""
+    import torch
+
+    packages = ("torch", "torchvision", "timm", "lightning", "numpy")
+    versions = {name: metadata.version(name) for name in packages}
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "versions": {"viticulture": VERSION, "python": platform.python_version(), **versions},
+        "commit": _commit(),
+        "hardware": {"cpu": _cpu(), "cores": os.cpu_count(), "gpus": gpus, "threads": torch.get_num_threads()},
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _commit() -> str | None:
+    """Commit of viticulture's own checkout, with a mark where files differ from it; None where it is installed."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        if git("ls-files", "--error-unmatch", __file__):
+            return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        pass
+    return None
+
+
+def _cpu() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything a training needs before its first step, checked in the order in which a person wants to hear of it."""
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ..data.dataset import Dataset, prepare
+from ..data.decode import Unreadable
+from ..data.sources import Source, open_source
+from ..errors import UserError
+from ..methods.method import Method
+from ..models.students import count
+from ..version import VERSION
+from .assemble import assemble, batch_size
+from .processes import check_devices, is_leader
+from .progress import showing
+from .recipe import Recipe, parse, read, resolve
+from .rundir import RunDir, fresh, surroundings
+
+
+@dataclass(frozen=True)
+class Session:
+    """A training that is ready to begin or to go on.
+
+    Args:
+        run: its folder, locked by this process.
+        recipe: every setting.
+        dataset: the images, decoded or ready to be.
+        method: student, guides and losses.
+        seed: what all randomness follows from.
+        remarks: what a person should know, such as images that stand in two splits.
+    """
+
+    run: RunDir
+    recipe: Recipe
+    dataset: Dataset
+    method: Method
+    seed: int
+    remarks: list[str]
+
+
+def begin(
+    data: str, recipe: str, seed: int, out: str, overwrite: bool, overrides: dict[str, Any], command: str
+) -> Session:
+    """Check everything, then make the run's folder. Raises: UserError for any mistake, before anything is written."""
+    checked = resolve(recipe, read(recipe), overrides) if recipe != "default" else None
+    path = _path(out, data)
+    if is_leader():
+        RunDir.check_free(path, overwrite)
+    source = open_source(data)
+    if checked is None:
+        recipe = default_recipe(source)
+        checked = resolve(recipe, read(recipe), overrides)
+    check_devices(checked.section("engine"))
+    dataset = load_dataset(source, checked, seed)
+    checked = checked.settled("images", dataset.pictures)
+    method, remarks = assemble(checked, dataset, seed)
+    batch_size(checked.section("train"), len(dataset.train))
+    remarks = [*dataset.warnings, *remarks]
+    run = RunDir(path)
+    if is_leader():
+        run = RunDir.create(path, overwrite)
+        os.environ["VITICULTURE_RUN"] = str(
+            path.absolute()
+        )  # read by the processes that Lightning starts beside this one
+        run.write("recipe.yaml", f"# {command}\n# recipe: {checked.name}\n{checked.to_yaml()}")
+        run.write("split.json", {"names": dataset.split_names})
+        parameters, macs = count(method.student, method.task.image_size)
+        run.update(
+            **surroundings(),
+            status="running",
+            command=command,
+            recipe=checked.name,
+            seed=seed,
+            data={
+                "source": data,
+                "folder": str(Path(data).absolute()) if Path(data).exists() else None,
+                "name": source.name,
+                "fingerprint": dataset.fingerprint,
+                "classes": list(dataset.classes),
+                "images": {split: len(names) for split, names in dataset.split_names.items()},
+                "skipped": dataset.skipped,
+            },
+            student={"name": checked.section("student").name, "parameters": parameters, "macs": macs},
+            remarks=remarks,
+        )
+    return Session(run, checked, dataset, method, seed, remarks)
+
+
+def reopen(path: str, data: str = "") -> Session:
+    """The session of a stopped run. Raises: UserError if its images, version or checkpoint do not allow to go on."""
+    run = RunDir.open(path)
+    facts = run.read("run.json")
+    made_by = facts["versions"]["viticulture"]
+    if made_by.split(".")[:2] != VERSION.split(".")[:2]:
+        raise UserError(f"{path} was begun by viticulture {made_by}; this is {VERSION}: install that version to go on")
+    if is_leader():
+        run.lock()
+        os.environ["VITICULTURE_RUN"] = str(run.path.absolute())
+    recipe = recipe_of(run)
+    check_devices(recipe.section("engine"))
+    dataset = dataset_of(run, recipe, data)
+    if dataset.fingerprint != facts["data"]["fingerprint"]:
+        raise UserError(
+            f"the images of {facts['data']['source']} are not those that {path} began with; "
+            "bring them back, or train anew"
+        )
+    method, _ = assemble(recipe, dataset, facts["seed"])
+    return Session(run, recipe, dataset, method, facts["seed"], facts["remarks"])
+
+
+def recipe_of(run: RunDir) -> Recipe:
+    """The resolved recipe that a run keeps."""
+    path = run.path / "recipe.yaml"
+    return resolve(run.read("run.json")["recipe"], parse(path.read_text(encoding="utf-8"), str(path)))
+
+
+def dataset_of(run: RunDir, recipe: Recipe, data: str = "") -> Dataset:
+    """The images of a run with its very splits; `data` says where they are now if they have moved."""
+    facts = run.read("run.json")
+    known = data or facts["data"]["folder"] or facts["data"]["source"]
+    return load_dataset(open_source(known), recipe, facts["seed"], run.read("split.json")["names"])
+
+
+def load_dataset(source: Source, recipe: Recipe, seed: int, remembered: dict[str, list[str]] | None = None) -> Dataset:
+    """Split, choose and decode, with a progress bar."""
+    with showing("reading images") as progress:
+        return prepare(source, recipe.section("data"), recipe.section("images"), seed, progress, remembered)
+
+
+def default_recipe(source: Source) -> str:
+    """The shipped recipe for images like these; LOG.md holds the evidence for the choice."""
+    if source.name == "digits":
+        return "default/digits"
+    some = range(0, len(source), -(-len(source) // 32))
+    sides = []
+    for i in some:
+        with suppress(Unreadable):
+            sides.append(min(source.measure(i)))
+    return "default/small-images" if sides and median(sides) <= 64 else "default/photos"
+
+
+def _path(out: str, data: str) -> Path:
+    if out:
+        return Path(out)
+    if not is_leader():
+        if "VITICULTURE_RUN" not in os.environ:
+            raise UserError("several processes need one run folder: name it by --out")
+        return Path(os.environ["VITICULTURE_RUN"])
+    stem = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in Path(data).stem) or "run"
+    return fresh("runs", stem)

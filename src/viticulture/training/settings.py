@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sections of a recipe that belong to no other layer: which student, how long, on which machine."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..errors import UserError
+
+
+@dataclass(frozen=True)
+class Student:
+    """The network that is kept.
+
+    Args:
+        name: any classifier that timm knows, ours included (`viticulture models`).
+        patch_size: side of a patch, pixels; null lets the student keep its own, or picks one that cuts
+            the images into about 8 to 15 patches a side where the student leaves it open.
+        init: weights to start from: a run folder, a timm pretrained tag such as vit_tiny_patch16_224.augreg_in21k,
+            or a .safetensors file; null starts from random numbers.
+        options: further keywords of the timm model, such as {drop_path_rate: 0.1}.
+    """
+
+    name: str = "vit_tiny"
+    patch_size: int | None = None
+    init: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Train:
+    """How long and in which portions the student learns.
+
+    Args:
+        epochs: passes over the training images.
+        batch_size: images in one optimiser step, over all devices; null picks a power of two from 16 to 512 that
+            gives about 40 steps an epoch.
+        accumulate: portions in which a batch is computed, to save memory; the result stays that of the whole batch
+            up to rounding (and batch statistics).
+        clip_norm: largest gradient norm; null does not clip.
+        ema_decay: keep an exponential moving average of the weights with this decay per step; null keeps none.
+        repeats: times each image appears in a batch, differently augmented (repeated augmentation; DeiT uses 3).
+        watch: split measured after every epoch: `val` chooses the best weights; `test` only draws the curve, as
+            papers do; `none` saves the time.
+    """
+
+    epochs: int = 100
+    batch_size: int | None = None
+    accumulate: int = 1
+    clip_norm: float | None = None
+    ema_decay: float | None = None
+    repeats: int = 1
+    watch: Literal["val", "test", "none"] = "val"
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "accumulate", "repeats"):
+            if getattr(self, name) < 1:
+                raise UserError(f"train.{name} must be at least 1, got {getattr(self, name)}")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise UserError(f"train.batch_size must be at least 1, got {self.batch_size}")
+        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
+            raise UserError(f"train.ema_decay must lie between 0 and 1, got {self.ema_decay}")
+        if self.clip_norm is not None and self.clip_norm <= 0:
+            raise UserError(f"train.clip_norm must be positive, got {self.clip_norm}; null does not clip")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where a run happens; nothing here should change what is learnt.
+
+    Args:
+        device: `auto` takes a GPU where there is one.
+        devices: processes on this machine, one device each.
+        nodes: machines, started by torchrun or SLURM.
+        precision: `auto` is bfloat16 mixed precision on a GPU and float32 on a CPU.
+        compile: compile the student; null does so on a GPU.
+        sync_batchnorm: share BatchNorm statistics between devices.
+        checkpoint_minutes: longest time that a kill can cost; every epoch's end is kept as well.
+    """
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    devices: int = 1
+    nodes: int = 1
+    precision: Literal["auto", "32", "bf16-mixed", "16-mixed"] = "auto"
+    compile: bool | None = None
+    sync_batchnorm: bool = False
+    checkpoint_minutes: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.devices < 1 or self.nodes < 1:
+            raise UserError(f"engine.devices and engine.nodes must be at least 1, got {self.devices} and {self.nodes}")
+        if self.checkpoint_minutes <= 0:
+            raise UserError(f"engine.checkpoint_minutes must be positive, got {self.checkpoint_minutes}")

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact resume: checkpoints that are whole or absent, the random state in them, and averaged weights.
+
+A resumed run ends bit for bit where an uninterrupted one does: the loader is a pure function of (seed, epoch, step),
+and the one stream it does not own, torch's global one (dropout), travels in the checkpoint.
+"""
+
+import pickle
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from torch import distributed, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from ..errors import UserError
+from .rundir import replacing
+
+
+class WholeCheckpointIO(TorchCheckpointIO):
+    """Checkpoints appear under their name only when they are complete on the disk, and load without running code."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        with replacing(Path(path)) as part:
+            torch.save(checkpoint, part)
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        return load_checkpoint(path)
+
+
+def load_checkpoint(path: str | Path) -> dict[str, Any]:
+    """A checkpoint on the CPU. Raises: UserError if it is missing or damaged."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise UserError(
+            f"there is no checkpoint {path}: the run was stopped before its first one; train anew"
+        ) from error
+    except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"checkpoint {path} is damaged or no checkpoint ({type(error).__name__}); train anew"
+        ) from error
+    if not isinstance(content, dict) or "state_dict" not in content:
+        raise UserError(f"checkpoint {path} is no checkpoint of a run")
+    return content
+
+
+class KeepLast(Checkpoint):
+    """Write last.ckpt at every epoch's end, and inside an epoch when the last one is too old.
+
+    Nothing is written between an epoch's last step and its validation, so a resumed run never skips a validation.
+
+    Args:
+        path: the file.
+        minutes: longest time between two checkpoints.
+    """
+
+    def __init__(self, path: Path, minutes: float) -> None:
+        self.path, self.interval = path, 60 * minutes
+        self.saved_at = self.began_at = time.monotonic()
+        self.seconds_before = 0.0
+
+    def seconds_spent(self) -> float:
+        """Training time so far, that of earlier processes included."""
+        return self.seconds_before + time.monotonic() - self.began_at
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seconds": self.seconds_spent()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.seconds_before = state_dict["seconds"]
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if batch_idx + 1 >= trainer.num_training_batches or (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return
+        late = time.monotonic() - self.saved_at > self.interval
+        if trainer.world_size > 1:  # clocks differ, so all agree, and rarely: agreeing waits for the device
+            late = (batch_idx + 1) % 50 == 0 and trainer.strategy.reduce_boolean_decision(late, all=False)
+        if late:
+            self._save(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._save(trainer)
+
+    def _save(self, trainer: Trainer) -> None:
+        trainer.save_checkpoint(self.path)
+        self.saved_at = time.monotonic()
+
+
+class RandomState(Callback):
+    """Keep torch's global random streams of every process in the checkpoint; they go back just before the next step."""
+
+    def __init__(self) -> None:
+        self.restored: list[dict[str, Any]] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {"cpu": torch.get_rng_state()}
+        if torch.cuda.is_available():
+            own["cuda"] = torch.cuda.get_rng_state()
+        every: list[Any] = [own]
+        if distributed.is_available() and distributed.is_initialized():
+            every = [None] * distributed.get_world_size()
+            distributed.all_gather_object(every, own)
+        return {"processes": every}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.restored = state_dict["processes"]
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if len(self.restored) == trainer.world_size:
+            own = self.restored[trainer.global_rank]
+            torch.set_rng_state(own["cpu"])
+            if "cuda" in own and torch.cuda.is_available():
+                torch.cuda.set_rng_state(own["cuda"])
+        self.restored = []
+
+
+class Ema(Callback):
+    """Exponential moving average of the student after every optimiser step; buffers are averaged too.
+
+        average <- decay * average + (1 - decay) * weights
+
+    Args:
+        student: the network to average.
+        decay: between 0 and 1, per step.
+    """
+
+    def __init__(self, student: nn.Module, decay: float) -> None:
+        self.average = AveragedModel(student, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)  # type: ignore[no-untyped-call]
+        self.average.requires_grad_(False)
+        self.steps = 0
+
+    @property
+    def student(self) -> nn.Module:
+        """The averaged network."""
+        return self.average.module
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.average.to(pl_module.device)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step > self.steps:
+            self.steps = trainer.global_step
+            student = pl_module.student
+            assert isinstance(student, nn.Module)
+            self.average.update_parameters(student)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps, "average": self.average.state_dict()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        self.steps = state_dict["steps"]
+        self.average.load_state_dict(state_dict["average"])

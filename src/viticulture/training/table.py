@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table of a paper as a file: rows of recipe, overrides and published number."""
+
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..errors import UserError, unknown
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of a paper and what reproduces it.
+
+    Args:
+        name: as the paper prints it.
+        recipe: name of a shipped recipe.
+        data: data set that `viticulture train` reads.
+        overrides: dotted recipe keys that differ from the recipe.
+        published: the paper's number, in percent unless the table says otherwise; None where it prints none.
+        seeds: trainings behind the published number.
+    """
+
+    name: str
+    recipe: str
+    data: str
+    overrides: dict[str, Any]
+    published: float | None
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """A paper's table or figure.
+
+    Args:
+        name: PAPER/tableN, the file's name.
+        title: what it shows and in which unit.
+        rows: in the paper's order.
+    """
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+
+    def row(self, name: str) -> Row:
+        """A row by its name. Raises: UserError naming the nearest."""
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise unknown(f"row of table {self.name}", name, (row.name for row in self.rows))
+
+
+def tables() -> dict[str, Path]:
+    """Name -> file of every table in the package."""
+    root = Path(str(resources.files("viticulture"))) / "tables"
+    return {str(path.relative_to(root).with_suffix("")): path for path in sorted(root.rglob("*.yaml"))}
+
+
+def read_table(name: str) -> Table:
+    """A table by its name. Raises: UserError for an unknown name or a malformed file."""
+    if name not in (files := tables()):
+        raise unknown("table", name, files)
+    content = yaml.safe_load(files[name].read_text(encoding="utf-8"))
+    try:
+        shared = {"recipe": content.get("recipe"), "data": content.get("data"), "seeds": 1}
+        rows = tuple(Row(**{"overrides": {}, "published": None, **shared, **row}) for row in content["rows"])
+        return Table(name, content["title"], rows)
+    except (TypeError, KeyError) as error:
+        raise UserError(f"table {name} is malformed: {error}") from error

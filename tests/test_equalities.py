@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The four equalities: neither processes, interruptions, the Trainer nor the export change what is learnt."""
+
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from viticulture.training.run import fit, training_loader
+from viticulture.training.rundir import RunDir
+from viticulture.training.session import begin
+
+# The smallest run that has everything in it: dropout, averaged weights, clipping, mixing, several epochs.
+SMALL: dict[str, Any] = {
+    "student.name": "vit_nano",
+    "student.options": {"drop_path_rate": 0.1, "proj_drop_rate": 0.1},
+    "data.per_class": 10,
+    "augment.padded_crop.padding": 1,
+    "augment.mix.mixup": 0.8,
+    "train.epochs": 3,
+    "train.batch_size": 20,
+    "train.ema_decay": 0.9,
+    "train.watch": "val",
+    "data.val_fraction": 0.1,
+    "train.clip_norm": 1.0,
+    "schedule.warmup_epochs": 1,
+}
+SETUP = (
+    "viticulture.training.session",
+    "viticulture.training.run",
+    "viticulture.evaluation.judge",
+    "viticulture.report.run_page",
+)
+
+
+def grow(out: str, overrides: dict[str, Any], resume: bool = False) -> None:
+    """One real process that trains; runs in a child."""
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import viticulture
+
+    if resume:
+        viticulture.resume(out)
+    else:
+        viticulture.train("digits", "default/digits", out=out, overrides=overrides)
+
+
+def start(*args: Any) -> Any:
+    """A child that has torch imported already, so that a test can afford to kill many."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(SETUP))
+    process = context.Process(target=grow, args=args)
+    process.start()
+    return process
+
+
+def weights(run: Path, which: str = "last") -> dict[str, Tensor]:
+    return load_file(RunDir(run).weights(which) / "model.safetensors")
+
+
+def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        torch.testing.assert_close(other[name], value, rtol=0, atol=0, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    """kill -9 six times, once while a checkpoint is being written, then resume to the end: bit for bit the same.
+
+    Catches: a loader that restarts its epoch, dropout's random stream lost, EMA or scheduler not in the checkpoint,
+    a half-written checkpoint taken for whole, best weights or measurements that differ from the uninterrupted run's.
+    """
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    patience = {**SMALL, "engine.checkpoint_minutes": 1e-9}  # a checkpoint after every step
+    child = start(str(whole), patience)
+    child.join()
+    assert child.exitcode == 0
+
+    draw = random.Random(0)
+    kills = 0
+    while kills < 6:
+        checkpoint = RunDir(broken).checkpoint
+        child = start(str(broken), patience, checkpoint.exists())
+        before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+        writing = kills == 3
+        moment = draw.uniform(0, 0.3)
+        while child.is_alive():  # wait until it trains, then a random while more
+            if checkpoint.exists() and checkpoint.stat().st_mtime_ns != before:
+                break
+            time.sleep(0.001)
+        if writing:
+            while child.is_alive() and not list(checkpoint.parent.glob(".last.ckpt.*.part")):
+                pass
+        else:
+            time.sleep(moment)
+        if not child.is_alive():
+            break
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        kills += 1
+    assert kills >= 5
+    child = start(str(broken), patience, True)
+    child.join()
+    assert child.exitcode == 0
+    for which in ("last", "best", "ema"):
+        assert_same(weights(whole, which), weights(broken, which))
+    ours, theirs = ((run / "metrics.csv").read_text().splitlines() for run in (whole, broken))
+    assert [line for line in ours if "val/" in line] == [line for line in theirs if "val/" in line]
+
+
+def test_two_processes_are_one(tmp_path: Path) -> None:
+    """Three steps on one process and on two (gloo) give the same weights, up to the order of floating-point sums.
+
+    Catches: shards that overlap, random numbers that depend on the rank, losses summed instead of averaged, a mixing
+    partner on another process. SGD, because Adam makes whole steps of gradients that are nothing but rounding (those of
+    the keys' biases).
+    """
+    found = []
+    for devices in (1, 2):
+        out = tmp_path / str(devices)
+        command = [
+            sys.executable,
+            "-m",
+            "viticulture",
+            "train",
+            "digits",
+            "--recipe",
+            "default/digits",
+            "--out",
+            str(out),
+        ]
+        settings = {**SMALL, "train.epochs": 1, "train.batch_size": 32, "student.options": {}, "engine.device": "cpu"}
+        settings |= {"schedule.warmup_epochs": 0, "engine.devices": devices, "optim.name": "sgd", "optim.lr": 0.1}
+        for key, value in settings.items():
+            command += [f"--{key}", str(value)]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        assert done.returncode == 0, done.stderr
+        found.append(weights(out))
+    for name, value in found[0].items():
+        torch.testing.assert_close(found[1][name], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_trainer_is_a_plain_loop(tmp_path: Path, accumulate: int) -> None:
+    """The Trainer's weights equal those of a loop that anyone can read, with and without gradient accumulation.
+
+    Catches: a step too many or too few, a schedule that is one step late, clipping before averaging, a mode not set.
+    """
+    overrides = {**SMALL, "student.options": {}, "train.accumulate": accumulate}
+    if accumulate > 1:  # sums in another order; Adam makes whole steps of such rounding
+        overrides |= {"optim.name": "sgd", "optim.lr": 0.1}
+    session = begin("digits", "default/digits", 0, str(tmp_path / "run"), False, overrides, "test")
+    other = begin("digits", "default/digits", 0, str(tmp_path / "other"), False, overrides, "test").method
+    fit(session)
+
+    loader = training_loader(session)
+    optimizer = other.optim.build(other.optim.groups(other.student))
+    schedule = other.schedule.attach(optimizer, len(loader), 3, other.optim.lr)
+    stepped = [p for group in optimizer.param_groups for p in group["params"]]  # clipping sums norms in this order
+    other.train()
+    for epoch in range(3):
+        for step in range(len(loader)):
+            optimizer.zero_grad()
+            torch.stack(list(other.losses(loader.batch(epoch, step)).values())).sum().backward()
+            torch.nn.utils.clip_grad_norm_(stepped, 1.0)
+            optimizer.step()
+            schedule.step()
+    tolerance = {"rtol": 0.0, "atol": 0.0} if accumulate == 1 else {"rtol": 1e-5, "atol": 1e-6}
+    for name, value in other.student.state_dict().items():
+        torch.testing.assert_close(session.method.student.state_dict()[name], value, **tolerance)
+
+
+def test_exported_weights_are_ours_in_bare_timm(tmp_path: Path) -> None:
+    """A process that knows timm alone loads a run's weights folder and gives the run's own logits.
+
+    Catches: keys of our own, arguments lost on the way, weights saved before the last step.
+    """
+    session = begin("digits", "default/digits", 0, str(tmp_path / "run"), False, {**SMALL, "train.epochs": 2}, "test")
+    fit(session)
+    images = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected = session.method.student.eval()(images)
+    torch.save(images, tmp_path / "images.pt")
+    program = (
+        "import sys, timm, torch\n"
+        "net = timm.create_model(f'local-dir:{sys.argv[1]}', pretrained=True).eval()\n"
+        "assert not [name for name in sys.modules if name.startswith('viticulture')]\n"
+        "with torch.inference_mode():\n"
+        "    torch.save(net(torch.load(sys.argv[2])), sys.argv[3])\n"
+    )
+    words = [session.run.weights("last"), tmp_path / "images.pt", tmp_path / "logits.pt"]
+    subprocess.run([sys.executable, "-c", program, *map(str, words)], check=True)
+    torch.testing.assert_close(torch.load(tmp_path / "logits.pt"), expected, rtol=1e-5, atol=1e-6)  # another process
