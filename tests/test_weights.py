@@ -171,11 +171,13 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["folder", "run", "safetensors", "pth"])
 def test_a_student_starts_from_weights_in_any_form(tmp_path: Path, form: str) -> None:
-    """All forms carry the same weights, also under the wrappers and prefixes of training scripts."""
+    """All forms carry the same weights, also under a training script's wrapper and prefix, and a matrix as a 1x1 kernel."""
     theirs, ours = student(seed=1), student(seed=2)
     path = tmp_path / {"safetensors": "w.safetensors", "pth": "w.pth"}.get(form, "w")
     if form == "pth":
-        torch.save({"model": {f"module.{key}": value for key, value in theirs.state_dict().items()}, "epoch": 3}, path)
+        state = {f"module.{key}": value for key, value in theirs.state_dict().items()}
+        state["module.blocks.0.mlp.fc1.weight"] = state["module.blocks.0.mlp.fc1.weight"][..., None, None]
+        torch.save({"model": state, "epoch": 3}, path)
     elif form == "safetensors":
         safetensors.torch.save_file(theirs.state_dict(), path)
     else:
@@ -215,10 +217,11 @@ def test_resampled_positions_keep_their_place() -> None:
     theirs = torch.cat([torch.full((1, 1, 2), 9.0), torch.stack([rows, columns], -1).flatten(0, 1)[None]], 1)
     found = resample_positions(theirs, torch.zeros(1, 1 + 16 * 6, 2), (8, 12), (16, 6))
     assert torch.equal(found[:, 0], theirs[:, 0])
-    grid = found[0, 1:].unflatten(0, (16, 6))
-    steps_down, steps_right = grid.diff(dim=0)[4:-4, 2:-2], grid.diff(dim=1)[4:-4, 2:-2]
-    torch.testing.assert_close(steps_down, torch.tensor([2 / 7 / 2, 0.0]).expand_as(steps_down), rtol=0, atol=1e-2)
-    torch.testing.assert_close(steps_right, torch.tensor([0.0, 2 / 11 * 2]).expand_as(steps_right), rtol=0, atol=1e-2)
+    down = -1 + 2 / 7 * ((torch.arange(16) + 0.5) / 2 - 0.5)  # where the centre of new row i lies among the old rows
+    right = -1 + 2 / 11 * ((torch.arange(6) + 0.5) * 2 - 0.5)
+    expected = torch.stack(torch.meshgrid(down, right, indexing="ij"), -1)
+    inner = found[0, 1:].unflatten(0, (16, 6))[4:-4, 2:-2]
+    torch.testing.assert_close(inner, expected[4:-4, 2:-2], rtol=0, atol=1e-2)
 
 
 def test_a_start_from_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError, unknown
-from .students import token_logits
 from .task import Task
 from .weights import fetch, find, load, read_weights
 
@@ -50,7 +49,7 @@ class Adapted(nn.Module):
 
     then resized (bicubic, antialiased) to the teacher's size where that differs.
 
-    Shape: [B, 3, H, W] -> [B, C]; several heads are averaged.
+    Shape: [B, 3, H, W] -> [B, C].
 
     Args:
         net: the teacher.
@@ -76,7 +75,8 @@ class Adapted(nn.Module):
             images = torch.addcmul(self.shift, images, self.scale)
         if images.shape[-2:] != self.image_size:
             images = F.interpolate(images, self.image_size, mode="bicubic", antialias=True)
-        return torch.stack(token_logits(self.net(images))).mean(0)
+        logits: Tensor = self.net(images)
+        return logits
 
 
 def load_teacher(source: str, task: Task, image_size: int | None = None) -> Frozen:

@@ -38,9 +38,7 @@ def transplant(student: nn.Module, theirs: State, grid: Grid | None = None) -> l
     remarks: list[str] = []
     for key in (key for key in ours if key in theirs):
         own, value = ours[key], theirs[key]
-        if own.shape == value.shape:
-            taken[key] = value
-        elif own.squeeze().shape == value.squeeze().shape:  # a 1x1 convolution there, a matrix here
+        if own.squeeze().shape == value.squeeze().shape:  # a 1x1 convolution there may be a matrix here
             taken[key] = value.reshape(own.shape)
         elif key == "pos_embed" and own.shape[-1] == value.shape[-1]:
             old, new = grid or _square(value), _grid(student) or _square(own)

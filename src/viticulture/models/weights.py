@@ -62,7 +62,6 @@ def _config(student: nn.Module, task: Task, extra: dict[str, Any]) -> dict[str, 
     described = {
         key: known[key] for key in ("classifier", "first_conv", "fixed_input_size", "pool_size") if key in known
     }
-    arguments = {key: value for key, value in made.arguments.items() if key != "weight_init"}
     return {
         "architecture": made.architecture,
         "num_classes": len(task.classes),
@@ -77,7 +76,7 @@ def _config(student: nn.Module, task: Task, extra: dict[str, Any]) -> dict[str, 
             "label_names": list(task.classes),
             **extra.pop("pretrained_cfg", {}),
         },
-        "model_args": arguments,
+        "model_args": made.arguments,
         "student": made.name,
         **extra,
     }
