@@ -171,7 +171,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["folder", "run", "safetensors", "pth"])
 def test_a_student_starts_from_weights_in_any_form(tmp_path: Path, form: str) -> None:
-    """All forms carry the same weights, also under a training script's wrapper and prefix, and a matrix as a 1x1 kernel."""
+    """All forms carry the same weights; the .pth wraps and prefixes them as scripts do, a matrix as a 1x1 kernel."""
     theirs, ours = student(seed=1), student(seed=2)
     path = tmp_path / {"safetensors": "w.safetensors", "pth": "w.pth"}.get(form, "w")
     if form == "pth":
