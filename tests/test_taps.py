@@ -95,6 +95,19 @@ def test_attention_is_what_timm_computes_without_fusion(options: dict[str, Any])
         assert reading.queries().shape == reading.keys().shape == (2, 2, expected.shape[-1], 8)
 
 
+def test_tokens_behind_the_patches_are_no_patches() -> None:
+    """DHVT appends head tokens inside its attention: the class token's row over the patches leaves them out."""
+    net = create_student("dhvt_tiny_cifar_patch4", TASK, None, {"embed_dim": 16, "depth": 2}).eval()
+    inputs: list[Tensor] = []
+    for block in net.blocks:
+        block.attn.register_forward_pre_hook(lambda _m, given: inputs.append(given[0]))
+    seen = Taps(net, BOTH)(images())
+    for block, given, reading in zip(net.blocks, inputs, seen.attention, strict=True):
+        row = block.attn.attention(given)[:, :, 0, 1:7]  # the class token, 2x3 patches, then 4 head tokens
+        torch.testing.assert_close(reading.class_scores().softmax(-1), row / row.sum(-1, keepdim=True))
+    assert torch.equal(seen.logits[0], net(images()))
+
+
 def test_readings_carry_the_exact_gradient() -> None:
     """The gradient of a function of block 1 and of layer 1's class row equals that of the first blocks run by hand."""
     net = student().eval()
