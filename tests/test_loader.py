@@ -150,6 +150,19 @@ def test_the_state_says_what_was_handed_out() -> None:
         load.load_state_dict({"epoch": 0, "next": 7})
 
 
+def test_workers_change_nothing() -> None:
+    """Purity: batches prepared ahead by two processes are batch() bit for bit, over epochs, breaks and jumps.
+
+    Fails if prepared batches of before a jump are handed out behind it, or workers draw for themselves.
+    """
+    plain, helped = loader(), loader(shard=Shard(workers=2))
+    keys = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+    got = [*helped, *(batch for batch, _ in zip(helped, range(2), strict=False))]
+    assert all(same(batch, plain.batch(*key)) for key, batch in zip(keys, got, strict=True))
+    helped.load_state_dict({"epoch": 5, "next": 2})
+    assert same(next(iter(helped)), plain.batch(5, 2))
+
+
 class Tiny(LightningModule):
     """A linear student that remembers which images it saw, by epoch."""
 

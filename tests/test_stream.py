@@ -16,7 +16,7 @@ from viticulture.data.augment.coin import Flip
 from viticulture.data.augment.crop import PaddedCrop, ResizedCrop
 from viticulture.data.augment.erase import Erase
 from viticulture.data.images import Records, StoredImages
-from viticulture.data.loader import Loader, evaluation_batches
+from viticulture.data.loader import Loader, Shard, evaluation_batches
 from viticulture.data.sources import Source, open_source
 from viticulture.data.stream import StreamImages, ahead
 from viticulture.models.task import Task
@@ -38,11 +38,11 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     return open_source(folder)
 
 
-def stream(source: Source, workers: int = 0) -> StreamImages:
+def stream(source: Source) -> StreamImages:
     """Every image of the source, last one first, sizes unknown."""
     rows = torch.arange(COUNT).flip(0)
     names = [source.names[row] for row in rows.tolist()]
-    return StreamImages(source, rows, Records(labels(source)[rows], torch.full((COUNT, 2), -1), names), SIDE, workers)
+    return StreamImages(source, rows, Records(labels(source)[rows], torch.full((COUNT, 2), -1), names), SIDE)
 
 
 def labels(source: Source) -> Tensor:
@@ -73,7 +73,8 @@ def test_a_stream_and_a_store_give_nearly_equal_batches(source: Source, crop: Re
 
     Fails if the stream takes boxes of the squeezed square, another filter, or rows of uniform numbers of its own.
     """
-    loaders = [Loader(images, (view(crop, Flip()),), 6, 0) for images in (stream(source), store(source))]
+    shard = Shard(workers=0)
+    loaders = [Loader(images, (view(crop, Flip()),), 6, 0, shard=shard) for images in (stream(source), store(source))]
     for streamed, stored in zip(*loaders, strict=True):
         assert torch.equal(streamed["index"], stored["index"])
         assert torch.equal(streamed["label"], stored["label"])
@@ -87,7 +88,7 @@ def test_workers_change_nothing(source: Source) -> None:
     Fails if batches arrive in another order, or a DataLoader draws its seed from the global stream.
     """
     views = (view(ResizedCrop(), Erase()), view(ResizedCrop(), Flip()))
-    load = Loader(stream(source, workers=2), views, 4, 0)
+    load = Loader(stream(source), views, 4, 0, shard=Shard(workers=2))
     load.load_state_dict({"epoch": 2, "next": 1})
     before = torch.get_rng_state()
     batches = list(load)
@@ -105,7 +106,7 @@ def test_evaluation_of_a_stream_is_that_of_a_store(source: Source) -> None:
     """Every image once, in order, centre cut by the original's shape; 3 levels as above."""
     device = torch.device("cpu")
     pairs = zip(
-        evaluation_batches(stream(source, workers=1), TASK, 5, device),
+        evaluation_batches(stream(source), TASK, 5, device),
         evaluation_batches(store(source), TASK, 5, device),
         strict=True,
     )

@@ -9,6 +9,7 @@ rows r, r + W, ... of both. Hence two processes see together what one would, and
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -17,11 +18,11 @@ from torch import Tensor
 
 from ..errors import UserError
 from .augment.augment import Augment
-from .augment.crop import BoxCrop, CentreCrop
+from .augment.crop import CentreCrop
 from .augment.mix import Mix
 from .images import Images, StoredImages
 from .resample import Pile
-from .stream import StreamImages, ahead
+from .stream import StreamImages, ahead, helpers
 from .transfer import send
 
 Batch = dict[str, Tensor]
@@ -38,10 +39,13 @@ class Shard:
     Args:
         rank: number of this process, from 0.
         world: number of processes.
+        workers: processes that help this one by preparing batches ahead, on the CPU; null takes none for stored images
+            and one a core, up to eight, for streamed ones. They start with the first batch and stay.
     """
 
     rank: int = 0
     world: int = 1
+    workers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ class Loader:
             raise UserError(f"batch_size must not exceed the {len(images)} images of an epoch, got {batch_size}")
         self.epoch = self.next = 0
         self._order: tuple[int, Tensor] | None = None
+        self._ahead: tuple[tuple[int, int], Iterator[list[Tensor]]] | None = None
 
     def __len__(self) -> int:
         """Steps of an epoch."""
@@ -106,11 +111,15 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """The rest of the epoch. The state counts a batch once it is handed out."""
-        for batch in self._rest(self.epoch, self.next):
+        while True:
+            key = self.epoch, self.next
+            batch = self._finish(*self._next(key))
             self.next += 1
-            if self.next == len(self):
+            if last := self.next == len(self):
                 self.epoch, self.next = self.epoch + 1, 0
             yield batch
+            if last:
+                return
 
     def state_dict(self) -> dict[str, int]:
         """Where the next batch stands."""
@@ -125,7 +134,7 @@ class Loader:
     def batch(self, epoch: int, step: int) -> Batch:
         """This process's part of one step."""
         draw = self.draw(epoch, step)
-        return self._finish(draw, self._streamed(draw) if isinstance(self.images, StreamImages) else None)
+        return self._finish(draw, self._prepare(draw))
 
     def draw(self, epoch: int, step: int) -> Draw:
         """The random part of one step, on the CPU."""
@@ -147,37 +156,50 @@ class Loader:
             self._order = epoch, repeated(permutation, self.repeats, self.shard.world)
         return self._order[1]
 
-    def _rest(self, epoch: int, start: int) -> Iterator[Batch]:
-        steps = range(start, len(self))
+    def _next(self, key: tuple[int, int]) -> tuple[Draw, list[Tensor]]:
+        """Draw and views of a step, prepared ahead by workers where there are any."""
+        draw, streamed = self.draw(*key), isinstance(self.images, StreamImages)
+        workers = helpers(self.shard.workers, streamed)
+        if not workers or not (streamed or self.device.type == "cpu"):
+            return draw, self._prepare(draw)
+        if self._ahead is None or self._ahead[0] != key:  # the first step, or a jump
+            self._ahead = None
+            self._ahead = key, ahead(self._prepare_step, self._keys(*key), workers)
+        views = next(self._ahead[1])
+        self._ahead = next(islice(self._keys(*key), 1, None)), self._ahead[1]
+        return draw, views
+
+    def _keys(self, epoch: int, step: int) -> Iterator[tuple[int, int]]:
+        """Epoch and step of all batches from one on, without end."""
+        while True:
+            yield from ((epoch, later) for later in range(step, len(self)))
+            epoch, step = epoch + 1, 0
+
+    def _prepare_step(self, key: tuple[int, int]) -> list[Tensor]:
+        return self._prepare(self.draw(*key))
+
+    def _prepare(self, draw: Draw) -> list[Tensor]:
+        """The part that workers can do: uint8 views, cropped, on a CPU also changed."""
         if isinstance(self.images, StreamImages):
-            keys = [(epoch, step) for step in steps]
-            for (_, step), views in zip(keys, ahead(self._read, keys, self.images.workers), strict=True):
-                yield self._finish(self.draw(epoch, step), views)
+            views = self.images.cut(draw.numbers, self.augments, draw.u)
         else:
-            yield from (self.batch(epoch, step) for step in steps)
+            pixels, sizes = fetch(self.images, draw.numbers, self.device), self.images.records.sizes[draw.numbers]
+            views = [augment.cut(pixels, sizes, u) for augment, u in zip(self.augments, draw.u, strict=True)]
+        return views if self.device.type != "cpu" else self._change(draw, views)
 
-    def _read(self, key: tuple[int, int]) -> list[Tensor]:
-        """What a worker does: the decoded and cropped views of one step."""
-        return self._streamed(self.draw(*key))
+    def _change(self, draw: Draw, views: list[Tensor]) -> list[Tensor]:
+        return [augment.change(*pair) for augment, *pair in zip(self.augments, views, draw.u, strict=True)]
 
-    def _streamed(self, draw: Draw) -> list[Tensor]:
-        assert isinstance(self.images, StreamImages)
-        crops = [(augment.crop, u[:, : augment.crop.columns]) for augment, u in zip(self.augments, draw.u, strict=True)]
-        return self.images.cropped(draw.numbers, crops, self.augments[0].image_size)
-
-    def _finish(self, draw: Draw, views: list[Tensor] | None) -> Batch:
-        """Images of a draw, decoded already where they are streamed, as a batch on the device."""
+    def _finish(self, draw: Draw, views: list[Tensor]) -> Batch:
+        """The rest, on the device."""
+        views = [send(view, self.device) for view in views]
+        if self.device.type != "cpu":
+            views = self._change(draw, views)
         labels = send(self.images.records.labels[draw.numbers], self.device)
         batch = {"index": send(draw.numbers, self.device)}
-        for k, (augment, u, batch_u) in enumerate(zip(self.augments, draw.u, draw.batch_u, strict=True)):
-            name = "image" if k == 0 else f"image{k + 1}"
-            if views is not None and isinstance(augment.crop, BoxCrop):  # cropped already
-                batch[name], batch["label"] = augment.finish(send(views[k], self.device), u, batch_u, labels)
-            else:
-                pixels: Pile
-                pixels = fetch(self.images, draw.numbers, self.device) if views is None else send(views[k], self.device)
-                sizes = self.images.records.sizes[draw.numbers]
-                batch[name], batch["label"] = augment(pixels, sizes, u, batch_u, labels)
+        for k, augment in enumerate(self.augments):
+            image, batch["label"] = augment.finish(views[k], draw.u[k], draw.batch_u[k], labels)
+            batch[f"image{k + 1}" if k else "image"] = image
         return batch
 
 
@@ -207,24 +229,22 @@ def evaluation_batches(
     augment = Augment([crop or CentreCrop()], expected.image_size, expected.mean, expected.std, 0)
     parts = torch.split(torch.arange(len(images)), batch_size)
     if isinstance(images, StreamImages):
-        read = ahead(partial(_read, images, augment), parts, images.workers)
-        piles = (augment.finish(send(pixels, device), *_nothing(pixels), pixels)[0] for pixels in read)
+        views = ahead(partial(_cut, images, augment), parts, helpers(None, needed=True))
     else:
-        piles = (
-            augment(fetch(images, part, device), images.records.sizes[part], *_nothing(part), part)[0] for part in parts
-        )
-    for part, pile in zip(parts, piles, strict=True):
+        views = (augment.cut(fetch(images, part, device), images.records.sizes[part], _nothing(part)) for part in parts)
+    for part, view in zip(parts, views, strict=True):
         labels = images.records.labels[part]
-        yield {"image": pile, "label": send(labels, device), "index": send(part, device)}
+        pixels = augment.normalise(send(view, device))
+        yield {"image": pixels, "label": send(labels, device), "index": send(part, device)}
 
 
-def _read(images: StreamImages, augment: Augment, numbers: Tensor) -> Tensor:
-    return images.cropped(numbers, [(augment.crop, _nothing(numbers)[0])], augment.image_size)[0]
+def _cut(images: StreamImages, augment: Augment, numbers: Tensor) -> Tensor:
+    return images.cut(numbers, [augment], [_nothing(numbers)])[0]
 
 
-def _nothing(numbers: Tensor) -> tuple[Tensor, Tensor]:
+def _nothing(numbers: Tensor) -> Tensor:
     """Uniform numbers where nothing is random."""
-    return torch.empty(len(numbers), 0), torch.empty(0)
+    return torch.empty(len(numbers), 0)
 
 
 def seeded(*key: int) -> torch.Generator:

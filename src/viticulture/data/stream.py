@@ -2,7 +2,7 @@
 """Images too many for memory: worker processes decode and crop them when asked for; the rest stays batched."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,7 +11,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from .augment.crop import BoxCrop, Crop
+from .augment.augment import Augment
+from .augment.crop import BoxCrop
 from .images import Images, Records
 from .resample import on_pixels
 from .sources import Source
@@ -27,47 +28,56 @@ class StreamImages(Images):
         rows: [N] int64, which of the source's images belong to this split, in the split's order.
         records: labels and names of those N; sizes may be unknown (-1), since a worker sees the opened image.
         size: side of the square to which images are squeezed where a crop starts from stored pixels.
-        workers: processes that read ahead; null takes one a core, up to eight.
     """
 
-    def __init__(self, source: Source, rows: Tensor, records: Records, size: int, workers: int | None = None) -> None:
+    def __init__(self, source: Source, rows: Tensor, records: Records, size: int) -> None:
         super().__init__(records)
         self.source, self.rows, self.size = source, rows, size
-        self.workers = min(len(os.sched_getaffinity(0)), 8) if workers is None else workers
 
     def original(self, number: int) -> np.ndarray:
         return np.asarray(self.source.read(int(self.rows[number])))
 
-    def cropped(
-        self, numbers: Tensor, views: Sequence[tuple[Crop, Tensor]], image_size: tuple[int, int]
-    ) -> list[Tensor]:
+    def cut(self, numbers: Tensor, augments: Sequence[Augment], u: Sequence[Tensor]) -> list[Tensor]:
         """Decode each image once and cut every view out of it.
 
         Args:
             numbers: [B] numbers of images.
-            views: for each view its crop and the crop's uniform numbers, [B, columns].
-            image_size: H, W of a view, pixels.
+            augments: one for each view.
+            u: for each view its uniform numbers, [B, columns].
 
-        Returns: for each view [B, 3, H, W] uint8, or [B, 3, S, S] squeezed where its crop is no box of the original.
+        Returns: for each view [B, 3, H, W] uint8.
         """
-        taken: list[list[Tensor]] = [[] for _ in views]
+        views: list[list[Tensor]] = [[] for _ in augments]
         for position, row in enumerate(self.rows[numbers].tolist()):
             image = self.source.read(row)
-            for (crop, u), pile in zip(views, taken, strict=True):
-                pile.append(self._cut(image, crop, u[position : position + 1], image_size))
-        return [torch.stack(pile) for pile in taken]
+            for augment, table, view in zip(augments, u, views, strict=True):
+                view.append(self._cut(image, augment, table[position : position + 1]))
+        return [torch.cat(view) for view in views]
 
-    def _cut(self, image: Image.Image, crop: Crop, u: Tensor, image_size: tuple[int, int]) -> Tensor:
-        """One view of one image, [3, H, W] uint8."""
-        size, cubic = (self.size, self.size), True
-        if isinstance(crop, BoxCrop):
-            size, cubic = image_size, bool(crop.bicubic(u))
-            boxes = crop.boxes(u, torch.tensor([[image.height, image.width]]), image_size)
-            ((top, left, height, width),) = on_pixels(boxes, image.height, image.width).tolist()
-            image = image.crop((left, top, left + width, top + height))
-        way = Image.Resampling.BICUBIC if cubic else Image.Resampling.BILINEAR
-        pixels = np.array(image.resize((size[1], size[0]), way))
-        return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+    def _cut(self, image: Image.Image, augment: Augment, u: Tensor) -> Tensor:
+        """One view of one image, [1, 3, H, W] uint8."""
+        crop, sizes = augment.crop, torch.tensor([[image.height, image.width]])
+        if not isinstance(crop, BoxCrop):
+            return augment.cut([pixels(image, (self.size, self.size), True)], sizes, u)
+        u = u[:, : crop.columns]
+        boxes = on_pixels(crop.boxes(u, sizes, augment.image_size), image.height, image.width)
+        ((top, left, height, width),) = boxes.tolist()
+        part = image.crop((left, top, left + width, top + height))
+        return pixels(part, augment.image_size, bool(crop.bicubic(u)))[None]
+
+
+def pixels(image: Image.Image, size: tuple[int, int], bicubic: bool) -> Tensor:
+    """An image resized to H, W as [3, H, W] uint8."""
+    way = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
+    resized = np.array(image.resize((size[1], size[0]), way))
+    return torch.from_numpy(resized).permute(2, 0, 1).contiguous()
+
+
+def helpers(wanted: int | None, needed: bool) -> int:
+    """Worker processes: as many as wanted; by default none, or where they are needed one a core, up to eight."""
+    if wanted is not None:
+        return wanted
+    return min(len(os.sched_getaffinity(0)), 8) if needed else 0
 
 
 class _Steps(Dataset[T]):
@@ -80,8 +90,8 @@ class _Steps(Dataset[T]):
         return self.produce(key)
 
 
-def ahead(produce: Callable[[Any], T], keys: Sequence[Any], workers: int) -> Iterator[T]:
-    """`produce(key)` for each key in order, computed ahead by worker processes; 0 workers compute here."""
+def ahead(produce: Callable[[Any], T], keys: Iterable[Any], workers: int) -> Iterator[T]:
+    """`produce(key)` for each key in order, computed ahead by worker processes of one thread each; 0 compute here."""
     # A generator of its own: a DataLoader draws a seed for its workers, which must not move the global stream.
     generator = torch.Generator()
     return iter(DataLoader(_Steps(produce), None, sampler=keys, num_workers=workers, generator=generator))

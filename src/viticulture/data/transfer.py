@@ -6,5 +6,7 @@ from torch import Tensor
 
 
 def send(values: Tensor, device: torch.device) -> Tensor:
-    """Copy to a device; from pinned memory on CUDA, so that the copy only joins the queue."""
-    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
+    """Copy to a device unless it is there; to CUDA from pinned memory, so that the copy only joins the queue."""
+    if device.type == "cuda" and values.device.type == "cpu":
+        return values.pin_memory().to(device, non_blocking=True)
+    return values.to(device)

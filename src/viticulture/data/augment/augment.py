@@ -64,7 +64,7 @@ class Augment:
     @property
     def columns(self) -> int:
         """Uniform numbers that an image takes."""
-        return self.crop.columns + sum(transform.columns for transform in (*self.before, *self.after))
+        return self.crop.columns + columns_of(self.before) + columns_of(self.after)
 
     def __call__(
         self, images: Pile, sizes: Tensor, u: Tensor, batch_u: Tensor, labels: Tensor
@@ -80,21 +80,33 @@ class Augment:
 
         Returns: [B, 3, H, W] float32, and the labels, [B, C] float32 once mixed.
         """
-        return self.finish(self.crop(images, sizes, u[:, : self.crop.columns], self.image_size), u, batch_u, labels)
+        return self.finish(self.change(self.cut(images, sizes, u), u), u, batch_u, labels)
+
+    def cut(self, images: Pile, sizes: Tensor, u: Tensor) -> Tensor:
+        """The crop: stored images -> [B, 3, H, W] uint8. All three parts read their columns out of the same u."""
+        return self.crop(images, sizes, u[:, : self.crop.columns], self.image_size)
+
+    def change(self, images: Tensor, u: Tensor) -> Tensor:
+        """What works on grey levels: [B, 3, H, W] uint8, overwritten."""
+        return in_turn(self.before, images, u[:, self.crop.columns :])
 
     def finish(self, images: Tensor, u: Tensor, batch_u: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Everything behind the crop: images [B, 3, H, W] uint8, the rest as above."""
-        start = self.crop.columns
-        for transform in self.before:
-            images = transform(images, u[:, start : start + transform.columns])
-            start += transform.columns
-        images = self.normalise(images)
-        for transform in self.after:
-            images = transform(images, u[:, start : start + transform.columns])
-            start += transform.columns
+        """Normalise, erase, mix: [B, 3, H, W] uint8 -> float32, and the labels."""
+        images = in_turn(self.after, self.normalise(images), u[:, self.columns - columns_of(self.after) :])
         return (images, labels) if self.mix is None else self.mix(images, labels, batch_u, self.classes)
 
     def normalise(self, images: Tensor) -> Tensor:
         """(x / 255 - mean) / std, uint8 -> float32."""
         scale, shift = send(self.scale, images.device), send(self.shift, images.device)
         return images.to(torch.float32, memory_format=torch.contiguous_format).mul_(scale).add_(shift)
+
+
+def columns_of(transforms: Sequence[Transform]) -> int:
+    return sum(transform.columns for transform in transforms)
+
+
+def in_turn(transforms: Sequence[Transform], images: Tensor, u: Tensor) -> Tensor:
+    """Apply transforms one after the other, each with its own columns of u."""
+    for transform in transforms:
+        images, u = transform(images, u[:, : transform.columns]), u[:, transform.columns :]
+    return images

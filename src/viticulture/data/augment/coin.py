@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ...errors import UserError
 from .colour import luma
+from .levels import solarize
 from .transform import Transform, alter, check_share, rows_where
 
 
@@ -60,14 +61,9 @@ class Solarize(Transform):
         self.probability, self.threshold = probability, threshold
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        return alter(images, rows_where(u[:, 0] < self.probability), lambda some: invert_from(some, self.threshold))
+        return alter(images, rows_where(u[:, 0] < self.probability), lambda some: solarize(some, self.threshold))
 
 
 def grey(images: Tensor) -> Tensor:
     """The grey value in all three channels."""
     return luma(images).to(torch.uint8)[:, None].expand(-1, 3, -1, -1)
-
-
-def invert_from(images: Tensor, threshold: int) -> Tensor:
-    """255 - level where the level is the threshold or more."""
-    return torch.where(images < threshold, images, 255 - images)

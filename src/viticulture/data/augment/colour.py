@@ -15,8 +15,13 @@ def luma(images: Tensor) -> Tensor:
 
 
 def blend(base: Tensor, images: Tensor, factor: Tensor) -> Tensor:
-    """base + factor (images - base), cut off to a grey level: 0 is the base, 1 the images, more exaggerates."""
-    return cut_off(base + factor.float() * (images - base))
+    """base + factor (images - base), cut off to a grey level: 0 is the base, 1 the images, more exaggerates; [n]."""
+    return cut_off(base + (images.float() - base).mul_(per_image(factor)))
+
+
+def per_image(values: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """[n] -> [n, 1, 1, 1]."""
+    return values.to(dtype)[:, None, None, None]
 
 
 def cut_off(values: Tensor) -> Tensor:
@@ -26,7 +31,7 @@ def cut_off(values: Tensor) -> Tensor:
 
 def saturate(images: Tensor, factor: Tensor) -> Tensor:
     """Blend with each pixel's grey value: 0 is grey, 1 the image. images [n, 3, H, W] uint8, factor [n]."""
-    return blend(luma(images)[:, None].float(), images, factor[:, None, None, None])
+    return blend(luma(images)[:, None].float(), images, factor)
 
 
 def sharpen(images: Tensor, factor: Tensor) -> Tensor:
@@ -36,8 +41,9 @@ def sharpen(images: Tensor, factor: Tensor) -> Tensor:
     """
     if min(images.shape[-2:]) < 3:
         return images
-    rows = images[..., :-2, :].short() + images[..., 1:-1, :] + images[..., 2:, :]
-    window = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]  # the nine around each inner pixel
+    levels = images.short()
+    rows = levels[..., :-2, :] + levels[..., 1:-1, :] + levels[..., 2:, :]
+    window = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:] + 4 * levels[..., 1:-1, 1:-1]
     smooth = images.float()
-    smooth[..., 1:-1, 1:-1] = ((window + 4 * images[..., 1:-1, 1:-1].short()).float() / 13 + 0.5).floor_()
-    return blend(smooth, images, factor[:, None, None, None])
+    smooth[..., 1:-1, 1:-1] = (window.float() / 13 + 0.5).floor_()
+    return blend(smooth, images, factor)

@@ -5,11 +5,11 @@ Cubuk et al. 2020, "RandAugment", arXiv:1909.13719; timm's fifteen operations th
 are chosen with replacement, each layer happens with `probability`, and where it does, its level is normal around the
 magnitude, cut to [0, 10]. Level 10 of posterize leaves black, as in timm with a Pillow that allows it.
 
-Images are gathered by operation: all eight that only change grey levels share one table look-up, shears and
-translations share one slide per axis.
+Images are gathered by operation; shears and translations share one slide per axis.
 """
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...errors import UserError
 from ..transfer import send
-from . import tables
+from . import levels
 from .colour import saturate, sharpen
 from .transform import Transform, alter, check_share, whole
 from .warp import Colour, rotate, slide
@@ -27,7 +27,16 @@ OPERATIONS = (
     "auto_contrast", "equalize", "invert", "rotate", "posterize", "solarize", "solarize_add", "color",
     "contrast", "brightness", "sharpness", "shear_x", "shear_y", "translate_x", "translate_y",
 )  # fmt: skip
-BY_TABLE = ("auto_contrast", "equalize", "invert", "posterize", "solarize", "solarize_add", "contrast", "brightness")
+PLAIN = {"auto_contrast": levels.auto_contrast, "equalize": levels.equalize, "invert": levels.invert}
+GRADED = {
+    "posterize": levels.posterize,
+    "solarize": levels.solarize,
+    "solarize_add": levels.solarize_add,
+    "color": saturate,
+    "contrast": levels.contrast,
+    "brightness": levels.brightness,
+    "sharpness": sharpen,
+}
 TOP = 10.0  # the highest level
 
 
@@ -103,67 +112,45 @@ class Drawn(NamedTuple):
         """Level as a share of the highest."""
         return self.level / TOP
 
-    @property
-    def strength(self) -> Tensor:
-        """Factor of brightness, contrast, color and sharpness: 1 changes nothing."""
-        return (1 + self.sign * self.share * 0.9).clamp(min=0.1)
-
 
 def apply(images: Tensor, drawn: Drawn, fill: Colour) -> Tensor:
     """Do what is drawn to images [B, 3, H, W] uint8, overwritten; `fill` is what lies beyond an image."""
     (height, width), device, rows = images.shape[-2:], images.device, drawn.rows()
-    alter(images, gathered(rows, BY_TABLE), lambda some: tables.look_up(some, entries(some, drawn, rows)))
-    for name, change in (("color", saturate), ("sharpness", sharpen)):
-        some = rows.get(name, [])
-        alter(images, some, partial(change, factor=send(drawn.strength[some].float(), device)))
+    for name, some in rows.items():
+        if name in PLAIN:
+            alter(images, some, PLAIN[name])
+        elif name in GRADED:
+            amount = send(amounts(name, drawn.share[some], drawn.sign[some]).float(), device)
+            alter(images, some, graded(GRADED[name], amount))
     for bicubic in (False, True):
         some = [row for row in rows.get("rotate", []) if drawn.cubic[row] == bicubic]
         degrees = send((30 * drawn.sign[some] * drawn.share[some]).float(), device)
         alter(images, some, partial(rotate, degrees=degrees, bicubic=bicubic, fill=fill))
     for axis, plane, lines, length in (("x", images, height, width), ("y", images.mT, width, height)):
         shears, moves = rows.get(f"shear_{axis}", []), rows.get(f"translate_{axis}", [])
-        offset = send(offsets(drawn, shears, moves, lines, length).float(), device)
-        cubic = send(drawn.cubic[shears + moves], device)
-        alter(plane, shears + moves, partial(slide, offset=offset, cubic=cubic, fill=fill))
+        if shears or moves:
+            offset = send(offsets(drawn, shears, moves, lines, length).float(), device)
+            cubic = send(drawn.cubic[shears + moves], device)
+            alter(plane, shears + moves, partial(slide, offset=offset, cubic=cubic, fill=fill))
     return images
 
 
-def gathered(rows: dict[str, list[int]], names: tuple[str, ...]) -> list[int]:
-    """The rows of some operations, one operation after the other."""
-    return [row for name in names for row in rows.get(name, [])]
-
-
-def entries(images: Tensor, drawn: Drawn, rows: dict[str, list[int]]) -> Tensor:
-    """Grey-level tables [n, 3, 256] of the images that meet an operation of BY_TABLE, in its order."""
-    made, start = [], 0
-    for name in BY_TABLE:
-        if some := rows.get(name):
-            part = images[start : start + len(some)]
-            made.append(table(name, part, drawn.share[some], drawn.strength[some]))
-            start += len(some)
-    return torch.cat(made)
-
-
-def table(name: str, images: Tensor, share: Tensor, strength: Tensor) -> Tensor:
-    """Tables of one operation, [n, 3, 256]; those that see no pixel are worked out on the CPU."""
+def amounts(name: str, share: Tensor, sign: Tensor) -> Tensor:
+    """Second argument of a graded operation, from the level as a share of the highest."""
     match name:
-        case "auto_contrast":
-            return tables.auto_contrast(images)
-        case "equalize":
-            return tables.equalize(images)
-        case "contrast":
-            return tables.contrast(images, send(strength.float(), images.device))
-        case "invert":
-            known = tables.invert(len(images))
         case "posterize":
-            known = tables.posterize(4 - (share * 4).floor())
+            return 4 - (4 * share).floor()  # bits
         case "solarize":
-            known = tables.solarize(256 - (share * 256).floor())
+            return 256 - (256 * share).floor()  # threshold
         case "solarize_add":
-            known = tables.solarize_add((share * 110).floor())
+            return (110 * share).floor()  # levels
         case _:
-            known = tables.brightness(strength)
-    return send(known, images.device)[:, None].expand(-1, 3, -1)
+            return (1 + 0.9 * sign * share).clamp(min=0.1)  # factor, 1 changes nothing
+
+
+def graded(change: Callable[[Tensor, Tensor], Tensor], amount: Tensor) -> Callable[[Tensor], Tensor]:
+    """An operation whose amount is settled."""
+    return lambda images: change(images, amount)
 
 
 def offsets(drawn: Drawn, shears: list[int], moves: list[int], lines: int, length: int) -> Tensor:

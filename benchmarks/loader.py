@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches per second on a CPU, two worker processes each: ours against timm's with the same augmentation.
+
+    python -m benchmarks.loader CLOTHING10 CIFAR100        folders that hold train/CLASS/file
+
+Alternating epochs in one run, medians; first epochs apart, ours with the building of the store. `core-s` counts the
+processor time of all processes, which other work on the machine disturbs less than the wall clock.
+"""
+
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import timm.data.auto_augment
+import torch
+from timm.data import create_dataset, create_loader
+from torchvision.transforms import RandomCrop
+
+from viticulture.data.augment.augment import Augment
+from viticulture.data.augment.coin import Flip
+from viticulture.data.augment.crop import PaddedCrop, ResizedCrop
+from viticulture.data.augment.erase import Erase
+from viticulture.data.augment.rand_augment import RandAugment
+from viticulture.data.dataset import Pictures, prepare
+from viticulture.data.loader import Loader, Shard
+
+EPOCHS, WORKERS, BATCH = 5, 2, 128
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison.
+
+    Args:
+        name: what is compared.
+        size: height and width of the images shown, pixels.
+        transforms: our augmentation.
+        theirs: the same in timm's words.
+        padding: zeros around timm's images before a random crop; 0 leaves its random resized crop.
+    """
+
+    name: str
+    size: int
+    transforms: tuple[Any, ...]
+    theirs: dict[str, Any]
+    padding: int = 0
+
+
+CASES = (
+    Case(
+        "128 px: resized crop, flip, RandAugment, erasing",
+        128,
+        (ResizedCrop(interpolation="random"), Flip(), RandAugment(), Erase()),
+        {"auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.25, "re_mode": "pixel", "interpolation": "random"},
+    ),
+    Case("32 px: padded crop, flip", 32, (PaddedCrop(), Flip()), {"auto_augment": None, "color_jitter": None}, 4),
+)
+
+
+def timm_loader(folder: Path, case: Case) -> Any:
+    """timm's own loader; the crop of small images is replaced as DeiT does it."""
+    dataset = create_dataset("", root=str(folder), split="train", is_training=True)
+    loader = create_loader(
+        dataset, (3, case.size, case.size), BATCH, is_training=True, use_prefetcher=False, num_workers=WORKERS,
+        pin_memory=False, persistent_workers=True, device=torch.device("cpu"), **case.theirs,
+    )  # fmt: skip
+    if case.padding:
+        loader.dataset.transform.transforms[0] = RandomCrop(case.size, padding=case.padding)
+    return loader
+
+
+def our_loader(folder: Path, case: Case) -> Loader:
+    """Ours, with the store built or found."""
+    data = prepare(folder, pictures=Pictures(image_size=case.size))
+    augment = Augment(case.transforms, (case.size, case.size), data.mean, data.std, len(data.classes))
+    return Loader(data.train, (augment,), BATCH, seed=0, shard=Shard(workers=WORKERS))
+
+
+def epoch(loader: Iterable[Any]) -> tuple[float, float]:
+    """Wall seconds and core seconds an image."""
+    images, wall, core = 0, time.perf_counter(), core_seconds()
+    for batch in loader:
+        images += len(batch["image"] if isinstance(batch, dict) else batch[0])
+    return (time.perf_counter() - wall) / images, (core_seconds() - core) / images
+
+
+def core_seconds() -> float:
+    """Processor time so far of this process and of its workers."""
+    total = time.process_time()
+    for worker in multiprocessing.active_children():
+        fields = Path(f"/proc/{worker.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+def compare(folder: Path, case: Case) -> str:
+    """One row of the table."""
+    start = time.perf_counter()
+    theirs = timm_loader(folder, case)
+    images = len(theirs) * BATCH
+    epoch(theirs)
+    their_first = (time.perf_counter() - start) / images
+    start = time.perf_counter()
+    ours = our_loader(folder, case)
+    epoch(ours)
+    our_first = (time.perf_counter() - start) / (len(ours) * BATCH)
+    rounds = [(epoch(theirs), epoch(ours)) for _ in range(EPOCHS)]
+    (wall, core), (our_wall, our_core) = (
+        [median(x) for x in zip(*side, strict=True)] for side in zip(*rounds, strict=True)
+    )
+    return (
+        f"| {case.name} | {1 / wall:,.0f} | {1 / our_wall:,.0f} | **{wall / our_wall:.1f}** |"
+        f" {core / our_core:.1f} | {their_first / our_first:.1f} |"
+    )
+
+
+def main(folders: list[str]) -> None:
+    """Print the table."""
+    if len(folders) != len(CASES):
+        sys.exit(__doc__)
+    torch.set_num_threads(1)  # the workers take both cores
+    theirs = timm.data.auto_augment.posterize  # newer Pillow refuses its zero bits
+    timm.data.auto_augment.NAME_TO_OP["PosterizeIncreasing"] = lambda im, bits, **k: theirs(im, max(1, bits), **k)
+    print("| case | timm, images/s | ours, images/s | ratio | ratio of core-s | ratio of first epochs |")
+    print("|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["VITICULTURE_CACHE"] = cache
+        for folder, case in zip(folders, CASES, strict=True):
+            print(compare(Path(folder), case), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
