@@ -45,3 +45,10 @@ def golden() -> Callable[[str], Golden]:
         return Golden(arrays, json.loads((GOLDEN / f"{name}.json").read_text()))
 
     return load
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees or fills a person's cache."""
+    monkeypatch.setenv("VITICULTURE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("VITICULTURE_DATA", str(tmp_path / "sets"))

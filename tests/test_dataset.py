@@ -24,11 +24,6 @@ from viticulture.data.stream import StreamImages
 from viticulture.errors import UserError
 
 
-@pytest.fixture(autouse=True)
-def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VITICULTURE_CACHE", str(tmp_path / "cache"))
-
-
 def noise(count: int, height: int = 8, width: int = 8, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
 

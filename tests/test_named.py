@@ -22,12 +22,6 @@ from viticulture.data.sources import Source, open_source
 from viticulture.errors import UserError
 
 
-@pytest.fixture(autouse=True)
-def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VITICULTURE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("VITICULTURE_DATA", str(tmp_path / "sets"))
-
-
 class Maker:
     """Writes files, every image another one; `md5` has torchvision expect the file as it was written."""
 

@@ -26,12 +26,6 @@ from viticulture.errors import UserError
 ODD = ["größe & <b>fett<i>", 'a "quoted" name', "it's", "日本語", "with  spaces ", "emoji 🍇", "100%"]
 
 
-@pytest.fixture(autouse=True)
-def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VITICULTURE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("VITICULTURE_DATA", str(tmp_path / "sets"))
-
-
 def picture(number: int) -> bytes:
     """A PNG of 3 x 2 pixels whose first red value is its number."""
     pixels = np.full((2, 3, 3), 7, dtype=np.uint8)

@@ -23,11 +23,6 @@ from viticulture.data.sources import Source, open_source
 from viticulture.errors import UserError
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VITICULTURE_CACHE", str(tmp_path / "cache"))
-
-
 def noise(count: int, height: int, width: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
 

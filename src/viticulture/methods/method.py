@@ -11,6 +11,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from ..guides.guide import Batch, Guide
+from ..models.taps import Taps
 from ..models.task import Task
 from ..optim import Optim, Schedule
 
@@ -35,6 +36,7 @@ class Method(LightningModule, ABC):
         self.student, self.task = student, task
         self.guides = nn.ModuleDict(dict(guides))
         self.optim, self.schedule = optim, schedule
+        self.taps = Taps(student, frozenset().union(*(guide.needs for guide in guides.values())))
         self.split = "val"  # what validation batches are called in the metrics
         # Set by the run. Asking the Trainer would make it build the loader too early to restore its state.
         self.steps_per_epoch = 1

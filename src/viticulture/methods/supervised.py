@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..guides.guide import Batch, Guide
 from ..losses import cross_entropy
-from ..models.taps import Taps
 from ..models.task import Task
 from ..optim import Optim, Schedule
 from .method import Method
@@ -25,8 +24,8 @@ class Supervised(Method):
         smoothing: share of the label spread evenly over all classes, in [0, 1); left alone where `augment.mix`
             has made the labels distributions already.
         label_weight: factor of the label term; 0 leaves learning to the guides.
-        every_head: put the label term on the mean over all token heads instead of the class token's alone, for
-            a student with several heads that no guide teaches.
+        every_head: average the label term over all token heads instead of taking the class token's alone, for a
+            student with several heads that no guide teaches.
         eval_mode: keep the student in evaluation mode while it learns: batch statistics stay as they are, dropout and
             drop-path are off (DHVT's fine-tuning).
     """
@@ -51,7 +50,6 @@ class Supervised(Method):
             raise UserError(f"method.label_weight must be positive unless a guide teaches, got {label_weight}")
         self.smoothing, self.label_weight = smoothing, label_weight
         self.every_head, self.eval_mode = every_head, eval_mode
-        self.taps = Taps(student, frozenset().union(*(guide.needs for guide in guides.values())))
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         if self.eval_mode:

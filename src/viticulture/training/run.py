@@ -179,7 +179,7 @@ def fit(session: Session) -> None:
     if watched and train.watch == "val":
         callbacks.append(Watch(run, facts))
     if engine.compile or (engine.compile is None and on_gpu):
-        method.student.compile()
+        method.taps.compile()
     _quiet()
     torch.set_float32_matmul_precision("high")
     trainer = Trainer(

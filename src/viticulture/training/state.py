@@ -5,6 +5,7 @@ A resumed run ends bit for bit where an uninterrupted one does: the loader is a 
 and the one stream it does not own, torch's global one (dropout), travels in the checkpoint.
 """
 
+import io
 import pickle
 import time
 from collections.abc import Mapping
@@ -26,8 +27,10 @@ class WholeCheckpointIO(TorchCheckpointIO):
     """Checkpoints appear under their name only when they are complete on the disk, and load without running code."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        buffer = io.BytesIO()  # torch's own file writer tells a full disk as a RuntimeError about positions
+        torch.save(checkpoint, buffer)
         with replacing(Path(path)) as part:
-            torch.save(checkpoint, part)
+            part.write_bytes(buffer.getbuffer())
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every shipped recipe and every row of every table is complete, valid, and names a student that can be built."""
+
+import pytest
+
+from viticulture.errors import UserError
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.training.assemble import patch_size
+from viticulture.training.recipe import Recipe, about, parse, read, resolve, shipped
+from viticulture.training.table import read_table, tables
+
+ROWS = [(name, row.name) for name in tables() for row in read_table(name).rows]
+
+
+def buildable(recipe: Recipe) -> None:
+    """Fails if the student's name, size and options do not fit the recipe's images."""
+    wanted, side = recipe.section("student"), recipe.section("images").image_size or 64
+    task = Task(("a", "b"), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_recipe_is_valid_and_says_what_it_is(name: str) -> None:
+    """It resolves, its student exists, its header holds command and result, and it survives a round trip as YAML."""
+    recipe = resolve(name, read(name))
+    buildable(recipe)
+    head = "\n".join(about(name))
+    assert "Command:" in head
+    assert f"--recipe {name}" in head or name.startswith("default/")
+    assert "Result:" in head
+    assert len(shipped()[name].read_text().splitlines()) <= 40
+    again = resolve(name, parse(recipe.to_yaml(), name))
+    assert again.values == recipe.values
+
+
+@pytest.mark.parametrize(("table", "row"), ROWS)
+def test_a_row_of_a_table_can_be_trained(table: str, row: str) -> None:
+    """Its recipe exists, its overrides are recipe keys, and the student that they describe can be built."""
+    found = read_table(table).row(row)
+    buildable(resolve(found.recipe, read(found.recipe), found.overrides))
+
+
+def test_unknown_keys_and_values_are_refused_with_the_nearest_valid_ones() -> None:
+    """A recipe that is not understood must not train something else in silence."""
+    good = read("default/digits")
+    for overrides, words in (
+        ({"optim.learning_rate": 1}, "unknown recipe key 'optim.learning_rate'"),
+        ({"optim.lr": "fast"}, "optim.lr"),
+        ({"train.watch": "train"}, "watch"),
+        ({"train": 3}, "whole section"),
+        ({"augment.flip": 3}, "keywords"),
+        ({"student.options.nothing.deep": 1, "student.name": "vit_nano"}, None),
+        ({"method.name": "supervise"}, "supervised"),
+        ({"guides.teacher.name": 1}, "guide"),
+    ):
+        if words is None:
+            resolve("x", good, overrides)
+        else:
+            with pytest.raises(UserError, match=words):
+                resolve("x", good, overrides)
+    with pytest.raises(UserError, match="not valid YAML"):
+        parse("a: [", "x")
+    with pytest.raises(UserError, match="sections"):
+        parse("- 1", "x")
+
+
+def test_an_override_takes_an_entry_out_or_puts_one_in() -> None:
+    """`--augment.mix null` and `--augment.flip.probability 0.2`."""
+    values = resolve("x", read("default/small-images"), {"augment.mix": None, "augment.blur.probability": 0.2}).values
+    assert "mix" not in values["augment"]
+    assert values["augment"]["blur"]["probability"] == 0.2
