@@ -33,16 +33,28 @@ def test_random_boxes_are_torchvisions(height: int, width: int) -> None:
     """
     count = 1500
     sizes = torch.tensor([[height, width]]).repeat(count, 1)
-    crop = ResizedCrop(scale=(0.2, 1.0))
+    crop = ResizedCrop(scale=(0.2, 1.0), ratio=(0.6, 1.2))
     ours = crop.boxes(uniform(count, crop.columns), sizes, (32, 32)) * torch.tensor([height, width, height, width])
     torch.manual_seed(1)
     image = torch.zeros(3, height, width)
     theirs = torch.tensor(
-        [RandomResizedCrop.get_params(image, [0.2, 1.0], [3 / 4, 4 / 3]) for _ in range(count)], dtype=torch.float64
+        [RandomResizedCrop.get_params(image, [0.2, 1.0], [0.6, 1.2]) for _ in range(count)], dtype=torch.float64
     )
     torch.testing.assert_close(ours, ours.round())  # whole pixels of the original
     for mine, other in zip(ours.round().T, theirs.T, strict=True):
         assert ks_2samp(mine, other).pvalue > 1e-3
+
+
+def test_boxes_reach_every_edge() -> None:
+    """The smallest position is the upper left corner, the largest the lower right one. Fails if the last place of a box
+    is never taken, or lies outside."""
+    u = uniform(50, ResizedCrop.columns)
+    sizes = torch.tensor([[21, 34]]).repeat(50, 1)
+    for end, place in ((0.0, 0.0), (1 - 1e-9, 1.0)):
+        u[:, -3:-1] = end
+        top, left, height, width = ResizedCrop().boxes(u, sizes, (8, 8)).unbind(1)
+        torch.testing.assert_close(top, place * (1 - height))
+        torch.testing.assert_close(left, place * (1 - width))
 
 
 def test_a_shape_that_never_fits_takes_the_largest_centred_box() -> None:

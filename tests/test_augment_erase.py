@@ -34,8 +34,10 @@ def test_rectangles_are_timms(height: int, width: int) -> None:
     """
     count, random_state = 1500, random.Random(0)
     random.seed(random_state.random())
-    theirs = RandomErasing(0.6, mode="const", device="cpu")(torch.ones(count, 3, height, width))
-    ours = Erase(0.6, "const")(torch.ones(count, 3, height, width), uniform(count, Erase.columns))
+    theirs = RandomErasing(0.6, mode="const", min_aspect=0.3, max_aspect=1.2, device="cpu")(
+        torch.ones(count, 3, height, width)
+    )
+    ours = Erase(0.6, "const", aspect=(0.3, 1.2))(torch.ones(count, 3, height, width), uniform(count, Erase.columns))
     mine, other = read_boxes(ours), read_boxes(theirs)
     assert abs(len(mine) / count - 0.6) < 0.051  # four standard deviations
     for a, b in zip(mine.T, other.T, strict=True):

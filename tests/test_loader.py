@@ -57,6 +57,8 @@ def test_a_batch_is_a_function_of_seed_epoch_and_step() -> None:
         assert same(batch, second.batch(epoch, step))
     other = [*kept.values(), loader(seed=1).batch(0, 0), loader(seed=1).batch(1, 2)]
     assert len({batch["image"].numpy().tobytes() for batch in other}) == len(other)
+    tables = [loader(seed=seed).draw(epoch, step).u[0] for seed, epoch, step in ((0, 0, 1), (0, 1, 0), (1, 0, 0))]
+    assert len({table.numpy().tobytes() for table in tables}) == 3
 
 
 def test_an_epoch_shows_each_image_once_and_drops_the_rest() -> None:
