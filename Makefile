@@ -24,7 +24,7 @@ check: $(READY)
 	$(BIN)/lint-imports
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.step
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist src/*.egg-info

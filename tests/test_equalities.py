@@ -81,7 +81,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(tmp_path: Pat
     a half-written checkpoint taken for whole, best weights or measurements that differ from the uninterrupted run's.
     """
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    patience = {**SMALL, "engine.checkpoint_minutes": 1e-9}  # a checkpoint after every step
+    patience = {**SMALL, "train.epochs": 12, "engine.checkpoint_minutes": 1e-9}  # a checkpoint after every step
     child = start(str(whole), patience)
     child.join()
     assert child.exitcode == 0
@@ -93,7 +93,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(tmp_path: Pat
         child = start(str(broken), patience, checkpoint.exists())
         before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
         writing = kills == 3
-        moment = draw.uniform(0, 0.3)
+        moment = draw.uniform(0, 0.1)
         while child.is_alive():  # wait until it trains, then a random while more
             if checkpoint.exists() and checkpoint.stat().st_mtime_ns != before:
                 break

@@ -421,7 +421,7 @@ def test_hugging_face_without_labels_or_images(tmp_path: Path, make: Maker) -> N
 def test_the_missing_extra_is_named(make: Maker) -> None:
     """Fails if a mistyped path or an id without the library ends in ModuleNotFoundError."""
     make.patch.setitem(__import__("sys").modules, "datasets", None)
-    for name in ("hf:cifar10", "owner/flowers"):
+    for name in ("hf:cifar10", "hf:owner/flowers"):
         with pytest.raises(UserError, match=r"pip install 'viticulture\[hf\]'"):
             open_source(name)
 
@@ -435,4 +435,4 @@ def test_an_unknown_hub_name_is_an_error(make: Maker) -> None:
 
     make.patch.setattr(datasets, "load_dataset", absent)
     with pytest.raises(UserError, match="neither a file or folder here nor"):
-        open_source("owner/none")
+        open_source("hf:owner/none")

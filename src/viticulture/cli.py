@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: argument parsing only. Verbs, options, defaults and help are read off the functions in `api`.
 
-A parameter without default is a word of the command, and so are `data` and `pattern`; the others are options. `list[str]`
-takes all remaining words, `bool` is a switch. Verbs with `overrides` also take every recipe key: `--optim.lr 1e-4`.
+A parameter without default is a word of the command, and so are `data` and `pattern`; the others are options.
+`list[str]` takes all remaining words, `bool` is a switch. Verbs with `overrides` also take every recipe key:
+`--optim.lr 1e-4`.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hugging Face data sets, by their id or from files on this machine, through their own library.
 
-hf:owner/name            hf:owner/name:configuration            owner/name
+hf:owner/name            hf:owner/name:configuration
 a .parquet file          a folder of them, or one that `Dataset.save_to_disk` wrote
 """
 

@@ -44,7 +44,8 @@ class Pictures:
             (computed from the training images).
         budget_gb: largest store, 10^9 bytes; sets that take more are streamed.
         stream: true decodes images in every epoch, false keeps them in a store; null streams what exceeds the budget.
-        eval_crop: share of height and width that evaluation shows, from the centre; 1 shows the whole image.
+        eval_crop: evaluation shrinks an image until it only just covers image_size / eval_crop and shows the centre of
+            image_size; with 1 that is the largest square.
     """
 
     image_size: int | None = None

@@ -5,7 +5,7 @@
     cifar100, flowers102, ...       torchvision's sets by name (named.py)
     a folder, or a zip of one       train/ val/ test/ CLASS/file, or CLASS/file, or just images (folders.py)
     a CSV                           path,label[,split] (listing.py)
-    hf:NAME, owner/name, *.parquet  Hugging Face data sets (hub.py)
+    hf:owner/name, *.parquet        Hugging Face data sets (hub.py)
     *.tar                           WebDataset shards (shards.py)
 
 A name of a set wins over a folder of that name; write ./digits for the folder.
@@ -148,17 +148,10 @@ def open_source(data: str | Path) -> Source:
         if path.suffix.lower() in openers:
             return openers[path.suffix.lower()](path)
         raise UserError(f"{path} is no data: expected a folder, {', '.join(openers)}, or the name of a data set")
-    if _is_hub_name(text):
-        return hub.open_hub(text)
     if "/" in text or "\\" in text or path.suffix or text.startswith(("~", ".")) or isinstance(data, Path):
-        raise UserError(f"no such file or folder: {text!r} (looked in {Path.cwd()})")
+        hint = f"; Hugging Face sets are named hf:{text}" if re.fullmatch(r"[\w-]+/[\w.-]+", text) else ""
+        raise UserError(f"no such file or folder: {text!r} (looked in {Path.cwd()}){hint}")
     raise UserError(f"{unknown('data set', text, named.NAMES)} (and no file or folder of that name in {Path.cwd()})")
-
-
-def _is_hub_name(text: str) -> bool:
-    """`owner/name` of Hugging Face, and no path that was mistyped: its first part is no folder here."""
-    pair = re.fullmatch(r"([\w-]+)/[\w.-]+", text, flags=re.ASCII)
-    return pair is not None and not Path(pair[1]).exists() and Path(text).suffix.lower() not in (".csv", ".zip", ".tar")
 
 
 def split_of(name: str) -> str | None:

@@ -5,6 +5,7 @@ import torch
 
 from ..data.augment.augment import TRANSFORMS, Augment
 from ..data.dataset import Dataset
+from ..data.loader import repeated
 from ..errors import UserError
 from ..methods.method import Method
 from ..models.students import create_student, takes_patch_size
@@ -67,14 +68,15 @@ def batch_size(train: Train, images: int) -> int:
 
     Raises: UserError if the recipe asks for more than there are.
     """
+    epoch = len(repeated(torch.arange(images), train.repeats, 1))
     if train.batch_size is None:
         size = 16
         while size < 512 and 2 * size * 40 <= images:
             size *= 2
-        return min(size, images)
-    if train.batch_size > images:
+        return min(size, epoch)
+    if train.batch_size > epoch:
         raise UserError(
-            f"train.batch_size must not exceed the {images} training images, got {train.batch_size}; "
+            f"train.batch_size must not exceed the {epoch} training images of an epoch, got {train.batch_size}; "
             "leave it out to have it chosen"
         )
     return train.batch_size

@@ -66,7 +66,7 @@ class RunDir:
     def check_free(path: str | Path, overwrite: bool = False) -> None:
         """Raises: UserError if something is at the path, unless told to overwrite a run."""
         path = Path(path)
-        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        if not path.exists() or (path.is_dir() and not {entry.name for entry in path.iterdir()} - {"run.lock"}):
             return
         if not overwrite:
             raise UserError(
@@ -87,7 +87,6 @@ class RunDir:
             for entry in run.path.iterdir():
                 if entry.name != "run.lock":
                     shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-            (run.path / "checkpoints").mkdir()
         except OSError as error:
             raise UserError(
                 f"cannot write the run folder {run.path}: {error.strerror}; choose another --out"
