@@ -24,6 +24,10 @@ class Records:
     sizes: Tensor
     names: list[str]
 
+    def part(self, numbers: Tensor) -> "Records":
+        """What is known of some of them."""
+        return Records(self.labels[numbers], self.sizes[numbers], [self.names[i] for i in numbers.tolist()])
+
 
 class Images(ABC):
     """Images of one split: decoded once in a store (`store.py`), or decoded when asked for (`stream.py`)."""
@@ -33,6 +37,10 @@ class Images(ABC):
 
     def __len__(self) -> int:
         return len(self.records.names)
+
+    @abstractmethod
+    def part(self, numbers: Tensor) -> "Images":
+        """The images with these numbers, [n], as a split of their own."""
 
     @abstractmethod
     def original(self, number: int) -> np.ndarray:
@@ -55,6 +63,9 @@ class StoredImages(Images):
     def take(self, numbers: Tensor) -> Tensor:
         """Pixels of the images with these numbers, [B] -> [B, 3, S, S] uint8."""
         return self.pixels[self.rows[numbers]]
+
+    def part(self, numbers: Tensor) -> "StoredImages":
+        return StoredImages(self.pixels, self.rows[numbers], self.records.part(numbers))
 
     def to(self, device: torch.device) -> "StoredImages":
         """The same split with its pixels (only its own) on a device, so that no step copies images."""

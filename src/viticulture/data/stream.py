@@ -34,6 +34,9 @@ class StreamImages(Images):
         super().__init__(records)
         self.source, self.rows, self.size = source, rows, size
 
+    def part(self, numbers: Tensor) -> "StreamImages":
+        return StreamImages(self.source, self.rows[numbers], self.records.part(numbers), self.size)
+
     def original(self, number: int) -> np.ndarray:
         return np.asarray(self.source.read(int(self.rows[number])))
 

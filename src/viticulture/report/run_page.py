@@ -11,9 +11,11 @@ from ..data.dataset import Dataset
 from ..data.images import Images
 from ..evaluation.accuracy import most_confident_mistakes
 from ..evaluation.judge import Result
+from ..models.weights import load
 from ..training.rundir import RunDir
+from .attention import attention_section
 from .curves import read_curves
-from .page import Costs, PicturedMistake, RunPage, render
+from .page import Costs, PicturedMistake, RunPage, Section, render
 from .tables import Evaluated
 
 MISTAKES = 24
@@ -47,6 +49,7 @@ def page_of(run: RunDir, dataset: Dataset, results: Mapping[str, Result]) -> Run
         mistakes=_mistakes(next(iter(results.values())), dataset.classes) if results else (),
         examples=_examples(dataset.train, dataset.classes),
         warnings=facts["remarks"],
+        sections=[_attention(run, results)] if results else (),
         recipe=(run.path / "recipe.yaml").read_text(encoding="utf-8"),
         reproduce={
             "command": facts["command"],
@@ -77,6 +80,12 @@ def _mistakes(result: Result, classes: tuple[str, ...]) -> list[PicturedMistake]
         )
         for mistake in most_confident_mistakes(result.predictions, MISTAKES)
     ]
+
+
+def _attention(run: RunDir, results: Mapping[str, Result]) -> Section:
+    key, result = next(iter(results.items()))
+    student, task, _ = load(run.weights(key.partition("/")[0]))
+    return attention_section(student, task, result.images)
 
 
 def _examples(images: Images, classes: tuple[str, ...]) -> dict[str, list[np.ndarray]]:

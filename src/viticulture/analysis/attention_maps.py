@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention as maps: who looks at what, recomputed from queries and keys, so that training keeps its fused attention.
+
+    taps = Taps(student, frozenset({"attention"}))
+    seen = taps(images)
+    for layer in shown_layers(len(seen.attention)):
+        class_map(seen.attention[layer], grid)      # where the class token looks
+        averaged(seen.attention[layer])             # DHVT [1], Figures 3 and 7
+        head_token_maps(seen.attention[layer], grid)  # DHVT [1], Figures 4 and 5
+
+[1] Lu et al., NeurIPS 2022, arXiv:2210.05958, supplement.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from ..models.taps import AttentionReading
+
+Grid = tuple[int, int]
+"""Rows and columns of patches."""
+
+
+def shown_layers(depth: int, count: int = 4) -> list[int]:
+    """Layers (0-based) spread over the depth as the supplement picks them: the 2nd, 5th, 8th and 11th of twelve."""
+    count = min(count, depth)
+    return [math.ceil((k + 0.5) * depth / count) - 1 for k in range(count)]
+
+
+def averaged(reading: AttentionReading) -> Tensor:
+    """Attention of every token to every token, mean over heads, [B, T, T]; each row (a query) sums to 1.
+
+    Tokens in their order: class (and distillation), patches row by row, DHVT's head tokens.
+    """
+    return reading.scores().softmax(-1).mean(1)
+
+
+def class_map(reading: AttentionReading, grid: Grid) -> Tensor:
+    """Attention of the class token among the patches, mean over heads, [B, rows, columns]; sums to 1."""
+    return reading.class_scores().softmax(-1).mean(1).unflatten(-1, grid)  # type: ignore[no-untyped-call]
+
+
+def head_token_maps(reading: AttentionReading, grid: Grid) -> Tensor:
+    """Attention of head token i to the patches in its own head i, [B, h, rows, columns]; shares of all tokens.
+
+    Raises: UserError for a student without head tokens.
+    """
+    attention = reading.scores().softmax(-1)  # [B, h, T, T]
+    heads = attention.shape[1]
+    first = reading.prefix + reading.patches
+    if attention.shape[-1] - first != heads:
+        raise UserError(
+            f"head tokens are DHVT's; this student has {attention.shape[-1] - first} tokens behind its patches"
+        )
+    head = torch.arange(heads)
+    maps = attention[:, head, first + head, reading.prefix : first]  # [B, h, P]
+    return maps.unflatten(-1, grid)  # type: ignore[no-untyped-call]
