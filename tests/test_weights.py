@@ -107,7 +107,7 @@ def test_a_full_disk_leaves_the_earlier_weights_whole(tmp_path: Path) -> None:
     net, limits = student(seed=1), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
     try:
-        with pytest.raises(UserError, match="could not be written to"):
+        with pytest.raises(UserError, match="cannot write"):
             save(net, tmp_path, task())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -3,7 +3,6 @@
 
 import copy
 import json
-import os
 import warnings
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from .disk import replacing
 from .errors import UserError
 from .models.task import Task
 
@@ -52,17 +52,13 @@ def to_onnx(student: nn.Module, path: Path, task: Task) -> Path:
     assert program is not None
     about = {"classes": task.classes, "mean": task.mean, "std": task.std, "image_size": task.image_size}
     program.model.metadata_props.update({key: json.dumps(value, ensure_ascii=False) for key, value in about.items()})
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with replacing(path) as unfinished:
         program.save(str(unfinished))
         gap = _gap(unfinished, eager, images) if find_spec("onnxruntime") else 0.0
         if not gap <= TOLERANCE:  # a NaN is no agreement
             raise RuntimeError(
                 f"the ONNX file does not say what the student says: logits differ by {gap:.1e} of the largest"
             )
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
     return path
 
 

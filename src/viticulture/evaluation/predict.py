@@ -18,6 +18,7 @@ from ..data.decode import Unreadable, decode
 from ..data.folders import is_image, scan
 from ..data.images import Records, StoredImages
 from ..data.loader import CPU, evaluation_batches
+from ..disk import replacing
 from ..errors import UserError
 from ..models.task import Task
 from ..models.weights import load
@@ -71,10 +72,12 @@ def predict_files(run: RunDir, weights: str, images: Sequence[str]) -> list[Pred
 def write(found: Sequence[Prediction], path: Path) -> None:
     """The predictions as .csv (a column a class) or .json. Raises: UserError for another ending."""
     if path.suffix == ".json":
-        path.write_text(json.dumps([asdict(one) for one in found], indent=1, ensure_ascii=False) + "\n", "utf-8")
+        text = json.dumps([asdict(one) for one in found], indent=1, ensure_ascii=False) + "\n"
+        with replacing(path) as part:
+            part.write_text(text, encoding="utf-8")
     elif path.suffix == ".csv":
         classes = next((list(one.probabilities) for one in found if one.probabilities), [])
-        with path.open("w", newline="", encoding="utf-8") as file:
+        with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
             rows = csv.writer(file)
             rows.writerow(["name", "label", "probability", *classes, "error"])
             for one in found:

@@ -10,7 +10,6 @@ Nothing is ever unpickled: weights are safetensors, or go through torch's weight
 """
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from ..disk import replacing
 from ..errors import UserError, unknown
 from .students import FROM_DATA, blueprint, create_student
 from .task import Task
@@ -49,12 +49,10 @@ def save(student: nn.Module, folder: Path, task: Task, extra: Mapping[str, Any] 
     """
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in student.state_dict().items()}
     config = json.dumps(_config(student, task, dict(extra or {})), indent=2, ensure_ascii=False)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / FILES[0], safetensors.torch.save(weights, {"format": "pt"}))
-        _replace(folder / FILES[1], config.encode())
-    except OSError as error:
-        raise UserError(f"the weights could not be written to {folder}: {error.strerror or error}") from error
+    with replacing(folder / FILES[0]) as part:
+        part.write_bytes(safetensors.torch.save(weights, {"format": "pt"}))
+    with replacing(folder / FILES[1]) as part:
+        part.write_text(config, encoding="utf-8")
 
 
 def _config(student: nn.Module, task: Task, extra: dict[str, Any]) -> dict[str, Any]:
@@ -80,19 +78,6 @@ def _config(student: nn.Module, task: Task, extra: dict[str, Any]) -> dict[str, 
         "student": made.name,
         **extra,
     }
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write under another name, flush to the disk, rename."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def load(folder: Path) -> tuple[nn.Module, Task, dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from .rundir import replacing
+from ..disk import replacing
 
 COLUMNS = ("step", "epoch", "name", "value")
 

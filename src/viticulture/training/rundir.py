@@ -23,6 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
+from ..disk import replacing
 from ..errors import UserError
 from ..version import VERSION
 
@@ -150,35 +151,6 @@ class RunDir:
         """Add or replace facts in run.json."""
         known = self.read("run.json") if (self.path / "run.json").exists() else {"format": FORMAT}
         self.write("run.json", {**known, **facts})
-
-
-class replacing:
-    """A path to write to that takes the place of `path` only when the block ends well.
-
-    The data is flushed to the disk before the rename, so a kill or a full disk leaves the old file whole.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.part = path, path.with_name(f".{path.name}.{os.getpid()}.part")
-
-    def __enter__(self) -> Path:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        return self.part
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        try:
-            if kind is None:
-                with self.part.open("rb") as file:
-                    os.fsync(file.fileno())
-                self.part.replace(self.path)
-        finally:
-            with suppress(OSError):
-                self.part.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise UserError(
-                f"cannot write {self.path}: {error.strerror or error}; free some space, then "
-                "`viticulture resume` goes on from the last whole checkpoint"
-            ) from error
 
 
 def fresh(root: str | Path, stem: str) -> Path:

@@ -19,8 +19,8 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import distributed, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from ..disk import replacing
 from ..errors import UserError
-from .rundir import replacing
 
 
 class WholeCheckpointIO(TorchCheckpointIO):
