@@ -7,6 +7,11 @@ Paper: Lu et al., NeurIPS 2022, arXiv:2210.05958, supplement [S], Table 11.
     dhvt_{tiny,small}_domain_patch16      224 pixels, 4 or 6 heads
     dhvt_{tiny,small}_imagenet_patch16    224 pixels, 3 or 6 heads
 
+And smaller ones of ours, any image and any patch of 2, 4, 8, ... pixels, beside the plain ViTs of plain_vit.py:
+
+    dhvt_nano    width  64, 4 blocks of 8 heads      dhvt_mini   width 192, 9 blocks of 4 heads
+    dhvt_micro   width 128, 6 blocks of 4 heads
+
     timm.create_model("dhvt_tiny_cifar_patch4", num_classes=10, drop_path_rate=0.1)
 
 Keywords: those of `DHVT` and `Shape`, and the ablations' `patch_embed`, `attention`, `feed_forward`, `positions`.
@@ -24,6 +29,13 @@ from torch import Tensor, nn
 from ..errors import unknown
 from .dhvt import DHVT, Parts, Shape
 from .dhvt_ablations import ATTENTIONS, FEED_FORWARDS, PATCH_EMBEDS, Positions
+
+OPEN = {
+    "dhvt_nano": Shape(4, embed_dim=64, depth=4, num_heads=8),
+    "dhvt_micro": Shape(4, embed_dim=128, depth=6, num_heads=4),
+    "dhvt_mini": Shape(4, embed_dim=192, depth=9, num_heads=4),
+}
+"""Models that leave their patch to the data."""
 
 SIZES = tuple(field.name for field in fields(Shape))
 KEYWORDS = ("img_size", "in_chans", "num_classes", "drop_path_rate", "distilled")
@@ -112,6 +124,7 @@ default_cfgs = generate_default_cfgs(
             ("imagenet_patch16", 1000, 224),
         )
     }
+    | {name: _cfg(1000, 32) for name in OPEN}
 )
 
 
@@ -153,3 +166,18 @@ def dhvt_tiny_imagenet_patch16(pretrained: bool = False, **settings: Any) -> DHV
 @register_model
 def dhvt_small_imagenet_patch16(pretrained: bool = False, **settings: Any) -> DHVT:
     return create("dhvt_small_imagenet_patch16", pretrained, Shape(16, embed_dim=384, num_heads=6), **settings)
+
+
+@register_model
+def dhvt_nano(pretrained: bool = False, **settings: Any) -> DHVT:
+    return create("dhvt_nano", pretrained, OPEN["dhvt_nano"], **settings)
+
+
+@register_model
+def dhvt_micro(pretrained: bool = False, **settings: Any) -> DHVT:
+    return create("dhvt_micro", pretrained, OPEN["dhvt_micro"], **settings)
+
+
+@register_model
+def dhvt_mini(pretrained: bool = False, **settings: Any) -> DHVT:
+    return create("dhvt_mini", pretrained, OPEN["dhvt_mini"], **settings)

@@ -2,7 +2,7 @@
 """Small plain ViTs for little data: timm's `VisionTransformer` in sizes of its own, started differently.
 
     vit_nano    width  64,  4 blocks of 8 heads      vit_tiny   width 192, 12 blocks of 3 heads (DeiT-Ti)
-    vit_micro   width 128,  6 blocks of 4 heads      vit_small  width 384, 12 blocks of 6 heads (DeiT-S)
+    vit_micro   width 128,  6 blocks of 4 heads
     vit_mini    width 192,  9 blocks of 3 heads
 
 Any image and patch size. Every keyword of timm's class is accepted. The network *is* timm's: same code, same fused
@@ -29,7 +29,6 @@ SIZES: dict[str, dict[str, int]] = {
     "vit_micro": {"embed_dim": 128, "depth": 6, "num_heads": 4},
     "vit_mini": {"embed_dim": 192, "depth": 9, "num_heads": 3},
     "vit_tiny": {"embed_dim": 192, "depth": 12, "num_heads": 3},
-    "vit_small": {"embed_dim": 384, "depth": 12, "num_heads": 6},
 }
 
 
@@ -85,8 +84,3 @@ def vit_mini(**options: Any) -> VisionTransformer:
 @register_model
 def vit_tiny(**options: Any) -> VisionTransformer:
     return plant("vit_tiny", **options)
-
-
-@register_model
-def vit_small(**options: Any) -> VisionTransformer:
-    return plant("vit_small", **options)

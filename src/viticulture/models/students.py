@@ -64,7 +64,7 @@ def matching(pattern: str = "") -> list[str]:
 
 def takes_patch_size(name: str) -> bool:
     """Whether a student leaves its patch size open, for the data to decide."""
-    return name in plain_vit.SIZES
+    return name in plain_vit.SIZES or name in dhvt_models.OPEN
 
 
 def create_student(
