@@ -25,10 +25,10 @@ def test_a_shipped_recipe_is_valid_and_says_what_it_is(name: str) -> None:
     """It resolves, its student exists, its header holds command and result, and it survives a round trip as YAML."""
     recipe = resolve(name, read(name))
     buildable(recipe)
-    head = "\n".join(about(name))
-    assert "Command:" in head
-    assert f"--recipe {name}" in head or name.startswith("default/")
-    assert "Result:" in head
+    head = about(name)
+    assert head["What"]
+    assert f"--recipe {name}" in head["Command"] or name.startswith("default/")
+    assert head["Result"]
     assert len(shipped()[name].read_text().splitlines()) <= 40
     again = resolve(name, parse(recipe.to_yaml(), name))
     assert again.values == recipe.values

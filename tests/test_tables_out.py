@@ -17,7 +17,6 @@ from viticulture.report.tables import (
     comparison,
     confused,
     inspection,
-    listing,
     per_class,
     summary,
 )
@@ -168,6 +167,6 @@ def test_a_long_list_of_classes_is_cut_and_says_so() -> None:
 def test_explanations_wrap_instead_of_being_cut() -> None:
     """A warning or a recipe's purpose is useless without its end."""
     words = "word " * 60 + "end"
-    text = "\n".join(drawn(listing("recipe", [("default", words)]), 80))
+    text = "\n".join(drawn(Sheet("", [Column("recipe"), Column("what", "prose")], [["default", words]]), 80))
     assert "end" in text
     assert max(map(len, text.splitlines())) <= 80

@@ -113,18 +113,18 @@ def _cfg(num_classes: int, pixels: int) -> dict[str, Any]:
     }
 
 
+DATA = {
+    "cifar_patch4": (100, 32),
+    "cifar_patch2": (100, 32),
+    "domain_patch16": (345, 224),
+    "imagenet_patch16": (1000, 224),
+}
+"""What the paper's models are made for -> classes, pixels."""
+
+PAPER = {f"dhvt_{size}_{data}": made_for for size in ("tiny", "small") for data, made_for in DATA.items()}
+
 default_cfgs = generate_default_cfgs(
-    {
-        f"dhvt_{size}_{data}": _cfg(num_classes, pixels)
-        for size in ("tiny", "small")
-        for data, num_classes, pixels in (
-            ("cifar_patch4", 100, 32),
-            ("cifar_patch2", 100, 32),
-            ("domain_patch16", 345, 224),
-            ("imagenet_patch16", 1000, 224),
-        )
-    }
-    | {name: _cfg(1000, 32) for name in OPEN}
+    {name: _cfg(*made_for) for name, made_for in {**PAPER, **dict.fromkeys(OPEN, (1000, 32))}.items()}
 )
 
 

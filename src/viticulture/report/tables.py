@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables that the verbs print and the page shows, made from plain data."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..evaluation.accuracy import Evaluation
@@ -92,11 +92,6 @@ def inspection(
     if warnings:
         sheets.append(Sheet("", [Column("Please look at", "prose")], [[warning] for warning in warnings]))
     return sheets
-
-
-def listing(kind: str, entries: Iterable[tuple[str, str]]) -> Sheet:
-    """Names and what they are: recipes, students, tables."""
-    return Sheet("", [Column(kind), Column("what it is", "prose")], list(entries))
 
 
 def comparison(title: str, rows: Mapping[str, Mapping[str, Sequence[float]]]) -> Sheet:

@@ -14,7 +14,7 @@ from ..training.session import Session
 from .page import scaled
 from .run_page import named
 from .sheet import Column, Sheet, clean, print_table
-from .tables import Evaluated, inspection, listing, percent, summary
+from .tables import Evaluated, inspection, percent, summary
 
 
 def introduce(session: Session) -> None:
@@ -59,9 +59,11 @@ def results(evaluations: dict[str, Evaluation]) -> Sheet:
     return summary([Evaluated(*named(key), evaluation) for key, evaluation in evaluations.items()])
 
 
-def recipe_list(headers: dict[str, list[str]]) -> Sheet:
-    """Shipped recipes and what their headers say."""
-    return listing("recipe", ((name, " ".join(lines)) for name, lines in headers.items()))
+def recipe_list(headers: dict[str, dict[str, str]]) -> Sheet:
+    """Shipped recipes: what they train, what the paper and we got."""
+    columns = [Column("recipe"), *(Column(name, "prose") for name in ("what it trains", "published", "our result"))]
+    rows = [(name, head["What"], head.get("Published", ""), head.get("Result", "")) for name, head in headers.items()]
+    return Sheet("", columns, rows)
 
 
 def table_list(tables: dict[str, Any]) -> Sheet:

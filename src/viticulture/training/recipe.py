@@ -97,11 +97,15 @@ def parse(text: str, name: str) -> dict[str, Any]:
     return raw
 
 
-def about(name: str) -> list[str]:
-    """The lines of a shipped recipe's header comment, without the marks."""
+def about(name: str) -> dict[str, str]:
+    """A shipped recipe's header comment: `What` it trains, then Command, Published, Hardware, Result, Note as given."""
     lines = shipped()[name].read_text(encoding="utf-8").splitlines()
-    head = [line.lstrip("# ").rstrip() for line in lines if line.startswith("#")]
-    return [line for line in head if not line.startswith("SPDX")]
+    found, key = {"What": ""}, "What"
+    for line in (line[1:].strip() for line in lines if line.startswith("#")):
+        if match := re.match(r"([A-Z][a-z]+):\s+(.*)", line):
+            key, line = match[1], match[2]
+        found[key] = f"{found.get(key, '')} {line}".strip()
+    return found
 
 
 def resolve(name: str, raw: dict[str, Any], overrides: dict[str, Any] | None = None) -> Recipe:

@@ -181,7 +181,8 @@ def fit(session: Session) -> None:
     if engine.compile or (engine.compile is None and on_gpu):
         method.taps.compile()
     _quiet()
-    torch.set_float32_matmul_precision("high")
+    if on_gpu:
+        torch.set_float32_matmul_precision("high")  # TF32 for what autocast leaves in float32
     trainer = Trainer(
         accelerator={"cuda": "gpu"}.get(engine.device, engine.device),
         devices=engine.devices,

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from ..data.sources import natural
 from ..errors import UserError, unknown
 
 
@@ -57,7 +58,8 @@ class Table:
 def tables() -> dict[str, Path]:
     """Name -> file of every table in the package."""
     root = Path(str(resources.files("viticulture"))) / "tables"
-    return {str(path.relative_to(root).with_suffix("")): path for path in sorted(root.rglob("*.yaml"))}
+    files = {str(path.relative_to(root).with_suffix("")): path for path in root.rglob("*.yaml")}
+    return {name: files[name] for name in sorted(files, key=natural)}
 
 
 def read_table(name: str) -> Table:
