@@ -2,29 +2,43 @@
 """Every shipped recipe and every row of every table is complete, valid, and names a student that can be built."""
 
 import pytest
+import torch
 
 from viticulture.errors import UserError
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.training.assemble import patch_size
-from viticulture.training.recipe import Recipe, about, parse, read, resolve, shipped
+from viticulture.training.recipe import Recipe, about, method_class, parse, read, resolve, shipped
 from viticulture.training.table import read_table, tables
 
 ROWS = [(name, row.name) for name in tables() for row in read_table(name).rows]
 
 
-def buildable(recipe: Recipe) -> None:
-    """Fails if the student's name, size and options do not fit the recipe's images."""
+def trains(recipe: Recipe) -> None:
+    """One step of the recipe's student, method and optimiser on two random images of the recipe's size.
+
+    Fails if name, size or options do not fit, or a parameter gets no gradient.
+    """
     wanted, side = recipe.section("student"), recipe.section("images").image_size or 64
     task = Task(("a", "b"), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-    create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
+    student = create_student(wanted.name, task, patch_size(wanted, task), {**wanted.options, "drop_path_rate": 0.0})
+    optim, schedule = recipe.section("optim"), recipe.section("schedule")
+    keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
+    method = method_class(recipe)(student, task, {}, optim, schedule, **keywords).train()
+    batch = {"image": torch.randn(2, 3, side, side), "label": torch.tensor([0, 1])}
+    loss = torch.stack(list(method.losses(batch).values())).sum()
+    loss.backward()
+    assert loss.isfinite()
+    assert [name for name, parameter in student.named_parameters() if parameter.grad is None] == []
+    optim.build(optim.groups(student)).step()
+    assert all(parameter.isfinite().all() for parameter in student.parameters())
 
 
 @pytest.mark.parametrize("name", shipped())
 def test_a_shipped_recipe_is_valid_and_says_what_it_is(name: str) -> None:
     """It resolves, its student exists, its header holds command and result, and it survives a round trip as YAML."""
     recipe = resolve(name, read(name))
-    buildable(recipe)
+    trains(recipe)
     head = about(name)
     assert head["What"]
     assert f"--recipe {name}" in head["Command"] or name.startswith("default/")
@@ -36,9 +50,9 @@ def test_a_shipped_recipe_is_valid_and_says_what_it_is(name: str) -> None:
 
 @pytest.mark.parametrize(("table", "row"), ROWS)
 def test_a_row_of_a_table_can_be_trained(table: str, row: str) -> None:
-    """Its recipe exists, its overrides are recipe keys, and the student that they describe can be built."""
+    """Its recipe exists, its overrides are recipe keys, and what they describe takes a finite step."""
     found = read_table(table).row(row)
-    buildable(resolve(found.recipe, read(found.recipe), found.overrides))
+    trains(resolve(found.recipe, read(found.recipe), found.overrides))
 
 
 def test_unknown_keys_and_values_are_refused_with_the_nearest_valid_ones() -> None:
