@@ -4,7 +4,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import timm
 import torch
 from timm.optim import param_groups_layer_decay, param_groups_weight_decay
@@ -12,9 +11,7 @@ from torch import Tensor
 
 from conftest import Golden
 from test_dhvt import random_images, randomised, tiny
-from viticulture.errors import UserError
-from viticulture.models.dhvt import DHVT, HIMHSA
-from viticulture.models.dhvt_maps import attention_maps, head_token_maps
+from viticulture.models.dhvt import HIMHSA
 from viticulture.models.taps import Taps
 
 Load = Callable[[str], Golden]
@@ -122,37 +119,17 @@ def test_attention_is_what_the_layer_used() -> None:
     """
     attn = randomised(HIMHSA(16, 4)).eval()
     x = random_images(2, 13, 16)
-    mixed = attn.attention(x) @ attn.queries_keys_values(x)[2]
+    q, k, v = attn.queries_keys_values(x)
+    mixed = (attn.scale * q @ k.transpose(-2, -1)).softmax(-1) @ v
     out = attn.proj(mixed.transpose(1, 2).flatten(2))
     out[:, :1] += out[:, 13:].mean(1, keepdim=True)
     torch.testing.assert_close(out[:, :13], attn(x), rtol=1e-4, atol=1e-5)
 
     model, images = randomised(tiny()).eval(), random_images(2, 3, 12, 20)
     seen = Taps(model, frozenset({"attention"}))(images)
-    for reading, maps in zip(seen.attention, attention_maps(model, images, [0, 1]), strict=True):
-        assert maps.shape == (2, 4, 1 + 15 + 4, 1 + 15 + 4)
-        torch.testing.assert_close(reading.scores().softmax(-1), maps)
+    for reading in seen.attention:
+        assert reading.scores().shape == (2, 4, 1 + 15 + 4, 1 + 15 + 4)
         torch.testing.assert_close(reading.class_scores(), reading.scores()[:, :, 0, 1:16])
-
-
-def test_a_head_tokens_map_is_its_row_in_its_own_head() -> None:
-    """Numbers that tell image, head, query and key apart; catches another head's row, or maps shifted by the prefix."""
-    image, head, query, key = torch.meshgrid(*map(torch.arange, (2, 3, 11, 11)), indexing="ij")
-    maps = head_token_maps((1000 * image + 100 * head + 10.0 * query + key / 100), (2, 3))
-    for i in range(2):
-        for h in range(3):
-            expected = 1000 * i + 100 * h + 10 * (2 + 6 + h) + torch.arange(2, 8) / 100  # two prefix tokens
-            torch.testing.assert_close(maps[i, h], expected.unflatten(0, (2, 3)))
-
-
-def test_only_models_with_head_tokens_have_maps() -> None:
-    """The rule and the fix."""
-    with pytest.raises(UserError, match="0 to 1, got 2"):
-        attention_maps(tiny(), random_images(1, 3, 8, 8), [2])
-    plain = timm.create_model("dhvt_tiny_cifar_patch4", attention="mhsa", embed_dim=16, depth=2)
-    assert isinstance(plain, DHVT)
-    with pytest.raises(UserError, match="attention=hi_mhsa"):
-        attention_maps(plain, random_images(1, 3, 8, 8), [0])
 
 
 def test_memory_layouts_change_no_result() -> None:

@@ -130,11 +130,6 @@ class HIMHSA(nn.Module):
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))
         return q, k, v
 
-    def attention(self, x: Tensor) -> Tensor:
-        """The probabilities that `forward` uses but never holds: [B, h, T + h, T + h], rows sum to one."""
-        q, k, _ = self.queries_keys_values(x)
-        return (self.scale * q @ k.transpose(-2, -1)).softmax(dim=-1)
-
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.queries_keys_values(x)
         mixed = F.scaled_dot_product_attention(q, k, v)
@@ -346,7 +341,7 @@ class DHVT(nn.Module):
         """Tokens that enter the first block, [B, T, D], prefix tokens first, and the grid of their patches."""
         maps = self.patch_embed(images)  # [B, H, W, D]
         grid = (maps.shape[1], maps.shape[2])
-        tokens = [t.expand(len(maps), -1, -1) for t in (self.cls_token, self.dist_token) if t is not None]
+        tokens = [t.expand(maps.shape[0], -1, -1) for t in (self.cls_token, self.dist_token) if t is not None]
         x = torch.cat([*tokens, maps.flatten(1, 2)], dim=1)
         return x if self.positions is None else self.positions(x, grid), grid
 
