@@ -204,9 +204,10 @@ def fit(session: Session) -> None:
         use_distributed_sampler=False,
         default_root_dir=run.path,
     )
-    trainer.fit(method, datamodule=Feed(session), ckpt_path=resumed, weights_only=True)
-    if trainer.interrupted:
-        raise KeyboardInterrupt
+    try:
+        trainer.fit(method, datamodule=Feed(session), ckpt_path=resumed, weights_only=True)
+    except SystemExit as stop:  # what Lightning makes of Ctrl-C
+        raise KeyboardInterrupt from stop
     if trainer.is_global_zero:
         for name, student in {"last": method.student, **({"ema": ema.student} if ema else {})}.items():
             save(student, run.weights(name), method.task, {**facts, "epoch": train.epochs})
