@@ -103,7 +103,8 @@ def test_tokens_behind_the_patches_are_no_patches() -> None:
         block.attn.register_forward_pre_hook(lambda _m, given: inputs.append(given[0]))
     seen = Taps(net, BOTH)(images())
     for block, given, reading in zip(net.blocks, inputs, seen.attention, strict=True):
-        row = block.attn.attention(given)[:, :, 0, 1:7]  # the class token, 2x3 patches, then 4 head tokens
+        q, k, _ = block.attn.queries_keys_values(given)
+        row = (block.attn.scale * q @ k.mT).softmax(-1)[:, :, 0, 1:7]  # the class token, 2x3 patches, 4 head tokens
         torch.testing.assert_close(reading.class_scores().softmax(-1), row / row.sum(-1, keepdim=True))
     assert torch.equal(seen.logits[0], net(images()))
 
