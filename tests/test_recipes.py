@@ -14,7 +14,7 @@ from viticulture.training.table import read_table, tables
 ROWS = [(name, row.name) for name in tables() for row in read_table(name).rows]
 
 
-def trains(recipe: Recipe) -> None:
+def check_step(recipe: Recipe) -> None:
     """One step of the recipe's student, method and optimiser on two random images of the recipe's size.
 
     Fails if name, size or options do not fit, or a parameter gets no gradient.
@@ -38,7 +38,7 @@ def trains(recipe: Recipe) -> None:
 def test_a_shipped_recipe_is_valid_and_says_what_it_is(name: str) -> None:
     """It resolves, its student exists, its header holds command and result, and it survives a round trip as YAML."""
     recipe = resolve(name, read(name))
-    trains(recipe)
+    check_step(recipe)
     head = about(name)
     assert head["What"]
     assert f"--recipe {name}" in head["Command"] or name.startswith("default/")
@@ -52,7 +52,7 @@ def test_a_shipped_recipe_is_valid_and_says_what_it_is(name: str) -> None:
 def test_a_row_of_a_table_can_be_trained(table: str, row: str) -> None:
     """Its recipe exists, its overrides are recipe keys, and what they describe takes a finite step."""
     found = read_table(table).row(row)
-    trains(resolve(found.recipe, read(found.recipe), found.overrides))
+    check_step(resolve(found.recipe, read(found.recipe), found.overrides))
 
 
 def test_unknown_keys_and_values_are_refused_with_the_nearest_valid_ones() -> None:

@@ -102,6 +102,7 @@ class Augment:
 
 
 def columns_of(transforms: Sequence[Transform]) -> int:
+    """Uniform numbers that an image takes in all of them."""
     return sum(transform.columns for transform in transforms)
 
 

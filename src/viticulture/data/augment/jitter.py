@@ -87,18 +87,22 @@ def grey(images: Tensor) -> Tensor:
 
 
 def blend(base: Tensor | float, images: Tensor, factor: Tensor) -> Tensor:
+    """base + factor (images - base), kept in [0, 1]; factor 1 changes nothing."""
     return (base + factor * (images - base)).clamp_(0, 1)
 
 
 def brightness(images: Tensor, factor: Tensor) -> Tensor:
+    """Away from or towards black."""
     return blend(0.0, images, factor)
 
 
 def contrast(images: Tensor, factor: Tensor) -> Tensor:
+    """Away from or towards the image's mean grey."""
     return blend(grey(images).mean((1, 2, 3), keepdim=True), images, factor)
 
 
 def saturation(images: Tensor, factor: Tensor) -> Tensor:
+    """Away from or towards each pixel's grey."""
     return blend(grey(images), images, factor)
 
 
