@@ -72,6 +72,11 @@ def mistakes(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
         "wrong type": (["train", "digits", "--epochs", "many"], "train.epochs"),
         "fraction above one": (["train", "digits", "--fraction", "10"], "(0, 1]"),
         "batch larger than the set": (["train", str(good), "--batch-size", "500"], "must not exceed"),
+        "batch that cannot be shared": (
+            ["train", "digits", "--batch-size", "20", "--train.accumulate", "3"],
+            "multiple",
+        ),
+        "negative seed": (["train", "digits", "--seed", "-1"], "negative"),
         "no GPU": (["train", "digits", "--device", "cuda"], "sees no GPU"),
         "folder in use": (["train", "digits", "--out", str(tmp_path / "used")], "exists already"),
         "overwrite what is no run": (

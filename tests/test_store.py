@@ -319,7 +319,7 @@ def test_a_damaged_store_is_told_and_not_used(tmp_path: Path) -> None:
     store.build(source, 4)
     (path,) = (tmp_path / "cache" / "stores").glob("*/pixels.npy")
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(UserError, match=r"damaged.*--clear-cache"):
+    with pytest.raises(UserError, match=r"damaged.*cache --clear"):
         store.build(source, 4)
 
     class Evil:

@@ -332,8 +332,8 @@ def _grow(session: "Session") -> Run:
         introduce(session)
     fit(session)
     if is_leader():
-        session.run.update(status="finished")
         write_page(session.run, session.dataset, judge(session.run, session.dataset))
+        session.run.update(status="finished")  # last: a kill before this is made good by resume
         session.run.unlock()
     return Run(session.run.path)
 

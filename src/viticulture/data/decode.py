@@ -199,6 +199,7 @@ def _grey(values: np.ndarray) -> Image.Image:
 
 
 def reason(error: BaseException) -> str:
+    """What is wrong with a file, in a few words."""
     text = str(error).strip() or type(error).__name__
     if isinstance(error, FileNotFoundError):
         return "no such file"

@@ -104,7 +104,7 @@ def build(
         if free < need:
             raise UserError(
                 f"the store needs {_gb(need)} in {stores}, where {_gb(free)} are free; make room"
-                " (viticulture data --clear-cache) or point VITICULTURE_CACHE elsewhere"
+                " (viticulture cache --clear) or point VITICULTURE_CACHE elsewhere"
             )
         _fill(folder, source, size, wanted, progress)
 
@@ -241,9 +241,7 @@ def _load(folder: Path, size: int, rows: np.ndarray) -> Store:
         if pixels.shape != (len(rows), 3, size, size):
             raise ValueError(f"its shape is {pixels.shape}")
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"the store {folder} is damaged ({error}); remove it: viticulture data --clear-cache"
-        ) from error
+        raise UserError(f"the store {folder} is damaged ({error}); remove it: viticulture cache --clear") from error
     return Store(rows, sizes, unreadable, digests, torch.from_numpy(pixels))
 
 

@@ -12,7 +12,7 @@ from ..models.students import create_student, takes_patch_size
 from ..models.task import Task
 from ..models.weights import initialise
 from .recipe import Recipe, cls_name, guide_class, method_class
-from .settings import Student, Train
+from .settings import Engine, Student, Train
 
 
 def task_of(dataset: Dataset) -> Task:
@@ -63,20 +63,30 @@ def augmentations(recipe: Recipe, dataset: Dataset) -> tuple[Augment, ...]:
     )
 
 
-def batch_size(train: Train, images: int) -> int:
-    """Images per optimiser step: the recipe's, or a power of two from 16 to 512 near a fortieth of the images.
+def batch_size(recipe: Recipe, images: int) -> int:
+    """Images per optimiser step over all processes: the recipe's, or a power of two from 16 to 512 near a fortieth of
+    the images, cut to what processes and portions can share.
 
-    Raises: UserError if the recipe asks for more than there are.
+    Raises: UserError if the recipe asks for more than there are, or for what cannot be shared equally.
     """
+    train: Train = recipe.section("train")
+    engine: Engine = recipe.section("engine")
     epoch = len(repeated(torch.arange(images), train.repeats, 1))
+    shares = train.accumulate * engine.devices * engine.nodes
     if train.batch_size is None:
         size = 16
         while size < 512 and 2 * size * 40 <= images:
             size *= 2
-        return min(size, epoch)
+        size = min(size, epoch)
+        return max(size - size % shares, min(shares, epoch))
     if train.batch_size > epoch:
         raise UserError(
             f"train.batch_size must not exceed the {epoch} training images of an epoch, got {train.batch_size}; "
             "leave it out to have it chosen"
+        )
+    if train.batch_size % shares:
+        raise UserError(
+            "train.batch_size must be a multiple of train.accumulate times the number of processes, got "
+            f"{train.batch_size}, {train.accumulate} and {engine.devices * engine.nodes}"
         )
     return train.batch_size

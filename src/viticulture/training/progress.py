@@ -81,7 +81,14 @@ class ProgressBar(Callback):
                 words = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {self._facts(trainer)}"
                 self.console.print(words, highlight=False, soft_wrap=True)
 
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._close()
+
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        """Give the terminal its cursor back."""
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
@@ -127,8 +134,16 @@ class StopOnNonFinite(Callback):
             first = self.bad < 0
             self.bad, self.terms = torch.where(first, step, self.bad), torch.where(first, terms, self.terms)
         last = batch_idx + 1 == trainer.num_training_batches
-        if (batch_idx % self.every_steps == 0 or last) and int(self.bad) >= 0:
-            shown = ", ".join(f"{name} {value:.4g}" for name, value in zip(seen, self.terms.tolist(), strict=True))
+        if batch_idx % self.every_steps == 0 or last:
+            self._look(pl_module)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._look(pl_module)  # between two looks, too, nothing broken is kept
+
+    def _look(self, pl_module: LightningModule) -> None:
+        if self.bad is not None and self.terms is not None and int(self.bad) >= 0:
+            names: dict[str, torch.Tensor] = pl_module.seen_terms  # type: ignore[assignment]
+            shown = ", ".join(f"{name} {value:.4g}" for name, value in zip(names, self.terms.tolist(), strict=True))
             raise UserError(
                 f"the loss is no finite number at step {int(self.bad)} ({shown}); "
                 "try a lower --lr, a longer --schedule.warmup_epochs, --train.clip_norm 1 or --engine.precision 32"

@@ -13,7 +13,6 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from ..data.augment.crop import CentreCrop
 from ..data.images import Images
 from ..data.loader import CPU, Loader, Shard, evaluation_batches
-from ..errors import UserError
 from ..guides.guide import Batch
 from ..methods.method import Method
 from ..models.weights import save
@@ -68,7 +67,7 @@ class Feed(LightningDataModule):
 def training_loader(session: Session, shard: Shard = ALONE, device: torch.device = CPU) -> Loader:
     """The batches of a session, as one of several processes sees them."""
     train: Train = session.recipe.section("train")
-    size = batch_size(train, len(session.dataset.train))
+    size = batch_size(session.recipe, len(session.dataset.train))
     return Loader(
         session.dataset.train,
         augmentations(session.recipe, session.dataset),
@@ -85,11 +84,6 @@ class Portions:
 
     def __init__(self, loader: Loader, parts: int) -> None:
         self.loader, self.parts = loader, parts
-        if loader.batch_size % (parts * loader.shard.world):
-            raise UserError(
-                f"train.batch_size must be a multiple of train.accumulate times the number of processes, got "
-                f"{loader.batch_size}, {parts} and {loader.shard.world}"
-            )
 
     def __len__(self) -> int:
         return len(self.loader) * self.parts
@@ -166,7 +160,7 @@ def fit(session: Session) -> None:
     facts = {"run": run.path.name, "seed": session.seed, "recipe": session.recipe.name}
     ema = Ema(method.student, train.ema_decay) if train.ema_decay else None
     keep = KeepLast(run.checkpoint, engine.checkpoint_minutes)
-    size = batch_size(train, len(session.dataset.train))
+    size = batch_size(session.recipe, len(session.dataset.train))
     callbacks: list[Callback] = [
         RandomState(),
         StopOnNonFinite(LOG_EVERY_STEPS if on_gpu else 1),

@@ -47,6 +47,8 @@ def begin(
     data: str, recipe: str, seed: int, out: str, overwrite: bool, overrides: dict[str, Any], command: str
 ) -> Session:
     """Check everything, then make the run's folder. Raises: UserError for any mistake, before anything is written."""
+    if seed < 0:
+        raise UserError(f"the seed must not be negative, got {seed}")
     checked = resolve(recipe, read(recipe), overrides) if recipe != "default" else None
     path = _path(out, data)
     if is_leader():
@@ -59,14 +61,12 @@ def begin(
     dataset = load_dataset(source, checked, seed)
     checked = checked.settled("images", dataset.pictures)
     method, remarks = assemble(checked, dataset, seed)
-    batch_size(checked.section("train"), len(dataset.train))
+    batch_size(checked, len(dataset.train))
     remarks = [*dataset.warnings, *remarks]
     run = RunDir(path)
     if is_leader():
         run = RunDir.create(path, overwrite)
-        os.environ["VITICULTURE_RUN"] = str(
-            path.absolute()
-        )  # read by the processes that Lightning starts beside this one
+        os.environ["VITICULTURE_RUN"] = str(path.absolute())  # for the processes that Lightning starts beside this one
         run.write("recipe.yaml", f"# {command}\n# recipe: {checked.name}\n{checked.to_yaml()}")
         run.write("split.json", {"names": dataset.split_names})
         parameters, macs = count(method.student, method.task.image_size)
