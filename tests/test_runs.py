@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ import viticulture
 from viticulture.errors import UserError
 from viticulture.report.curves import read_curves
 from viticulture.training.metrics import cut
+from viticulture.training.progress import StopOnNonFinite
 from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import begin, reopen
@@ -45,6 +47,18 @@ def test_a_loss_that_is_no_number_stops_the_run_with_step_and_terms(tmp_path: Pa
         fit(session)
     state = load_checkpoint(session.run.checkpoint)["state_dict"]  # of the end of the first epoch, two steps long
     assert all(value.isfinite().all() for value in state.values())
+
+
+def test_a_checkpoint_between_two_looks_is_not_written_either() -> None:
+    """On a GPU the loss is looked at rarely; saving looks too. Fails if a checkpoint can hold what NaN has spoilt."""
+    watch = StopOnNonFinite(every_steps=50)
+    trainer = SimpleNamespace(global_step=2, num_training_batches=100)
+    for step, value in ((2, 1.0), (3, float("inf")), (4, 1.0)):
+        trainer.global_step = step
+        module = SimpleNamespace(seen_terms={"label": torch.tensor(value)})
+        watch.on_train_batch_end(trainer, module, None, None, step - 1)
+    with pytest.raises(UserError, match=r"step 3 \(label inf\)"):
+        watch.on_save_checkpoint(trainer, module, {})
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:

@@ -130,54 +130,65 @@ default_cfgs = generate_default_cfgs(
 
 @register_model
 def dhvt_tiny_cifar_patch4(pretrained: bool = False, **settings: Any) -> DHVT:
+    """DHVT-T for images of 32 pixels, patch 4."""
     return create("dhvt_tiny_cifar_patch4", pretrained, Shape(4, embed_dim=192, num_heads=4), **settings)
 
 
 @register_model
 def dhvt_tiny_cifar_patch2(pretrained: bool = False, **settings: Any) -> DHVT:
+    """DHVT-T for images of 32 pixels, patch 2."""
     return create("dhvt_tiny_cifar_patch2", pretrained, Shape(2, embed_dim=192, num_heads=4), **settings)
 
 
 @register_model
 def dhvt_small_cifar_patch4(pretrained: bool = False, **settings: Any) -> DHVT:
+    """DHVT-S for images of 32 pixels, patch 4."""
     return create("dhvt_small_cifar_patch4", pretrained, Shape(4, embed_dim=384, num_heads=8), **settings)
 
 
 @register_model
 def dhvt_small_cifar_patch2(pretrained: bool = False, **settings: Any) -> DHVT:
+    """DHVT-S for images of 32 pixels, patch 2."""
     return create("dhvt_small_cifar_patch2", pretrained, Shape(2, embed_dim=384, num_heads=8), **settings)
 
 
 @register_model
 def dhvt_tiny_domain_patch16(pretrained: bool = False, **settings: Any) -> DHVT:
+    """DHVT-T for DomainNet, 4 heads."""
     return create("dhvt_tiny_domain_patch16", pretrained, Shape(16, embed_dim=192, num_heads=4), **settings)
 
 
 @register_model
 def dhvt_small_domain_patch16(pretrained: bool = False, **settings: Any) -> DHVT:
+    """DHVT-S for DomainNet, 6 heads."""
     return create("dhvt_small_domain_patch16", pretrained, Shape(16, embed_dim=384, num_heads=6), **settings)
 
 
 @register_model
 def dhvt_tiny_imagenet_patch16(pretrained: bool = False, **settings: Any) -> DHVT:
+    """DHVT-T for ImageNet, 3 heads."""
     return create("dhvt_tiny_imagenet_patch16", pretrained, Shape(16, embed_dim=192, num_heads=3), **settings)
 
 
 @register_model
 def dhvt_small_imagenet_patch16(pretrained: bool = False, **settings: Any) -> DHVT:
+    """DHVT-S for ImageNet, 6 heads."""
     return create("dhvt_small_imagenet_patch16", pretrained, Shape(16, embed_dim=384, num_heads=6), **settings)
 
 
 @register_model
 def dhvt_nano(pretrained: bool = False, **settings: Any) -> DHVT:
+    """Ours: width 64, 4 blocks, any patch."""
     return create("dhvt_nano", pretrained, OPEN["dhvt_nano"], **settings)
 
 
 @register_model
 def dhvt_micro(pretrained: bool = False, **settings: Any) -> DHVT:
+    """Ours: width 128, 6 blocks, any patch."""
     return create("dhvt_micro", pretrained, OPEN["dhvt_micro"], **settings)
 
 
 @register_model
 def dhvt_mini(pretrained: bool = False, **settings: Any) -> DHVT:
+    """Ours: width 192, 9 blocks, any patch."""
     return create("dhvt_mini", pretrained, OPEN["dhvt_mini"], **settings)

@@ -68,19 +68,23 @@ def plant(name: str, position_std: float = 0.5, **options: Any) -> VisionTransfo
 
 @register_model
 def vit_nano(**options: Any) -> VisionTransformer:
+    """Width 64, 4 blocks of 8 heads."""
     return plant("vit_nano", **options)
 
 
 @register_model
 def vit_micro(**options: Any) -> VisionTransformer:
+    """Width 128, 6 blocks of 4 heads."""
     return plant("vit_micro", **options)
 
 
 @register_model
 def vit_mini(**options: Any) -> VisionTransformer:
+    """Width 192, 9 blocks of 3 heads."""
     return plant("vit_mini", **options)
 
 
 @register_model
 def vit_tiny(**options: Any) -> VisionTransformer:
+    """Width 192, 12 blocks of 3 heads."""
     return plant("vit_tiny", **options)
