@@ -41,3 +41,16 @@ class Guide(nn.Module, ABC):
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
         """Called before every epoch (0-based) for weights that follow a schedule."""
+
+    def settle(self) -> dict[str, Tensor]:
+        """Called once a step when all gradients are there, averaged over processes, not yet unscaled or clipped.
+
+        A guide with second parameters on the student's storage combines the two gradients here and clears its own.
+
+        Returns: scalars to log.
+        """
+        return {}
+
+    def measures(self, batch: Batch) -> dict[str, Tensor]:
+        """What the guide's own network scores on a held-out batch, means over its images."""
+        return {}

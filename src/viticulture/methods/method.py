@@ -40,6 +40,7 @@ class Method(LightningModule, ABC):
         self.split = "val"  # what validation batches are called in the metrics
         # Set by the run. Asking the Trainer would make it build the loader too early to restore its state.
         self.steps_per_epoch = 1
+        self.last_portion = True  # whether the portion at hand completes a batch
         self.facts: dict[str, Tensor] = {}  # what `losses` wants logged beside its terms
 
     @abstractmethod
@@ -52,6 +53,7 @@ class Method(LightningModule, ABC):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Sum the terms; Lightning calls backward and steps."""
+        self.last_portion = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
         terms = self.losses(batch)
         total = torch.stack(list(terms.values())).sum()
         self.seen_terms = {name: term.detach() for name, term in terms.items()}
@@ -59,6 +61,14 @@ class Method(LightningModule, ABC):
         self.log_dict({f"train/{name}": value for name, value in shown.items()}, batch_size=len(batch["image"]))
         self.log("lr", self.trainer.optimizers[0].param_groups[-1]["lr"])  # the last group has no layer-wise decay
         return total
+
+    def on_after_backward(self) -> None:
+        """Once the whole batch has its gradients, each guide may combine its own with the student's."""
+        if not self.last_portion:
+            return
+        for name, guide in self.guides.items():
+            assert isinstance(guide, Guide)
+            self.log_dict({f"train/{name}_{fact}": value for fact, value in guide.settle().items()})
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log the measures of one held-out batch."""
