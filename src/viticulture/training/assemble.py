@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a recipe and a data set to the method that is about to run: student, guides, optimiser settings."""
 
+from dataclasses import is_dataclass
+from typing import get_type_hints
+
 import torch
+from torch import nn
 
 from ..data.augment.augment import TRANSFORMS, Augment
 from ..data.dataset import Dataset
 from ..data.loader import repeated
 from ..errors import UserError
+from ..guides.guide import Guide
 from ..methods.method import Method
 from ..models.students import create_student, takes_patch_size
 from ..models.task import Task
@@ -40,10 +45,25 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
     torch.manual_seed(seed)
     student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
     remarks = initialise(student, wanted.init) if wanted.init else []
-    guides = {name: guide_class(name)(student, task, **keywords) for name, keywords in recipe.values["guides"].items()}
+    guides = build_guides(recipe, student, task)
     keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
     optim, schedule = recipe.section("optim"), recipe.section("schedule")
     return method_class(recipe)(student, task, guides, optim, schedule, **keywords), remarks
+
+
+def build_guides(recipe: Recipe, student: nn.Module, task: Task) -> dict[str, Guide]:
+    """The guides that a recipe names, for this student."""
+    guides = {}
+    for name, keywords in recipe.values["guides"].items():
+        made = guide_class(name)
+        kinds = get_type_hints(made.__init__)
+        parts = {  # keywords that are sections of their own
+            key: kinds[key](**value)
+            for key, value in keywords.items()
+            if is_dataclass(kinds[key]) and isinstance(value, dict)
+        }
+        guides[name] = made(student, task, **{**keywords, **parts})
+    return guides
 
 
 def augmentations(recipe: Recipe, dataset: Dataset) -> tuple[Augment, ...]:
