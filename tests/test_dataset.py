@@ -214,6 +214,7 @@ def test_unlabelled_images_are_left_out_or_join_the_training_images() -> None:
         (lambda: Pictures(store_size=-3), "store_size must be at least 1"),
         (lambda: Pictures(budget_gb=0), "budget_gb must be positive"),
         (lambda: Pictures(eval_crop=1.2), "eval_crop must lie in"),
+        (lambda: Pictures(eval_interpolation="nearest"), "eval_interpolation must be bilinear or bicubic"),
     ],
 )
 def test_settings_without_sense_are_refused(make: Callable[[], Any], message: str) -> None:

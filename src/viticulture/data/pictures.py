@@ -46,6 +46,7 @@ class Pictures:
         stream: true decodes images in every epoch, false keeps them in a store; null streams what exceeds the budget.
         eval_crop: evaluation shrinks an image until it only just covers image_size / eval_crop and shows the centre of
             image_size; with 1 that is the largest square.
+        eval_interpolation: filter of that resize.
     """
 
     image_size: int | None = None
@@ -54,6 +55,7 @@ class Pictures:
     budget_gb: float = 16.0
     stream: bool | None = None
     eval_crop: float = 1.0
+    eval_interpolation: Literal["bilinear", "bicubic"] = "bicubic"
 
     def __post_init__(self) -> None:
         for name in ("image_size", "store_size"):
@@ -64,6 +66,8 @@ class Pictures:
             raise UserError(f"budget_gb must be positive, got {self.budget_gb}")
         if not 0 < self.eval_crop <= 1:
             raise UserError(f"eval_crop must lie in (0, 1], got {self.eval_crop}")
+        if self.eval_interpolation not in ("bilinear", "bicubic"):
+            raise UserError(f"eval_interpolation must be bilinear or bicubic, got {self.eval_interpolation!r}")
 
 
 def sample_sizes(source: Source) -> np.ndarray:

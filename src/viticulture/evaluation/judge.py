@@ -61,7 +61,8 @@ def judge_other(run: RunDir, data: str) -> dict[str, Evaluation]:
 def _result(run: RunDir, recipe: Recipe, weights: str, images: Images) -> Result:
     student, task, _ = load(run.weights(weights))
     device = torch.device("cuda" if torch.cuda.is_available() and recipe.section("engine").device != "cpu" else "cpu")
-    crop = CentreCrop(recipe.section("images").eval_crop)
+    pictures = recipe.section("images")
+    crop = CentreCrop(pictures.eval_crop, pictures.eval_interpolation)
     batches = evaluation_batches(images, task, BATCH, device, crop)
     predictions = collect(student.to(device), batches, images.records.names)
     return Result(measure(predictions, task.classes), predictions, images)

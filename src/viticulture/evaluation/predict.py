@@ -119,7 +119,9 @@ def _classify(student: torch.nn.Module, task: Task, pictures: Pictures, paths: S
         names = [str(path) for path in pixels]
         records = Records(torch.full((len(names),), -1), torch.tensor(sizes), names)
         images = StoredImages(torch.stack(list(pixels.values())), torch.arange(len(names)), records)
-        batches = evaluation_batches(images, task, BATCH, CPU, CentreCrop(pictures.eval_crop))
+        batches = evaluation_batches(
+            images, task, BATCH, CPU, CentreCrop(pictures.eval_crop, pictures.eval_interpolation)
+        )
         shares = dict(zip(pixels, collect(student, batches, names).probabilities.tolist(), strict=True))
     return [
         Prediction(str(path), "", 0.0, {}, errors[path]) if path in errors else _one(str(path), task, shares[path])

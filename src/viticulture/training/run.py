@@ -100,7 +100,8 @@ class Watched:
 
     def __init__(self, images: Images, session: Session, device: torch.device) -> None:
         self.images, self.task, self.device = images, session.method.task, device
-        self.crop = CentreCrop(session.recipe.section("images").eval_crop)
+        pictures = session.recipe.section("images")
+        self.crop = CentreCrop(pictures.eval_crop, pictures.eval_interpolation)
 
     def __len__(self) -> int:
         return -(-len(self.images) // EVALUATION_BATCH)
