@@ -180,6 +180,19 @@ def test_losses_and_rates_have_charts_of_their_own_and_splits_share_one() -> Non
     assert re.findall(r'data-name="([^"]*)"', loss)[:2] == ["train", "validation"]
 
 
+def test_a_network_that_learns_beside_the_student_shares_its_accuracy_chart() -> None:
+    """One chart, two lines, both in percent. Fails if the agent's accuracy is drawn as a loss term or unscaled."""
+    curves = {
+        "test/accuracy": [(1.0, 0.5), (2.0, 0.7)],
+        "test/bootstrap_agent_accuracy": [(1.0, 0.6), (2.0, 0.8)],
+        "train/bootstrap_gradient_cosine": [(1.0, 0.1), (2.0, -0.2)],
+    }
+    page = render(RunPage("t", "s", curves=curves))
+    assert page.count("<figcaption>Accuracy, %") == 1
+    assert "test, bootstrap agent" in page
+    assert "Loss term" not in page
+
+
 @pytest.mark.parametrize("classes", [2, 10, 60, 200, 300])
 def test_every_number_of_classes_has_a_page(classes: int) -> None:
     """Two classes have no list of confused pairs; beyond 250 the matrix gives way to the list."""

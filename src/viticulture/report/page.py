@@ -24,6 +24,9 @@ TITLES = {
     "accuracy": ("Accuracy, %", "%"),
     "lr": ("Learning rate", "rate"),
     "images_per_second": ("Training speed, images/s", "images/s"),
+    "bootstrap_gradient_cosine": ("Shared weights: cosine between the student's and the agent's gradients", "cosine"),
+    "bootstrap_gradient_conflict": ("Shared weights: share of steps whose two gradients conflict", "share"),
+    "bootstrap_features_left": ("Share of the feature weight that the decay has left", "share"),
 }
 
 
@@ -72,7 +75,7 @@ class RunPage:
         sentence: the data and the student in one plain sentence.
         evaluations: the first one is the headline's, the matrix's and the class table's.
         costs: see `Costs`.
-        curves: `train/loss`, `val/accuracy`, `lr`, ... -> (epoch, value); accuracies as shares.
+        curves: `train/loss`, `val/accuracy`, `val/GUIDE_accuracy`, `lr`, ... -> (epoch, value); accuracies as shares.
         mistakes: the most confident ones first.
         examples: class -> images [H, W, 3] uint8.
         warnings: sentences about the data.
@@ -161,8 +164,11 @@ def _curves(curves: Mapping[str, Points]) -> str:
         split, slash, quantity = key.partition("/")
         if not slash or split not in ("train", "val", "validation", "test"):
             split, quantity = "last", key
-        scale = 100 if quantity == "accuracy" else 1
-        groups.setdefault(quantity, {})[NAMES.get(split, split)] = [(x, scale * y) for x, y in points]
+        line, scale = NAMES.get(split, split), 1
+        if quantity.endswith("accuracy"):  # a guide's network shares the student's chart
+            whose = quantity.removesuffix("accuracy").strip("_").replace("_", " ")
+            quantity, line, scale = "accuracy", f"{line}, {whose}" if whose else line, 100
+        groups.setdefault(quantity, {})[line] = [(x, scale * y) for x, y in points]
     rank = {"accuracy": 0, "loss": 1, "lr": 3, "images_per_second": 4}
     charts, any_loss = [], False
     for quantity in sorted(groups, key=lambda quantity: rank.get(quantity, 2)):

@@ -23,6 +23,7 @@ class Row:
         overrides: dotted recipe keys that differ from the recipe.
         published: the paper's number, in percent unless the table says otherwise; None where it prints none.
         seeds: trainings behind the published number.
+        measure: what the number is; accuracy is the student's, other measures are those of a guide.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Row:
     overrides: dict[str, Any]
     published: float | None
     seeds: int
+    measure: str
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def read_table(name: str) -> Table:
         raise unknown("table", name, files)
     content = yaml.safe_load(files[name].read_text(encoding="utf-8"))
     try:
-        shared = {"recipe": content.get("recipe"), "data": content.get("data"), "seeds": 1}
+        shared = {"recipe": content.get("recipe"), "data": content.get("data"), "seeds": 1, "measure": "accuracy"}
         rows = tuple(Row(**{"overrides": {}, "published": None, **shared, **row}) for row in content["rows"])
         return Table(name, content["title"], rows)
     except (TypeError, KeyError) as error:
