@@ -165,3 +165,16 @@ def test_unknown_parts_are_named() -> None:
         model(feed_forward="daf")
     with pytest.raises(UserError, match=r"unknown attention 'x'; valid: hi_mhsa, mhsa"):
         model(attention="x")
+
+
+def test_sope_alone_may_share_its_statistics_between_devices() -> None:
+    """The authors' runs on several GPUs: SyncBatchNorm in SOPE, plain BatchNorm in DAFF; on one device nothing changes.
+
+    Catches a norm exchanged in DAFF as well, or one whose state has other names.
+    """
+    plain, shared = model(), model(patch_embed="sope_syncbatchnorm")
+    assert {type(m) for m in shared.patch_embed.modules()} & {nn.SyncBatchNorm, nn.BatchNorm2d} == {nn.SyncBatchNorm}
+    assert not any(isinstance(m, nn.SyncBatchNorm) for m in shared.blocks.modules())
+    shared.load_state_dict(plain.state_dict())
+    x = random_images(3, 3, 12, 20)
+    torch.testing.assert_close(shared.train()(x), plain.train()(x))

@@ -13,6 +13,7 @@ Paper: Lu et al., NeurIPS 2022, arXiv:2210.05958, supplement [S]. Any model of d
     Section 2.2.2, without affine           patch_embed=sope_no_affine
     Table 4, heads                          num_heads=3 (any number that divides the width)
     Table 5, LN in SOPE, in DAFF            patch_embed=sope_layernorm, feed_forward=daff_layernorm
+    the authors' runs on several GPUs       patch_embed=sope_syncbatchnorm; DAFF's statistics stay each device's own
     Figures 1 and 2, each piece on and off  ViT as above with patch_embed=sope, feed_forward=daff, attention=hi_mhsa,
                                             positions=true or false
 
@@ -178,6 +179,7 @@ PATCH_EMBEDS: Mapping[str, Callable[[int, int, int], nn.Module]] = {
     "sope": SOPE,
     "sope_no_affine": sope_without_affine,
     "sope_layernorm": partial(SOPE, norm=LayerNorm2d),
+    "sope_syncbatchnorm": partial(SOPE, norm=nn.SyncBatchNorm),
     "linear": LinearEmbed,
 }
 ATTENTIONS: Mapping[str, Callable[[int, int, int], nn.Module]] = {"hi_mhsa": HIMHSA, "mhsa": MHSA}
