@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..errors import UserError, unknown
-from . import dhvt_models as dhvt_models  # registers its students
+from . import agent_models as agent_models  # registers its students
+from . import dhvt_models as dhvt_models
 from . import plain_vit
 from .task import Task
 
@@ -53,7 +54,7 @@ def matching(pattern: str = "") -> list[str]:
 
     Raises: UserError if none matches.
     """
-    ours = [name for module in ("plain_vit", "dhvt_models") for name in timm.list_models(module=module)]
+    ours = [name for module in ("plain_vit", "dhvt_models", "agent_models") for name in timm.list_models(module=module)]
     if not pattern:
         return ours
     found: list[str] = timm.list_models(pattern)
