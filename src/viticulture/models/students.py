@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ..errors import UserError, unknown
 from . import agent_models as agent_models  # registers its students
 from . import dhvt_models as dhvt_models
-from . import plain_vit
+from . import plain_vit, ssl_vit
 from .task import Task
 
 FROM_DATA = {"num_classes", "img_size", "in_chans", "patch_size"}
@@ -54,7 +54,8 @@ def matching(pattern: str = "") -> list[str]:
 
     Raises: UserError if none matches.
     """
-    ours = [name for module in ("plain_vit", "dhvt_models", "agent_models") for name in timm.list_models(module=module)]
+    modules = ("plain_vit", "ssl_vit", "dhvt_models", "agent_models")
+    ours = [name for module in modules for name in timm.list_models(module=module)]
     if not pattern:
         return ours
     found: list[str] = timm.list_models(pattern)
@@ -65,7 +66,7 @@ def matching(pattern: str = "") -> list[str]:
 
 def takes_patch_size(name: str) -> bool:
     """Whether a student leaves its patch size open, for the data to decide."""
-    return name in plain_vit.SIZES or name in dhvt_models.OPEN
+    return name in plain_vit.SIZES or name in ssl_vit.SIZES or name in dhvt_models.OPEN
 
 
 def create_student(
@@ -74,7 +75,8 @@ def create_student(
     """Build a network for a task, with random weights from torch's global generator.
 
     The combination is tried first on torch's meta device, which computes and draws nothing: a failure there is an
-    error before any work is done. A student with a distillation token returns both heads' logits in training.
+    error before any work is done. A student with a distillation token returns both heads' logits in training. Without
+    classes a student has no head and returns its pooled features.
 
     Args:
         name: a timm classifier, ours included, without a pretrained tag.
@@ -105,8 +107,8 @@ def create_student(
     return_both_heads: Callable[[bool], None] | None = getattr(student, "set_distilled_training", None)
     if return_both_heads is not None:
         return_both_heads(True)
-    plain = name in plain_vit.SIZES
-    made = (plain_vit.ARCHITECTURE, plain_vit.bare(name, arguments)) if plain else (name, arguments)
+    plain = next((family for family in (plain_vit, ssl_vit) if name in family.SIZES), None)
+    made = (plain.ARCHITECTURE, plain.bare(name, arguments)) if plain else (name, arguments)
     vars(student)["blueprint"] = Blueprint(name, *made)
     return student
 
@@ -143,7 +145,7 @@ def _tried(name: str, arguments: dict[str, Any], task: Task) -> dict[str, Any]:
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{name} does not work on {height}x{width} images with {arguments}: {reason}") from error
-    if logits.shape != (1, len(task.classes)):
+    if task.classes and logits.shape != (1, len(task.classes)):
         raise UserError(
             f"a student must give one score a class, {name} gives {tuple(logits.shape)}; it is no classifier"
         )

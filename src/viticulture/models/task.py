@@ -9,7 +9,7 @@ class Task:
     """The part of a data set that a network must agree with.
 
     Args:
-        classes: class names in the order of the logits.
+        classes: class names in the order of the logits; empty where a method learns without labels.
         image_size: height and width of the network's input, pixels.
         mean: per channel, subtracted from images scaled to [0, 1].
         std: per channel, divides after the mean is subtracted.

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixed positions: sines and cosines of a patch's column and row."""
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+
+
+def sincos(grid: tuple[int, int], width: int, prefix: int = 1) -> Tensor:
+    """Position table of a ViT, [1, prefix + P, D].
+
+        row of patch (y, x) = [sin(x w), cos(x w), sin(y w), cos(y w)],    w_i = 10000^(-4 i / D), i < D / 4
+
+    Patches row by row; prefix tokens (class, registers) have zeros. Source: MAE's `get_2d_sincos_pos_embed`; MoCo-v3
+    uses the same numbers with the halves swapped, which is no difference to a network started at random.
+
+    Args:
+        grid: rows and columns of patches.
+        width: D, a multiple of 4.
+        prefix: tokens before the patches.
+    """
+    if width % 4:
+        raise UserError(f"sine and cosine positions need a width that is a multiple of 4, got {width}")
+    rows, columns = grid
+    omega = 10000.0 ** (-torch.arange(width // 4, dtype=torch.float64) / (width / 4))
+    y, x = (torch.arange(count, dtype=torch.float64)[:, None] * omega for count in grid)
+    across = torch.cat([x.sin(), x.cos()], dim=1).expand(rows, -1, -1)
+    down = torch.cat([y.sin(), y.cos()], dim=1)[:, None].expand(-1, columns, -1)
+    patches = torch.cat([across, down], dim=2).flatten(0, 1)  # [P, D]
+    return torch.cat([patches.new_zeros(prefix, width), patches]).float()[None]
