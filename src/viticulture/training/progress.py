@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from ..errors import UserError
+from ..methods.method import Method
 
 
 @contextmanager
@@ -95,11 +96,10 @@ class ProgressBar(Callback):
 
     def _facts(self, trainer: Trainer) -> str:
         values = {**trainer.logged_metrics, **trainer.callback_metrics}
-        words = [
-            f"{name.removeprefix('train/')} {float(value):.3f}"
-            for name, value in values.items()
-            if name.startswith("train/") and name != "train/accuracy"
-        ]
+        method = trainer.lightning_module
+        assert isinstance(method, Method)
+        shown = [f"train/{term}" for term in ("loss", *method.seen_terms)]
+        words = [f"{name.removeprefix('train/')} {float(values[name]):.3f}" for name in shown if name in values]
         words += [f"{name} {float(value):.1%}" for name, value in values.items() if name.endswith("accuracy")]
         spent, steps = time.monotonic() - self.began_at, trainer.global_step - self.began_step
         if steps:
