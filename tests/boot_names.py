@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the names and shapes of the Bootstrapping ViTs code to ours: weights, statistics and gradients alike."""
+
+import re
+
+from torch import Tensor
+
+Arrays = dict[str, Tensor]
+
+VIT = (
+    (r"^pos_embed\.pos_embed$", "pos_embed"),
+    (r"^transformer\.layers\.", "blocks."),
+    (r"^transformer\.norm\.", "norm."),
+    (r"\.attention\.linear_qkv\.", ".attn.qkv."),
+    (r"\.attention\.linear_out\.", ".attn.proj."),
+    (r"\.mlp\.linear(\d)\.", r".mlp.fc\1."),
+    (r"^cls_head\.", "head."),
+)
+AGENT = (
+    (r"^input_proj\.", "stem."),
+    (r"^layers\.", "blocks."),
+    (r"\.cnn_block\.conv\.", ".conv."),
+    (r"\.cnn_block\.", ".conv."),
+    (r"\.mlp_block\.conv(\d)\.", r".mlp.fc\1."),
+    (r"^bn\.", "norm."),
+    (r"^linear\.", "head."),
+)
+LENT = (
+    (r"^layers\.(\d+)\.cnn_block\.mhsa\.", r"transformer.layers.\1.attention."),
+    (r"^layers\.(\d+)\.mlp_block\.(?=linear)", r"transformer.layers.\1.mlp."),
+)
+
+
+def vit(arrays: Arrays) -> Arrays:
+    """Arrays of their ViT as timm's `VisionTransformer` names and shapes them."""
+    return {renamed(name, VIT): x.transpose(0, 1) if name.startswith("pos_embed") else x for name, x in arrays.items()}
+
+
+def agent(arrays: Arrays) -> Arrays:
+    """Arrays of their CNN as `AgentCNN` names and shapes them."""
+    ours = {}
+    for name, x in arrays.items():
+        if re.search(r"mlp_block\.conv\d\.weight", name):
+            x = x[:, :, 0, 0]  # a 1x1 convolution
+        elif name.endswith("cnn_block.conv.weight"):
+            x = x.flatten(2)  # taps row by row
+        ours[renamed(name, AGENT)] = x
+    return ours
+
+
+def both(arrays: Arrays) -> tuple[Arrays, Arrays]:
+    """Arrays of a joint or shared model, (student's, agent's); shared ones are the student's."""
+    student, rest = {}, {}
+    for name, x in arrays.items():
+        part, _, name = name.removeprefix("models.").partition(".")
+        lent = renamed(name, LENT)
+        if part == "vit" or lent != name:
+            student[lent] = x
+        else:
+            rest[name] = x
+    return vit(student), agent(rest)
+
+
+def renamed(name: str, rules: tuple[tuple[str, str], ...]) -> str:
+    for pattern, ours in rules:
+        name = re.sub(pattern, ours, name)
+    return name
