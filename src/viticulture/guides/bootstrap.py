@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A CNN made from the student learns beside it and teaches it what convolutions know.
+
+Paper: Zhang et al., "Bootstrapping ViTs: Towards Liberating Vision Transformers from Pre-training", CVPR 2022,
+arXiv:2112.03552. Recipes: recipes/bootstrap/. The agent is in models/agent_cnn.py and models/shared_agent.py.
+
+Each of the two networks learns from the labels, from the other's predictions (Eq. 8) and the student from the agent's
+feature maps, block by block (Eq. 6, 7). With p_V, p_A their predictions and F_V, F_A their features,
+
+    L = CE(p_V, y) + w [CE(p_A, y) + m KD(p_V | p_A) + m KD(p_A | p_V) + f (1 - e / E) sum_l ||F_A^l - F_V^l||^2]
+
+at epoch e of E. The student's own label term is the method's (`method.label_weight`). Eq. (9) calls f alpha = 1 and m
+beta = 10; the authors' Table 4 and code have it the other way round, f = 10 and m = 1, and so have we.
+
+Where the agent is made of the student's own weights, the authors' code sums the gradients of both networks after
+halving every term (`method.label_weight` 0.5 and `weight` 0.5 here). Their Algorithm 1 also aligns the agent's gradient
+with the student's first, which their code does not do: `weights` offers both.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import UserError
+from ..losses import cross_entropy, soft_distillation
+from ..models.agent_cnn import AgentShape, agent_for
+from ..models.shared_agent import SharedAgent, shared_agent_for
+from ..models.taps import Seen, layout
+from ..models.task import Task
+from .guide import Batch, Guide
+
+
+@dataclass(frozen=True)
+class Features:
+    """How the student's tokens are drawn to the agent's feature maps.
+
+    Args:
+        weight: factor of the sum over blocks; 0 leaves it out.
+        blocks: which blocks, counted from 0; null takes all.
+        adapt: how the longer of the two is shortened: sequence averages neighbours along the row-major sequence (the
+            published way; groups may straddle rows), grid averages squares of the map (the paper's AP-2D).
+        scale: what makes the two comparable: standardise each token over its channels (the authors' code), or divide
+            each by its length (Eq. 6).
+        decay: linear takes the weight down to 0 over the epochs; none keeps it.
+    """
+
+    weight: float = 10.0
+    blocks: list[int] | None = None
+    adapt: Literal["sequence", "grid"] = "sequence"
+    scale: Literal["standardise", "length"] = "standardise"
+    decay: Literal["linear", "none"] = "linear"
+
+    def __post_init__(self) -> None:
+        if self.weight < 0:
+            raise UserError(f"guides.bootstrap.features.weight must not be negative, got {self.weight}")
+
+
+@dataclass(frozen=True)
+class Mutual:
+    """How the two networks learn from each other's predictions.
+
+    Args:
+        weight: factor of either direction; 0 leaves both out.
+        temperature: softens both distributions.
+    """
+
+    weight: float = 1.0
+    temperature: float = 4.0
+
+    def __post_init__(self) -> None:
+        if self.weight < 0 or self.temperature <= 0:
+            raise UserError(
+                "guides.bootstrap.mutual needs a weight of at least 0 and a positive temperature, "
+                f"got {self.weight} and {self.temperature}"
+            )
+
+
+class Bootstrap(Guide):
+    """Train an agent CNN beside the student; both see the same images.
+
+    A student with a distillation token is taught at that token's head, and the agent learns from the mean of its heads.
+
+    Args:
+        student: a ViT with square patches; a plain one where its weights are shared.
+        task: classes and input of the student.
+        agent: architecture of the agent.
+        weights: own gives the agent weights of its own (the paper's joint training); shared makes it of the student's
+            and sums both gradients, as the authors' code does; aligned first takes out of the agent's gradient the
+            part that opposes the student's, as in the paper's Algorithm 1.
+        features: the agent's feature maps as targets.
+        mutual: the predictions as targets, both ways.
+        weight: factor of all terms; the authors halve all, `method.label_weight` too, where weights are shared.
+    """
+
+    needs = frozenset({"blocks"})
+
+    def __init__(
+        self,
+        student: nn.Module,
+        task: Task,
+        *,
+        agent: AgentShape = AgentShape(),
+        weights: Literal["own", "shared", "aligned"] = "own",
+        features: Features = Features(),
+        mutual: Mutual = Mutual(),
+        weight: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if weight <= 0:
+            raise UserError(
+                f"guides.bootstrap.weight must be positive, got {weight}; leave the guide out to go without"
+            )
+        if weights not in ("own", "shared", "aligned"):
+            raise UserError(f"guides.bootstrap.weights must be own, shared or aligned, got {weights!r}")
+        make = agent_for if weights == "own" else shared_agent_for
+        self.agent = make(student, task, agent)
+        self.weights, self.features, self.mutual, self.weight = weights, features, mutual, weight
+        where = layout(student)
+        self.prefix, self.grid = where.prefix, where.grid(task.image_size)
+        self.blocks = list(range(len(where.blocks))) if features.blocks is None else features.blocks
+        for block in self.blocks:
+            if not 0 <= block < len(where.blocks):
+                raise UserError(
+                    f"guides.bootstrap.features.blocks must lie in 0 to {len(where.blocks) - 1}, got {block}"
+                )
+        self.left = 1.0  # share of the feature weight at this epoch
+
+    def start_epoch(self, epoch: int, epochs: int) -> None:
+        self.left = max(0.0, 1 - epoch / epochs) if self.features.decay == "linear" else 1.0
+
+    def losses(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
+        """Terms `agent_label`, `from_agent`, `to_agent` (nats) and `features` (squared distance, 0 to 4 a block)."""
+        logits, maps = self.agent.watch(batch["image"])
+        terms = {"agent_label": cross_entropy(logits, batch["label"])}
+        if self.mutual.weight:
+            taught, mean = seen.logits[-1], torch.stack(seen.logits).mean(0)
+            for name, learner, teacher in (("from_agent", taught, logits), ("to_agent", logits, mean)):
+                terms[name] = self.mutual.weight * soft_distillation(learner, teacher, self.mutual.temperature)
+        if self.features.weight * self.left:
+            rows, columns = self.grid
+            distances = []
+            for block in self.blocks:
+                tokens = seen.blocks[block][:, self.prefix :][:, : rows * columns]  # [B, P, D]
+                map_ = torch.unflatten(tokens.transpose(1, 2), 2, self.grid)  # [B, D, rows, columns]
+                distances.append(feature_distance(map_, maps[block], self.features.adapt, self.features.scale))
+            terms["features"] = self.features.weight * self.left * torch.stack(distances).sum()  # Eq. (7)
+        return {name: self.weight * term for name, term in terms.items()}
+
+    def settle(self) -> dict[str, Tensor]:
+        """Add the agent's gradient of the shared weights to the student's, aligned if wanted.
+
+        Returns: the share of the feature weight that is left; where weights are shared also the cosine between the two
+            gradients before they are joined, and whether they conflict (1) or not (0).
+        """
+        facts = {"features_left": torch.tensor(self.left)}
+        if isinstance(self.agent, SharedAgent):
+            cosine = join(list(self.agent.gradients()), self.weights == "aligned")
+            self.agent.forget_gradients()
+            facts |= {"gradient_cosine": cosine, "gradient_conflict": (cosine < 0).float()}
+        return facts
+
+    def measures(self, batch: Batch) -> dict[str, Tensor]:
+        """The agent's accuracy."""
+        right = self.agent(batch["image"]).argmax(-1) == batch["label"]
+        return {"agent_accuracy": right.float().mean()}
+
+
+def feature_distance(
+    student: Tensor, agent: Tensor, adapt: Literal["sequence", "grid"], scale: Literal["standardise", "length"]
+) -> Tensor:
+    """Distance of a student's tokens from the agent's features at the same depth.
+
+        L = mean over tokens of || F_A / |F_A| - F_V / |F_V| ||^2      Eq. (6), after the longer one is shortened
+
+    Standardised features have length sqrt(D), so that the mean over channels in place of the sum gives the same scale.
+
+    Args:
+        student: [B, D, h, w].
+        agent: [B, D, H, W]; receives no gradient.
+        adapt: sequence or grid, see `Features`.
+        scale: standardise or length, see `Features`.
+
+    Returns: scalar from 0 to 4, no unit.
+    """
+    shorten = shortened_sequences if adapt == "sequence" else shortened_grids
+    tokens, target = (side.transpose(1, 2) for side in shorten(student, agent.detach()))  # [B, T, D] each
+    if scale == "standardise":
+        wide = tokens.shape[-1:]
+        return F.mse_loss(F.layer_norm(tokens, wide), F.layer_norm(target, wide))
+    return (F.normalize(tokens, dim=-1) - F.normalize(target, dim=-1)).square().sum(-1).mean()
+
+
+def shortened_sequences(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """Two maps as row-major sequences [B, D, T], the longer averaged over groups of neighbours.
+
+    Where the longer map is not as many times wider as its groups are long, a group covers parts of a row that lie
+    elsewhere in the shorter map: the published adaptation lines the two up vertically only.
+
+    Args:
+        one: [B, D, h, w].
+        other: [B, D, H, W]; one's area is a multiple of the other's, or the reverse.
+    """
+    flat = one.flatten(2), other.flatten(2)
+    length = min(sequence.shape[-1] for sequence in flat)
+    first, second = (F.avg_pool1d(side, side.shape[-1] // length) for side in flat)
+    return first, second
+
+
+def shortened_grids(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """Two maps as sequences [B, D, T], the larger averaged over rectangles first, so that places correspond."""
+    rows, columns = (min(one.shape[axis], other.shape[axis]) for axis in (-2, -1))
+    first, second = (
+        F.avg_pool2d(side, (side.shape[-2] // rows, side.shape[-1] // columns)).flatten(2) for side in (one, other)
+    )
+    return first, second
+
+
+def join(pairs: list[tuple[Tensor, Tensor]], align: bool) -> Tensor:
+    """Add the agent's gradient g_A to the student's g_V in place, over all shared weights as one vector.
+
+        g_V <- g_V + g_A - min(0, <g_A, g_V>) / <g_V, g_V> g_V        Algorithm 1, line 8, times 2; Align as in [1]
+
+    Without `align`, g_V <- g_V + g_A. The paper leaves open what Align works on; one vector is [1]'s reading.
+
+    Args:
+        pairs: (g_V, g_A) of every shared weight.
+        align: remove from g_A what points against g_V.
+
+    Returns: scalar, the cosine between g_V and g_A; 0 where either vanishes.
+
+    [1] Yu et al., "Gradient Surgery for Multi-Task Learning", NeurIPS 2020, arXiv:2001.06782.
+    """
+    products = torch.stack([torch.stack([(a * v).sum(), (v * v).sum(), (a * a).sum()]) for v, a in pairs])
+    dot, student, agent = products.float().sum(0)
+    cosine = dot / (student * agent).sqrt().clamp_min(torch.finfo(torch.float32).tiny)
+    opposed = dot.clamp_max(0) / student.clamp_min(torch.finfo(torch.float32).tiny) if align else dot.new_zeros(())
+    for student_part, agent_part in pairs:
+        student_part.add_(agent_part - opposed * student_part)
+    return cosine
