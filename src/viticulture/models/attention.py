@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Self-attention whose dropout of attention probabilities is fast on a CPU.
+
+    P = softmax(scale q k^T),    P' = P * keep / (1 - p),    out = P' v
+
+timm hands this to `scaled_dot_product_attention`, whose fast kernel for CPUs knows no dropout: with it, torch takes
+several times as long. Here the dropped entries are drawn cheaply (dropout.py) and the backward pass is written out:
+
+    dv = P'^T do,    dP' = do v^T,    dS = P * (keep dP' / (1 - p) - sum_j do_j out_j),    dq = scale dS k, ...
+
+where the last sum, over one query's output, equals the sum over its keys of dP * P that a softmax takes away.
+Everywhere else (evaluation, export, accelerators, no dropout, masks) this is timm's own code.
+"""
+
+from typing import Any
+
+import torch
+from timm.layers.attention import Attention
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .dropout import drop_share, keep_bits
+
+
+class Attend(torch.autograd.Function):
+    """(q, k, v, scale, p) -> out, each tensor [N, T, d] for N heads of any images, on a CPU."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, p: float) -> Tensor:
+        nothing, amplify = q.new_empty(()), 1 / (1 - drop_share(p))
+        probabilities = torch.baddbmm(nothing, q, k.mT, beta=0, alpha=scale).softmax(-1)  # [N, T, T]
+        keep = keep_bits(probabilities.numel(), p).view(probabilities.shape)
+        out = torch.baddbmm(nothing, keep.to(q.dtype).mul_(probabilities), v, beta=0, alpha=amplify)
+        ctx.save_for_backward(q, k, v, probabilities, keep, out)
+        ctx.factors = scale, amplify
+        return out
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, probabilities, bits, out = ctx.saved_tensors
+        scale, amplify = ctx.factors
+        nothing, keep = q.new_empty(()), bits.to(q.dtype)
+        taken_away = (grad * out).sum(-1, keepdim=True)  # [N, T, 1]
+        scores = torch.baddbmm(nothing, grad, v.mT, beta=0, alpha=amplify)
+        scores = scores.mul_(keep).sub_(taken_away).mul_(probabilities)  # gradient of scale q k^T
+        dq = torch.baddbmm(nothing, scores, k, beta=0, alpha=scale)
+        dk = torch.baddbmm(nothing, scores.mT, q, beta=0, alpha=scale)
+        dv = torch.baddbmm(nothing, keep.mul_(probabilities).mT, grad, beta=0, alpha=amplify)
+        return dq, dk, dv, None, None
+
+
+class DroppedAttention(Attention):
+    """timm's attention, with the same keywords and state-dict keys. Shape: [B, T, D] -> [B, T, D]."""
+
+    plain_scores = True  # what taps ask: scores are scale * q k^T
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        p = self.attn_drop.p if self.training else 0.0
+        unusual = attn_mask is not None or is_causal or getattr(self, "gate", None) is not None
+        if not x.is_cpu or unusual or not 0 < drop_share(p) < 1:
+            causal = {"is_causal": True} if is_causal else {}
+            return super().forward(x, attn_mask=attn_mask, **causal)
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)  # 3 x [B, h, T, d]
+        q, k, v = (part.flatten(0, 1) for part in (self.q_norm(q), self.k_norm(k), v))  # [B h, T, d]
+        with torch.autocast("cpu", enabled=False):
+            out = Attend.apply(q, k.to(q.dtype), v.to(q.dtype), self.scale, p)
+        out = out.unflatten(0, (x.shape[0], -1)).transpose(1, 2).flatten(2)  # [B, T, D]
+        return self.proj_drop(self.proj(self.norm(out)))
