@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .errors import UserError
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -54,7 +56,9 @@ class Run:
     @property
     def accuracy(self) -> float:
         """Top-1 in [0, 1] of the weights that count: best on validation, else the last; on test where there is one."""
-        return next(iter(self.evaluations.values())).top1
+        for evaluation in self.evaluations.values():
+            return evaluation.top1
+        raise UserError(f"{self.path} learnt without labels, so it has no accuracy")
 
     def predict(self, images: list[str], weights: str = "") -> "list[Prediction]":
         """Classify image files or folders; see the function of that name."""
@@ -152,14 +156,16 @@ def evaluate(run: str, data: str = "") -> "dict[str, Evaluation]":
 
     Returns: results by weights and split, such as `best/test`; the one that counts comes first.
     """
-    from .evaluation.judge import judge, judge_other
+    from .evaluation.judge import check_classes, judge, judge_other
     from .training.rundir import RunDir
     from .training.session import dataset_of, recipe_of
 
     folder = RunDir.open(run)
     if data:
         return judge_other(folder, data)
-    results = judge(folder, dataset_of(folder, recipe_of(folder)))
+    dataset = dataset_of(folder, recipe_of(folder))
+    check_classes(folder, dataset.classes)
+    results = judge(folder, dataset)
     return {key: result.evaluation for key, result in results.items()}
 
 

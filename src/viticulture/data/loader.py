@@ -26,7 +26,8 @@ from .stream import StreamImages, ahead, helpers
 from .transfer import send
 
 Batch = dict[str, Tensor]
-"""image [B, 3, H, W] float32, label [B] int64 or [B, C] float32, index [B] int64; image2, the second view."""
+"""image [B, 3, H, W] float32, label [B] int64 or [B, C] float32, index [B] int64; image2, the second view; noise [B, N]
+float32 in [0, 1), where a view asks for it."""
 
 CPU = torch.device("cpu")
 BLOCK = 256  # DeiT counts the images of a repeated epoch in these
@@ -200,6 +201,8 @@ class Loader:
         for k, augment in enumerate(self.augments):
             image, batch["label"] = augment.finish(views[k], draw.u[k], draw.batch_u[k], labels)
             batch[f"image{k + 1}" if k else "image"] = image
+            if augment.noise:
+                batch["noise"] = send(draw.u[k][:, -augment.noise :].float(), self.device)
         return batch
 
 

@@ -9,6 +9,7 @@ from ..data.augment.crop import CentreCrop
 from ..data.dataset import Dataset, prepare_test
 from ..data.images import Images
 from ..data.loader import evaluation_batches
+from ..errors import UserError
 from ..models.weights import load
 from ..training.progress import showing
 from ..training.recipe import Recipe
@@ -36,7 +37,11 @@ class Result:
 
 def judge(run: RunDir, dataset: Dataset) -> dict[str, Result]:
     """Results by WEIGHTS/SPLIT on the splits that did not teach, kept in evaluation.json. The first is the one that
-    counts: the best weights (the last, where no validation chose), on test (on validation, where there is no test)."""
+    counts: the best weights (the last, where no validation chose), on test (on validation, where there is no test).
+    Weights that were learnt without labels tell no classes apart: no results."""
+    if not dataset.classes:
+        run.write("evaluation.json", {})
+        return {}
     splits = {name: images for name, images in (("test", dataset.test), ("val", dataset.val)) if images is not None}
     recipe = recipe_of(run)
     results = {
@@ -52,10 +57,21 @@ def judge_other(run: RunDir, data: str) -> dict[str, Evaluation]:
     """The same for images that the run has never seen; nothing is kept."""
     recipe = recipe_of(run)
     _, task, _ = load(run.weights(run.which()[0]))
+    check_classes(run, task.classes)
     skip = recipe.section("data").skip_unreadable
     with showing("reading images") as progress:
         images, _ = prepare_test(data, task.classes, recipe.section("images"), skip, progress)
     return {f"{weights}/{data}": _result(run, recipe, weights, images).evaluation for weights in run.which()}
+
+
+def check_classes(run: RunDir, classes: tuple[str, ...]) -> None:
+    """Raises: UserError for a run that learnt without labels."""
+    if not classes:
+        student = run.read("run.json")["student"]["name"]
+        raise UserError(
+            f"{run.path} learnt without labels, so it tells no classes apart; teach it some first: "
+            f"viticulture train DATA --student {student} --init {run.path}"
+        )
 
 
 def _result(run: RunDir, recipe: Recipe, weights: str, images: Images) -> Result:

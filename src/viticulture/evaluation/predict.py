@@ -25,6 +25,7 @@ from ..models.weights import load
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
 from .accuracy import collect
+from .judge import check_classes
 
 BATCH = 64
 
@@ -62,6 +63,7 @@ def predict_files(run: RunDir, weights: str, images: Sequence[str]) -> list[Pred
     if not paths:
         raise UserError(f"no images in {', '.join(images) or 'nothing'}; name image files, or folders that hold some")
     student, task, _ = load(run.weights(weights))
+    check_classes(run, task.classes)
     pictures: Pictures = recipe_of(run).section("images")
     found: list[Prediction] = []
     for start in range(0, len(paths), BATCH):

@@ -14,6 +14,9 @@ Batch = dict[str, Tensor]
     image  [B, 3, H, W] float, normalised
     label  [B] int64, or [B, C] float once mixup or smoothing made it a distribution
     index  [B] int64, the image's number in its split
+    image2 [B, 3, H, W] float, the second view, where the recipe has one (`augment2`)
+    noise  [B, N] float in [0, 1), where the method asks for it
+    kept   [B, K] int64, the patches that the student sees, where the method masks the others
 """
 
 

@@ -3,7 +3,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from lightning.pytorch import LightningModule
@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from ..guides.guide import Batch, Guide
-from ..models.taps import Taps
+from ..models.taps import Seen, Taps
 from ..models.task import Task
 from ..optim import Optim, Schedule
 
@@ -29,12 +29,16 @@ class Method(LightningModule, ABC):
         schedule: learning rate over the steps.
     """
 
+    labelled: ClassVar[bool] = True  # whether it learns from labels; else data without any will do
+
     def __init__(
         self, student: nn.Module, task: Task, guides: Mapping[str, Guide], optim: Optim, schedule: Schedule
     ) -> None:
         super().__init__()
         self.student, self.task = student, task
         self.guides = nn.ModuleDict(dict(guides))
+        self.aids = nn.ModuleDict()  # networks of the method's own, trained with the student and then thrown away
+        self.noise = 0  # uniform numbers for each image that `losses` finds in the batch
         self.optim, self.schedule = optim, schedule
         self.taps = Taps(student, frozenset().union(*(guide.needs for guide in guides.values())))
         self.split = "val"  # what validation batches are called in the metrics
@@ -50,6 +54,15 @@ class Method(LightningModule, ABC):
     @abstractmethod
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         """What is watched on a held-out batch, means over its images; `accuracy` or else `loss` chooses the best."""
+
+    def guided(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
+        """Every term of every guide, by a name that says whose it is."""
+        terms = {}
+        for name, guide in self.guides.items():
+            assert isinstance(guide, Guide)
+            for term, value in guide.losses(batch, seen).items():
+                terms[term if term.startswith(name) else f"{name}_{term}"] = value
+        return terms
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Sum the terms; Lightning calls backward and steps."""
@@ -87,8 +100,8 @@ class Method(LightningModule, ABC):
         self.start_epoch()
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """The optimiser over the student's groups and the guides' trainable parameters; the rate is set every step."""
+        """The optimiser over the student's groups and what else is trainable; the rate is set every step."""
         epochs = self.trainer.max_epochs or 1
-        optimizer = self.optim.build(self.optim.groups(self.student, self.guides))
+        optimizer = self.optim.build(self.optim.groups(self.student, nn.ModuleDict({**self.guides, **self.aids})))
         schedule = self.schedule.attach(optimizer, self.steps_per_epoch, epochs, self.optim.lr)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

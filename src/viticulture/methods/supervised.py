@@ -63,11 +63,7 @@ class Supervised(Method):
         if self.label_weight:
             labels = [cross_entropy(logits, label, self.smoothing) for logits in heads]
             terms["label"] = self.label_weight * torch.stack(labels).mean()
-        for name, guide in self.guides.items():
-            assert isinstance(guide, Guide)
-            for term, value in guide.losses(batch, seen).items():
-                terms[term if term.startswith(name) else f"{name}_{term}"] = value
-        return terms
+        return {**terms, **self.guided(batch, seen)}
 
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         logits = self.student(batch["image"])

@@ -136,7 +136,7 @@ class Seen:
     """What one forward pass showed.
 
     Args:
-        logits: one [B, C] per token head, class token first.
+        logits: one [B, C] per token head, class token first; of another pass than the student's own, what it returned.
         blocks: output of every block in order, [B, T, D] with prefix tokens first (or [B, D, H, W]), if tapped.
         attention: one reading a layer in order, if tapped.
     """
@@ -155,47 +155,53 @@ class Taps:
     Args:
         student: any timm classifier; attention needs a ViT of timm's layout.
         needs: which readings to take, of "blocks" and "attention"; none costs nothing.
+        run: another pass over the student's layers, of images and whatever else a call hands on; None: the student's.
 
     Raises: UserError if a reading does not exist or the student cannot give it.
     """
 
-    def __init__(self, student: nn.Module, needs: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, student: nn.Module, needs: frozenset[str] = frozenset(), run: Callable[..., Any] | None = None
+    ) -> None:
         for name in needs - set(READINGS):
             raise unknown("tap", name, READINGS)
-        self.student, self.needs = student, needs
+        self.student, self.needs, self.run = student, needs, run
         self.layout = layout(student) if needs else None
         if self.layout and "attention" in needs and not self.layout.attention:
             raise UserError(f"this guide reads attention, which {type(student).__name__} lacks or lays out differently")
         self._blocks: list[Tensor] = []
         self._qkv: list[Tensor] = []
-        self._forward: Callable[[Tensor], Any] = self._collect
+        self._forward: Callable[..., Any] = self._collect
 
     def compile(self, **options: Any) -> None:
         """Compile the student in place, and the pass with open taps likewise. Options are `torch.compile`'s.
 
         After a bare `student.compile()` the taps give the same readings from an uncompiled pass.
         """
-        self.student.compile(**options)
+        if self.run is None:
+            self.student.compile(**options)
+        elif not self.needs:
+            self.run = torch.compile(self.run, **options)
         if self.needs:
             self._forward = torch.compile(self._collect, **options)
 
-    def __call__(self, images: Tensor) -> Seen:
-        """Readings of one forward pass, [B, 3, H, W] -> `Seen`."""
+    def __call__(self, images: Tensor, *more: Tensor) -> Seen:
+        """Readings of one forward pass, [B, 3, H, W] and what `run` takes besides -> `Seen`."""
         if self.layout is None:
-            return Seen(token_logits(self.student(images)))
+            return Seen(token_logits((self.run or self.student)(images, *more)))
         handles = self._open(self.layout)
         try:
-            output, blocks, qkv = self._forward(images)
+            output, blocks, qkv = self._forward(images, *more)
         finally:
             for handle in handles:
                 handle.remove()
         return Seen(token_logits(output), blocks, self._readings(self.layout, qkv, images))
 
-    def _collect(self, images: Tensor) -> tuple[Any, list[Tensor], list[Tensor]]:
+    def _collect(self, images: Tensor, *more: Tensor) -> tuple[Any, list[Tensor], list[Tensor]]:
         """One pass with open hooks; the lists that these fill are emptied, so that no tensor outlives its step."""
         self._blocks.clear()
         self._qkv.clear()
-        output = self.student.forward(images)
+        output = (self.run or self.student.forward)(images, *more)
         blocks, qkv = list(self._blocks), list(self._qkv)
         self._blocks.clear()
         self._qkv.clear()
@@ -213,7 +219,7 @@ class Taps:
         rows, columns = where.grid((images.shape[-2], images.shape[-1]))
         layers = [self.student.get_submodule(name) for name in where.attention] if qkv else []
         return [
-            AttentionReading(tensor, layer, where.prefix, rows * columns)
+            AttentionReading(tensor, layer, where.prefix, min(rows * columns, tensor.shape[1] - where.prefix))
             for tensor, layer in zip(qkv, layers, strict=True)
         ]
 

@@ -139,8 +139,10 @@ def _tiles(page: RunPage) -> str:
         words = f"95 % interval {interval(first.evaluation)} (Wilson, {first.evaluation.images:,} images)"
         label = f"Top-1 accuracy, {first.split}, {first.weights} weights"
         tiles.append(_tile(label, percent(first.evaluation.top1), words, "wide"))
-    else:
+    elif any(key.endswith("accuracy") for key in page.curves) or not page.curves.get("train/loss"):
         tiles.append(_tile("Top-1 accuracy", "n/a", "this run was not evaluated yet", "wide"))
+    else:
+        tiles.append(_tile("Loss", f"{page.curves['train/loss'][-1][1]:.4g}", "in training, last logged", "wide"))
     tiles.append(_tile("Parameters", scaled(costs.parameters), "of the student"))
     tiles.append(_tile("Multiply-adds", scaled(costs.macs), "for one image"))
     tiles.append(_tile("Training speed", scaled(costs.images_per_second), "images/s"))

@@ -34,9 +34,10 @@ def page_of(run: RunDir, dataset: Dataset, results: Mapping[str, Result]) -> Run
     curves = read_curves(run.metrics) if run.metrics.exists() else {}
     counts = ", ".join(f"{count:,} {split}" for split, count in facts["data"]["images"].items())
     side = dataset.image_size
+    classes = f" of {len(dataset.classes):,} classes" if dataset.classes else ", labels unused"
     sentence = (
-        f"{facts['student']['name']}, trained on {facts['data']['name']} ({counts} images of {len(dataset.classes):,} "
-        f"classes, {side} x {side} pixels) by recipe {facts['recipe']}, seed {facts['seed']}."
+        f"{facts['student']['name']}, trained on {facts['data']['name']} ({counts} images{classes}, {side} x {side} "
+        f"pixels) by recipe {facts['recipe']}, seed {facts['seed']}."
     )
     seconds, steps = facts.get("seconds"), facts.get("steps")
     speed = steps * facts["batch_size"] / seconds if seconds and steps else None

@@ -24,8 +24,9 @@ def introduce(session: Session) -> None:
     data, student, side = facts["data"], facts["student"], session.dataset.image_size
     counts = ", ".join(f"{count:,} {split}" for split, count in data["images"].items())
     parameters, macs = scaled(student["parameters"]), scaled(student["macs"])
+    classes = f"{len(data['classes']):,} classes" if data["classes"] else "labels unused"
     lines = [
-        f"data     {data['name']}: {counts} images, {len(data['classes']):,} classes, shown at {side} x {side}",
+        f"data     {data['name']}: {counts} images, {classes}, shown at {side} x {side}",
         f"student  {student['name']}: {parameters} parameters, {macs} multiply-adds an image",
         f"recipe   {session.recipe.name}: {session.recipe.section('train').epochs} epochs, seed {session.seed}",
         f"run      {session.run.path}",
@@ -38,7 +39,8 @@ def introduce(session: Session) -> None:
 def say(result: Any) -> None:
     """Print what a verb returned; a Run says its results on standard output."""
     if hasattr(result, "evaluations"):
-        print_table(results(result.evaluations))
+        if result.evaluations:
+            print_table(results(result.evaluations))
         print(f"report: {result.path / 'report.html'}")
     elif isinstance(result, Inspection):
         print_table(*_inspected(result))

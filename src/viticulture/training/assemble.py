@@ -66,11 +66,23 @@ def build_guides(recipe: Recipe, student: nn.Module, task: Task) -> dict[str, Gu
     return guides
 
 
-def augmentations(recipe: Recipe, dataset: Dataset) -> tuple[Augment, ...]:
-    """One augmentation, or two where the recipe has a second view (`augment2`)."""
+def augmentations(recipe: Recipe, dataset: Dataset, noise: int = 0) -> tuple[Augment, ...]:
+    """One augmentation, or two where the recipe has a second view (`augment2`).
+
+    Args:
+        recipe: says which.
+        dataset: sizes, normalisation and classes.
+        noise: further uniform numbers for each image, drawn with the first view.
+
+    Raises: UserError if labels are to be mixed and there are none.
+    """
     classes = {cls_name(cls): cls for cls in TRANSFORMS}
     task = task_of(dataset)
     sections = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
+    if not dataset.classes and any("mix" in section for section in sections):
+        raise UserError(
+            f"mix mixes labels, and method {recipe.values['method']['name']} reads none; take augment.mix out"
+        )
     return tuple(
         Augment(
             [classes[name](**keywords) for name, keywords in section.items()],
@@ -78,8 +90,9 @@ def augmentations(recipe: Recipe, dataset: Dataset) -> tuple[Augment, ...]:
             task.mean,
             task.std,
             len(task.classes),
+            noise if view == 0 else 0,
         )
-        for section in sections
+        for view, section in enumerate(sections)
     )
 
 

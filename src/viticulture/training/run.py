@@ -70,7 +70,7 @@ def training_loader(session: Session, shard: Shard = ALONE, device: torch.device
     size = batch_size(session.recipe, len(session.dataset.train))
     return Loader(
         session.dataset.train,
-        augmentations(session.recipe, session.dataset),
+        augmentations(session.recipe, session.dataset, session.method.noise),
         size,
         session.seed,
         train.repeats,
@@ -175,6 +175,8 @@ def fit(session: Session) -> None:
         callbacks.append(Watch(run, facts))
     if engine.compile or (engine.compile is None and on_gpu):
         method.taps.compile()
+        for aid in method.aids.children():
+            aid.compile()
     _quiet()
     if on_gpu:
         torch.set_float32_matmul_precision("high")  # TF32 for what autocast leaves in float32

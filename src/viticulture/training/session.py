@@ -3,7 +3,7 @@
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,7 +18,7 @@ from ..version import VERSION
 from .assemble import assemble, batch_size
 from .processes import check_devices, is_leader
 from .progress import showing
-from .recipe import Recipe, parse, read, resolve
+from .recipe import Recipe, method_class, parse, read, resolve
 from .rundir import RunDir, fresh, surroundings
 
 
@@ -127,9 +127,11 @@ def dataset_of(run: RunDir, recipe: Recipe, data: str = "") -> Dataset:
 
 
 def load_dataset(source: Source, recipe: Recipe, seed: int, remembered: dict[str, list[str]] | None = None) -> Dataset:
-    """Split, choose and decode, with a progress bar."""
+    """Split, choose and decode, with a progress bar. Where the method ignores labels, there are no classes."""
+    labelled = method_class(recipe).labelled
     with showing("reading images") as progress:
-        return prepare(source, recipe.section("data"), recipe.section("images"), seed, progress, remembered)
+        found = prepare(source, recipe.section("data"), recipe.section("images"), seed, progress, remembered, labelled)
+    return found if labelled else replace(found, classes=())
 
 
 def default_recipe(source: Source) -> str:

@@ -37,6 +37,7 @@ class Augment:
         mean: per channel, of images in [0, 1].
         std: per channel.
         classes: C, for mixed labels.
+        noise: further uniform numbers drawn for each image; the batch holds them, no transform reads them.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Augment:
         mean: tuple[float, float, float],
         std: tuple[float, float, float],
         classes: int,
+        noise: int = 0,
     ) -> None:
         kinds = [type(transform) for transform in transforms]
         crops = [transform for transform in transforms if isinstance(transform, Crop)]
@@ -57,14 +59,14 @@ class Augment:
         self.before = [t.filled(mean) if isinstance(t, RandAugment) else t for t in ordered if not isinstance(t, Erase)]
         self.after = [t for t in ordered if isinstance(t, Erase)]
         self.mix = next((t for t in transforms if isinstance(t, Mix)), None)
-        self.image_size, self.classes = image_size, classes
+        self.image_size, self.classes, self.noise = image_size, classes, noise
         self.scale = 1 / (255 * torch.tensor(std).view(3, 1, 1))
         self.shift = -(torch.tensor(mean) / torch.tensor(std)).view(3, 1, 1)
 
     @property
     def columns(self) -> int:
         """Uniform numbers that an image takes."""
-        return self.crop.columns + columns_of(self.before) + columns_of(self.after)
+        return self.crop.columns + columns_of(self.before) + columns_of(self.after) + self.noise
 
     def __call__(
         self, images: Pile, sizes: Tensor, u: Tensor, batch_u: Tensor, labels: Tensor
@@ -92,7 +94,8 @@ class Augment:
 
     def finish(self, images: Tensor, u: Tensor, batch_u: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Normalise, erase, mix: [B, 3, H, W] uint8 -> float32, and the labels."""
-        images = in_turn(self.after, self.normalise(images), u[:, self.columns - columns_of(self.after) :])
+        first = self.columns - self.noise - columns_of(self.after)
+        images = in_turn(self.after, self.normalise(images), u[:, first:])
         return (images, labels) if self.mix is None else self.mix(images, labels, batch_u, self.classes)
 
     def normalise(self, images: Tensor) -> Tensor:
