@@ -64,7 +64,8 @@ def test_a_tapped_pass_is_the_ordinary_pass(name: str, prefix: int, options: dic
     seen = Taps(net, BOTH)(images())
     parts = net.forward_intermediates(images(), output_fmt="NLC", return_prefix_tokens=prefix > 0)[1]
     expected = [torch.cat([p[1], p[0]], 1) for p in parts] if prefix else parts
-    assert layout(net) == Layout(tuple(f"blocks.{i}" for i in range(3)), layout(net).attention, (2, 2, 2), prefix, 4)
+    names, attention = tuple(f"blocks.{i}" for i in range(3)), tuple(f"blocks.{i}.attn" for i in range(3))
+    assert layout(net) == Layout(names, attention, (2, 2, 2), prefix, 4, 0, (1, 1, 1), prefix > 0)
     assert layout(net).grid((8, 12)) == (2, 3)
     torch.testing.assert_close(seen.blocks, expected, rtol=0, atol=0)
 

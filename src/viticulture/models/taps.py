@@ -4,12 +4,16 @@
     taps = Taps(student, needs=frozenset({"blocks", "attention"}))
     seen = taps(images)                         # one ordinary forward pass, same bits as student(images)
     seen.blocks[-1]                             # [B, T, D]
-    seen.attention[-1].class_scores()           # [B, h, P], computed when asked for
+    seen.attention[-1].class_maps()             # [B, h, rows, columns], computed when asked for
 
 The student is not changed: hooks are there during the call alone and copy nothing. Students of another layout join by
 following timm's habits: a `feature_info` that names their blocks, `num_prefix_tokens`, and in each block an attention
 module with `qkv`, `num_heads` and `scale`. An attention of ours whose scores are scale * q k^T and nothing more says
 so with an attribute `plain_scores = True`.
+
+In a PiT, every stage has a grid of its own, and so have its readings. In a ConViT, only the layers behind the point
+where the class token joins are read, the last two: those before it have no class token, and mix gated positions into
+their attention.
 """
 
 import math
@@ -19,6 +23,8 @@ from typing import Any
 
 import torch
 from timm.layers.attention import Attention
+from timm.models.convit import MHSA
+from timm.models.pit import PoolingVisionTransformer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -26,6 +32,9 @@ from ..errors import UserError, unknown
 from .students import token_logits
 
 READINGS = ("blocks", "attention")
+
+Grid = tuple[int, int]
+"""Rows and columns of patches."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,9 @@ class Layout:
         heads: heads of each attention layer.
         prefix: how many tokens come before the patches: class, distillation and register tokens.
         patch: pixels between neighbouring tokens of the first block.
+        overlap: pixels that neighbouring patches share.
+        pooling: for each attention layer, how many tokens of the first block lie between its neighbouring ones.
+        class_token: whether the first token is one that the class is read from.
     """
 
     blocks: tuple[str, ...]
@@ -45,10 +57,20 @@ class Layout:
     heads: tuple[int, ...]
     prefix: int
     patch: int
+    overlap: int
+    pooling: tuple[int, ...]
+    class_token: bool
 
-    def grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
+    def grid(self, image_size: tuple[int, int]) -> Grid:
         """Rows and columns of patch tokens in the first block, for an image of so many pixels."""
+        if self.overlap:
+            return (image_size[0] - self.overlap) // self.patch, (image_size[1] - self.overlap) // self.patch
         return math.ceil(image_size[0] / self.patch), math.ceil(image_size[1] / self.patch)
+
+    def grids(self, image_size: tuple[int, int]) -> list[Grid]:
+        """Rows and columns of patch tokens in every attention layer."""
+        rows, columns = self.grid(image_size)
+        return [(math.ceil(rows / pooled), math.ceil(columns / pooled)) for pooled in self.pooling]
 
 
 def layout(student: nn.Module) -> Layout:
@@ -63,17 +85,30 @@ def layout(student: nn.Module) -> Layout:
             f"{type(student).__name__} does not name its blocks (timm's feature_info), so nothing can be tapped"
         )
     attention = {name: module for name, module in student.named_modules() if _scores_are_plain(module)}
+    reductions = {stage["module"]: _pixels(stage["reduction"]) for stage in stages}
+    patch = next(iter(reductions.values()))
+    prefix, overlap = getattr(student, "num_prefix_tokens", 0), 0
+    if isinstance(student, PoolingVisionTransformer):
+        prefix, overlap = student.num_tokens, student.patch_embed.patch_size[0] - patch
     return Layout(
-        blocks=tuple(stage["module"] for stage in stages),
+        blocks=tuple(reductions),
         attention=tuple(attention),
         heads=tuple(module.num_heads for module in attention.values()),
-        prefix=getattr(student, "num_prefix_tokens", 0),
-        patch=_pixels(stages[0]["reduction"]),
+        prefix=prefix,
+        patch=patch,
+        overlap=overlap,
+        pooling=tuple(_around(name, reductions) // patch for name in attention),
+        class_token=isinstance(getattr(student, "cls_token", None), Tensor),
     )
 
 
 def _scores_are_plain(module: Any) -> bool:
-    return type(module) is Attention or getattr(module, "plain_scores", False) is True
+    return type(module) in (Attention, MHSA) or getattr(module, "plain_scores", False) is True
+
+
+def _around(layer: str, reductions: dict[str, int]) -> int:
+    """Pixels between the tokens of the block that holds a layer."""
+    return next(pixels for block, pixels in reductions.items() if layer.startswith(f"{block}."))
 
 
 def _pixels(reduction: int | tuple[int, int]) -> int:
@@ -93,12 +128,16 @@ class AttentionReading:
         layer: the attention module.
         prefix: tokens before the patches.
         patches: P, how many patch tokens follow them; what comes after is no patch.
+        grid: rows and columns of patches, were all of the image's there.
+        class_token: whether the first token is the class token.
     """
 
     qkv: Tensor
     layer: Any
     prefix: int
     patches: int
+    grid: Grid
+    class_token: bool
 
     def _part(self, which: int) -> Tensor:
         """Queries (0) or keys (1), [B, h, T, d], before any normalisation of theirs."""
@@ -120,10 +159,18 @@ class AttentionReading:
         """The class token's row of `scores` over the patches alone, [B, h, P]; costs T times less than all of them.
 
         Its softmax is attention among patches: it sums to 1 and leaves out what the class token pays prefix tokens.
+
+        Raises: UserError for a student without class token.
         """
+        if not self.class_token:
+            raise UserError("the class token's attention was asked of a student that has no class token")
         query = _normalised(self.layer, "q_norm", self._part(0)[:, :, :1])  # [B, h, 1, d]
         keys = self._part(1)[:, :, self.prefix : self.prefix + self.patches]  # [B, h, P, d]
         return (self.layer.scale * query @ _normalised(self.layer, "k_norm", keys).transpose(-2, -1)).squeeze(2)
+
+    def class_maps(self) -> Tensor:
+        """The class token's attention among the patches, softmax of `class_scores`, [B, h, rows, columns]."""
+        return torch.unflatten(self.class_scores().softmax(-1), -1, self.grid)
 
 
 def _normalised(layer: Any, name: str, heads: Tensor) -> Tensor:
@@ -216,13 +263,25 @@ class Taps:
         return handles
 
     def _readings(self, where: Layout, qkv: list[Tensor], images: Tensor) -> list[AttentionReading]:
-        rows, columns = where.grid((images.shape[-2], images.shape[-1]))
-        layers = [self.student.get_submodule(name) for name in where.attention] if qkv else []
+        if not qkv:
+            return []
+        layers = [self.student.get_submodule(name) for name in where.attention]
+        grids = where.grids((images.shape[-2], images.shape[-1]))
         return [
-            AttentionReading(tensor, layer, where.prefix, min(rows * columns, tensor.shape[1] - where.prefix))
-            for tensor, layer in zip(qkv, layers, strict=True)
+            AttentionReading(
+                tensor,
+                layer,
+                where.prefix,
+                min(math.prod(grid), tensor.shape[1] - where.prefix),
+                grid,
+                where.class_token,
+            )
+            for tensor, layer, grid in zip(qkv, layers, grids, strict=True)
         ]
 
 
 def _hook(module: nn.Module, found: list[Tensor]) -> RemovableHandle:
-    return module.register_forward_hook(lambda _module, _inputs, output: found.append(output))
+    """Catch what a module returns; of a PiT's stage the map without the class token."""
+    return module.register_forward_hook(
+        lambda _module, _inputs, output: found.append(output if isinstance(output, Tensor) else output[0])
+    )

@@ -22,24 +22,25 @@ HEAT = np.array([[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 2
 
 
 def attention_section(student: nn.Module, task: Task, images: Images) -> Section:
-    """Maps for the first image of each of a few classes; an empty section for students without plain attention."""
+    """Maps for the first image of each of a few classes; an empty section for students without class attention."""
     try:
         taps = Taps(student.eval(), frozenset({"attention"}))
     except UserError:
         return Section("Where it looks", "")
     assert taps.layout is not None
+    if not taps.layout.class_token:
+        return Section("Where it looks", "")
     numbers = _spread(images)
     batches = list(evaluation_batches(images.part(torch.tensor(numbers)), task, IMAGES, CPU))
     with torch.inference_mode():
         seen = taps(torch.cat([batch["image"] for batch in batches]))
-    grid = taps.layout.grid(task.image_size)
     layers = shown_layers(len(seen.attention))
     readings = [seen.attention[layer] for layer in layers]
     names = [f"layer {layer + 1}" for layer in layers]
     pictures = [images.original(number) for number in numbers]
     classes = [task.classes[int(images.records.labels[number])] for number in numbers]
 
-    maps = [class_map(reading, grid) for reading in readings]
+    maps = [class_map(reading, reading.grid) for reading in readings]
     looks = [
         ([pictures[i], *(heat(layer[i]) for layer in maps)], [name, f"image, then {', '.join(names)}"])
         for i, name in enumerate(classes)
@@ -53,7 +54,7 @@ def attention_section(student: nn.Module, task: Task, images: Images) -> Section
     )
     html += image_grid("Every token's attention to every token", squares, note)
     try:
-        heads = [head_token_maps(reading, grid)[0] for reading in readings]
+        heads = [head_token_maps(reading, reading.grid)[0] for reading in readings]
     except UserError:
         return Section("Where it looks", html)
     rows = [

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The class token's attention among patches, in every student that has one: AAL [1], Eq. (3).
+
+[1] Jin and Choi, "Adaptive Attention Link-based Regularization for Vision Transformers", arXiv:2211.13852.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from timm.models.convit import MHSA
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from viticulture.errors import UserError
+from viticulture.models.students import create_student
+from viticulture.models.taps import Seen, Taps, layout
+from viticulture.models.task import Task
+
+ATTENTION = frozenset({"attention"})
+PIT = {"patch_size": 8, "stride": 4, "base_dims": [4, 4, 4], "depth": [1, 2, 1], "heads": [2, 4, 8]}
+CONVIT = {"embed_dim": 6, "depth": 4, "num_heads": 2, "local_up_to_layer": 2}
+VIT = {"embed_dim": 12, "depth": 2, "num_heads": 3}
+
+CASES = [  # student, options, image, grid of every layer that has a class token
+    ("vit_nano", VIT, (16, 24), [(4, 6)] * 2),
+    ("deit_tiny_distilled_patch16_224", VIT, (16, 24), [(4, 6)] * 2),
+    ("dhvt_tiny_cifar_patch4", {"embed_dim": 16, "depth": 2}, (16, 24), [(4, 6)] * 2),
+    ("pit_ti_224", PIT, (30, 37), [(6, 8), (3, 4), (3, 4), (2, 2)]),
+    ("pit_ti_distilled_224", PIT, (32, 32), [(7, 7), (4, 4), (4, 4), (2, 2)]),
+    ("convit_tiny", CONVIT, (16, 16), [(4, 4)] * 2),
+]
+
+
+def grow(name: str, options: dict[str, Any], size: tuple[int, int]) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    options = dict(options)
+    patch = options.pop("patch_size", None if name.startswith("dhvt") else 4)
+    task = Task(("a", "b", "c"), size, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    return create_student(name, task, patch, options), torch.randn(2, 3, *size)
+
+
+def probabilities(net: nn.Module, images: Tensor) -> list[Tensor]:
+    """Whole attention of every layer with plain scores, [B, h, T, T], from the input that the layer got."""
+    found: list[Tensor] = []
+
+    def compute(layer: Any, given: tuple[Tensor, ...]) -> None:
+        tokens = given[0]
+        if hasattr(layer, "queries_keys_values"):
+            q, k, _ = layer.queries_keys_values(tokens)
+        else:
+            q, k, _ = layer.qkv(tokens).reshape(*tokens.shape[:2], 3, layer.num_heads, -1).permute(2, 0, 3, 1, 4)
+        found.append((q @ k.mT / q.shape[-1] ** 0.5).softmax(-1))
+
+    handles = [net.get_submodule(name).register_forward_pre_hook(compute) for name in layout(net).attention]
+    net(images)
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+@pytest.mark.parametrize(("name", "options", "size", "grids"), CASES)
+def test_a_class_map_is_the_class_tokens_row_among_the_patches(
+    name: str, options: dict[str, Any], size: tuple[int, int], grids: list[tuple[int, int]]
+) -> None:
+    """Eq. (3): the softmax's row of the class token, cut to the patches, normalised again and laid out row by row.
+
+    Fails if prefix or head tokens stay among the keys, if PiT's stages share one grid, or rows and columns swap.
+    """
+    net, images = grow(name, options, size)
+    net.eval()
+    seen = Taps(net, ATTENTION)(images)
+    assert [reading.grid for reading in seen.attention] == layout(net).grids(size) == grids
+    prefix = 2 if "distilled" in name else 1
+    for reading, whole, (rows, columns) in zip(seen.attention, probabilities(net, images), grids, strict=True):
+        row = whole[:, :, 0, prefix : prefix + rows * columns]
+        expected = (row / row.sum(-1, keepdim=True)).reshape(*row.shape[:2], rows, columns)
+        torch.testing.assert_close(reading.class_maps(), expected)
+        torch.testing.assert_close(reading.class_maps().sum((-2, -1)), torch.ones(row.shape[:2]))
+
+
+@pytest.mark.parametrize(("name", "options", "size"), [case[:3] for case in CASES])
+def test_reading_class_attention_changes_no_bit(name: str, options: dict[str, Any], size: tuple[int, int]) -> None:
+    """Logits of all heads, and every gradient, are the same bits with and without taps, drop-path included."""
+    net, images = grow(name, {**options, "drop_path_rate": 0.2}, size)
+    net.train()
+    runs = []
+    for read in (lambda: Seen(Taps(net)(images).logits), lambda: Taps(net, ATTENTION)(images)):
+        net.load_state_dict(grow(name, {**options, "drop_path_rate": 0.2}, size)[0].state_dict())  # batch statistics
+        net.zero_grad()
+        torch.manual_seed(3)
+        seen = read()
+        sum(logits.square().sum() for logits in seen.logits).backward()
+        runs.append((seen.logits, [parameter.grad for parameter in net.parameters()]))
+    assert all(map(torch.equal, runs[0][0], runs[1][0]))
+    for one, other in zip(runs[0][1], runs[1][1], strict=True):
+        assert one is other is None or torch.equal(one, other)
+
+
+def test_four_times_the_patches_cost_four_times_as_much() -> None:
+    """Multiply-accumulates of all class maps are h d a patch and layer: linear in tokens."""
+    costs = []
+    for side in (16, 32):
+        net, images = grow("vit_nano", VIT, (side, side))
+        seen = Taps(net, ATTENTION)(images)
+        with FlopCounterMode(display=False) as counter:
+            for reading in seen.attention:
+                reading.class_maps()
+        costs.append(counter.get_total_flops() // 2)
+    patches = 16
+    assert costs == [2 * 2 * 12 * patches, 2 * 2 * 12 * 4 * patches]  # layers, images, width
+
+
+def test_convits_layers_without_class_token_are_not_read() -> None:
+    """Its class token joins behind the layers with gated positions; the maps are those of the plain layers after it."""
+    net, _ = grow("convit_tiny", CONVIT, (16, 16))
+    where = layout(net)
+    assert where.attention == ("blocks.2.attn", "blocks.3.attn")
+    assert where.class_token
+    assert all(isinstance(net.get_submodule(name), MHSA) for name in where.attention)
+
+
+def test_pits_blocks_are_its_stages_maps() -> None:
+    """What timm's `forward_intermediates` returns."""
+    net, images = grow("pit_ti_distilled_224", PIT, (32, 32))
+    seen = Taps(net.eval(), frozenset({"blocks"}))(images)
+    torch.testing.assert_close(seen.blocks, net.forward_intermediates(images, intermediates_only=True), rtol=0, atol=0)
+
+
+def test_a_student_without_class_token_has_no_class_attention() -> None:
+    net, images = grow("vit_nano", {**VIT, "class_token": False, "global_pool": "avg"}, (16, 16))
+    seen = Taps(net, ATTENTION)(images)
+    assert not layout(net).class_token
+    with pytest.raises(UserError, match="no class token"):
+        seen.attention[0].class_maps()
