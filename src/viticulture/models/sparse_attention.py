@@ -91,7 +91,6 @@ class SparseAttention(Attention):
             raise NotImplementedError("sparse attention knows no masks")
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)  # 3 x [B, h, T, d]
         scores = self.scale * self.q_norm(q) @ self.k_norm(k).mT  # [B, h, T, T]
-        with torch.autocast(x.device.type, enabled=False):
-            probabilities = Entmax.apply(scores.float(), self.alpha()).to(v.dtype)
+        probabilities = Entmax.apply(scores.float(), self.alpha()).to(v.dtype)
         out = self.attn_drop(probabilities) @ v
         return self.proj_drop(self.proj(self.norm(out.transpose(1, 2).flatten(2))))
