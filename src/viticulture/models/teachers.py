@@ -49,7 +49,7 @@ class Adapted(nn.Module):
 
     then resized (bicubic, antialiased) to the teacher's size where that differs.
 
-    Shape: [B, 3, H, W] -> [B, C].
+    Shape: [B, 3, H, W] -> what the teacher answers.
 
     Args:
         net: the teacher.
@@ -70,13 +70,12 @@ class Adapted(nn.Module):
         self.register_buffer("shift", (mean_s - mean_t) / std_t)
         self.same = (student.mean, student.std) == (teacher.mean, teacher.std)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Any:
         if not self.same:
             images = torch.addcmul(self.shift, images, self.scale)
         if images.shape[-2:] != self.image_size:
             images = F.interpolate(images, self.image_size, mode="bicubic", antialias=True)
-        logits: Tensor = self.net(images)
-        return logits
+        return self.net(images)
 
 
 def load_teacher(source: str, task: Task, image_size: int | None = None) -> Frozen:
@@ -90,16 +89,35 @@ def load_teacher(source: str, task: Task, image_size: int | None = None) -> Froz
 
     Raises: UserError if the teacher cannot be read, or tells other classes apart than the student.
     """
+    net, known = open_teacher(source)
+    _check_classes(source, known, task)
+    if image_size is not None:
+        known = replace(known, image_size=(image_size, image_size))
+    return shown(source, net, known, task)
+
+
+def open_teacher(source: str) -> tuple[nn.Module, Task]:
+    """A network that has learned, and the classes and input that it learned with; source: as for `load_teacher`."""
     folder = find(source)
     architecture, equals, file = source.partition("=")
     if folder is not None:
         net, known, _ = load(folder)
-    else:
-        net = _from_file(architecture, Path(file)) if equals else fetch(source)
-        known = _described(net)
-    _check_classes(source, known, task)
-    if image_size is not None:
-        known = replace(known, image_size=(image_size, image_size))
+        return net, known
+    net = _from_file(architecture, Path(file)) if equals else fetch(source)
+    return net, _described(net)
+
+
+def shown(source: str, net: nn.Module, known: Task, task: Task) -> Frozen:
+    """The network, frozen, for images as a student gets them.
+
+    Args:
+        source: what it is called in an error.
+        net: the network.
+        known: what it reads.
+        task: what the student is shown.
+
+    Raises: UserError if it cannot read images of that size.
+    """
     teacher = Frozen(Adapted(net, task, known))
     try:
         teacher(torch.zeros(1, 3, *task.image_size))
