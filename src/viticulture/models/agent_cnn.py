@@ -21,10 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
+from .dropout import Dropout
 from .generalized_conv import GeneralizedConv
 from .task import Task
 
-Start = Literal["default", "published"]
+Start = Literal["usual", "published"]
 
 
 @dataclass(frozen=True)
@@ -40,17 +41,17 @@ class AgentShape:
         dropout: share of the units inside an MLP that is dropped, and of the blocks' branches too where the agent is
             made of the student's weights; null takes the student's share.
         start: published draws the base stem's weights and all biases of res stem and MLP from N(0, 1), as the authors'
-            code does; default starts the biases at 0 and the base stem by Xavier's rule, as all other weights.
+            code does; usual starts the biases at 0 and the base stem by Xavier's rule, as all other weights.
     """
 
     stem: Literal["base", "res"] = "res"
     pool_after: list[int] | None = None
     norm: Literal["pre", "post"] = "pre"
     dropout: float | None = None
-    start: Start = "default"
+    start: Start = "usual"
 
     def __post_init__(self) -> None:
-        for name, valid in (("stem", ("base", "res")), ("norm", ("pre", "post")), ("start", ("default", "published"))):
+        for name, valid in (("stem", ("base", "res")), ("norm", ("pre", "post")), ("start", ("usual", "published"))):
             if getattr(self, name) not in valid:
                 raise UserError(f"an agent's {name} must be {' or '.join(valid)}, got {getattr(self, name)!r}")
         if self.dropout is not None and not 0 <= self.dropout < 1:
@@ -151,7 +152,7 @@ class Mlp(nn.Module):
     def __init__(self, dim: int, hidden: int, dropout: float, start: Start) -> None:
         super().__init__()
         self.fc1, self.fc2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
-        self.drop = nn.Dropout(dropout)
+        self.drop = Dropout(dropout)
         for layer in (self.fc1, self.fc2):
             start_layer(layer, start)
 
@@ -183,7 +184,7 @@ class Block(nn.Module, ABC):
         super().__init__()
         self.norm1, self.conv = nn.BatchNorm2d(dim), conv
         self.norm2, self.mlp = nn.BatchNorm2d(dim), mlp
-        self.drop = nn.Dropout(dropout)
+        self.drop = Dropout(dropout)
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor: ...

@@ -6,8 +6,9 @@
 
     timm.create_model("agent_small", num_classes=10, stem="base")
 
-Any image size; `img_size` is accepted and makes no difference. Other keywords: those of `Sizes` and `AgentShape`. Down-sampling of agent_base is that of the released
-configuration; Table 7 has pool_after [1, 3], and the GFLOPs printed in Table 1 need about [3, 9] (agent_small: [1, 4]).
+Any image size; `img_size` changes nothing. Further keywords: those of `Sizes` and `AgentShape`, and `stem_width`.
+agent_base halves its maps where the released configuration does. Table 7 has pool_after [1, 3], and the GFLOPs of
+Table 1 belong to about [3, 9], those of agent_small to [1, 4].
 """
 
 from dataclasses import fields, replace

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
+from .winograd import Conv3x3, in_float32_on_cpu
 
 
 def window(heads: int) -> tuple[int, list[int]]:
@@ -49,10 +50,20 @@ def window(heads: int) -> tuple[int, list[int]]:
 def kernel(taps: Tensor) -> Tensor:
     """The kernel of the ordinary convolution that CONV is: [O, I, H] -> [O, I, side, side], unused places zero."""
     side, places = window(taps.shape[-1])
+    rows = taps.transpose(1, 2)  # [O, H, I]
     if len(places) < side * side:
         index = torch.tensor(places, device=taps.device)
-        taps = taps.new_zeros(*taps.shape[:2], side * side).index_copy(2, index, taps)
-    return torch.unflatten(taps, 2, (side, side))
+        rows = rows.new_zeros(rows.shape[0], side * side, rows.shape[2]).index_copy(1, index, rows)
+    return torch.unflatten(rows, 1, (side, side)).permute(0, 3, 1, 2)
+
+
+def convolve(x: Tensor, taps: Tensor, bias: Tensor | None = None) -> Tensor:
+    """CONV of a map with a border of zeros: [B, I, H, W] and taps [O, I, heads] -> [B, O, H, W]."""
+    weight = kernel(taps)
+    if weight.shape[-1] == 3 and in_float32_on_cpu(x):
+        y = Conv3x3.apply(x.permute(0, 2, 3, 1), weight.flatten(2).transpose(1, 2)).permute(0, 3, 1, 2)
+        return y if bias is None else y + bias[:, None, None]
+    return F.conv2d(x, weight, bias, padding=weight.shape[-1] // 2)
 
 
 class GeneralizedConv(nn.Module):
@@ -65,10 +76,10 @@ class GeneralizedConv(nn.Module):
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
-        self.padding = window(heads)[0] // 2
-        self.weight = nn.Parameter(torch.empty(dim, dim, heads))  # [to, from, tap]
+        memory = torch.empty(dim, heads, dim)  # lies as channels-last kernels do
+        self.weight = nn.Parameter(memory.transpose(1, 2))  # [to, from, tap]
         self.bias = nn.Parameter(torch.zeros(dim))
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.conv2d(x, kernel(self.weight), self.bias, padding=self.padding)
+        return convolve(x, self.weight, self.bias)

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from .agent_cnn import BLOCKS, AgentCNN, AgentShape, check_maps, rate_of, sizes_of
+from .dropout import Dropout
 from .generalized_conv import kernel
 from .task import Task
 
@@ -140,7 +141,7 @@ class SharedMlp(Borrowed):
             if linear.bias is not None:
                 loans[f"{layer}_bias"] = Loan(linear, "bias")
         super().__init__(loans)
-        self.drop = nn.Dropout(dropout)
+        self.drop = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.gelu(self._linear("fc1", x.permute(0, 2, 3, 1)))  # [B, H, W, hidden]
