@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A study as a folder on disk.
+
+study.yaml         the grid, which a person may extend by contenders, amounts and seeds
+study.json         versions, digests of the recipes, the plan, remarks
+recipes/NAME.yaml  every contender's recipe, complete, as it was when the study began
+cells/NAME/        one run folder a cell
+failures/NAME.json why a cell failed last time
+locks/             who trains which cell; a lock falls with its process
+table.csv          a line a cell, current after each
+report.html, summary.md, summary.csv, summary.tex
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..disk import replacing
+from ..errors import UserError
+from ..training.recipe import Recipe, parse, read, resolve
+from ..training.rundir import RunDir
+from ..version import VERSION
+from .grid import Cell, Contender, Grid, digest
+
+FORMAT = 1
+"""Version of the folder's layout; raised when it changes."""
+
+
+class StudyDir:
+    """The folder of one study.
+
+    Args:
+        path: the folder.
+        grid: what study.yaml declares.
+    """
+
+    def __init__(self, path: str | Path, grid: Grid) -> None:
+        self.path, self.grid = Path(path), grid
+        self.slugs = grid.slugs()
+
+    @staticmethod
+    def create(path: str | Path, grid: Grid, command: str) -> "StudyDir":
+        """A new study. Raises: UserError if the folder is in use or a recipe is wrong; then nothing is written."""
+        study = StudyDir(path, grid)
+        texts = {one.name: study.recipe_text(one) for one in grid.contenders}
+        begun = {"recipes", "study.yaml"}  # what a kill before study.json leaves
+        if study.path.exists() and (not study.path.is_dir() or {entry.name for entry in study.path.iterdir()} - begun):
+            raise UserError(
+                f"{path} exists already; choose another --out, or go on with it by `viticulture compare resume {path}`"
+            )
+        try:
+            study.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot write the study folder {path}: {error.strerror}; choose another --out") from error
+        for name, text in texts.items():
+            study.write(f"recipes/{study.slugs[name]}.yaml", text)
+        study.write("study.yaml", f"# {command}\n{grid.to_yaml()}")
+        study.write_json(
+            "study.json",
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "command": command,
+                "began": _now(),
+                "folder": str(Path(grid.data).absolute()) if Path(grid.data).exists() else None,
+                "terms": study.terms,
+                "contenders": {one.name: entry(one) for one in grid.contenders},
+                "recipes": {study.slugs[name]: digest(text) for name, text in texts.items()},
+            },
+        )
+        return study
+
+    @staticmethod
+    def open(path: str | Path) -> "StudyDir":
+        """An existing study. Raises: UserError if the folder is none, or of another version."""
+        path = Path(path)
+        if not (path / "study.json").is_file() or not (path / "study.yaml").is_file():
+            what = "is no study folder (it holds no study.json)" if path.exists() else "does not exist"
+            raise UserError(f"{path} {what}; studies are made by `viticulture compare`")
+        text = (path / "study.yaml").read_text(encoding="utf-8")
+        study = StudyDir(path, Grid.from_yaml(text, str(path / "study.yaml")))
+        found = study.facts.get("format")
+        if found != FORMAT:
+            raise UserError(
+                f"{path} was made by another version of viticulture (layout {found}, this one reads {FORMAT})"
+            )
+        return study
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """study.json."""
+        return read_json(self.path / "study.json")
+
+    @property
+    def terms(self) -> str:
+        """Digest of what may not change while the study goes on."""
+        grid = self.grid
+        return digest([grid.conditions, asdict(grid.terms), grid.epochs])
+
+    def update(self, **facts: Any) -> None:
+        """Add or replace facts in study.json."""
+        with locked(self.path / "locks" / "study"):
+            self.write_json("study.json", {**self.facts, **facts})
+
+    def extend(self) -> list[str]:
+        """Take in contenders that were added to study.yaml and check that nothing else changed.
+
+        Returns: what a person should know: recipes that were edited elsewhere since the study keeps them.
+        Raises: UserError if the study's own copy of a recipe was edited, or the study is of another version.
+        """
+        facts = self.facts
+        if facts["version"].split(".")[:2] != VERSION.split(".")[:2]:
+            raise UserError(
+                f"{self.path} was begun by viticulture {facts['version']}; this is {VERSION}: install that version to "
+                "go on, or begin a new study"
+            )
+        if facts["terms"] != self.terms:
+            raise UserError(
+                f"the conditions, terms or epochs of {self.path / 'study.yaml'} were changed after cells were trained "
+                "by them; put them back, or begin a new study (contenders, amounts and seeds may be added)"
+            )
+        known, entries, remarks = dict(facts["recipes"]), dict(facts["contenders"]), []
+        for one in self.grid.contenders:
+            name = self.slugs[one.name]
+            if entries.setdefault(one.name, entry(one)) != entry(one):
+                raise UserError(
+                    f"{one.name} was changed in {self.path / 'study.yaml'} after the study began; put it back, or add "
+                    "the changed one under another name"
+                )
+            if name not in known:
+                text = self.recipe_text(one)
+                self.write(f"recipes/{name}.yaml", text)
+                known[name] = digest(text)
+                continue
+            self.recipe_file(one)
+            try:
+                edited = digest(self.recipe_text(one)) != known[name]
+            except UserError:  # a study may move to a machine without the recipe's file
+                edited = False
+            if edited:
+                remarks.append(
+                    f"{one.recipe} was edited after the study began; {one.name} goes on with the study's own copy, "
+                    f"recipes/{name}.yaml. Add it under another name, or begin a new study, to compare the edited one"
+                )
+        if (known, entries) != (facts["recipes"], facts["contenders"]):
+            self.update(recipes=known, contenders=entries)
+        return remarks
+
+    def recipe_text(self, contender: Contender) -> str:
+        """A contender's complete recipe on the study's conditions, as its source says today."""
+        return self._resolved(contender).to_yaml()
+
+    def _resolved(self, contender: Contender) -> Recipe:
+        overrides = {**contender.overrides, **self.grid.conditions}
+        recipe = resolve(contender.recipe, read(contender.recipe), overrides)
+        engine = recipe.section("engine")
+        if engine.devices * engine.nodes > 1:
+            raise UserError(
+                f"a study trains every cell on one device, and {contender.recipe} asks for "
+                f"{engine.devices * engine.nodes}; add --engine.devices 1 (--workers uses several devices)"
+            )
+        return recipe
+
+    def recipe_file(self, contender: Contender) -> Path:
+        """The study's own copy of a contender's recipe. Raises: UserError if it was edited."""
+        name = self.slugs[contender.name]
+        path = self.path / "recipes" / f"{name}.yaml"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}") from error
+        if digest(text) != self.facts["recipes"].get(name):
+            raise UserError(
+                f"{path} was edited after cells were trained by it; put it back, or add the edited one to study.yaml "
+                "as a contender of its own"
+            )
+        return path
+
+    def recipe(self, contender: Contender) -> Recipe:
+        """The recipe that all cells of a contender start from."""
+        path = self.recipe_file(contender)
+        return resolve(contender.recipe, parse(path.read_text(encoding="utf-8"), str(path)))
+
+    def run(self, cell: Cell) -> RunDir:
+        """A cell's run folder, there or not."""
+        return RunDir(self.path / "cells" / cell.name)
+
+    def finished(self, cell: Cell) -> bool:
+        """Whether a cell is trained and judged."""
+        path = self.run(cell).path / "run.json"
+        return path.exists() and read_json(path).get("status") == "finished"
+
+    def failure(self, cell: Cell) -> dict[str, Any] | None:
+        """Why a cell failed last time, if it did."""
+        path = self.path / "failures" / f"{cell.name}.json"
+        return read_json(path) if path.exists() else None
+
+    def record_failure(self, cell: Cell, error: BaseException | str) -> None:
+        """Keep a cell's error for the table and the person who mends it."""
+        told = error if isinstance(error, str) else f"{type(error).__name__}: {error}".replace("UserError: ", "")
+        trace = "" if isinstance(error, str) else "".join(traceback.format_exception(error))
+        facts = {"error": told, "when": _now(), "host": socket.gethostname(), "traceback": trace}
+        self.write_json(f"failures/{cell.name}.json", facts)
+
+    def forget_failure(self, cell: Cell) -> None:
+        """It went well after all."""
+        (self.path / "failures" / f"{cell.name}.json").unlink(missing_ok=True)
+
+    @contextmanager
+    def claim(self, cell: Cell) -> Iterator[bool]:
+        """Be the one that trains a cell; False if another process is. The claim falls with the process."""
+        path = self.path / "locks" / cell.name
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                yield False
+                return
+            file.truncate(0)
+            file.write(f"{socket.gethostname()} {os.getpid()}\n")
+            file.flush()
+            yield True
+
+    def check_splits(self, data: str, splits: dict[str, list[str]]) -> None:
+        """All cells of one data set are chosen and tested by the same images, in the same order.
+
+        Raises: UserError for a cell whose validation or test images are others.
+        """
+        found = digest([splits.get("val", []), splits.get("test", [])])
+        with locked(self.path / "locks" / "splits"):
+            path = self.path / "splits.json"
+            known = read_json(path) if path.exists() else {}
+            if data not in known:
+                self.write_json("splits.json", {**known, data: found})
+            elif known[data] != found:
+                raise UserError(
+                    f"the validation or test images of {data} are not those of the study's other cells: either the "
+                    "data has changed since, or a recipe holds out other images; bring them back, or begin a new study"
+                )
+
+    def clear(self, cell: Cell) -> None:
+        """Remove what an earlier try left of a cell."""
+        shutil.rmtree(self.run(cell).path, ignore_errors=True)
+
+    def write(self, name: str, text: str) -> Path:
+        """A text file, whole or not at all."""
+        path = self.path / name
+        with replacing(path) as part:
+            part.write_text(text, encoding="utf-8")
+        return path
+
+    def write_json(self, name: str, content: dict[str, Any]) -> Path:
+        """A JSON file, whole or not at all."""
+        return self.write(name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock that no other process holds; wait for it."""
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def entry(contender: Contender) -> str:
+    """Digest of what a contender trains."""
+    return digest([contender.recipe, contender.overrides, contender.data])
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file. Raises: UserError if it is missing or damaged."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"there is no {path}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+    assert isinstance(content, dict)
+    return content
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a study compares: contenders x amounts of data x seeds, declared in one YAML file that a person may extend."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import count
+from typing import Any, Literal
+
+import yaml
+
+from ..errors import UserError, unknown
+from ..training.table import Row, Table
+
+CONDITIONS: dict[str, Any] = {
+    "data.val_fraction": 0.1,
+    "data.test_fraction": 0.2,
+    "data.rule": "balanced",
+    "data.split_seed": 0,
+    "train.watch": "val",
+}
+"""Recipe keys that every contender shares, so that all learn from, choose by and are tested on the same images."""
+UNITS = {"": 60.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One thing that is compared.
+
+    Args:
+        name: what people call it.
+        recipe: a shipped recipe or a YAML file.
+        overrides: dotted recipe keys that differ from the recipe.
+        data: its own data set, for a paper's table with several; empty for the study's.
+        published: a paper's number, percent.
+        measure: what the published number is; another one than accuracy belongs to a guide's network.
+    """
+
+    name: str
+    recipe: str
+    overrides: dict[str, Any] = field(default_factory=dict)
+    data: str = ""
+    published: float | None = None
+    measure: str = "accuracy"
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How many training images are learnt from; both left out, all of them.
+
+    Args:
+        fractions: shares of every class's training images, such as 0.05,0.1,1.
+        per_class: training images of every class, such as 20,50.
+    """
+
+    fractions: tuple[float, ...] = ()
+    per_class: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fractions", tuple(self.fractions))
+        object.__setattr__(self, "per_class", tuple(self.per_class))
+        for share in self.fractions:
+            if not 0 < share <= 1:
+                raise UserError(f"fractions must lie in (0, 1], got {share}; ten percent are 0.1")
+        for images in self.per_class:
+            if images < 1:
+                raise UserError(f"per_class must be at least 1, got {images}")
+
+    def each(self) -> list["Amount"]:
+        """Smallest first within each kind."""
+        found = [Amount("data.per_class", images) for images in sorted(set(self.per_class))]
+        found += [Amount("data.fraction", share) for share in sorted(set(self.fractions))]
+        return found or [Amount("", 1)]
+
+
+@dataclass(frozen=True)
+class Amount:
+    """One amount of training data: the recipe key that asks for it (none for all images) and its value."""
+
+    key: str
+    value: float
+
+    @property
+    def name(self) -> str:
+        """As a person says it."""
+        if self.key == "data.per_class":
+            return f"{self.value:g} a class"
+        return "all images" if self.value == 1 else f"{100 * self.value:g} %"
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """Recipe keys that ask for it."""
+        return {self.key: self.value} if self.key else {}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How long every contender may train.
+
+    Args:
+        budget: time for the whole study on this machine, such as 90min or 2h; it shortens the trainings to fit. Empty
+            sets no limit.
+        equal: what cells share. epochs: as many epochs for all (--epochs, else the longest recipe's); time: as many
+            minutes for all that learn from the same amount of data; recipe: every recipe's own length.
+        halving: train briefly first and go on with the better half, twice; the baseline always stays.
+    """
+
+    budget: str = ""
+    equal: Literal["epochs", "time", "recipe"] = "epochs"
+    halving: bool = False
+
+    def __post_init__(self) -> None:
+        if self.equal not in ("epochs", "time", "recipe"):
+            raise unknown("kind of equal terms", self.equal, ("epochs", "time", "recipe"))
+        if self.equal == "time" and not self.budget:
+            raise UserError("equal time needs a budget to divide; give one, such as --budget 2h")
+        _ = self.seconds
+
+    @property
+    def seconds(self) -> float | None:
+        """The budget. Raises: UserError if it is no time."""
+        if not self.budget:
+            return None
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(self.budget).lower())
+        if not match or match[2] not in UNITS or float(match[1]) <= 0:
+            raise UserError(f"a budget is a time such as 90min, 2h or 1d, got {self.budget!r}")
+        return float(match[1]) * UNITS[match[2]]
+
+    @property
+    def rounds(self) -> tuple[float, ...]:
+        """Shares of the full length that are trained one after the other."""
+        return (0.25, 0.5, 1.0) if self.halving else (1.0,)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training of a study.
+
+    Args:
+        contender: what is trained.
+        amount: on how much data.
+        seed: from which seed.
+        round: which of the study's rounds, 0-based; the last one is the full length.
+        name: of its folder; cells that train the same thing share one.
+    """
+
+    contender: Contender
+    amount: Amount
+    seed: int
+    round: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A declared study.
+
+    Args:
+        data: where the images are.
+        contenders: what is compared; the first one is the baseline of all differences.
+        amounts: of training data.
+        seeds: each is one training of everything.
+        conditions: recipe keys that hold for every cell.
+        terms: how long the cells train.
+        epochs: length of every training; None leaves it to the terms.
+        table: the paper's table that is reproduced; empty otherwise.
+    """
+
+    data: str
+    contenders: tuple[Contender, ...]
+    amounts: Amounts = Amounts()
+    seeds: tuple[int, ...] = (0, 1, 2)
+    conditions: dict[str, Any] = field(default_factory=lambda: dict(CONDITIONS))
+    terms: Terms = Terms()
+    epochs: int | None = None
+    table: str = ""
+
+    def __post_init__(self) -> None:
+        names = [contender.name for contender in self.contenders]
+        if not names:
+            raise UserError("a study compares at least one recipe; name some by --recipes a,b")
+        if repeated := [name for name in names if names.count(name) > 1]:
+            raise UserError(f"contenders need different names, got {repeated[0]!r} twice")
+        if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
+            raise UserError(f"seeds must be different numbers from 0 on, at least one, got {list(self.seeds)}")
+        if self.epochs is not None and self.epochs < 1:
+            raise UserError(f"epochs must be at least 1, got {self.epochs}")
+        if wrong := [key for key in self.conditions if key in ("data.fraction", "data.per_class")]:
+            raise UserError(f"{wrong[0]} is what a study varies; use --fractions or --per-class")
+
+    @property
+    def baseline(self) -> Contender:
+        """What the others are compared with."""
+        return self.contenders[0]
+
+    def slugs(self) -> dict[str, str]:
+        """Contender -> its name in file names; contenders that train the same thing share the first one's."""
+        found: dict[str, str] = {}
+        known: dict[str, str] = {}
+        for contender in self.contenders:
+            content = digest([contender.recipe, contender.overrides, contender.data])
+            if content not in known:
+                known[content] = _unused(contender.name, known.values())
+            found[contender.name] = known[content]
+        return found
+
+    def cells(self, round: int = -1) -> list[Cell]:
+        """Every cell of one round (the last by default), seed by seed, so that an early stop leaves whole
+        comparisons."""
+        slugs, rounds = self.slugs(), len(self.terms.rounds)
+        round %= rounds
+        mark = "" if round == rounds - 1 else f".round-{round + 1}"
+        return [
+            Cell(one, amount, seed, round, f"{slugs[one.name]}.{slug(amount.name)}.seed-{seed}{mark}")
+            for seed in self.seeds
+            for amount in self.amounts.each()
+            for one in self.contenders
+        ]
+
+    def to_yaml(self) -> str:
+        """The declaration as a file."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        plain["contenders"] = [_differences(Contender, one) for one in self.contenders]
+        plain["amounts"] = _differences(Amounts, self.amounts)
+        plain["terms"] = _differences(Terms, self.terms)
+        plain["seeds"] = list(self.seeds)
+        kept = {key: value for key, value in plain.items() if value not in (None, "", {})}
+        return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, width=110)
+
+    @staticmethod
+    def from_yaml(text: str, name: str) -> "Grid":
+        """A declaration. Raises: UserError naming what is wrong with it."""
+        try:
+            raw = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UserError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
+        values = _checked(Grid, raw, name)
+        for key in ("data", "contenders"):
+            if not values.get(key):
+                raise UserError(f"{name} must say {key}")
+        try:
+            values["contenders"] = tuple(
+                Contender(**_checked(Contender, one, f"{name}, contenders")) for one in values["contenders"]
+            )
+            values["amounts"] = Amounts(**_checked(Amounts, values.get("amounts") or {}, f"{name}, amounts"))
+            values["terms"] = Terms(**_checked(Terms, values.get("terms") or {}, f"{name}, terms"))
+            values["seeds"] = tuple(map(int, values.get("seeds", (0, 1, 2))))
+            return Grid(**values)
+        except TypeError as error:
+            raise UserError(f"{name} is malformed: {error}") from error
+
+
+def of_recipes(names: Sequence[str]) -> tuple[Contender, ...]:
+    """Recipes by their names."""
+    return tuple(Contender(name, name) for name in names)
+
+
+def of_table(table: Table, data: str = "") -> tuple[Contender, ...]:
+    """A table's rows; `data` replaces all their data sets."""
+    return tuple(_of_row(row, data) for row in table.rows)
+
+
+def _of_row(row: Row, data: str) -> Contender:
+    return Contender(row.name, row.recipe, dict(row.overrides), data or row.data or "", row.published, row.measure)
+
+
+def slug(name: str) -> str:
+    """A name as part of a file name."""
+    words = name.lower().replace("%", "percent")
+    return re.sub(r"[^a-z0-9_]+", "-", words).strip("-")[:60] or "x"
+
+
+def digest(content: Any) -> str:
+    """16 hexadecimal digits that change with a plain value."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _unused(name: str, taken: Iterable[str]) -> str:
+    stem, known = slug(name), set(taken)
+    tries = (stem if i == 1 else f"{stem}-{i}" for i in count(1))
+    return next(one for one in tries if one not in known)
+
+
+def _differences(cls: Callable[..., Any], value: Any) -> dict[str, Any]:
+    """The fields of a dataclass that are not its defaults, as YAML can hold them."""
+    required = {"name", "recipe"} if cls is Contender else set()
+    default = cls("", "") if cls is Contender else cls()
+    found = {f.name: getattr(value, f.name) for f in fields(value)}
+    return {
+        key: list(content) if isinstance(content, tuple) else content
+        for key, content in found.items()
+        if key in required or content != getattr(default, key)
+    }
+
+
+def _checked(cls: Any, raw: Any, name: str) -> dict[str, Any]:
+    if not isinstance(raw, Mapping):
+        raise UserError(f"{name} must hold keys and values, got {type(raw).__name__}")
+    valid = [f.name for f in fields(cls)]
+    for key in raw:
+        if key not in valid:
+            raise unknown(f"key of {name}", str(key), valid)
+    return dict(raw)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Before a study's first cell: measure every contender on the data, then plan."""
+
+from collections.abc import Callable
+
+from ..data.sources import Source, open_source
+from ..training.recipe import Recipe, resolve
+from ..training.session import load_dataset
+from .cell import place
+from .folder import StudyDir
+from .grid import Amount, Contender
+from .pace import Pace, measure
+from .plan import Key, Plan, make_plan
+
+
+def prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: str = "") -> Plan:
+    """The study's plan; made and kept where there is none yet, or none for what was added to the grid.
+
+    A contender that cannot be measured is told; its cells fail later, with their error, and the rest goes on.
+
+    Args:
+        study: its folder.
+        workers: cells that train at the same time.
+        tell: is told about measuring.
+        data: where the images are now.
+
+    Raises: UserError if the budget is too short, or no contender can be trained on the data at all.
+    """
+    grid, facts = study.grid, study.facts
+    known = Plan.from_dict(facts["plan"]) if "plan" in facts else None
+    wanted: list[tuple[Contender, Amount]] = [
+        (one, amount) for one in grid.contenders for amount in grid.amounts.each()
+    ]
+    if known is not None and all((one.name, amount.name) in known.epochs for one, amount in wanted):
+        return known
+    recipes = {one.name: study.recipe(one) for one in grid.contenders}
+    own = {name: recipe.section("train").epochs for name, recipe in recipes.items()}
+    warmups = {name: recipe.section("schedule").warmup_epochs for name, recipe in recipes.items()}
+    paces = _paces(study, recipes, known.paces if known else {}, tell, data)
+    plan = make_plan(grid, own, warmups, paces, workers, known)
+    study.update(plan=plan.to_dict())
+    return plan
+
+
+def _paces(
+    study: StudyDir, recipes: dict[str, Recipe], known: dict[Key, Pace], tell: Callable[[str], None], data: str
+) -> dict[Key, Pace]:
+    found, errors = dict(known), list[Exception]()
+    sources: dict[str, Source] = {}
+    by_slug: dict[tuple[str, str], Pace] = {}
+    for one in study.grid.contenders:
+        for amount in study.grid.amounts.each():
+            key, double = (one.name, amount.name), (study.slugs[one.name], amount.name)
+            if key in found:
+                continue
+            try:
+                if double not in by_slug:
+                    where = data or place(study, one)
+                    if where not in sources:
+                        sources[where] = open_source(where)
+                    by_slug[double] = _pace(study, recipes[one.name], amount, sources[where])
+                found[key] = by_slug[double]
+            except Exception as error:
+                errors.append(error)
+                tell(f"{one.name} could not be measured on {amount.name}: {error}")
+    if errors and not found:
+        raise errors[0]
+    return found
+
+
+def _pace(study: StudyDir, recipe: Recipe, amount: Amount, source: Source) -> Pace:
+    recipe, seed = resolve(recipe.name, recipe.values, amount.overrides), study.grid.seeds[0]
+    return measure(recipe, load_dataset(source, recipe, seed), study.path, seed)

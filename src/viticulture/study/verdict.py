@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be concluded: ranks by validation, results on test, and a winner only where chance is no explanation.
+
+A winner ranks first by validation and, on test images and paired seeds, beats every other contender: both intervals
+of each difference (Student's over seeds, the bootstrap's over seeds and images) lie above zero, at a level that holds
+for all of them at once (Bonferroni: 1 - 0.05 / rivals).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .cell import ANSWERS, read_answers
+from .folder import StudyDir
+from .grid import Amount, Contender, Grid
+from .outcomes import Outcome
+from .statistics import LEVEL, Difference, Estimate, difference, estimate
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One contender on one amount of data, over its finished seeds.
+
+    Args:
+        contender: which.
+        amount: of training data.
+        outcomes: its finished cells, by rising seed.
+        test: accuracy on test images (validation images, where nothing is held out as test), in [0, 1].
+        val: accuracy on validation images, which ranks; None without.
+        versus_baseline: its difference to the baseline; None for the baseline, and without common seeds.
+    """
+
+    contender: Contender
+    amount: Amount
+    outcomes: tuple[Outcome, ...]
+    test: Estimate
+    val: Estimate | None
+    versus_baseline: Difference | None
+
+    @property
+    def score(self) -> float:
+        """What ranks it."""
+        return self.val.mean if self.val else self.test.mean
+
+    def fact(self, key: str) -> float | None:
+        """Mean over seeds of a number of the outcomes' rows, such as seconds or parameters."""
+        values = [value for outcome in self.outcomes if (value := outcome.row[key]) is not None]
+        return fmean(values) if values else None
+
+    @property
+    def vit(self) -> bool:
+        """Whether the student attends to tokens."""
+        return all((outcome.facts or {}).get("vit", True) for outcome in self.outcomes)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The comparison on one data set and one amount of it.
+
+    Args:
+        data: the images.
+        amount: of training data.
+        standings: best first, by validation where every one has it.
+        by: the split that ranked: val or test.
+        rivals: contender -> the leader's difference to it, at the level that holds for all at once.
+        named: whether the leader is a winner.
+    """
+
+    data: str
+    amount: Amount
+    standings: tuple[Standing, ...]
+    by: str
+    rivals: dict[str, Difference]
+    named: bool
+
+    @property
+    def leader(self) -> Standing:
+        """First by rank."""
+        return self.standings[0]
+
+    @property
+    def close(self) -> list[str]:
+        """Rivals that the leader cannot be told apart from, the closest first."""
+        return [name for name, one in self.rivals.items() if not (one.separates() and one.mean > 0)]
+
+
+def verdicts(study: StudyDir, outcomes: Iterable[Outcome]) -> list[Verdict]:
+    """One for every data set and amount with finished cells of the full length; the largest amount comes last."""
+    grid, last = study.grid, len(study.grid.terms.rounds) - 1
+    finished = [
+        one for one in outcomes if one.status == "finished" and one.cell.round == last and _score(one) is not None
+    ]
+    found = []
+    for data in dict.fromkeys(one.data or grid.data for one in grid.contenders):
+        for amount in grid.amounts.each():
+            here = [o for o in finished if o.cell.amount == amount and (o.cell.contender.data or grid.data) == data]
+            if here:
+                found.append(_verdict(study, data, amount, here))
+    return found
+
+
+def _verdict(study: StudyDir, data: str, amount: Amount, outcomes: Sequence[Outcome]) -> Verdict:
+    grid = study.grid
+    answers = _Answers(study)
+    groups = {
+        one.name: tuple(sorted((o for o in outcomes if o.cell.contender == one), key=lambda o: o.cell.seed))
+        for one in grid.contenders
+    }
+    groups = {name: group for name, group in groups.items() if group}
+    baseline = groups.get(grid.baseline.name)
+    standings = [
+        Standing(
+            group[0].cell.contender,
+            amount,
+            group,
+            estimate([_score(one) or 0.0 for one in group]),
+            estimate([one.val or 0.0 for one in group]) if all(one.val is not None for one in group) else None,
+            paired(answers, group, baseline) if baseline and name != grid.baseline.name else None,
+        )
+        for name, group in groups.items()
+    ]
+    by = "val" if all(one.val for one in standings) else "test"
+    standings.sort(key=lambda one: -(one.score if by == "val" else one.test.mean))
+    leader, others = standings[0], standings[1:]
+    level = 1 - (1 - LEVEL) / max(1, len(others))
+    rivals = {
+        one.contender.name: found
+        for one in others
+        if (found := paired(answers, leader.outcomes, one.outcomes, level)) is not None
+    }
+    rivals = dict(sorted(rivals.items(), key=lambda item: item[1].mean))
+    clear = all(one.separates() and one.mean > 0 for one in rivals.values())
+    named = clear and len(rivals) == len(others) > 0 and not grid.table
+    return Verdict(data, amount, tuple(standings), by, rivals, named)
+
+
+class _Answers:
+    """Answers to every test image, each file read once."""
+
+    def __init__(self, study: StudyDir) -> None:
+        self.study = study
+        self._known: dict[str, NDArray[np.bool_] | None] = {}
+
+    def right(self, outcome: Outcome) -> NDArray[np.bool_] | None:
+        """[N] whether each image was classified as it should be."""
+        name = outcome.cell.name
+        if outcome.cell.contender.measure != "accuracy":
+            return None
+        if name not in self._known:
+            run = self.study.run(outcome.cell)
+            found = read_answers(run) if (run.path / ANSWERS).exists() else None
+            self._known[name] = found["predicted"] == found["labels"] if found else None
+        return self._known[name]
+
+
+def paired(
+    answers: _Answers, ours: Sequence[Outcome], theirs: Sequence[Outcome], level: float = LEVEL
+) -> Difference | None:
+    """Difference over the seeds that both have; None without any."""
+    other = {one.cell.seed: one for one in theirs}
+    pairs = [(one, other[one.cell.seed]) for one in ours if one.cell.seed in other]
+    if not pairs:
+        return None
+    columns = [(answers.right(one), answers.right(two)) for one, two in pairs]
+    right = None
+    if all(a is not None and b is not None and len(a) == len(b) for a, b in columns):
+        right = np.stack([a.astype(np.int8) - b.astype(np.int8) for a, b in columns if a is not None and b is not None])
+    values = [(_score(one) or 0.0, _score(two) or 0.0) for one, two in pairs]
+    return difference([a for a, _ in values], [b for _, b in values], right, level)
+
+
+def _score(outcome: Outcome) -> float | None:
+    return outcome.test if outcome.test is not None else outcome.val
+
+
+def answer(grid: Grid, found: Sequence[Verdict], finished: int, cells: int) -> str:
+    """The study's conclusion in one sentence or two, about the largest amount of data."""
+    left = "" if finished == cells else f" ({finished} of {cells} trainings are finished.)"
+    if not found:
+        return f"Nothing is finished yet: 0 of {cells} trainings."
+    if grid.table:
+        return _beside_published(grid, found) + left
+    verdict = found[-1]
+    leader = verdict.leader
+    who, where = leader.contender.name, f"{verdict.data}, {verdict.amount.name}"
+    scored = (
+        f"{_percent(leader.test)} of the {'test' if verdict.by == 'val' or _tested(leader) else 'validation'} images"
+    )
+    if not verdict.rivals:
+        return f"{who} gets {scored} right on {where}; there is nothing finished to compare it with.{left}"
+    closest = verdict.close[0] if verdict.close else next(iter(verdict.rivals))
+    lead = verdict.rivals[closest]
+    if verdict.named:
+        what = f"{who} grows the best ViT" if leader.vit else f"{who}, which is no ViT, does best"
+        words = f"{what} on {where}: it gets {scored} right, {_points(lead)} points more than {closest}, the closest."
+        vits = [one for one in verdict.standings if one.vit]
+        if not leader.vit and vits:
+            words += f" The best ViT by {_split(verdict)} is {vits[0].contender.name}, {_percent(vits[0].test)}."
+        return words + left
+    if lead.over_seeds.sd is None:
+        reason = "with one common seed no spread is known; train at least three"
+    elif lead.mean <= 0:
+        reason = f"on test {closest} is no worse ({_points(lead)} points between them)"
+    else:
+        reason = f"its lead over {closest}, {_points(lead)} points, may be chance"
+        if lead.seeds_needed:
+            seeds = max(lead.seeds_needed, len(lead.over_seeds.values) + 1)
+            reason += f"; about {seeds} seeds would show a lead of this size"
+    return f"No winner on {where}: {who} is first by {_split(verdict)} and gets {scored} right, but {reason}.{left}"
+
+
+def _beside_published(grid: Grid, found: Sequence[Verdict]) -> str:
+    rows = [one for verdict in found for one in verdict.standings if one.contender.published is not None]
+    if not rows:
+        return f"{grid.table}: none of its finished rows has a published number."
+    gaps = [100 * one.test.mean - (one.contender.published or 0.0) for one in rows]
+    inside = [
+        one
+        for one in rows
+        if one.test.low is not None
+        and one.test.high is not None
+        and 100 * one.test.low <= (one.contender.published or 0.0) <= 100 * one.test.high
+    ]
+    words = f"{grid.table}: ours minus published is {fmean(gaps):+.1f} points on average over {len(rows)} rows"
+    if len(rows) > 1:
+        words += f", from {min(gaps):+.1f} to {max(gaps):+.1f}"
+    if any(one.test.sd is not None for one in rows):
+        words += f"; {len(inside)} of the published numbers lie inside our 95 % intervals"
+    return words + "."
+
+
+def _split(verdict: Verdict) -> str:
+    return "validation" if verdict.by == "val" else "test"
+
+
+def _tested(standing: Standing) -> bool:
+    return standing.outcomes[0].test is not None
+
+
+def _percent(found: Estimate) -> str:
+    if found.low is None or found.high is None:
+        return f"{100 * found.mean:.1f} %"
+    low, high = max(0.0, 100 * found.low), min(100.0, 100 * found.high)
+    return f"{100 * found.mean:.1f} % (95 % interval {low:.1f} to {high:.1f}, {len(found.values)} seeds)"
+
+
+def _points(found: Difference) -> str:
+    """The wider of the two intervals, so that the words never claim more than is known."""
+    seeds, images = found.over_seeds, found.over_images
+    if seeds.low is None or seeds.high is None:
+        return f"{100 * found.mean:.1f}"
+    ends = [(seeds.low, seeds.high)]
+    if images is not None and images.low is not None and images.high is not None:
+        ends.append((images.low, images.high))
+    low, high = min(low for low, _ in ends), max(high for _, high in ends)
+    return f"{100 * found.mean:.1f} ({100 * low:.1f} to {100 * high:.1f})"
