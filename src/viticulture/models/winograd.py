@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -79,8 +80,8 @@ class Conv3x3(torch.autograd.Function):
         tile, kernel, result = transforms(grad.dtype)
         down, across = -(-height // OUT), -(-width // OUT)
         if (height, width) != (OUT * down, OUT * across):
-            grad = torch.nn.functional.pad(grad, (0, 0, 0, OUT * across - width, 0, OUT * down - height))
-        y = grad.unflatten(2, (across, OUT)).unflatten(1, (down, OUT)).permute(2, 4, 0, 1, 3, 5)  # [4, 4, B, n, m, O]
+            grad = F.pad(grad, (0, 0, 0, OUT * across - width, 0, OUT * down - height))
+        y = torch.unflatten(torch.unflatten(grad, 2, (across, OUT)), 1, (down, OUT)).permute(2, 4, 0, 1, 3, 5)  # [4, 4, B, n, m, O]
         products = (result.T @ y.reshape(OUT * OUT, -1)).view(IN * IN, -1, grad.shape[-1])  # [36, tiles, O]
         taps = kernel.T @ (products.mT @ seen).transpose(0, 1)  # [O, 9, D]
         found = tile.T @ (products @ weights).flatten(1)
