@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A CNN's activation maps regularise where a ViT's class token looks, through links that are trained with the ViT.
+
+Paper: Jin and Choi, "Adaptive Attention Link-based Regularization for Vision Transformers" (AAL), arXiv:2211.13852.
+Recipes: recipes/attention_link/. The attention maps are read by models/taps.py (Eq. 3), the CNN's maps come from
+models/teacher_maps.py, the links are in models/links.py (Eq. 4), and analysis/link_extraction.py selects among trained
+ones (Algorithm 1).
+
+    A+ = links(A)                                                           Eq. (4)
+    L_att = || A+_c / ||A+_c||  -  B_c / ||B_c|| ||^2                       Eq. (5)
+    L = L_CE + lambda L_att                                                 Eq. (6)
+
+There is no code of the authors. Where the paper is silent, we read it so:
+
+- Attention is scaled by 1 / sqrt(d) as in Eq. (2), and its softmax runs over the patches alone, without class and
+  distillation token.
+- B_c are the outputs of the CNN's stages, for EfficientNet-B3 all seven: 952 maps, the paper's 68,544 links from 72.
+- L_att is the mean over images, maps and positions: only then does lambda = 2000 start near 20.
+- lambda changes at the end of every epoch.
+- A student whose maps have several sizes (PiT) is linked in each of them, and the CNN's maps are resized to each.
+- A student with two heads and no label teacher learns its labels at both: set `method.every_head`.
+"""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import UserError
+from ..models.links import Links, read_link_set
+from ..models.taps import Seen, layout
+from ..models.task import Task
+from ..models.teacher_maps import load_maps
+from .guide import Batch, Guide
+
+
+@dataclass(frozen=True)
+class Decay:
+    """How the weight falls from epoch to epoch: by one factor at first, by another later.
+
+    Args:
+        rate: factor an epoch, in (0, 1]; 1 keeps the weight.
+        late_rate: factor an epoch later on.
+        late_from: how many epochs follow the first rate.
+    """
+
+    rate: float = 0.99
+    late_rate: float = 0.98
+    late_from: int = 200
+
+    def __post_init__(self) -> None:
+        if not (0 < self.rate <= 1 and 0 < self.late_rate <= 1):
+            raise UserError(
+                f"guides.attention_link.decay needs rates in (0, 1], got rate={self.rate}, late_rate={self.late_rate}"
+            )
+
+    def left(self, epoch: int) -> float:
+        """Share of the weight in an epoch, counted from 0."""
+        return self.rate ** min(epoch, self.late_from) * self.late_rate ** max(0, epoch - self.late_from)
+
+
+@dataclass(frozen=True)
+class View:
+    """What the teacher is shown, and which of its maps are taken.
+
+    Args:
+        image_size: side of the images that the teacher sees, pixels; null: the student's images as they are.
+        stages: names of the teacher's modules whose outputs are taken; null: the outputs of its stages.
+    """
+
+    image_size: int | None = None
+    stages: list[str] | None = None
+
+
+class AttentionLink(Guide):
+    """Draw weighted sums of the class token's attention maps to a frozen CNN's activation maps.
+
+    The CNN may have learned other images and classes than the student's.
+
+    Args:
+        student: a ViT with a class token.
+        task: input of the student.
+        teacher: a run; a timm name with pretrained weights; or ARCHITECTURE=FILE with weights from a file.
+        links: full links every map to every head; alpha and beta are those of the paper's Table 1; a YAML file holds
+            those that `viticulture links` extracted from a run.
+        weight: lambda at the start.
+        decay: how it falls.
+        view: what the teacher is shown, and which of its maps are taken.
+    """
+
+    needs = frozenset({"attention"})
+
+    def __init__(
+        self,
+        student: nn.Module,
+        task: Task,
+        *,
+        teacher: str,
+        links: str = "full",
+        weight: float = 2000.0,
+        decay: Decay = Decay(),
+        view: View = View(),
+    ) -> None:
+        super().__init__()
+        if weight <= 0:
+            raise UserError(
+                f"guides.attention_link.weight must be positive, got {weight}; leave the guide out to go without"
+            )
+        where = layout(student)
+        if not (where.class_token and where.attention):
+            raise UserError(
+                f"attention_link reads the class token's attention, which this {type(student).__name__} lacks"
+            )
+        grids = where.grids(task.image_size)
+        maps = load_maps(teacher, task, dict.fromkeys(grids), view.image_size, view.stages)
+        self.teacher = maps.frozen
+        linked = read_link_set(links, len(maps.channels), len(where.heads))
+        self.links = Links(maps.channels, where.heads, grids, linked)
+        self.start, self.decay = weight, decay
+        self.weight = weight  # at this epoch
+        self.magnitudes: list[Tensor] = []  # of the links at the start of every epoch so far
+
+    def start_epoch(self, epoch: int, epochs: int) -> None:
+        self.weight = self.start * self.decay.left(epoch)
+        if len(self.magnitudes) == epoch:  # not so where a run resumes inside an epoch
+            self.magnitudes.append(self.links.magnitudes().cpu())
+
+    def losses(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
+        """One term, `attention_link`: lambda L_att, no unit."""
+        targets = self.teacher(batch["image"])
+        maps = [reading.class_maps() for reading in seen.attention]
+        with torch.autocast(batch["image"].device.type, enabled=False):
+            augmented = self.links([layer.float() for layer in maps])
+            pairs = [
+                (ours, torch.cat([targets[group.grid][block] for block in group.blocks], 1))
+                for ours, group in zip(augmented, self.links.groups, strict=True)
+            ]
+            return {"attention_link": self.weight * link_loss(pairs)}
+
+    def settle(self) -> dict[str, Tensor]:
+        """Returns: lambda."""
+        return {"weight": torch.tensor(self.weight)}
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps besides the links: how they are laid out, and their magnitudes epoch by epoch."""
+        return {"links": self.links.about(), "magnitudes": self.magnitudes}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.magnitudes = list(state["magnitudes"])
+
+
+def link_loss(pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Mean squared difference of maps of unit length.
+
+        L_att = mean over images, maps c and positions of (A+_c / ||A+_c|| - B_c / ||B_c||)^2        Eq. (5)
+
+    Args:
+        pairs: A+ and B, both [B, maps, rows, columns]; one pair for each part of the maps.
+
+    Returns: scalar from 0 to 4 / positions of a map, no unit.
+    """
+    total = torch.stack([_squared(ours, theirs) for ours, theirs in pairs]).sum()
+    return total / sum(prod(ours.shape) for ours, _ in pairs)
+
+
+def _squared(ours: Tensor, theirs: Tensor) -> Tensor:
+    ours, theirs = (F.normalize(maps.flatten(2), dim=-1) for maps in (ours, theirs))
+    return F.mse_loss(ours, theirs, reduction="sum")
