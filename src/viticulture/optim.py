@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parameters are updated how: groups with or without decay, rates by layer, and the rate over time.
+"""Which parameters are updated how: groups with or without decay, rates by layer, the rate over time, and SAM.
 
 Two sections of a recipe: `optim` is `Optim`, `schedule` is `Schedule`.
 """
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any, Literal
 
+import torch
 from timm.models import group_parameters
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -19,6 +20,9 @@ from .errors import UserError
 
 Group = dict[str, Any]
 """Parameters that share settings: `params` [(name, parameter)], `lr`, `weight_decay`."""
+
+Place = list[tuple[Tensor, Tensor]]
+"""Tensors and what they held."""
 
 TIED_TO_LAST_BLOCK = (99999,)  # timm's mark for what shares the last block's layer
 
@@ -35,6 +39,8 @@ class Optim:
         momentum: of sgd and nesterov; 0 is plain gradient descent.
         layer_decay: factor on the rate from one layer to the one below it; null treats all alike.
         decay_everything: decay biases, norms, tokens and positions as well.
+        sam_rho: sharpness-aware minimisation: take each step's gradient where the weights have moved so far uphill
+            (Euclidean distance over all of them); twice the time a step. null is the ordinary gradient.
     """
 
     name: Literal["adamw", "sgd", "nesterov"] = "adamw"
@@ -44,6 +50,7 @@ class Optim:
     momentum: float = 0.9
     layer_decay: float | None = None
     decay_everything: bool = False
+    sam_rho: float | None = None
 
     def __post_init__(self) -> None:
         if self.name not in ("adamw", "sgd", "nesterov"):
@@ -58,6 +65,8 @@ class Optim:
             raise UserError("nesterov needs a momentum, got optim.momentum=0; take 0.9, or optim.name=sgd")
         if self.layer_decay is not None and not 0 < self.layer_decay <= 1:
             raise UserError(f"optim.layer_decay must lie in (0, 1], got {self.layer_decay}")
+        if self.sam_rho is not None and self.sam_rho <= 0:
+            raise UserError(f"optim.sam_rho must be positive, got {self.sam_rho}; null goes without")
 
     def groups(self, student: nn.Module, guides: nn.Module | None = None) -> list[Group]:
         """The student's parameters and the guides' trainable ones, grouped, first come first.
@@ -87,9 +96,15 @@ class Optim:
         """
         if not groups:
             raise UserError("there is nothing to train: every parameter of the student and its guides is frozen")
+        optimizer: Optimizer
         if self.name == "adamw":
-            return AdamW(groups, betas=(self.betas[0], self.betas[1]), fused=True)
-        return SGD(groups, lr=self.lr, momentum=self.momentum, nesterov=self.name == "nesterov", fused=True)
+            optimizer = AdamW(groups, betas=(self.betas[0], self.betas[1]), fused=True)
+        else:
+            nesterov = self.name == "nesterov"
+            optimizer = SGD(groups, lr=self.lr, momentum=self.momentum, nesterov=nesterov, fused=True)
+        # Fused kernels could unscale float16's gradients themselves; Lightning then refuses to clip, in bfloat16 too.
+        optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+        return optimizer
 
 
 def _trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter, bool]]:
@@ -118,6 +133,37 @@ def layer_scales(student: nn.Module, decay: float) -> dict[str, float]:
     layers: dict[str, int] = group_parameters(student, matcher, reverse=True)
     last = max(layers.values())
     return {name: decay ** (last - layer) for name, layer in layers.items()}
+
+
+def climb(parameters: Iterable[Tensor], rho: float) -> Place:
+    """Move weights uphill, in place, by a distance of rho.
+
+        w + rho g / ||g||        SAM [1], Eq. (2) for p = 2
+
+    Args:
+        parameters: w, with gradients g in their `grad`; those without any stay. The norm runs over all of them, so the
+            scale of g does not matter (that of a loss scaler, or of a sum for a mean).
+        rho: Euclidean distance.
+
+    Returns: where they were, for `come_back`.
+
+    [1] Foret et al., "Sharpness-Aware Minimization for Efficiently Improving Generalization", ICLR 2021,
+    arXiv:2010.01412.
+    """
+    slopes = [(weight, weight.grad) for weight in parameters if weight.grad is not None]
+    before = [(weight, weight.detach().clone()) for weight, _ in slopes]
+    with torch.no_grad():
+        factor = rho / (nn.utils.get_total_norm([slope for _, slope in slopes]) + 1e-12)  # as in the authors' code
+        for weight, slope in slopes:
+            weight.addcmul_(slope, factor.to(weight))
+    return before
+
+
+def come_back(before: Place) -> None:
+    """Put tensors back to what they held, in place."""
+    with torch.no_grad():
+        for tensor, value in before:
+            tensor.copy_(value)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sharpness-aware minimisation is the official step, also under the Trainer, in portions, on processes, resumed."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from conftest import Golden
+from viticulture.errors import UserError
+from viticulture.methods.method import Method
+from viticulture.optim import Optim, climb, come_back
+from viticulture.training.run import fit, training_loader
+from viticulture.training.rundir import RunDir
+from viticulture.training.session import Session, begin, reopen
+
+RHO = 0.1
+SMALL: dict[str, Any] = {
+    "student.name": "vit_nano",
+    "student.options": {"depth": 2},
+    "data.per_class": 8,
+    "data.val_fraction": 0,
+    "augment.padded_crop.padding": 1,
+    "train.epochs": 2,
+    "train.batch_size": 16,
+    "train.clip_norm": 1.0,
+    "train.watch": "none",
+    "schedule.warmup_epochs": 1,
+    "optim.sam_rho": RHO,
+    "engine.device": "cpu",
+}
+SGD = {"optim.name": "sgd", "optim.lr": 0.1}  # Adam makes whole steps of what is nothing but rounding
+
+
+def session(folder: Path, **changes: Any) -> Session:
+    overrides = {**SMALL, **{key.replace("__", "."): value for key, value in changes.items()}}
+    return begin("digits", "default/digits", 0, str(folder), False, overrides, "test")
+
+
+def test_a_step_is_the_official_one(golden: Callable[[str], Golden]) -> None:
+    """Weights uphill and after the whole step over AdamW. Catches: a norm for each tensor, rho squared, a step taken
+    from uphill, the gradient of the foot, decay of the weights uphill.
+    """
+    data = golden("boot_sam_step")
+    layer = nn.Linear(4, 3)
+    layer.load_state_dict(data.part("w/"))
+    optim = Optim(lr=1e-3, weight_decay=0.05, decay_everything=True, sam_rho=RHO)
+    optimizer = optim.build(optim.groups(layer))
+    loss = lambda: F.cross_entropy(layer(data["in/x"]), data["in/t"].long())  # noqa: E731
+    loss().backward()
+    before = climb(layer.parameters(), RHO)
+    for name, parameter in layer.named_parameters():
+        torch.testing.assert_close(parameter.data, data[f"mid/{name}"], rtol=1e-6, atol=1e-7)
+    optimizer.zero_grad()
+    loss().backward()
+    come_back(before)
+    for name, parameter in layer.named_parameters():
+        assert torch.equal(parameter.data, data[f"w/{name}"])
+    optimizer.step()
+    for name, parameter in layer.named_parameters():
+        torch.testing.assert_close(parameter.data, data[f"after/{name}"], rtol=1e-6, atol=1e-7)
+
+
+def test_the_climb_has_the_asked_length_whatever_the_gradients_scale() -> None:
+    """Frozen weights and those without a gradient stay; a gradient of zero moves nothing; the way back is exact."""
+    weights = [torch.randn(3, 4), torch.randn(5, dtype=torch.float64), torch.randn(2)]
+    weights[0].grad, weights[1].grad = torch.randn(3, 4), torch.randn(5, dtype=torch.float64)
+    start = [weight.clone() for weight in weights]
+    for scale in (1.0, 65536.0):
+        for weight in weights[:2]:
+            assert weight.grad is not None
+            weight.grad *= scale
+        before = climb(weights, 0.3)
+        ways = [(weight - old).flatten().double() for weight, old in zip(weights, start, strict=True)]
+        assert torch.cat(ways).norm() == pytest.approx(0.3, rel=1e-5)
+        assert not ways[2].any()
+        assert F.cosine_similarity(ways[0], weights[0].grad.flatten().double(), dim=0) == pytest.approx(1)
+        come_back(before)
+        assert all(map(torch.equal, weights, start))
+    weights[0].grad.zero_()
+    weights[1].grad = None
+    climb(weights, 0.3)
+    assert all(map(torch.equal, weights, start))
+    with pytest.raises(UserError, match="sam_rho must be positive, got 0"):
+        Optim(sam_rho=0.0)
+
+
+def loop(method: Method, run: Session, epochs: int) -> None:
+    """SAM as anyone would write it, on whole batches."""
+    loader = training_loader(run)
+    optimizer = method.optim.build(method.optim.groups(method.student))
+    schedule = method.schedule.attach(optimizer, len(loader), epochs, method.optim.lr)
+    stepped = [p for group in optimizer.param_groups for p in group["params"]]
+    method.train()
+    for epoch in range(epochs):
+        for step in range(len(loader)):
+            batch = loader.batch(epoch, step)
+            optimizer.zero_grad()
+            torch.stack(list(method.losses(batch).values())).sum().backward()
+            weights = [p.detach().clone() for p in stepped]
+            buffers = [b.clone() for b in method.buffers()]
+            norm = torch.cat([p.grad.flatten() for p in stepped if p.grad is not None]).norm()
+            with torch.no_grad():
+                for p in stepped:
+                    assert p.grad is not None
+                    p += RHO * p.grad / norm
+            optimizer.zero_grad()
+            torch.stack(list(method.losses(batch).values())).sum().backward()
+            with torch.no_grad():
+                for p, old in zip([*stepped, *method.buffers()], weights + buffers, strict=True):
+                    p.copy_(old)
+            torch.nn.utils.clip_grad_norm_(stepped, 1.0)
+            optimizer.step()
+            schedule.step()
+
+
+@pytest.mark.parametrize(("student", "accumulate"), [("vit_nano", 1), ("vit_nano", 2), ("dhvt_nano", 1)])
+def test_the_trainer_is_a_plain_loop(tmp_path: Path, student: str, accumulate: int) -> None:
+    """Weights and BatchNorm statistics, with clipping, a warm-up, and batches computed whole or in two portions.
+
+    Catches: clipping uphill, a schedule or a step counter that advances twice, earlier portions whose gradient is that
+    of the foot, portions not divided by their number, statistics that see every batch twice.
+    """
+    options = {"student__name": student, "student__options": {"depth": 2}, "train__accumulate": accumulate, **SGD}
+    run, other = (session(tmp_path / name, **options) for name in ("run", "other"))
+    fit(run)
+    loop(other.method, other, SMALL["train.epochs"])
+    for name, value in other.method.student.state_dict().items():
+        torch.testing.assert_close(run.method.student.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+    assert not run.method.before
+    assert not run.method.portions
+    lines = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
+    assert len({line.split(",")[0] for line in lines}) > 1
+
+
+def weights(run: Path, which: str = "last") -> dict[str, Tensor]:
+    return load_file(RunDir(run).weights(which) / "model.safetensors")
+
+
+def test_two_processes_in_portions_are_one(tmp_path: Path) -> None:
+    """Gloo, two processes, two portions each, against one process and whole batches, up to the order of sums.
+
+    Catches: a norm of one process's own gradient, so that replicas climb to different places and drift apart; portions
+    that talk to the other process each, or never.
+    """
+    settings = {**SMALL, **SGD, "engine.devices": 2, "train.accumulate": 2}
+    command = [sys.executable, "-m", "viticulture", "train", "digits", "--recipe", "default/digits"]
+    command += ["--out", str(tmp_path / "two")]
+    for key, value in settings.items():
+        command += [f"--{key}", str(value)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    fit(session(tmp_path / "one", **SGD))
+    for name, value in weights(tmp_path / "one").items():
+        torch.testing.assert_close(weights(tmp_path / "two")[name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16-mixed"])
+def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(tmp_path: Path, precision: str) -> None:
+    """Bit for bit, averaged weights included, with dropout of attention and of branches, in both precisions; stopped
+    uphill, in the middle of an epoch and of a batch.
+    """
+    options = {"depth": 2, "attn_drop_rate": 0.1, "proj_drop_rate": 0.1}
+    settings = {"student__options": options, "train__ema_decay": 0.9, "engine__precision": precision}
+    settings |= {"engine__checkpoint_minutes": 1e-9, "train__accumulate": 2}
+    fit(session(tmp_path / "whole", **settings))
+    broken = session(tmp_path / "broken", **settings)
+    calls, losses = 0, broken.method.losses
+
+    def interrupted(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        nonlocal calls
+        calls += 1
+        if calls == 4 * 6 + 3:  # four passes a step: the seventh step's first pass uphill
+            assert broken.method.before
+            raise KeyboardInterrupt
+        return losses(batch)
+
+    broken.method.losses = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        fit(broken)
+    broken.run.unlock()
+    fit(reopen(str(tmp_path / "broken"), None))
+    for which in ("last", "ema"):
+        for name, value in weights(tmp_path / "whole", which).items():
+            assert torch.equal(value, weights(tmp_path / "broken", which)[name]), name
