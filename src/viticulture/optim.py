@@ -103,7 +103,7 @@ class Optim:
             nesterov = self.name == "nesterov"
             optimizer = SGD(groups, lr=self.lr, momentum=self.momentum, nesterov=nesterov, fused=True)
         # Fused kernels could unscale float16's gradients themselves; Lightning then refuses to clip, in bfloat16 too.
-        optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+        optimizer._step_supports_amp_scaling = False
         return optimizer
 
 
