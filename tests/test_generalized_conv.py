@@ -9,18 +9,17 @@ from torch import Tensor
 
 from conftest import Golden
 from viticulture.errors import UserError
-from viticulture.models.generalized_conv import GeneralizedConv, kernel, window
+from viticulture.models.generalized_conv import GeneralizedConv, kernel, neighbours, square, tight
 
 Load = Callable[[str], Golden]
 
 
 def phi(heads: int, rows: int, columns: int) -> Tensor:
     """Phi_h of Eq. (13) and (15), [H, n, n], entry by entry: 1 where token p is the h-th neighbour of token q."""
-    side, places = window(heads)
     found = torch.zeros(heads, rows * columns, rows * columns, dtype=torch.float64)
-    for h, place in enumerate(places):
+    for h, (down, right) in enumerate(neighbours(heads)):
         for q in range(rows * columns):
-            row, column = q // columns + place // side - side // 2, q % columns + place % side - side // 2
+            row, column = q // columns + down, q % columns + right
             if 0 <= row < rows and 0 <= column < columns:
                 found[h, q, row * columns + column] = 1
     return found
@@ -57,7 +56,8 @@ def test_it_is_the_official_layer(golden: Load) -> None:
 def test_it_is_a_sum_of_constant_matrices_times_weights(heads: int) -> None:
     """Eq. (3) and (14): Y = sum_h Phi_h X W_h, on an oblong map that is smaller than some windows; so are gradients.
 
-    Catches: taps laid on other places than `window` says, for whole windows, partly used and even ones; wrong padding.
+    Catches: taps laid on other places than `neighbours` says, for whole windows, partly used and even ones; a window
+    cut on the wrong side, wrong padding.
     """
     generator = torch.Generator().manual_seed(heads)
     conv = GeneralizedConv(3, heads).double()
@@ -66,6 +66,9 @@ def test_it_is_a_sum_of_constant_matrices_times_weights(heads: int) -> None:
     expected = (phi(heads, 4, 3).unsqueeze(1) @ tokens @ taps.unsqueeze(1)).sum(0) + conv.bias  # [B, n, D]
     found = conv(x).flatten(2).mT
     torch.testing.assert_close(found, expected)
+    fast = GeneralizedConv(3, heads)
+    fast.load_state_dict(conv.state_dict())
+    torch.testing.assert_close(fast(x.float()).flatten(2).mT.double(), expected, rtol=1e-4, atol=1e-5)
     cotangent = torch.randn(found.shape, dtype=torch.float64, generator=generator)
     ours, theirs = (torch.autograd.grad((y * cotangent).sum(), conv.weight)[0] for y in (found, expected))
     torch.testing.assert_close(ours, theirs)
@@ -92,11 +95,12 @@ def test_the_window_is_the_published_one_or_the_nearest_with_a_centre(heads: int
 
     Catches: the next odd window filled row by row, distance by rows alone, ties by columns.
     """
-    side, places = window(heads)
-    drawn = "".join("#" if place in places else "." for place in range(side * side))
-    assert [drawn[row * side : (row + 1) * side] for row in range(side)] == picture
+    half = len(picture) // 2
+    places = neighbours(heads)
+    drawn = ["".join(".#"[(r, c) in places] for c in range(-half, half + 1)) for r in range(-half, half + 1)]
+    assert drawn == picture
     assert len(places) == heads
-    assert places == sorted(places)
+    assert places == sorted(places)  # heads go row by row
 
 
 def test_one_head_is_a_linear_layer() -> None:
@@ -137,14 +141,14 @@ def test_it_starts_by_xaviers_rule_for_all_taps_together() -> None:
     assert not conv.bias.any()
 
 
-def test_unused_places_of_the_window_stay_zero() -> None:
-    """The kernel of 6 heads has an empty last row, whatever the taps are."""
-    filled = kernel(torch.ones(2, 3, 6))
-    assert filled.shape == (2, 3, 3, 3)
-    assert filled[:, :, :2].eq(1).all()
-    assert not filled[:, :, 2].any()
+def test_unused_places_of_a_window_are_zero_or_cut_off() -> None:
+    """6 heads need 2 rows of 3; the whole window has an empty last row, whatever the taps are."""
+    taps = torch.arange(1.0, 7).expand(2, 3, 6)
+    assert kernel(taps, square(6))[0, 0].tolist() == [[1, 2, 3], [4, 5, 6], [0, 0, 0]]
+    assert kernel(taps, tight(6))[0, 0].tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert [tight(heads) for heads in (1, 2, 3, 9)] == [(0, 0, 0, 0), (0, 0, 1, 0), (1, 0, 1, 0), (1, 1, 1, 1)]
 
 
 def test_no_heads_are_refused() -> None:
     with pytest.raises(UserError, match="at least one head, got 0"):
-        window(0)
+        neighbours(0)

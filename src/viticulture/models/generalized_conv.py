@@ -10,7 +10,7 @@ window for 9 heads, its upper two rows for 6.
 Deviation: a window with an even side has no centre, and the authors' code stops. Here such head counts (2 to 4, 10 to
 16, ...) take the H places nearest to the centre of the next odd window, the first row by row where distances are equal.
 
-Paper [1]: Zhang et al., "Bootstrapping ViTs: Towards Liberating Vision Transformers from Pre-training", CVPR 2022,
+[1] Zhang et al., "Bootstrapping ViTs: Towards Liberating Vision Transformers from Pre-training", CVPR 2022,
 arXiv:2112.03552; Appendix A derives the matrices.
 """
 
@@ -23,47 +23,48 @@ from torch import Tensor, nn
 from ..errors import UserError
 from .winograd import Conv3x3, in_float32_on_cpu
 
+Margins = tuple[int, int, int, int]
+"""How far taps reach from the centre: columns to the left and right, rows up and down, as `F.pad` takes them."""
 
-def window(heads: int) -> tuple[int, list[int]]:
-    """The window of CONV and which of its places are used.
+
+def neighbours(heads: int) -> list[tuple[int, int]]:
+    """Where the tap of each head lies: rows down and columns to the right of the centre, counted row by row.
 
     Args:
         heads: H.
-
-    Returns: side of the window, and the H places, counted row by row from the upper left corner, in rising order.
     """
     if heads < 1:
         raise UserError(f"a generalised convolution needs at least one head, got {heads}")
     side = math.ceil(math.sqrt(heads))
-    if side % 2:
-        return side, list(range(heads))
-    side += 1
-    centre = side // 2
-
-    def distance(place: int) -> int:
-        row, column = divmod(place, side)
-        return (row - centre) ** 2 + (column - centre) ** 2
-
-    return side, sorted(sorted(range(side * side), key=distance)[:heads])
+    half = side // 2
+    window = [(row, column) for row in range(-half, half + 1) for column in range(-half, half + 1)]
+    if side % 2 == 0:
+        window.sort(key=lambda place: place[0] ** 2 + place[1] ** 2)
+    return sorted(window[:heads])
 
 
-def kernel(taps: Tensor) -> Tensor:
-    """The kernel of the ordinary convolution that CONV is: [O, I, H] -> [O, I, side, side], unused places zero."""
-    side, places = window(taps.shape[-1])
+def square(heads: int) -> Margins:
+    """Margins of the whole window."""
+    reach = max(max(map(abs, place)) for place in neighbours(heads))
+    return (reach,) * 4
+
+
+def tight(heads: int) -> Margins:
+    """Margins of the smallest kernel that holds all taps: 2 rows of 3 for 6 heads."""
+    rows, columns = zip(*neighbours(heads), strict=True)
+    return -min(columns), max(columns), -min(rows), max(rows)
+
+
+def kernel(taps: Tensor, margins: Margins) -> Tensor:
+    """The kernel of the ordinary convolution that CONV is: [O, I, H] -> [O, I, height, width], unused places zero."""
+    left, right, up, down = margins
+    height, width, heads = up + 1 + down, left + 1 + right, taps.shape[-1]
     rows = taps.transpose(1, 2)  # [O, H, I]
-    if len(places) < side * side:
+    if heads < height * width:
+        places = [(row + up) * width + column + left for row, column in neighbours(heads)]
         index = torch.tensor(places, device=taps.device)
-        rows = rows.new_zeros(rows.shape[0], side * side, rows.shape[2]).index_copy(1, index, rows)
-    return torch.unflatten(rows, 1, (side, side)).permute(0, 3, 1, 2)
-
-
-def convolve(x: Tensor, taps: Tensor, bias: Tensor | None = None) -> Tensor:
-    """CONV of a map with a border of zeros: [B, I, H, W] and taps [O, I, heads] -> [B, O, H, W]."""
-    weight = kernel(taps)
-    if weight.shape[-1] == 3 and in_float32_on_cpu(x):
-        y = Conv3x3.apply(x.permute(0, 2, 3, 1), weight.flatten(2).transpose(1, 2)).permute(0, 3, 1, 2)
-        return y if bias is None else y + bias[:, None, None]
-    return F.conv2d(x, weight, bias, padding=weight.shape[-1] // 2)
+        rows = rows.new_zeros(rows.shape[0], height * width, rows.shape[2]).index_copy(1, index, rows)
+    return torch.unflatten(rows, 1, (height, width)).permute(0, 3, 1, 2)
 
 
 class GeneralizedConv(nn.Module):
@@ -76,10 +77,17 @@ class GeneralizedConv(nn.Module):
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
+        self.tight, self.square = tight(heads), square(heads)
         memory = torch.empty(dim, heads, dim)  # lies as channels-last kernels do
         self.weight = nn.Parameter(memory.transpose(1, 2))  # [to, from, tap]
         self.bias = nn.Parameter(torch.zeros(dim))
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        return convolve(x, self.weight, self.bias)
+        if self.square == (1, 1, 1, 1) and in_float32_on_cpu(x):
+            taps = kernel(self.weight, self.square).flatten(2).transpose(1, 2)  # [D, 9, D]
+            return (Conv3x3.apply(x.permute(0, 2, 3, 1), taps) + self.bias).permute(0, 3, 1, 2)
+        left, right, up, down = self.tight
+        if left == right and up == down:
+            return F.conv2d(x, kernel(self.weight, self.tight), self.bias, padding=(up, left))
+        return F.conv2d(F.pad(x, self.tight), kernel(self.weight, self.tight), self.bias)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from ..errors import UserError
 from .agent_cnn import BLOCKS, AgentCNN, AgentShape, check_maps, rate_of, sizes_of
 from .dropout import Dropout
-from .generalized_conv import kernel
+from .generalized_conv import kernel, square
 from .task import Task
 
 
@@ -114,7 +114,7 @@ class SharedConv(Borrowed):
         if known.proj.bias is not None:
             loans["bias"] = Loan(known.proj, "bias")
         super().__init__(loans)
-        phi = kernel(torch.eye(heads, device=known.proj.weight.device).unsqueeze(1))  # [heads, 1, side, side]
+        phi = kernel(torch.eye(heads, device=known.proj.weight.device).unsqueeze(1), square(heads))  # [heads, 1, k, k]
         self.padding = phi.shape[-1] // 2
         self.register_buffer("moves", phi.repeat_interleave(width // heads, 0), persistent=False)
 
