@@ -251,6 +251,38 @@ def report(run: str) -> Path:
     return write_page(folder, dataset, judge(folder, dataset))
 
 
+def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitude") -> "Sheet":
+    """Extract the links worth keeping from a run that was guided by attention links.
+
+    Args:
+        run: its folder.
+        out: a .yaml file to write; a recipe names it as guides.attention_link.links.
+        threshold: strength from which a link is kept, between 0 and 1; the paper's is 0.05.
+        rule: magnitude scales |w| to [0, 1] over all links; printed scales w, as the paper's Algorithm 1 is printed.
+
+    Returns: the strength of every link, and which are kept.
+    """
+    from .analysis import link_extraction as extraction
+    from .disk import replacing
+    from .errors import unknown
+    from .models.links import write_link_set
+    from .report.links import link_table
+    from .training.rundir import RunDir
+
+    rules = {"magnitude": extraction.magnitude_strengths, "printed": extraction.printed_strengths}
+    if rule not in rules:
+        raise unknown("rule", rule, rules)
+    found = extraction.read_links(RunDir.open(run)).links
+    strengths = rules[rule](found)
+    linked = extraction.select(strengths, threshold)
+    note = f"Links of {run} stronger than {threshold:g} (rule {rule})."
+    if out:
+        with replacing(Path(out)) as part:
+            part.write_text(f"# {note}\n{write_link_set(linked)}", encoding="utf-8")
+        note += f" Train with them: --guides.attention_link.links {out}"
+    return link_table(list(found.channels), strengths, linked, note)
+
+
 def recipes() -> "Sheet":
     """List the shipped recipes with what their headers say."""
     from .report.words import recipe_list

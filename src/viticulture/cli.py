@@ -29,6 +29,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "cache": api.cache,
     "report": api.report,
     "export": api.export,
+    "links": api.links,
     "recipes": api.recipes,
     "tables": api.tables,
     "models": api.models,
@@ -101,7 +102,7 @@ class Parser(argparse.ArgumentParser):
             elif parameter.annotation is bool:
                 self.add_argument(f"--{key.replace('_', '-')}", dest=key, action="store_true", help=help_text)
             else:
-                kind = int if parameter.annotation is int else str
+                kind = parameter.annotation if parameter.annotation in (int, float) else str
                 shown = f"{help_text} (default: {parameter.default})" if parameter.default else help_text
                 option = f"--{key.replace('_', '-')}"
                 self.add_argument(option, dest=key, type=kind, default=parameter.default, help=shown)
