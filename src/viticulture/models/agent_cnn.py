@@ -245,7 +245,7 @@ class AgentCNN(nn.Module):
         self.num_features = self.head_hidden_size = self.embed_dim = sizes.embed_dim
         self.pool_after = frozenset(shape.pools(sizes.depth))
         pixels = sizes.patch_size if shape.stem == "base" else sizes.patch_size // 2
-        self.feature_info = [
+        self.feature_info: list[dict[str, Any]] = [
             {
                 "module": f"blocks.{block}",
                 "num_chs": sizes.embed_dim,
@@ -345,29 +345,30 @@ def agent_for(student: nn.Module, task: Task, shape: AgentShape = AgentShape()) 
     Raises: UserError for a student that is no ViT, or where the maps do not fit the student's grid.
     """
     sizes = sizes_of(student)
-    check_maps(sizes, shape, task)
-    return AgentCNN(sizes, shape, num_classes=len(task.classes))
+    agent = AgentCNN(sizes, shape, num_classes=len(task.classes))
+    check_maps(agent, sizes, task)
+    return agent
 
 
-def check_maps(sizes: Sizes, shape: AgentShape, task: Task) -> None:
+def check_maps(agent: AgentCNN, sizes: Sizes, task: Task) -> None:
     """Every map must be halved without remainder, and be as long as the student's sequence or a multiple or part of it.
 
     Raises: UserError naming the map and what to change.
     """
-    patch, pools = sizes.patch_size, shape.pools(sizes.depth)
-    rows, columns = (-(-side // patch) for side in task.image_size)
-    pixels = patch if shape.stem == "base" else patch // 2
-    height, width = (side // pixels if shape.stem == "base" else -(-side // pixels) for side in task.image_size)
+    rows, columns = (-(-side // sizes.patch_size) for side in task.image_size)
+    pixels = agent.feature_info[0]["reduction"]
+    cut = isinstance(agent.stem, BaseStem)  # off what fills no patch
+    height, width = (side // pixels if cut else -(-side // pixels) for side in task.image_size)
     for block in range(sizes.depth):
-        longer, shorter = max(rows * columns, height * width), min(rows * columns, height * width)
+        shorter, longer = sorted((rows * columns, height * width))
         if not shorter or longer % shorter:
             raise UserError(
                 f"the agent's map of {height}x{width} in block {block} and the student's {rows}x{columns} tokens must "
-                f"divide one another; take an image size that is a multiple of {patch} pixels"
+                f"divide one another; take an image size that is a multiple of {sizes.patch_size} pixels"
             )
-        if block in pools:
+        if block in agent.pool_after:
             if height % 2 or width % 2:
-                fitting = [pool for pool in pools if pool < block]
+                fitting = sorted(pool for pool in agent.pool_after if pool < block)
                 raise UserError(
                     f"the agent's map of {height}x{width} behind block {block} cannot be halved; "
                     f"set pool_after to {fitting}, or take larger images or smaller patches"

@@ -192,7 +192,6 @@ def shared_agent_for(student: nn.Module, task: Task, shape: AgentShape = AgentSh
         not fit the student's grid.
     """
     sizes = sizes_of(student)
-    check_maps(sizes, shape, task)
     blocks = []
     for block in student.blocks:  # type: ignore[union-attr]
         _check_block(block, student)
@@ -201,7 +200,9 @@ def shared_agent_for(student: nn.Module, task: Task, shape: AgentShape = AgentSh
         )
         conv, mlp = SharedConv(block.attn), SharedMlp(block.mlp, inside)
         blocks.append(BLOCKS[shape.norm](sizes.embed_dim, conv, mlp, branches))
-    return SharedAgent(sizes, shape, blocks, len(task.classes))
+    agent = SharedAgent(sizes, shape, blocks, len(task.classes))
+    check_maps(agent, sizes, task)
+    return agent
 
 
 def _check_block(block: nn.Module, student: nn.Module) -> None:
