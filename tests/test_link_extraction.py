@@ -100,4 +100,4 @@ def test_a_run_gives_its_links_to_the_next(tmp_path: Path, capsys: pytest.Captur
     assert main(["links", str(tmp_path / "plain")]) == 2
     assert "trained without the guide attention_link" in capsys.readouterr().err
     assert main(["links", str(run.path), "--rule", "signed"]) == 2
-    assert "valid: magnitude, printed" in capsys.readouterr().err
+    assert "did you mean printed?" in capsys.readouterr().err
