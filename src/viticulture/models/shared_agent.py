@@ -84,8 +84,9 @@ class Borrowed(nn.Module):
             parameter.data = loan.tensor()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        for child in self.children():
-            child._apply(fn)  # type: ignore[no-untyped-call]
+        borrowed, self._parameters = self._parameters, {}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._parameters = borrowed
         self.tie()
         return self
 
@@ -109,13 +110,13 @@ class SharedConv(Borrowed):
 
     def __init__(self, attn: nn.Module) -> None:
         known: Any = attn
-        heads, width = known.num_heads, known.proj.in_features
+        heads, width, like = known.num_heads, known.proj.in_features, known.proj.weight
         loans = {"values": Loan(known.qkv, "weight", first=2 * width), "weight": Loan(known.proj, "weight")}
         if known.proj.bias is not None:
             loans["bias"] = Loan(known.proj, "bias")
         super().__init__(loans)
-        phi = kernel(torch.eye(heads, device=known.proj.weight.device).unsqueeze(1), square(heads))  # [heads, 1, k, k]
-        self.padding = phi.shape[-1] // 2
+        self.padding = square(heads)[0]
+        phi = kernel(torch.eye(heads, device=like.device, dtype=like.dtype).unsqueeze(1), square(heads))
         self.register_buffer("moves", phi.repeat_interleave(width // heads, 0), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
