@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train whatever of a study is missing, one cell after the other; any number of processes may do so at once."""
 
+import gc
 import time
 from collections.abc import Callable
 
@@ -32,6 +33,13 @@ class Work:
 
     def run(self) -> None:
         """Until nothing is left that this process can do. Waits where a round depends on others' cells."""
+        gc.freeze()  # what was imported need not be searched after every cell
+        try:
+            self._run()
+        finally:
+            gc.unfreeze()
+
+    def _run(self) -> None:
         while True:
             wanted, decisions = schedule(self.study.grid, self.outcomes)
             self._log(decisions)
