@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RedNet: ResNet with involutions in place of its 3x3 convolutions, registered with timm.
+
+Paper: Li et al., "Involution: Inverting the Inherence of Convolution for Visual Recognition", CVPR 2021,
+arXiv:2103.06255. Teachers of Co-advise (arXiv:2106.12378). Recipes: recipes/co_advise/.
+
+    rednet26, rednet38, rednet50, rednet101, rednet152
+
+    timm.create_model("rednet26", num_classes=10, small_images=True)
+
+A RedNet is timm's `ResNet`: features, feature maps, pooling and keywords (`channels`, `drop_path_rate`, ...) are that
+class's. Equal to the authors' code, whose checkpoints load; unlike it, this runs in mixed precision.
+"""
+
+from typing import Any
+
+from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.layers.conv_bn_act import ConvNormAct
+from timm.models import ResNet, build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models.resnet import Bottleneck
+from torch import Tensor, nn
+
+from .involution import Involution
+
+
+def stem(widths: tuple[int, int], stride: int = 2, in_chans: int = 3) -> nn.Sequential:
+    """conv 3x3, involution 3x3, conv 3x3, each with BN and ReLU; the first has the stride. [B, 3, H, W] -> [B, D, ...].
+
+    Args:
+        widths: channels of the first two layers, and of the last, D.
+        stride: of the image.
+        in_chans: channels of the image.
+    """
+    narrow, wide = widths
+    return nn.Sequential(
+        ConvNormAct(in_chans, narrow, 3, stride=stride),
+        Involution(narrow, kernel_size=3),
+        nn.BatchNorm2d(narrow),
+        nn.ReLU(inplace=True),
+        ConvNormAct(narrow, wide, 3),
+    )
+
+
+class RedBlock(Bottleneck):
+    """ResNet's bottleneck with a 7x7 involution in the middle. Shape: [B, C, H, W] -> [B, 4 planes, H / s, W / s]."""
+
+    def __init__(
+        self, inplanes: int, planes: int, stride: int = 1, downsample: nn.Module | None = None, **settings: Any
+    ) -> None:
+        super().__init__(inplanes, planes, stride, downsample, **settings)
+        self.add_module("conv2", Involution(self.conv2.out_channels, kernel_size=7, stride=stride))
+
+
+class RedNet(ResNet):
+    """Stem with an involution, four stages of bottlenecks with involutions, mean over the image, linear head.
+
+    Args:
+        layers: blocks of the four stages.
+        small_images: keep the resolution in the stem (no stride, no pooling), for images of about 32 pixels.
+        stem_width: channels of the stem's first two layers; the first stage is given twice as many.
+        in_chans: channels of the image.
+        settings: keywords of timm's `ResNet`.
+    """
+
+    def __init__(
+        self,
+        layers: tuple[int, ...],
+        small_images: bool = False,
+        stem_width: int = 32,
+        in_chans: int = 3,
+        **settings: Any,
+    ) -> None:
+        block: Any = RedBlock
+        super().__init__(block, layers, in_chans=in_chans, stem_type="deep", stem_width=stem_width, **settings)
+        own = {"conv1": stem((stem_width, 2 * stem_width), 1 if small_images else 2, in_chans)}
+        for name, layer in {**own, "bn1": nn.Identity(), "act1": nn.Identity()}.items():
+            self.add_module(name, layer)
+        if small_images:
+            keep_resolution(self)
+        self.init_weights(settings.get("zero_init_last", True))
+
+
+def keep_resolution(net: ResNet) -> None:
+    """No pooling after a stem that has no stride: every map is four times larger (the stem's own: twice)."""
+    net.add_module("maxpool", nn.Identity())
+    stages: list[dict[str, Any]] = net.feature_info
+    for stage in stages:
+        stage["reduction"] = max(1, stage["reduction"] // 4)
+
+
+def checkpoint_filter_fn(state: dict[str, Any], model: nn.Module) -> dict[str, Tensor]:
+    """Weights as the model names them, out of a checkpoint of the authors' or of ours."""
+    weights: dict[str, Tensor] = state.get("state_dict", state)
+    return {_name(key): weight for key, weight in weights.items()}
+
+
+def _name(key: str) -> str:
+    for prefix in ("module.", "backbone.", "model."):
+        key = key.removeprefix(prefix)
+    for theirs, ours in (("stem.", "conv1."), ("head.fc.", "fc."), ("classifier.", "fc.")):
+        key = ours + key.removeprefix(theirs) if key.startswith(theirs) else key
+    return key.replace("conv2.conv.", "conv2.")
+
+
+LAYERS = {
+    "rednet26": (1, 2, 4, 1),
+    "rednet38": (2, 3, 5, 2),
+    "rednet50": (3, 4, 6, 3),
+    "rednet101": (3, 4, 23, 3),
+    "rednet152": (3, 8, 36, 3),
+}
+"""Blocks of the four stages."""
+
+CFG = {
+    "num_classes": 1000,
+    "input_size": (3, 224, 224),
+    "pool_size": (7, 7),
+    "crop_pct": 0.875,
+    "interpolation": "bilinear",
+    "mean": IMAGENET_DEFAULT_MEAN,
+    "std": IMAGENET_DEFAULT_STD,
+    "first_conv": "conv1.0.conv",
+    "classifier": "fc",
+}
+
+default_cfgs = generate_default_cfgs(dict.fromkeys(LAYERS, CFG))
+
+
+def _create(variant: str, pretrained: bool, settings: dict[str, Any]) -> RedNet:
+    return build_model_with_cfg(
+        RedNet,
+        variant,
+        pretrained,
+        pretrained_filter_fn=checkpoint_filter_fn,
+        **{"layers": LAYERS[variant], **settings},
+    )
+
+
+@register_model
+def rednet26(pretrained: bool = False, **settings: Any) -> RedNet:
+    """9.2 M parameters, 1.7 G multiply-adds."""
+    return _create("rednet26", pretrained, settings)
+
+
+@register_model
+def rednet38(pretrained: bool = False, **settings: Any) -> RedNet:
+    """12.4 M parameters, 2.2 G multiply-adds."""
+    return _create("rednet38", pretrained, settings)
+
+
+@register_model
+def rednet50(pretrained: bool = False, **settings: Any) -> RedNet:
+    """15.5 M parameters, 2.6 G multiply-adds."""
+    return _create("rednet50", pretrained, settings)
+
+
+@register_model
+def rednet101(pretrained: bool = False, **settings: Any) -> RedNet:
+    """25.7 M parameters, 4.7 G multiply-adds."""
+    return _create("rednet101", pretrained, settings)
+
+
+@register_model
+def rednet152(pretrained: bool = False, **settings: Any) -> RedNet:
+    """34.0 M parameters, 6.7 G multiply-adds."""
+    return _create("rednet152", pretrained, settings)
