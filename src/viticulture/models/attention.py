@@ -19,7 +19,7 @@ from timm.layers.attention import Attention
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .dropout import drop_share, keep_bits
+from .dropout import keep_bits
 
 
 class Attend(torch.autograd.Function):
@@ -27,7 +27,7 @@ class Attend(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, p: float) -> Tensor:
-        nothing, amplify = q.new_empty(()), 1 / (1 - drop_share(p))
+        nothing, amplify = q.new_empty(()), 1 / (1 - p)
         probabilities = torch.baddbmm(nothing, q, k.mT, beta=0, alpha=scale).softmax(-1)  # [N, T, T]
         keep = keep_bits(probabilities.numel(), p).view(probabilities.shape)
         out = torch.baddbmm(nothing, keep.to(q.dtype).mul_(probabilities), v, beta=0, alpha=amplify)
@@ -58,7 +58,7 @@ class DroppedAttention(Attention):
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         p = self.attn_drop.p if self.training else 0.0
         unusual = attn_mask is not None or is_causal or getattr(self, "gate", None) is not None
-        if not x.is_cpu or unusual or not 0 < drop_share(p) < 1:
+        if not x.is_cpu or unusual or not 0 < p < 1:
             causal = {"is_causal": True} if is_causal else {}
             return super().forward(x, attn_mask=attn_mask, **causal)
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)  # 3 x [B, h, T, d]
