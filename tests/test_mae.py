@@ -43,6 +43,11 @@ def method(student: nn.Module, side: int = 32, **options: Any) -> MAE:
     return MAE(student, Task((), (side, side), HALF, HALF), {}, Optim(), Schedule(), **options)
 
 
+def reordered(patches: Tensor, patch: int) -> Tensor:
+    """Ours, channel by channel, -> the authors' order, pixel by pixel; [..., 3 p p]."""
+    return patches.unflatten(-1, (3, patch, patch)).movedim(-3, -1).flatten(-3)
+
+
 def ours(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The authors' weights as our encoder's and our decoder's."""
     renamed = {"mask_token": "mask_token", "decoder_pred": "predict"}
@@ -52,6 +57,9 @@ def ours(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]
         if first == "decoder_pos_embed":
             continue
         if first in renamed or first.startswith("decoder_"):
+            if first == "decoder_pred":
+                patch = int((len(value) / 3) ** 0.5)
+                value = value.unflatten(0, (patch, patch, 3)).movedim(2, 0).flatten(0, 2)
             decoder[".".join(filter(None, [renamed.get(first, first.removeprefix("decoder_")), rest]))] = value
         else:
             encoder[key] = value
@@ -59,12 +67,12 @@ def ours(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]
 
 
 def test_patches_and_back(golden: Load) -> None:
-    """MAE's patchify: patches row by row, in a patch row, column, channel; and its inverse on oblong images.
+    """MAE's patchify: patches row by row, their pixels in our order; and its inverse on oblong images.
 
-    Catches: channels first, height and width confused.
+    Catches: patches column by column, height and width confused.
     """
     data = golden("mae_patchify")
-    torch.testing.assert_close(patchify(data["in/img"], (8, 8)), data["out/patches"], rtol=0, atol=0)
+    assert torch.equal(reordered(patchify(data["in/img"], (8, 8)), 8), data["out/patches"])
     images = torch.arange(2 * 3 * 8 * 12.0).reshape(2, 3, 8, 12)
     assert torch.equal(unpatchify(patchify(images, (4, 2)), (2, 6), (4, 2)), images)
 
@@ -104,7 +112,7 @@ def test_it_is_the_official_code(golden: Load) -> None:
     latent = encode(student, data["in/img"], kept)
     assert error(latent, data["out/latent"]) < 1e-5
     painted = mae.aids["decoder"](latent, kept, masked)
-    assert error(painted, rows(data["out/pred"], masked)) < 1e-5
+    assert error(reordered(painted, 8), rows(data["out/pred"], masked)) < 1e-5
     (loss,) = mae.losses({"image": data["in/img"], "noise": data["in/noise"]}).values()
     torch.testing.assert_close(loss, data["out/loss"], rtol=1e-5, atol=0)
     loss.backward()
@@ -134,7 +142,7 @@ def test_mae_tiny_is_the_official_one(golden: Load) -> None:
         (loss,) = mae.losses({"image": images, "noise": order.argsort(1).float()}).values()
     assert error(latent[:, 0], data["out/latent_cls"]) < 1e-3
     place = (order[1, 49:] == 0).nonzero().item()  # the second image's first patch is masked
-    assert error(painted[1, place], data["out/pred_patch0"][1]) < 1e-3
+    assert error(reordered(painted[1, place], 16), data["out/pred_patch0"][1]) < 1e-3
     torch.testing.assert_close(loss, data["out/loss"], rtol=1e-4, atol=0)
 
 
@@ -157,8 +165,8 @@ def test_the_form_for_fine_tuning_is_the_official_one(golden: Load, name: str) -
 
 
 def test_parameters_and_multiply_adds_are_the_official_ones() -> None:
-    """To four decimals of a million and of a billion, with the masked patches' embedding and the predictions of kept
-    patches and class token taken off the authors' counts, which we do not compute. Nothing is computed here either.
+    """To four decimals of a million and of a billion, after adding what we do not compute: the embedding of masked
+    patches, and the last hidden layer and the prediction of kept ones and the class token. Nothing is computed here.
     """
     width, values, counted = {"tiny": 96, "small": 192, "base": 512}, 768, {}
     for size, decoder in width.items():
@@ -176,10 +184,10 @@ def test_parameters_and_multiply_adds_are_the_official_ones() -> None:
         assert encoder / 1e6 == pytest.approx(about["params_encoder_incl_pos"], abs=5.1e-5)
         assert (encoder + own + 197 * decoder) / 1e6 == pytest.approx(about["params_all"], abs=5.1e-5)
         assert (encoder + own + 197 * decoder - tables) / 1e6 == pytest.approx(about["params_trainable"], abs=5.1e-5)
-        spared = 147 * values * student.embed_dim + 50 * values * decoder
+        spared = 147 * values * student.embed_dim + 50 * (values * decoder + 8 * decoder**2)
         counted[size] = counter.get_total_flops() / 2
         assert (counted[size] + spared) / 1e9 == pytest.approx(about["gmacs_pretrain_mask75"], abs=5.1e-5)
-    assert counted["tiny"] / 1e9 == pytest.approx(0.325, abs=0.001)
+    assert counted["tiny"] / 1e9 == pytest.approx(0.321, abs=0.001)
     for classes in (100, 1000):
         about = NUMBERS[f"vit_tiny_patch16 12 heads, {classes} classes"]
         with torch.device("meta"):
@@ -214,7 +222,8 @@ def test_targets_are_standardised_patches_or_pixels() -> None:
     images = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     images[..., :4, :4] = 0.3
     numbers = torch.tensor([[3, 0]])
-    pixels = torch.stack([images[0, :, 4:, 4:], images[0, :, :4, :4]]).permute(0, 2, 3, 1).flatten(1)
+    images[..., 4:, 4:] *= 1e-3  # so faint that the epsilon counts
+    pixels = torch.stack([images[0, :, 4:, 4:], images[0, :, :4, :4]]).flatten(1)
     assert torch.equal(targets(images, (4, 4), numbers, patch_norm=False)[0], pixels)
     expected = (pixels - pixels.mean(1, keepdim=True)) / (pixels.var(1, correction=1, keepdim=True) + 1e-6).sqrt()
     torch.testing.assert_close(targets(images, (4, 4), numbers)[0], expected, rtol=1e-5, atol=1e-4)
@@ -277,7 +286,9 @@ def test_a_step_in_bfloat16_and_one_graph() -> None:
         (rounded,) = mae.losses(batch).values()
     assert rounded.dtype == torch.float32
     torch.testing.assert_close(rounded, exact, rtol=0.02, atol=0)
+    eager = mae.taps.run
     mae.taps.compile(backend="aot_eager", fullgraph=True)
+    assert mae.taps.run is not eager
     mae.aids["decoder"].compile(backend="aot_eager", fullgraph=True)
     (compiled,) = mae.losses(batch).values()
     torch.testing.assert_close(compiled, exact, rtol=1e-4, atol=0)

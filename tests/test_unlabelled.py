@@ -2,6 +2,7 @@
 """Runs without labels: data without classes, what such a run leaves, how it resumes, and what a later run takes."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 import viticulture
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.crop import PaddedCrop
+from viticulture.data.augment.erase import Erase
 from viticulture.data.dataset import prepare
 from viticulture.data.loader import Loader, Shard
 from viticulture.errors import UserError
@@ -145,7 +147,7 @@ def test_noise_is_one_table_for_all_processes(tmp_path: Path) -> None:
     images = prepare("digits").train
 
     def loader(noise: int, rank: int = 0, world: int = 1) -> Loader:
-        augment = Augment([PaddedCrop(2)], (8, 8), (0.5,) * 3, (0.5,) * 3, 0, noise)
+        augment = Augment([Erase(1.0), PaddedCrop(2)], (8, 8), (0.5,) * 3, (0.5,) * 3, 0, noise)
         return Loader(images, [augment], 8, 3, shard=Shard(rank, world))
 
     one = loader(16).batch(1, 2)
@@ -156,6 +158,12 @@ def test_noise_is_one_table_for_all_processes(tmp_path: Path) -> None:
     assert one["noise"].shape == (8, 16)
     assert not torch.equal(one["noise"], loader(16).batch(0, 2)["noise"])
     assert "noise" not in loader(0).batch(1, 2)
+    with_noise, without = loader(16), loader(0)
+    draw = with_noise.draw(1, 2)
+    first = without.augments[0].columns
+    assert torch.equal(one["noise"], draw.u[0][:, first:].float())
+    same = replace(draw, u=[draw.u[0][:, :first]])
+    assert torch.equal(one["image"], without._finish(same, without._prepare(same))["image"])
 
 
 def test_mixing_labels_needs_labels(tmp_path: Path) -> None:

@@ -4,9 +4,10 @@
 Paper: He et al., "Masked Autoencoders Are Scalable Vision Learners", CVPR 2022, arXiv:2111.06377. Sizes for small ViTs:
 "A Closer Look at Self-Supervised Lightweight Vision Transformers", arXiv:2205.14443. Method: methods/mae.py.
 
-Equal to the authors' code. Deviations that change no number: masked patches are not even embedded, mask tokens stand
-behind the kept ones instead of between them (attention knows no order, positions are added), and kept patches are not
-predicted, because no loss reads them.
+Equal to the authors' code. Deviations that change no result: masked patches are not even embedded, mask tokens stand
+behind the kept ones instead of between them (attention knows no order, positions are added), kept patches leave the
+decoder before its last hidden layer, because no loss reads them, and a patch lists its pixels channel by channel, as a
+patch embedding's kernel does, where MAE's targets list them pixel by pixel.
 """
 
 from typing import Any
@@ -25,19 +26,15 @@ Grid = tuple[int, int]
 
 
 def patchify(images: Tensor, patch: Grid) -> Tensor:
-    """[B, 3, H, W] -> [B, P, p p 3]: patches row by row, inside them rows, columns, then channels."""
-    return cut(images, patch).permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
-
-
-def cut(images: Tensor, patch: Grid) -> Tensor:
-    """[B, 3, H, W] -> [B, 3, rows, p, columns, p], a view."""
-    return torch.unflatten(torch.unflatten(images, 3, (-1, patch[1])), 2, (-1, patch[0]))
+    """[B, 3, H, W] -> [B, P, 3 p p]: patches row by row, inside them channels, rows, columns."""
+    parts = torch.unflatten(torch.unflatten(images, 3, (-1, patch[1])), 2, (-1, patch[0]))  # [B, 3, rows, p, cols, p]
+    return parts.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
 def unpatchify(patches: Tensor, grid: Grid, patch: Grid) -> Tensor:
     """The inverse of `patchify`, for so many rows and columns of patches."""
-    parts = torch.unflatten(torch.unflatten(patches, 2, (*patch, -1)), 1, grid)  # [B, rows, columns, p, p, 3]
-    return parts.permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3)
+    parts = torch.unflatten(torch.unflatten(patches, 2, (-1, *patch)), 1, grid)  # [B, rows, columns, 3, p, p]
+    return parts.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
 
 
 def split(noise: Tensor, mask_ratio: float) -> tuple[Tensor, Tensor]:
@@ -62,9 +59,10 @@ def rows(table: Tensor, numbers: Tensor) -> Tensor:
 
 
 def targets(images: Tensor, patch: Grid, masked: Tensor, patch_norm: bool = True) -> Tensor:
-    """What the decoder is to paint, [B, R, p p 3]: the pixels of the masked patches.
+    """What the decoder is to paint, [B, R, 3 p p]: the pixels of the masked patches.
 
         (x - mean) / sqrt(var + 1e-6)    over each patch, var unbiased      [He et al., Sec. 3, MAE's code]
+        = s (x - mean) / sqrt(biased var + 1e-6 s^2),    s^2 = (n - 1) / n for n values: a layer norm, many times faster
 
     Args:
         images: [B, 3, H, W], normalised.
@@ -75,8 +73,9 @@ def targets(images: Tensor, patch: Grid, masked: Tensor, patch_norm: bool = True
     pixels = rows(patchify(images, patch), masked)
     if not patch_norm:
         return pixels
-    variance, mean = torch.var_mean(pixels, dim=-1, keepdim=True)
-    return (pixels - mean) * torch.rsqrt(variance + 1e-6)
+    values = pixels.shape[-1]
+    share = (values - 1) / values
+    return nn.functional.layer_norm(pixels, (values,), pixels.new_full((values,), share**0.5), eps=1e-6 * share)
 
 
 def check(student: Any) -> VisionTransformer:
@@ -101,8 +100,7 @@ def embed(student: VisionTransformer, images: Tensor, kept: Tensor | None = None
         images: normalised.
         kept: [B, K] numbers of the patches to look at; None takes all. Others are not computed.
     """
-    parts = cut(images, student.patch_embed.patch_size)
-    patches = parts.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # [B, P, 3 p p], as the kernel is laid out
+    patches = patchify(images, student.patch_embed.patch_size)
     table: Any = student.pos_embed
     own = 0 if student.no_embed_class else student.num_prefix_tokens
     positions = table[:, own:]
@@ -170,5 +168,9 @@ class Decoder(nn.Module):
         prefix = x.shape[1] - kept.shape[1]
         seen = x[:, prefix:] + self.positions[kept]
         hidden = (self.mask_token + self.positions[masked]).to(x.dtype)
-        x = self.blocks(torch.cat([x[:, :prefix], seen, hidden], dim=1))
-        return self.predict(self.norm(x[:, x.shape[1] - masked.shape[1] :]))
+        x = torch.cat([x[:, :prefix], seen, hidden], dim=1)
+        for block in self.blocks[:-1]:
+            x = block(x)
+        last: Any = self.blocks[-1]
+        x = (x + last.attn(last.norm1(x)))[:, x.shape[1] - masked.shape[1] :]
+        return self.predict(self.norm(x + last.mlp(last.norm2(x))))

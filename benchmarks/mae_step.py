@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of pre-training and fine-tuning small ViTs beside one of timm's ViT-Tiny, on a CPU.
+
+    python -m benchmarks.mae_step                      all cases, two threads
+    python -m benchmarks.mae_step --threads 1 --steps 30 --cases mae,distilled
+
+A step is forward, loss, backward and fused AdamW on random images, in float32, batch 8 at 224 pixels with patch 16.
+Steps alternate in one run; ratios are medians of neighbouring steps. `core-s` counts processor time, which other work
+on the machine disturbs less than the wall clock.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from statistics import median
+
+import timm
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from viticulture.methods.mae import MAE
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.optim import Optim, Schedule
+
+BATCH, PIXELS, WARMUP = 8, 224, 3
+HALF = (0.5, 0.5, 0.5)
+Loss = Callable[[], Tensor]
+
+
+def stepper(modules: list[nn.Module], loss: Loss) -> Callable[[], None]:
+    """One training step."""
+    trained = [p for module in modules for p in module.train().parameters() if p.requires_grad]
+    optimiser = torch.optim.AdamW(trained, lr=1e-3, fused=True)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        loss().backward()
+        optimiser.step()
+
+    return step
+
+
+def classifier(net: nn.Module) -> Callable[[], None]:
+    images, labels = torch.randn(BATCH, 3, PIXELS, PIXELS), torch.randint(1000, (BATCH,))
+    return stepper([net], lambda: F.cross_entropy(net(images), labels))
+
+
+def yardstick() -> Callable[[], None]:
+    """timm's ViT-Tiny, 3 heads, class token."""
+    return classifier(timm.create_model("vit_tiny_patch16_224"))
+
+
+def tuned() -> Callable[[], None]:
+    """ViT-Tiny with 12 heads and the mean of the patches."""
+    task = Task(tuple(map(str, range(1000))), (PIXELS, PIXELS), HALF, HALF)
+    return classifier(create_student("mae_tiny", task, 16, {"global_pool": "avg"}))
+
+
+def mae(guides: dict[str, object] | None = None) -> Callable[[], None]:
+    """MAE-Tiny at 75 % masking."""
+    task = Task((), (PIXELS, PIXELS), HALF, HALF)
+    method = MAE(create_student("mae_tiny", task, 16), task, {}, Optim(), Schedule())
+    images = torch.randn(BATCH, 3, PIXELS, PIXELS)
+
+    def loss() -> Tensor:
+        batch = {"image": images, "noise": torch.rand(BATCH, method.noise)}
+        return torch.stack(list(method.losses(batch).values())).sum()
+
+    return stepper([method], loss)
+
+
+CASES = {"mae": mae, "fine-tuning": tuned}
+
+
+def measure(step: Callable[[], None]) -> tuple[float, float]:
+    """Wall clock and processor time of one step, seconds."""
+    wall, core = time.perf_counter(), time.process_time()
+    step()
+    return time.perf_counter() - wall, time.process_time() - core
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=15, help="measured steps of each case")
+    parser.add_argument("--cases", default=",".join(CASES), help="separated by commas")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    runs = {"ViT-Tiny": yardstick(), **{name: CASES[name]() for name in options.cases.split(",")}}
+    times = [{name: measure(run) for name, run in runs.items()} for _ in range(WARMUP + options.steps)][WARMUP:]
+    print(f"{'':14}{'wall s':>8}{'ratio':>8}{'core s':>10}{'ratio':>8}")
+    for name in runs:
+        columns = []
+        for clock in (0, 1):
+            ours, theirs = ([step[key][clock] for step in times] for key in (name, "ViT-Tiny"))
+            columns += [median(ours), median(a / b for a, b in zip(ours, theirs, strict=True))]
+        print(f"{name:14}{columns[0]:8.3f}{columns[1]:8.3f}{columns[2]:10.3f}{columns[3]:8.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
