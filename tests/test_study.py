@@ -22,10 +22,11 @@ import viticulture
 from viticulture.errors import UserError
 from viticulture.study.cell import command, read_answers, train_cell
 from viticulture.study.folder import StudyDir
-from viticulture.study.grid import CONDITIONS, Amounts, Contender, Grid, Terms
+from viticulture.study.grid import CONDITIONS, Contender, Grid
 from viticulture.study.outcomes import Outcomes
 from viticulture.study.plan import Plan
 from viticulture.study.rounds import every_cell, standing, write_table
+from viticulture.study.terms import Amounts, Terms
 from viticulture.study.verdict import answer, verdicts
 from viticulture.study.work import Work, changed
 

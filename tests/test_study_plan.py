@@ -4,11 +4,12 @@
 import pytest
 
 from viticulture.errors import UserError
-from viticulture.study.grid import Amount, Amounts, Cell, Contender, Grid, Terms, of_recipes, of_table, slug
+from viticulture.study.grid import Cell, Contender, Grid, of_recipes, of_table, slug
 from viticulture.study.outcomes import Outcome
 from viticulture.study.pace import Pace
 from viticulture.study.plan import Plan, cost, make_plan
 from viticulture.study.rounds import decide
+from viticulture.study.terms import Amount, Amounts, Terms
 from viticulture.training.table import read_table
 
 FAST, SLOW = Pace(0.01, 10, 0.0, 0, 0), Pace(0.05, 10, 0.0, 0, 0)  # an epoch takes 0.13 and 0.53 s
@@ -78,10 +79,26 @@ def test_every_combination_has_one_cell_and_a_folder_of_its_own() -> None:
 
 def test_rows_that_train_the_same_thing_are_trained_once() -> None:
     """Bootstrapping's Table 1 prints the student and the agent of one training. Fails if they get a run each."""
-    contenders = of_table(read_table("bootstrap/table1-cifar100"))
-    made = Grid("cifar100", contenders, seeds=(0,))
-    assert made.slugs()["Agent-S (joint)"] == made.slugs()["ViT-S (joint)"]
-    assert len({cell.name for cell in made.cells()}) < len(contenders) == len(made.cells())
+    student = Contender("ViT-S (joint)", "bootstrap/cifar-joint", {"a": 1})
+    agent = Contender("Agent-S (joint)", "bootstrap/cifar-joint", {"a": 1}, measure="bootstrap_agent_accuracy")
+    other = Contender("ViT-B (joint)", "bootstrap/cifar-joint", {"a": 2})
+    made = Grid("cifar100", (agent, student, other), seeds=(0,))
+    assert made.slugs() == {
+        "Agent-S (joint)": "agent-s-joint",
+        "ViT-S (joint)": "agent-s-joint",
+        "ViT-B (joint)": "vit-b-joint",
+    }
+    assert len({cell.name for cell in made.cells()}) == 2
+
+
+def test_a_table_becomes_a_grid() -> None:
+    """Published numbers and measures travel along; its own field is a table, too."""
+    contenders = of_table(read_table("dhvt/table4"))
+    assert {one.name: one.published for one in contenders}["DHVT-T, 4 heads"] == 80.98
+    assert all(one.data == "cifar100" for one in contenders)
+    assert all(one.data == "x" for one in of_table(read_table("dhvt/table4"), "x"))
+    for kind in ("digits", "small-images", "photos"):
+        assert len(read_table(f"default/{kind}").rows) >= 3
 
 
 def test_a_budget_is_kept_and_used() -> None:

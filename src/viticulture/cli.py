@@ -10,8 +10,9 @@ import argparse
 import inspect
 import os
 import sys
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Container
+from dataclasses import fields, is_dataclass
+from typing import Any, NoReturn, get_args, get_origin
 
 import yaml
 from docstring_parser import parse as parse_docstring
@@ -22,6 +23,7 @@ from .version import VERSION
 
 VERBS: dict[str, Callable[..., Any]] = {
     "train": api.train,
+    "compare": api.compare,
     "resume": api.resume,
     "evaluate": api.evaluate,
     "predict": api.predict,
@@ -35,6 +37,8 @@ VERBS: dict[str, Callable[..., Any]] = {
     "models": api.models,
     "demo": api.demo,
 }
+
+OF_A_TABLE: dict[str, Callable[..., Any]] = {"train": api.train_row, "compare": api.compare_table}  # with --table
 
 SHORT = {  # option -> the recipe key that it is short for
     "--per-class": "data.per_class",
@@ -89,23 +93,63 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, name: str, verb: Callable[..., Any]) -> None:
         about = parse_docstring(inspect.getdoc(verb) or "")
+        self.verb = verb
         super().__init__(prog=f"viticulture {name}", description=about.short_description, add_help=False)
         meaning = {param.arg_name: " ".join((param.description or "").split()) for param in about.params}
         self.names = [key for key in inspect.signature(verb).parameters if key != "overrides"]
         for key in self.names:
             parameter = inspect.signature(verb).parameters[key]
             help_text = meaning.get(key, "").replace("%", "%%")
-            if parameter.default is parameter.empty:
+            if is_dataclass(parameter.default):
+                self._add_group(parameter.default)
+            elif parameter.default is parameter.empty:
                 self.add_argument(key, nargs="+" if parameter.annotation == list[str] else None, help=help_text)
             elif key in MAY_BE_LEFT_OUT:
                 self.add_argument(key, nargs="?", default=parameter.default, help=help_text)
             elif parameter.annotation is bool:
                 self.add_argument(f"--{key.replace('_', '-')}", dest=key, action="store_true", help=help_text)
             else:
-                kind = parameter.annotation if parameter.annotation in (int, float) else str
-                shown = f"{help_text} (default: {parameter.default})" if parameter.default else help_text
-                option = f"--{key.replace('_', '-')}"
-                self.add_argument(option, dest=key, type=kind, default=parameter.default, help=shown)
+                self._add_option(key, parameter.annotation, parameter.default, help_text)
+
+    def _add_group(self, group: Any) -> None:
+        """The fields of a dataclass as options; `keywords` puts it together again."""
+        about = parse_docstring(inspect.getdoc(type(group)) or "")
+        meaning = {param.arg_name: " ".join((param.description or "").split()) for param in about.params}
+        for field in fields(group):
+            default, text = getattr(group, field.name), meaning[field.name].replace("%", "%%")
+            if field.type is bool:
+                self.add_argument(f"--{field.name}", action="store_true", help=text)
+            else:
+                self._add_option(field.name, field.type, default, text)
+
+    def _add_option(self, key: str, kind: Any, default: Any, text: str) -> None:
+        """An option; of a tuple, several values with commas between them."""
+        text = f"{text} (default: {default})" if default else text
+        read = kind if kind in (int, float) else str
+        if get_origin(kind) is tuple:
+            each = get_args(kind)[0]
+
+            def read(words: str) -> tuple[Any, ...]:
+                return tuple(each(word.strip()) for word in words.split(",") if word.strip())
+
+            read.__name__ = f"comma-separated {each.__name__}"
+        self.add_argument(f"--{key.replace('_', '-')}", dest=key, type=read, default=default, help=text)
+
+    def keywords(self, words: list[str]) -> dict[str, Any]:
+        """The verb's arguments out of a command."""
+        given, found = vars(self.parse_args(words)), {}
+        for key in self.names:
+            group = inspect.signature(self.verb).parameters[key].default
+            if is_dataclass(group) and not isinstance(group, type):
+                found[key] = type(group)(**{field.name: given[field.name] for field in fields(group)})
+            else:
+                found[key] = given[key]
+        return found
+
+    @property
+    def options(self) -> set[str]:
+        """Every option of the verb itself."""
+        return {option for action in self._actions for option in action.option_strings}
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; `{self.prog} --help` shows what it takes")
@@ -122,22 +166,23 @@ def _run(words: list[str]) -> None:
     name, rest = words[0], words[1:]
     if name not in VERBS:
         raise unknown("verb", name, VERBS)
-    of_a_table = name == "train" and any(word.partition("=")[0] == "--table" for word in rest)
-    verb: Callable[..., Any] = api.train_row if of_a_table else VERBS[name]
+    verb: Callable[..., Any] = VERBS[name]
+    if any(word.partition("=")[0] == "--table" for word in rest) and name in OF_A_TABLE:
+        verb = OF_A_TABLE[name]
+    elif name == "compare" and rest[:1] == ["resume"]:
+        verb, rest = api.compare_resume, rest[1:]
     takes_recipe = "overrides" in inspect.signature(verb).parameters
-    overrides, rest = split_overrides(rest) if takes_recipe else ({}, rest)
     parser = Parser(name, verb)
+    overrides, rest = split_overrides(rest, parser.options) if takes_recipe else ({}, rest)
     if {"-h", "--help"} & set(rest):
         print(parser.format_help() + (_recipe_help() if takes_recipe else ""), end="")
         return
-    if "--print-config" in rest and takes_recipe:
+    if "--print-config" in rest and "recipe" in parser.names:
         rest.remove("--print-config")
         given = parser.parse_args(rest)
         print(api.resolved(given.recipe, overrides, given.data), end="")
         return
-    given = parser.parse_args(rest)
-    keywords = {key: getattr(given, key) for key in parser.names}
-    api.say(verb(**keywords, **({"overrides": overrides} if takes_recipe else {})))
+    api.say(verb(**parser.keywords(rest), **({"overrides": overrides} if takes_recipe else {})))
 
 
 def _recipe_help() -> str:
@@ -146,8 +191,12 @@ def _recipe_help() -> str:
     return head + "\nrecipe keys:\n" + "\n".join(lines) + "\n\n" + api.reference()
 
 
-def split_overrides(words: list[str]) -> tuple[dict[str, Any], list[str]]:
+def split_overrides(words: list[str], own: Container[str] = ()) -> tuple[dict[str, Any], list[str]]:
     """Take `--section.key value`, `--section.key=value` and the short options out of a command; values are YAML.
+
+    Args:
+        words: of a command.
+        own: options that the verb has itself.
 
     Returns: recipe key -> value, and the words that are left.
     """
@@ -157,7 +206,7 @@ def split_overrides(words: list[str]) -> tuple[dict[str, Any], list[str]]:
     while waiting:
         word = waiting.pop(0)
         option, equals, value = word.partition("=")
-        if option not in SHORT and not (option.startswith("--") and "." in option):
+        if option in own or (option not in SHORT and not (option.startswith("--") and "." in option)):
             left.append(word)
             continue
         if not equals:

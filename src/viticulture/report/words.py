@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the verbs say in a terminal: what is about to be trained, and their results."""
 
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,14 @@ from rich.console import Console
 from ..data.inspect import Inspection
 from ..evaluation.accuracy import Evaluation
 from ..evaluation.predict import Prediction
+from ..study.folder import StudyDir
+from ..study.plan import Plan
+from ..study.study import Study
 from ..training.session import Session
 from .page import scaled
 from .run_page import named
 from .sheet import Column, Sheet, clean, print_table
+from .study_tables import failures, plan_sheet, results_sheet
 from .tables import Evaluated, inspection, percent, summary
 
 
@@ -36,9 +41,19 @@ def introduce(session: Session) -> None:
         console.print(clean(line), markup=False, soft_wrap=not console.is_terminal)
 
 
+def introduce_study(study: StudyDir, plan: Plan) -> None:
+    """Say on standard error what a study is about to train, and how long that takes here."""
+    print_table(plan_sheet(study.grid, plan), file=sys.stderr)
+    print(f"study    {study.path}", file=sys.stderr, flush=True)
+
+
 def say(result: Any) -> None:
     """Print what a verb returned; a Run says its results on standard output."""
-    if hasattr(result, "evaluations"):
+    if isinstance(result, Study):
+        print_table(*([results_sheet(result)] if result.verdicts else []), *failures(result))
+        print(clean(result.answer))
+        print(f"report: {result.path / 'report.html'}")
+    elif hasattr(result, "evaluations"):
         if result.evaluations:
             print_table(results(result.evaluations))
         print(f"report: {result.path / 'report.html'}")

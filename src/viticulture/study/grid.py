@@ -7,12 +7,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import count
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
 from ..errors import UserError, unknown
 from ..training.table import Row, Table
+from .terms import ALL_IMAGES, EQUAL_EPOCHS, Amount, Amounts, Terms
 
 CONDITIONS: dict[str, Any] = {
     "data.val_fraction": 0.1,
@@ -22,7 +23,6 @@ CONDITIONS: dict[str, Any] = {
     "train.watch": "val",
 }
 """Recipe keys that every contender shares, so that all learn from, choose by and are tested on the same images."""
-UNITS = {"": 60.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @dataclass(frozen=True)
@@ -44,94 +44,6 @@ class Contender:
     data: str = ""
     published: float | None = None
     measure: str = "accuracy"
-
-
-@dataclass(frozen=True)
-class Amounts:
-    """How many training images are learnt from; both left out, all of them.
-
-    Args:
-        fractions: shares of every class's training images, such as 0.05,0.1,1.
-        per_class: training images of every class, such as 20,50.
-    """
-
-    fractions: tuple[float, ...] = ()
-    per_class: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "fractions", tuple(self.fractions))
-        object.__setattr__(self, "per_class", tuple(self.per_class))
-        for share in self.fractions:
-            if not 0 < share <= 1:
-                raise UserError(f"fractions must lie in (0, 1], got {share}; ten percent are 0.1")
-        for images in self.per_class:
-            if images < 1:
-                raise UserError(f"per_class must be at least 1, got {images}")
-
-    def each(self) -> list["Amount"]:
-        """Smallest first within each kind."""
-        found = [Amount("data.per_class", images) for images in sorted(set(self.per_class))]
-        found += [Amount("data.fraction", share) for share in sorted(set(self.fractions))]
-        return found or [Amount("", 1)]
-
-
-@dataclass(frozen=True)
-class Amount:
-    """One amount of training data: the recipe key that asks for it (none for all images) and its value."""
-
-    key: str
-    value: float
-
-    @property
-    def name(self) -> str:
-        """As a person says it."""
-        if self.key == "data.per_class":
-            return f"{self.value:g} a class"
-        return "all images" if self.value == 1 else f"{100 * self.value:g} %"
-
-    @property
-    def overrides(self) -> dict[str, Any]:
-        """Recipe keys that ask for it."""
-        return {self.key: self.value} if self.key else {}
-
-
-@dataclass(frozen=True)
-class Terms:
-    """How long every contender may train.
-
-    Args:
-        budget: time for the whole study on this machine, such as 90min or 2h; it shortens the trainings to fit. Empty
-            sets no limit.
-        equal: what cells share. epochs: as many epochs for all (--epochs, else the longest recipe's); time: as many
-            minutes for all that learn from the same amount of data; recipe: every recipe's own length.
-        halving: train briefly first and go on with the better half, twice; the baseline always stays.
-    """
-
-    budget: str = ""
-    equal: Literal["epochs", "time", "recipe"] = "epochs"
-    halving: bool = False
-
-    def __post_init__(self) -> None:
-        if self.equal not in ("epochs", "time", "recipe"):
-            raise unknown("kind of equal terms", self.equal, ("epochs", "time", "recipe"))
-        if self.equal == "time" and not self.budget:
-            raise UserError("equal time needs a budget to divide; give one, such as --budget 2h")
-        _ = self.seconds
-
-    @property
-    def seconds(self) -> float | None:
-        """The budget. Raises: UserError if it is no time."""
-        if not self.budget:
-            return None
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(self.budget).lower())
-        if not match or match[2] not in UNITS or float(match[1]) <= 0:
-            raise UserError(f"a budget is a time such as 90min, 2h or 1d, got {self.budget!r}")
-        return float(match[1]) * UNITS[match[2]]
-
-    @property
-    def rounds(self) -> tuple[float, ...]:
-        """Shares of the full length that are trained one after the other."""
-        return (0.25, 0.5, 1.0) if self.halving else (1.0,)
 
 
 @dataclass(frozen=True)
@@ -170,10 +82,10 @@ class Grid:
 
     data: str
     contenders: tuple[Contender, ...]
-    amounts: Amounts = Amounts()
+    amounts: Amounts = ALL_IMAGES
     seeds: tuple[int, ...] = (0, 1, 2)
     conditions: dict[str, Any] = field(default_factory=lambda: dict(CONDITIONS))
-    terms: Terms = Terms()
+    terms: Terms = EQUAL_EPOCHS
     epochs: int | None = None
     table: str = ""
 

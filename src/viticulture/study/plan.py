@@ -18,8 +18,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..errors import UserError
-from .grid import Amount, Cell, Contender, Grid
+from .grid import Cell, Contender, Grid
 from .pace import Pace
+from .terms import Amount
 
 START = 1.0
 """Seconds that a cell takes besides its epochs and its evaluation, apart from a process's start."""

@@ -4,13 +4,19 @@
 from collections.abc import Callable
 
 from ..data.sources import Source, open_source
+from ..errors import UserError
 from ..training.recipe import Recipe, resolve
 from ..training.session import load_dataset
 from .cell import place
 from .folder import StudyDir
-from .grid import Amount, Contender
+from .grid import Contender
+from .outcomes import Outcomes
 from .pace import Pace, measure
 from .plan import Key, Plan, make_plan
+from .rounds import write_table
+from .terms import Amount, Where
+from .work import changed
+from .workers import count, run_workers
 
 
 def prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: str = "") -> Plan:
@@ -71,3 +77,31 @@ def _paces(
 def _pace(study: StudyDir, recipe: Recipe, amount: Amount, source: Source) -> Pace:
     recipe, seed = resolve(recipe.name, recipe.values, amount.overrides), study.grid.seeds[0]
     return measure(recipe, load_dataset(source, recipe, seed), study.path, seed)
+
+
+def conduct(
+    study: StudyDir, where: Where, tell: Callable[[str], None], show: Callable[[StudyDir, Plan], None], data: str = ""
+) -> None:
+    """Plan a study, show the plan, and train what is missing, here or wherever it is to be trained.
+
+    Args:
+        study: its folder.
+        where: who trains.
+        tell: is told what happens, a line each.
+        show: is shown the plan.
+        data: where the images are now.
+    """
+    remarks = study.extend()
+    for remark in remarks:
+        tell(f"note: {remark}")
+    study.update(remarks=remarks)
+    workers = count(where.workers)
+    plan = prepare(study, workers, tell, data)
+    if wrong := changed(study, plan):
+        raise UserError(
+            f"{study.path} holds {len(wrong)} cells that were trained under other settings, such as {wrong[0]}; "
+            "begin a new study"
+        )
+    show(study, plan)
+    write_table(study, Outcomes(study))
+    run_workers(study, workers, tell, data)

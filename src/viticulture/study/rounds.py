@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from .folder import StudyDir, locked
-from .grid import Amount, Cell, Grid
+from .grid import Cell, Grid
 from .outcomes import Outcome, Outcomes, rows_as_csv
 from .plan import survivors
+from .terms import Amount
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from .cell import ANSWERS, read_answers
 from .folder import StudyDir
-from .grid import Amount, Contender, Grid
+from .grid import Contender, Grid
 from .outcomes import Outcome
 from .statistics import LEVEL, Difference, Estimate, difference, estimate
+from .terms import Amount
 
 
 @dataclass(frozen=True)
@@ -255,5 +256,5 @@ def _points(found: Difference) -> str:
     ends = [(seeds.low, seeds.high)]
     if images is not None and images.low is not None and images.high is not None:
         ends.append((images.low, images.high))
-    low, high = min(low for low, _ in ends), max(high for _, high in ends)
+    low, high = max(-1.0, min(low for low, _ in ends)), min(1.0, max(high for _, high in ends))
     return f"{100 * found.mean:.1f} ({100 * low:.1f} to {100 * high:.1f})"

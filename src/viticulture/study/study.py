@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A study as Python sees it: its rows, its table and its conclusion, read from the folder."""
+
+import importlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from .folder import StudyDir
+from .outcomes import Outcome, Outcomes
+from .plan import Plan
+from .rounds import standing
+from .verdict import Standing, Verdict, answer, verdicts
+
+
+@dataclass(frozen=True)
+class Study:
+    """Many runs under equal conditions, finished or not; it shows the folder as it was when first asked.
+
+    Args:
+        path: the study's folder.
+    """
+
+    path: Path
+
+    @cached_property
+    def folder(self) -> StudyDir:
+        """The folder's files."""
+        return StudyDir.open(self.path)
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """Epochs of every cell; None before it is made."""
+        facts = self.folder.facts
+        return Plan.from_dict(facts["plan"]) if "plan" in facts else None
+
+    @cached_property
+    def outcomes(self) -> list[Outcome]:
+        """Every cell as it stands."""
+        return standing(self.folder.grid, Outcomes(self.folder))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """What table.csv holds: a flat row a cell; shares lie in [0, 1]."""
+        return [outcome.row for outcome in self.outcomes]
+
+    @property
+    def table(self) -> Any:
+        """The rows as a pandas DataFrame. Raises: UserError where pandas is not installed."""
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError as error:
+            raise UserError("the table needs pandas: pip install pandas; `rows` holds the same without it") from error
+        return pandas.DataFrame(self.rows)
+
+    @cached_property
+    def verdicts(self) -> list[Verdict]:
+        """What can be concluded on every amount of data, the largest last."""
+        return verdicts(self.folder, self.outcomes)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Finished trainings, and all of the full length that are wanted."""
+        last = len(self.folder.grid.terms.rounds) - 1
+        wanted = {o.cell.name: o.status for o in self.outcomes if o.cell.round == last and o.status != "dropped"}
+        return sum(status == "finished" for status in wanted.values()), len(wanted)
+
+    @property
+    def answer(self) -> str:
+        """The conclusion in a sentence or two."""
+        return answer(self.folder.grid, self.verdicts, *self.counts)
+
+    @property
+    def leader(self) -> Standing:
+        """First by validation on the largest amount of data. Raises: UserError if nothing is finished."""
+        if not self.verdicts:
+            raise UserError(f"{self.path} has no finished cells yet; go on by `viticulture compare resume {self.path}`")
+        return self.verdicts[-1].leader
+
+    @property
+    def winner(self) -> str | None:
+        """The contender that beats all others beyond chance; None where none does."""
+        return self.verdicts[-1].leader.contender.name if self.verdicts and self.verdicts[-1].named else None
