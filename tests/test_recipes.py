@@ -2,10 +2,13 @@
 """Every shipped recipe and every row of every table is complete, valid, and names a student that can be built."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from random_teachers import with_random_teachers
 from viticulture.errors import UserError
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
@@ -17,16 +20,22 @@ STEPPED: set[str] = set()
 ROWS = [(name, row.name) for name in tables() for row in read_table(name).rows]
 
 
-def check_step(recipe: Recipe) -> None:
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where random teachers are kept."""
+    return tmp_path_factory.mktemp("teachers")
+
+
+def check_step(recipe: Recipe, weights: Path) -> None:
     """One step of the recipe's student, guides, method and optimiser on two random images of the recipe's size.
 
     Fails if name, size or options do not fit, or a parameter gets no gradient. Recipes that differ only in data,
-    schedule or length take the same step, so one of them stands for all.
+    start, schedule, length, or in a rate or weight of method, guides or optimiser take the same step, so one of them
+    stands for all. Teachers are as they start.
     """
-    what = json.dumps(
-        [recipe.values[part] for part in ("student", "method", "guides", "optim")]
-        + [recipe.values["images"]["image_size"]]
-    )
+    parts = [without_rates(recipe.values[part]) for part in ("method", "guides", "optim")]
+    grown = recipe.values["student"] | {"init": None}
+    what = json.dumps([grown, *parts, recipe.values["images"]["image_size"]])
     if what in STEPPED:
         return
     STEPPED.add(what)
@@ -36,7 +45,7 @@ def check_step(recipe: Recipe) -> None:
     student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options | still)
     optim, schedule = recipe.section("optim"), recipe.section("schedule")
     keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
-    guides = build_guides(recipe, student, task)
+    guides = build_guides(with_random_teachers(recipe, weights), student, task)
     method = method_class(recipe)(student, task, guides, optim, schedule, **keywords).train()
     batch = {
         "image": torch.randn(2, 3, side, side),
@@ -51,11 +60,18 @@ def check_step(recipe: Recipe) -> None:
     assert all(parameter.isfinite().all() for parameter in student.parameters())
 
 
+def without_rates(values: Any) -> Any:
+    """Keywords that choose what is computed, without those that only scale it."""
+    if isinstance(values, dict):
+        return {key: without_rates(value) for key, value in values.items() if not isinstance(value, float) or not value}
+    return values
+
+
 @pytest.mark.parametrize("name", shipped())
-def test_a_shipped_recipe_is_valid_and_says_what_it_is(name: str) -> None:
+def test_a_shipped_recipe_is_valid_and_says_what_it_is(name: str, weights: Path) -> None:
     """It resolves, its student exists, its header holds command and result, and it survives a round trip as YAML."""
     recipe = resolve(name, read(name))
-    check_step(recipe)
+    check_step(recipe, weights)
     head = about(name)
     assert head["What"]
     assert f"--recipe {name}" in head["Command"] or name.startswith("default/")
@@ -66,10 +82,10 @@ def test_a_shipped_recipe_is_valid_and_says_what_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize(("table", "row"), ROWS)
-def test_a_row_of_a_table_can_be_trained(table: str, row: str) -> None:
+def test_a_row_of_a_table_can_be_trained(table: str, row: str, weights: Path) -> None:
     """Its recipe exists, its overrides are recipe keys, and what they describe takes a finite step."""
     found = read_table(table).row(row)
-    check_step(resolve(found.recipe, read(found.recipe), found.overrides))
+    check_step(resolve(found.recipe, read(found.recipe), found.overrides), weights)
 
 
 def test_unknown_keys_and_values_are_refused_with_the_nearest_valid_ones() -> None:
