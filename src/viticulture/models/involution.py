@@ -135,9 +135,9 @@ Bilinear = Callable[[Tensor, Tensor, Field, int], Tensor]
 def _summed(product: Bilinear, left: Tensor, right: Tensor, field: Field, groups: int) -> Tensor:
     """The product in the precision of sums; on a CPU a few images at a time."""
     exact = torch.float64 if left.dtype == torch.float64 else torch.float32
-    images = len(left)
-    if left.device.type == "cpu" and not torch.compiler.is_compiling():
-        images = max(1, BLOCK // (groups * field.kernel_size**2 * field.length))
+    if left.device.type != "cpu" or torch.compiler.is_compiling():
+        return product(left.to(exact), right.to(exact), field, groups).contiguous()
+    images = max(1, BLOCK // (groups * field.kernel_size**2 * field.length))
     parts = zip(torch.split(left, images), torch.split(right, images), strict=True)
     return torch.cat([product(first.to(exact), second.to(exact), field, groups) for first, second in parts])
 

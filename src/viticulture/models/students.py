@@ -20,8 +20,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..errors import UserError, unknown
 from . import agent_models as agent_models  # registers its students
+from . import cit, many_heads, plain_vit, ssl_vit
 from . import dhvt_models as dhvt_models
-from . import plain_vit, ssl_vit
+from . import rednet as rednet
 from .task import Task
 
 FROM_DATA = {"num_classes", "img_size", "in_chans", "patch_size"}
@@ -54,7 +55,7 @@ def matching(pattern: str = "") -> list[str]:
 
     Raises: UserError if none matches.
     """
-    modules = ("plain_vit", "ssl_vit", "dhvt_models", "agent_models")
+    modules = ("plain_vit", "ssl_vit", "dhvt_models", "cit", "many_heads", "rednet", "agent_models")
     ours = [name for module in modules for name in timm.list_models(module=module)]
     if not pattern:
         return ours
@@ -66,7 +67,9 @@ def matching(pattern: str = "") -> list[str]:
 
 def takes_patch_size(name: str) -> bool:
     """Whether a student leaves its patch size open, for the data to decide."""
-    return name in plain_vit.SIZES or name in ssl_vit.SIZES or name in dhvt_models.OPEN
+    return any(
+        name in family for family in (plain_vit.SIZES, ssl_vit.SIZES, dhvt_models.OPEN, cit.SIZES, many_heads.OPEN)
+    )
 
 
 def create_student(
