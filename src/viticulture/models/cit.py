@@ -40,8 +40,8 @@ def convolutions(width: int, in_chans: int = 3) -> nn.Sequential:
 
 
 def involutions(width: int, in_chans: int = 3) -> nn.Sequential:
-    """The involution stem, RedNet's, with half the width in its first two layers."""
-    return rednet.stem((width // 2, width), 2, in_chans)
+    """The involution stem, RedNet's, with half the width, at least one group, in its first two layers."""
+    return rednet.stem((max(16, width // 2), width), 2, in_chans)
 
 
 STEMS = {"conv": convolutions, "inv": involutions}
