@@ -124,8 +124,13 @@ def encode(student: VisionTransformer, images: Tensor, kept: Tensor | None = Non
 
     Equal to `student.forward_features` where all patches are kept. Arguments as in `embed`.
     """
-    x = student.fc_norm(student.norm(student.blocks(embed(student, images, kept))))
-    assert isinstance(x, Tensor)
+    x: Tensor = student.blocks(embed(student, images, kept))
+    return finish(student, x)
+
+
+def finish(student: VisionTransformer, x: Tensor) -> Tensor:
+    """What follows the last block: its norm, wherever the student keeps it, [B, T, D]."""
+    x = student.fc_norm(student.norm(x))
     return x
 
 

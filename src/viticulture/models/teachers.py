@@ -37,9 +37,9 @@ class Frozen(nn.Module):
         self.net._apply(fn)  # type: ignore[no-untyped-call]
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return, unused-ignore]
 
-    def forward(self, images: Tensor) -> Any:
+    def forward(self, images: Tensor, *more: Any) -> Any:
         with torch.no_grad():
-            return self.net(images)
+            return self.net(images, *more)
 
 
 class Adapted(nn.Module):
@@ -70,12 +70,12 @@ class Adapted(nn.Module):
         self.register_buffer("shift", (mean_s - mean_t) / std_t)
         self.same = (student.mean, student.std) == (teacher.mean, teacher.std)
 
-    def forward(self, images: Tensor) -> Any:
+    def forward(self, images: Tensor, *more: Any) -> Any:
         if not self.same:
             images = torch.addcmul(self.shift, images, self.scale)
         if images.shape[-2:] != self.image_size:
             images = F.interpolate(images, self.image_size, mode="bicubic", antialias=True)
-        return self.net(images)
+        return self.net(images, *more)
 
 
 def load_teacher(source: str, task: Task, image_size: int | None = None) -> Frozen:

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A larger ViT's attention teaches a small one where to look: distilled MAE.
+
+Paper: "A Closer Look at Self-Supervised Lightweight Vision Transformers", arXiv:2205.14443, Sec. 5. Recipe:
+recipes/mae/cifar100-distilled.yaml. For each chosen layer
+
+    L = weight * MSE(A_teacher, M A_student)                            Eq. (3)
+
+with A = q k^T / sqrt(d) before the softmax, class token included, and M a 1x1 convolution over heads that is learned
+with the student. The paper writes softmax; the authors' code takes the scores before it. The teacher sees the patches
+that the student sees, and stops at the last layer needed.
+"""
+
+from functools import partial
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import UserError
+from ..models.masked_autoencoder import check, finish
+from ..models.patch_teacher import Looked, load_patch_teacher, look
+from ..models.taps import Seen, layout
+from ..models.task import Task
+from .guide import Batch, Guide
+
+
+class AttentionDistillation(Guide):
+    """Match a teacher's attention scores, layer by layer; with `mae` on the kept patches, else on all of them.
+
+    Args:
+        student: a ViT of timm's layout.
+        task: input of the student.
+        teacher: a run; a timm name with pretrained weights, such as vit_base_patch16_224.mae; or ARCHITECTURE=FILE,
+            such as mae_base=mae_pretrain_vit_base.pth.
+        layers: the student's layers to teach, from 1; null: the last one. A teacher of another depth answers with the
+            layer at the same share of its depth.
+        weight: factor of this guide's attention term.
+        hidden_weight: factor of a second term, the mean squared distance between the teacher's output tokens and the
+            student's, mapped linearly to its width; 0 leaves it out, as the paper does.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"attention", "blocks"})
+
+    def __init__(
+        self,
+        student: nn.Module,
+        task: Task,
+        *,
+        teacher: str,
+        layers: list[int] | None = None,
+        weight: float = 1.0,
+        hidden_weight: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if weight <= 0 or hidden_weight < 0:
+            raise UserError(
+                "guides.attention_distillation.weight must be positive and hidden_weight not negative, "
+                f"got {weight} and {hidden_weight}"
+            )
+        known = layout(student)
+        depth = len(known.attention)
+        chosen = sorted(set(layers if layers is not None else [depth]))
+        if not chosen or not 1 <= chosen[0] <= chosen[-1] <= depth:
+            raise UserError(f"guides.attention_distillation.layers must lie in 1 to {depth}, got {layers}")
+        vit, reads = load_patch_teacher(teacher, task, known.grid(task.image_size))
+        if vit.num_prefix_tokens != known.prefix:
+            raise UserError(
+                "teacher and student must have as many tokens before the patches, "
+                f"{teacher} has {vit.num_prefix_tokens}, the student {known.prefix}"
+            )
+        self.layers = [layer - 1 for layer in chosen]
+        theirs = [max(round(layer * len(vit.blocks) / depth), 1) - 1 for layer in chosen]
+        heads = layout(vit).heads
+        self.heads = nn.ModuleList(
+            nn.Conv2d(known.heads[own], heads[other], 1, bias=False)
+            for own, other in zip(self.layers, theirs, strict=True)
+        )
+        self.weight, self.hidden_weight = weight, hidden_weight
+        if hidden_weight:
+            own = check(student)
+            self.widen, self.finish = nn.Linear(own.embed_dim, vit.embed_dim), partial(finish, own)
+        self.teacher = look(vit, reads, task, theirs, to_the_end=hidden_weight > 0)
+
+    def losses(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
+        """`attention`, the sum over layers of means over everything, and `hidden` where it is asked for."""
+        theirs: Looked = self.teacher(batch["image"], batch.get("kept"))
+        found = [self._attention(k, seen, theirs) for k in range(len(self.layers))]
+        terms = {"attention": self.weight * torch.stack(found).sum()}
+        if theirs.output is not None:
+            ours = self.widen(self.finish(seen.blocks[-1]))
+            terms["hidden"] = self.hidden_weight * F.mse_loss(ours.float(), theirs.output.float())
+        return terms
+
+    def _attention(self, which: int, seen: Seen, theirs: Looked) -> Tensor:
+        ours = self.heads[which](seen.attention[self.layers[which]].scores())
+        return F.mse_loss(ours.float(), theirs.scores[which].float())
