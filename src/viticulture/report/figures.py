@@ -10,12 +10,13 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from math import ceil, floor, isfinite, log10
+from math import isfinite, log10
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from .axes import log_ticks, span, ticks
 from .heat_map import heat_map
 from .marks import figure, number, short, svg, text
 from .sheet import Sheet
@@ -53,8 +54,8 @@ def line_chart(
     xs, ys = [x for x, _ in finite], [log10(y) if log else y for _, y in finite]
     x0, x1 = min(0.0, *xs), max(xs)
     whole = 1.0 if axes[0] == "epoch" and x1 >= 2 else 0.0
-    x_ticks = _ticks(x0, x1 if x1 > x0 else x0 + 1, whole)
-    y_ticks = _log_ticks(min(ys), max(ys)) if log else _span(ys)
+    x_ticks = ticks(x0, x1 if x1 > x0 else x0 + 1, whole)
+    y_ticks = log_ticks(min(ys), max(ys)) if log else span(ys)
     x1 = max(x1, x_ticks[1])
     low, high = y_ticks[0], y_ticks[-1]
 
@@ -186,32 +187,3 @@ def _thin(points: Points) -> Points:
     if len(points) <= MOST_POINTS:
         return points
     return [points[round(i * (len(points) - 1) / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]
-
-
-def _ticks(low: float, high: float, least: float = 0.0) -> list[float]:
-    """Round numbers at least `least` apart, eight or fewer steps, from at most `low` to at least `high`."""
-    rough = (high - low) / 4
-    power = 10.0 ** floor(log10(rough))
-    step = max(least, *(s for s in (power, 2 * power, 5 * power) if s <= rough * (1 + 1e-9)))
-    return [step * i for i in range(floor(low / step + 1e-9), ceil(high / step - 1e-9) + 1)]
-
-
-def _span(values: Sequence[float]) -> list[float]:
-    """Ticks around values: from zero where zero is near or all values are equal."""
-    low, high = min(values), max(values)
-    if 0 < low <= 0.6 * high:
-        low = 0.0
-    if high - low <= 1e-9 * abs(high):
-        low, high = min(low, 0.0), max(high, 0.0) or float(not low)
-    return _ticks(low, high)
-
-
-def _log_ticks(low: float, high: float) -> list[float]:
-    """Exponents of 1, 2, 5 times powers of ten, or of powers of ten alone where decades are many."""
-    first, last = floor(low + 1e-9), ceil(high - 1e-9)
-    last += first == last
-    steps = (1, 2, 5) if last - first <= 2 else (1,)
-    marks = [e + log10(m) for e in range(first, last) for m in steps] + [float(last)]
-    start = max(i for i, mark in enumerate(marks) if mark <= low + 1e-9)
-    end = min(i for i, mark in enumerate(marks) if mark >= high - 1e-9)
-    return marks[start : max(end, start + 1) + 1]

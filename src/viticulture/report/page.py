@@ -98,22 +98,36 @@ class RunPage:
 
 
 def render(page: RunPage) -> str:
-    """The page as HTML text; write it as UTF-8.
+    """The page as HTML text; write it as UTF-8."""
+    header = f"<p>{text(page.sentence)}</p>{_tiles(page)}{warning_box('About the data', page.warnings)}"
+    return document(page.title, header, _sections(page))
+
+
+def document(title: str, header: str, found: Sequence[Section], more: Sequence[str] = ()) -> str:
+    """A page of finished parts; those without content are left out.
 
     Style, script, figures and pictures are inside. Its content security policy forbids every request and every
     script but its own, so that nothing in a name, a recipe or a section can run.
+
+    Args:
+        title: of the page.
+        header: finished HTML below the title.
+        found: the parts, which the page links to.
+        more: style sheets (.css) and scripts (.js) of this package beside the page's own.
     """
-    style, script = (resources.files(__package__).joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
+    names = ("page.css", "page.js", *more)
+    files = {name: resources.files(__package__).joinpath(name).read_text("utf-8") for name in names}
+    style, script = ("\n".join(words for name, words in files.items() if name.endswith(end)) for end in (".css", ".js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    sections = [section for section in _sections(page) if section.html]
+    sections = [section for section in found if section.html]
     links = "".join(f'<a href="#part-{i}">{text(section.title)}</a>' for i, section in enumerate(sections))
     parts = "".join(f'<h2 id="part-{i}">{text(s.title)}</h2>{s.html}' for i, s in enumerate(sections))
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{text(page.title)}</title>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head><body>'
-        f"<header><h1>{text(page.title)}</h1><p>{text(page.sentence)}</p>{_tiles(page)}{_warnings(page.warnings)}"
+        f"<header><h1>{text(title)}</h1>{header}"
         f"<nav>{links}</nav></header><main>{parts}</main><script>{script}</script></body></html>\n"
     )
 
@@ -138,25 +152,27 @@ def _tiles(page: RunPage) -> str:
         first = page.evaluations[0]
         words = f"95 % interval {interval(first.evaluation)} (Wilson, {first.evaluation.images:,} images)"
         label = f"Top-1 accuracy, {first.split}, {first.weights} weights"
-        tiles.append(_tile(label, percent(first.evaluation.top1), words, "wide"))
+        tiles.append(tile(label, percent(first.evaluation.top1), words, "wide"))
     elif any(key.endswith("accuracy") for key in page.curves) or not page.curves.get("train/loss"):
-        tiles.append(_tile("Top-1 accuracy", "n/a", "this run was not evaluated yet", "wide"))
+        tiles.append(tile("Top-1 accuracy", "n/a", "this run was not evaluated yet", "wide"))
     else:
-        tiles.append(_tile("Loss", f"{page.curves['train/loss'][-1][1]:.4g}", "in training, last logged", "wide"))
-    tiles.append(_tile("Parameters", scaled(costs.parameters), "of the student"))
-    tiles.append(_tile("Multiply-adds", scaled(costs.macs), "for one image"))
-    tiles.append(_tile("Training speed", scaled(costs.images_per_second), "images/s"))
-    tiles.append(_tile("Training time", duration(costs.training_seconds), "wall clock"))
+        tiles.append(tile("Loss", f"{page.curves['train/loss'][-1][1]:.4g}", "in training, last logged", "wide"))
+    tiles.append(tile("Parameters", scaled(costs.parameters), "of the student"))
+    tiles.append(tile("Multiply-adds", scaled(costs.macs), "for one image"))
+    tiles.append(tile("Training speed", scaled(costs.images_per_second), "images/s"))
+    tiles.append(tile("Training time", duration(costs.training_seconds), "wall clock"))
     return f'<dl class="tiles">{"".join(tiles)}</dl>'
 
 
-def _tile(label: str, value: str, note: str, kind: str = "") -> str:
+def tile(label: str, value: str, note: str, kind: str = "") -> str:
+    """A number worth seeing first."""
     return f'<div class="{kind}"><dt>{text(label)}</dt><dd>{text(value)}<small>{text(note)}</small></dd></div>'
 
 
-def _warnings(warnings: Sequence[str]) -> str:
+def warning_box(title: str, warnings: Sequence[str]) -> str:
+    """Sentences in a frame that catches the eye; nothing where there are none."""
     items = "".join(f"<li>{text(warning)}</li>" for warning in warnings)
-    return f'<div class="warnings"><strong>About the data</strong><ul>{items}</ul></div>' if items else ""
+    return f'<div class="warnings"><strong>{text(title)}</strong><ul>{items}</ul></div>' if items else ""
 
 
 def _curves(curves: Mapping[str, Points]) -> str:

@@ -102,8 +102,8 @@ def full_sheet(study: Study) -> Sheet:
             rows.append(row)
     note = (
         "Contenders in the order of their validation accuracy. Intervals: 95 %, Student's over seeds. − baseline: "
-        f"paired difference to {study.folder.grid.baseline.name} on the same seeds, with the wider of Student's interval "
-        "and the bootstrap's over seeds and test images."
+        f"paired difference to {study.folder.grid.baseline.name} on the same seeds, with the wider of Student's "
+        "interval and the bootstrap's over seeds and test images."
     )
     return Sheet("All results", columns, rows, note)
 
