@@ -193,6 +193,7 @@ def test_maps_have_the_published_sizes_and_follow_the_patch(
     _, maps = agent.watch(pixels_of(2, 3, pixels, 2 * pixels))
     assert [tuple(found.shape) for found in maps] == [(2, 4, side, 2 * side) for side in rows]
     assert [info["reduction"] for info in agent.feature_info] == [pixels // side for side in rows]
+    assert depth - 1 not in agent.pool_after  # nobody would see it but the head
 
 
 def test_watching_changes_nothing_and_taps_see_the_same() -> None:
@@ -224,7 +225,8 @@ def test_dropout_acts_inside_the_mlp_alone() -> None:
     Catches: dropout on the branches, on the MLP's output, or in evaluation.
     """
     sizes = Sizes(embed_dim=4, depth=1, num_heads=9, hidden=8, dropout=0.0)
-    agent = AgentCNN(sizes, AgentShape(stem="base", dropout=1 - 1e-9), num_classes=3).train()
+    agent = AgentCNN(sizes, AgentShape(stem="base", dropout=1 - 1e-9), num_classes=3)
+    randomised(agent).train()
     x = pixels_of(3, 4, 6, 6)
     block = agent.blocks[0]
     branch = block(x) - x - block.conv(block.norm1(x))

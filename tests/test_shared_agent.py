@@ -288,8 +288,10 @@ def test_weights_stay_shared_wherever_they_go(move: Callable[[nn.ModuleDict], nn
     """Moves, casts and copies of both together tie the agent to the student's new storage, never to the old one."""
     own = vit()
     pair = nn.ModuleDict({"student": own, "agent": shared_agent_for(own, task())})
+    agents_loss(pair["agent"], noise(2, 3, 32, 32)).backward()
     old, before = pair["student"], len(storages(pair))
     pair = move(pair)
+    assert list(pair["agent"].gradients()) == []  # they were those of another place
     student, agent = pair["student"], pair["agent"]
     assert len(storages(pair)) == before
     attn, conv = student.blocks[0].attn, agent.blocks[0].conv
@@ -337,6 +339,16 @@ def test_layout_precision_and_compilation_change_no_result(norm: Any) -> None:
         agents_loss(agent.train(), images).float().backward()
     torch.testing.assert_close(half.float(), agent.eval()(images), rtol=0.1, atol=0.1)
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in agent.parameters())
+
+
+def test_what_the_student_keeps_frozen_the_agent_does_not_train() -> None:
+    """A frozen matrix gets no gradient from the agent either."""
+    student = vit()
+    student.blocks[0].mlp.fc1.requires_grad_(False)
+    agent = shared_agent_for(student, task())
+    agents_loss(agent, noise(2, 3, 32, 32)).backward()
+    assert len(list(agent.gradients())) == 2 * 7 - 2
+    assert agent.blocks[0].mlp.fc1_weight.grad is None
 
 
 def test_processes_reduce_the_second_gradients(tmp_path: Path) -> None:

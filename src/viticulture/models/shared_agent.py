@@ -117,7 +117,7 @@ class SharedConv(Borrowed):
         super().__init__(loans)
         self.padding = square(heads)[0]
         phi = kernel(torch.eye(heads, device=like.device, dtype=like.dtype).unsqueeze(1), square(heads))
-        self.register_buffer("moves", phi.repeat_interleave(width // heads, 0), persistent=False)
+        self.register_buffer("moves", phi.repeat_interleave(width // heads, 0))
 
     def forward(self, x: Tensor) -> Tensor:
         values = F.linear(x.permute(0, 2, 3, 1), self.get_parameter("values")).permute(0, 3, 1, 2)
