@@ -47,6 +47,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "vit_base": {"embed_dim": 384, "depth": 12, "num_heads": 6, **EPSILON_1E6},
 }
 
+SPARSE = ("vit_small_sparse", "vit_base_sparse")
+
 OURS = ("position_std", "start")  # keywords of `plant` that timm does not know
 
 

@@ -67,9 +67,8 @@ def matching(pattern: str = "") -> list[str]:
 
 def takes_patch_size(name: str) -> bool:
     """Whether a student leaves its patch size open, for the data to decide."""
-    return any(
-        name in family for family in (plain_vit.SIZES, ssl_vit.SIZES, dhvt_models.OPEN, cit.SIZES, many_heads.OPEN)
-    )
+    families = (plain_vit.SIZES, plain_vit.SPARSE, ssl_vit.SIZES, dhvt_models.OPEN, cit.SIZES, many_heads.OPEN)
+    return any(name in family for family in families)
 
 
 def create_student(
