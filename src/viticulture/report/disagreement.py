@@ -23,7 +23,7 @@ from .class_differences import opponents
 from .figures import image_grid
 from .marks import text
 
-EACH = 8
+EACH = 6
 Pixels = NDArray[np.uint8]
 
 
@@ -103,8 +103,8 @@ def _images(study: Study, one: Standing) -> tuple[Images, Sequence[str]]:
 def _looks(study: Study, one: Standing, images: Images, chosen: NDArray[np.int64]) -> list[Pixels]:
     """Maps of the class token's attention in the last layer; none for students without plain attention."""
     run = study.folder.run(one.outcomes[0].cell)
-    student, task, _ = load(run.weights(run.which()[0]))
     try:
+        student, task, _ = load(run.weights(run.which()[0]))
         taps = Taps(student.eval(), frozenset({"attention"}))
         assert taps.layout is not None
         pictures = recipe_of(run).section("images")

@@ -19,7 +19,7 @@ from PIL import Image
 from .axes import log_ticks, span, ticks
 from .heat_map import heat_map
 from .marks import figure, number, short, svg, text
-from .sheet import Sheet
+from .sheet import Sheet, Spread
 
 __all__ = ["bar_chart", "heat_map", "image_grid", "line_chart", "picture_uri", "table"]
 
@@ -124,6 +124,8 @@ def table(sheet: Sheet, sortable: bool = False) -> str:
         cells = []
         for value, words, column, kind in zip(row, texts, sheet.columns, kinds, strict=True):
             attributes = f' class="{kind}"' if kind else ""
+            if isinstance(value, Spread):
+                attributes += f' data-v="{value.mean:.6g}"'
             if isinstance(value, int | float):
                 attributes += f' data-v="{value:.6g}"'
             if column.form == "percent" and isinstance(value, int | float):

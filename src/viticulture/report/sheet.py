@@ -17,7 +17,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-Form = Literal["text", "prose", "count", "percent", "decimal", "spread"]
+Form = Literal["text", "prose", "count", "percent", "decimal", "signed", "significant", "spread"]
 UNSEEN = "\N{REPLACEMENT CHARACTER}"
 TURNERS = frozenset(
     "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -47,7 +47,8 @@ Cell = str | int | float | Spread | None
 class Column:
     """A heading and how the values below it are written.
 
-    `text` is cut where space is short, `prose` is wrapped; `percent` takes shares in [0, 1].
+    `text` is cut where space is short, `prose` is wrapped; `percent` takes shares in [0, 1]; `signed` has its sign and
+    one decimal, `significant` three digits.
     """
 
     name: str
@@ -113,7 +114,8 @@ class Sheet:
         lines = [
             "| " + " | ".join(escape(text, quote=False).replace("|", "\\|") for text in row) + " |" for row in body
         ]
-        parts = [f"**{self.title}**" if self.title else "", "\n".join(lines), self.note]
+        title, note = (escape(clean(words), quote=False) for words in (self.title, self.note))
+        parts = [f"**{title}**" if title else "", "\n".join(lines), note]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def csv(self) -> str:
@@ -145,6 +147,10 @@ def show(cell: Cell, form: Form) -> str:
         return clean(cell)
     if form == "percent":
         return f"{100 * cell:.1f} %"
+    if form == "signed":
+        return f"{cell:+.1f}"
+    if form == "significant":
+        return f"{cell:,.0f}" if abs(cell) >= 100 else f"{cell:.3g}"
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:.3f}"
 
 

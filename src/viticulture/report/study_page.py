@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A study on one page, and its tables as Markdown, CSV and LaTeX."""
 
+from html import escape
 from pathlib import Path
 
 from ..study.cell import command
@@ -21,7 +22,7 @@ def write_study(study: Study) -> Path:
     """Write report.html, summary.md, summary.csv and summary.tex into the study's folder; the page's path."""
     folder, sheet = study.folder, results_sheet(study)
     every = full_sheet(study)
-    answer = clean(study.answer)
+    answer = escape(clean(study.answer), quote=False)
     folder.write("summary.md", f"{answer}\n\n{sheet.markdown()}\n{every.markdown()}")
     folder.write("summary.csv", sheet.csv())
     folder.write("summary.tex", f"{latex(sheet)}\n{latex(every)}")

@@ -5,7 +5,7 @@ from ..study.grid import Grid
 from ..study.plan import Plan
 from ..study.statistics import Difference, Estimate
 from ..study.study import Study
-from ..study.verdict import Standing, Verdict
+from ..study.verdict import Verdict
 from .sheet import Cell, Column, Sheet, Spread
 
 
@@ -76,11 +76,12 @@ def full_sheet(study: Study) -> Sheet:
         Column("test, %", "spread"),
         Column("95 % interval", "decimal"),
         Column("validation, %", "spread"),
-        Column("− baseline, points", "decimal"),
+        Column("− baseline, points", "signed"),
+        Column("its interval", "decimal"),
         Column("epochs", "count"),
-        Column("min a seed", "decimal"),
-        Column("parameters, M", "decimal"),
-        Column("MACs, G", "decimal"),
+        Column("min a seed", "significant"),
+        Column("parameters, M", "significant"),
+        Column("MACs, M", "significant"),
     ]
     rows: list[list[Cell]] = []
     for verdict in study.verdicts:
@@ -93,11 +94,12 @@ def full_sheet(study: Study) -> Sheet:
                 spread(one.test),
                 _interval(one.test),
                 spread(one.val) if one.val else None,
-                _difference(one),
+                None if one.versus_baseline is None else 100 * one.versus_baseline.mean,
+                None if one.versus_baseline is None else ends(one.versus_baseline),
                 None if epochs is None else round(epochs),
-                None if seconds is None else round(seconds / 60, 3),
+                None if seconds is None else seconds / 60,
                 _scaled(one.fact("parameters"), 1e6),
-                _scaled(one.fact("macs"), 1e9),
+                _scaled(one.fact("macs"), 1e6),
             ]
             rows.append(row)
     note = (
@@ -125,18 +127,17 @@ def spread(found: Estimate) -> Spread:
     return Spread(tuple(100 * value for value in found.values))
 
 
-def points(found: Difference) -> str:
-    """A difference in percentage points with the wider of its intervals."""
-    ends = [
+def ends(found: Difference) -> str | None:
+    """The wider of a difference's intervals, in percentage points."""
+    known = [
         (one.low, one.high)
         for one in (found.over_seeds, found.over_images)
         if one is not None and one.low is not None and one.high is not None
     ]
-    mean = f"{100 * found.mean:+.1f}"
-    if not ends:
-        return mean
-    low, high = max(-1.0, min(low for low, _ in ends)), min(1.0, max(high for _, high in ends))
-    return f"{mean} ({100 * low:+.1f} to {100 * high:+.1f})"
+    if not known:
+        return None
+    low, high = max(-1.0, min(low for low, _ in known)), min(1.0, max(high for _, high in known))
+    return f"{100 * low:+.1f} to {100 * high:+.1f}"
 
 
 def _heading(verdict: Verdict, several: bool) -> str:
@@ -158,15 +159,11 @@ def _interval(found: Estimate) -> str | None:
     return f"{max(0.0, 100 * found.low):.1f}–{min(100.0, 100 * found.high):.1f}"
 
 
-def _difference(one: Standing) -> str | None:
-    return None if one.versus_baseline is None else points(one.versus_baseline)
-
-
 def _minutes(minutes: float | None) -> str | None:
     if minutes is None:
         return None
     return f"{minutes:.0f}" if minutes >= 10 else f"{minutes:.2g}"
 
 
-def _scaled(value: float | None, unit: float) -> str | None:
-    return None if value is None else f"{value / unit:.3g}"
+def _scaled(value: float | None, unit: float) -> float | None:
+    return None if value is None else value / unit

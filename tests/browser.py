@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real browser for tests: headless Chromium, spoken to through a pipe in its own protocol."""
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync", "--disable-extensions", "--hide-scrollbars"]
+FLAGS += ["--remote-debugging-pipe"]
+
+
+class Browser:
+    """One page in one browser; as a context it ends the browser.
+
+    Args:
+        profile: an empty folder for the browser's own files.
+    """
+
+    def __init__(self, profile: Path) -> None:
+        assert CHROMIUM is not None
+        theirs_in, ours_out = os.pipe()
+        ours_in, theirs_out = os.pipe()
+
+        def place() -> None:  # the browser reads from 3 and writes to 4
+            reading, writing = os.dup(theirs_in), os.dup(theirs_out)
+            os.dup2(reading, 3)
+            os.dup2(writing, 4)
+
+        command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+        self.process = subprocess.Popen(
+            command, preexec_fn=place, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        os.close(theirs_in)
+        os.close(theirs_out)
+        self.reading, self.writing, self.left = ours_in, ours_out, b""
+        self.number = 0
+        self.events: list[dict[str, Any]] = []
+        self.session = ""
+        (target,) = [t for t in self.ask("Target.getTargets")["targetInfos"] if t["type"] == "page"]
+        found = self.ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+        self.session = found["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.ask(f"{domain}.enable")
+
+    def __enter__(self) -> "Browser":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.reading)
+        os.close(self.writing)
+
+    def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        """Send a command and wait for its answer."""
+        self.number += 1
+        message: dict[str, Any] = {"id": self.number, "method": method, "params": params}
+        if self.session:
+            message["sessionId"] = self.session
+        os.write(self.writing, json.dumps(message).encode() + b"\0")
+        while True:
+            found = self._next()
+            if found.get("id") == self.number:
+                assert "error" not in found, found["error"]
+                result: dict[str, Any] = found["result"]
+                return result
+            self.events.append(found)
+
+    def open(self, path: Path, width: int = 1400, height: int = 1000, dark: bool = False) -> None:
+        """Show a file, at a size and in a scheme, and wait until it is there."""
+        self.ask(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.ask("Emulation.setEmulatedMedia", features=[scheme])
+        self.events.clear()
+        self.ask("Page.navigate", url=path.absolute().as_uri())
+        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+            self.events.append(self._next())
+
+    def run(self, script: str) -> Any:
+        """A script's value."""
+        found = self.ask("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in found, found["exceptionDetails"]
+        return found["result"].get("value")
+
+    def complaints(self) -> list[str]:
+        """Errors and warnings since the page was opened."""
+        self.run("0")
+        said = [e["params"] for e in self.events if e.get("method") in ("Log.entryAdded", "Runtime.exceptionThrown")]
+        return [json.dumps(one) for one in said]
+
+    def requests(self) -> list[str]:
+        """Addresses that the page asked for, but for itself and what it carries."""
+        sent = [e["params"]["request"]["url"] for e in self.events if e.get("method") == "Network.requestWillBeSent"]
+        return [url for url in sent if not url.startswith(("data:", "file:"))]
+
+    def picture(self, path: Path) -> None:
+        """The whole page as a PNG."""
+        found = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(found["data"]))
+
+    def _next(self, patience: float = 60.0) -> dict[str, Any]:
+        """The next message."""
+        end = time.monotonic() + patience
+        while b"\0" not in self.left:
+            ready, _, _ = select.select([self.reading], [], [], end - time.monotonic())
+            assert ready, "the browser does not answer"
+            self.left += os.read(self.reading, 1 << 20)
+        message, _, self.left = self.left.partition(b"\0")
+        found: dict[str, Any] = json.loads(message)
+        return found
