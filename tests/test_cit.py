@@ -102,7 +102,9 @@ def test_the_full_size_model_is_the_official_one(golden: Load) -> None:
 def test_parameters_and_multiply_adds_are_the_official_ones(name: str, entry: str) -> None:
     """To four decimals of a million and a billion; the involution's own products apart."""
     with torch.device("meta"):
-        parameters, macs = count(timm.create_model(name), (224, 224))
+        model = timm.create_model(name)
+    parameters, macs = count(model, (224, 224))
+    assert model.blocks[0].attn.num_heads == model.embed_dim // 64
     assert parameters / 1e6 == pytest.approx(NUMBERS[entry]["params"], abs=5.1e-5)
     if "gmacs_224_conv_linear" in NUMBERS[entry]:
         assert macs / 1e9 == pytest.approx(NUMBERS[entry]["gmacs_224_conv_linear"], abs=5.1e-5)
@@ -116,6 +118,7 @@ def test_learned_tokens_are_deits_with_more_of_them() -> None:
     randomised(deit)
     ours.load_state_dict({names.get(key, key): weight for key, weight in deit.state_dict().items()})
     x = random_images(2, 3, 32, 32)
+    torch.testing.assert_close(ours.train()(x), deit.train()(x))  # one answer, unless all are asked for
     for model in (deit, ours):
         model.set_distilled_training(True)
     for training in (True, False):

@@ -100,6 +100,24 @@ class ManyHeadedMixer(MlpMixer):
         _several(self, "head", heads, inference)
 
 
+def every_head(student: nn.Module, images: Tensor) -> tuple[Tensor, ...]:
+    """The logits of all heads, [B, C] each, class token first, of a student in evaluation mode too.
+
+    Nothing but its heads takes it for training: dropout and batch statistics stay as they are.
+    """
+    inner: list[nn.Module] = [module for module in student.modules() if isinstance(module, Heads)]
+    switches = inner or ([student] if hasattr(student, "set_distilled_training") else [])
+    before = [module.training for module in switches]
+    for module in switches:
+        module.training = True
+    try:
+        logits: Tensor | tuple[Tensor, ...] = student(images)
+    finally:
+        for module, training in zip(switches, before, strict=True):
+            module.training = training
+    return (logits,) if isinstance(logits, Tensor) else tuple(logits)
+
+
 def _cfg(**settings: Any) -> dict[str, Any]:
     return {
         "num_classes": 1000,

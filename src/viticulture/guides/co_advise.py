@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several frozen teachers advise one student, each through a token, or a head, of its own.
+
+Paper: Ren et al., "Co-advise: Cross Inductive Bias Distillation", CVPR 2022, arXiv:2106.12378. Students: models/cit.py,
+models/many_heads.py. Recipes: recipes/co_advise/. With token k taught by teacher k, Eq. (1) is
+
+    L = CE(class token, label) + sum over k of weight_k T_k^2 KL(softmax(teacher_k / T_k) || softmax(token_k / T_k))
+
+The guide adds the sum; the label term is the method's. KL is averaged over images. Deviation: none from the authors'
+code; Eq. (1) writes the arguments of KL the other way round, its text and code mean the above.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UserError, unknown
+from ..losses import soft_distillation
+from ..models.many_heads import every_head
+from ..models.students import token_logits
+from ..models.taps import Seen
+from ..models.task import Task
+from ..models.teachers import load_teacher
+from .guide import Batch, Guide
+
+
+class CoAdvise(Guide):
+    """Match each teacher's predictions, on the very images that the student sees, by a token of its own.
+
+    Logs KL(teacher || token) in nats without temperature and weight, and on held-out images each token's accuracy.
+
+    Args:
+        student: has the class token and as many more tokens or heads as there are teachers.
+        task: classes and input of the student.
+        teachers: name -> teacher, in the order of the tokens after the class token; a teacher is a run, a timm name
+            with pretrained weights, or ARCHITECTURE=FILE.
+        token: "own" gives each teacher its token; with "class" all teach the one head of a student that has one.
+        temperature: softens both distributions; one for all, or one a teacher by name.
+        weight: factor of a teacher's term; one for all, or one a teacher by name.
+        teacher_size: show teachers images of so many pixels on a side; null: of the size each learned with.
+    """
+
+    def __init__(
+        self,
+        student: nn.Module,
+        task: Task,
+        *,
+        teachers: dict[str, str],
+        token: Literal["own", "class"] = "own",
+        temperature: float | dict[str, float] = 1.0,
+        weight: float | dict[str, float] = 1.0,
+        teacher_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        if token not in ("own", "class"):
+            raise UserError(f"guides.co_advise.token must be own or class, got {token!r}")
+        for name in teachers:
+            if not name.isidentifier():
+                raise UserError(f"a teacher's name in guides.co_advise.teachers must be a plain word, got {name!r}")
+        _check_heads(student, task, len(teachers), token)
+        self.temperatures = _each("temperature", temperature, teachers)
+        self.weights = _each("weight", weight, teachers)
+        self.teachers = nn.ModuleDict({name: load_teacher(net, task, teacher_size) for name, net in teachers.items()})
+        self.student: nn.Module
+        vars(self)["student"] = student  # not a child: its parameters are not the guide's
+        self.token = token
+        self.divergences: dict[str, Tensor] = {}
+
+    def losses(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
+        """One term a teacher, by its name, in nats (times the squared temperature)."""
+        heads = seen.logits[1:] if self.token == "own" else seen.logits[:1] * len(self.teachers)
+        terms, self.divergences = {}, {}
+        for (name, teacher), head in zip(self.teachers.items(), heads, strict=True):
+            logits = teacher(batch["image"])
+            terms[name] = self.weights[name] * soft_distillation(head, logits, self.temperatures[name])
+            self.divergences[f"{name}_kl"] = soft_distillation(head.detach(), logits)
+        return terms
+
+    def settle(self) -> dict[str, Tensor]:
+        """KL(teacher || token) of the step, nats."""
+        return self.divergences
+
+    def measures(self, batch: Batch) -> dict[str, Tensor]:
+        """Accuracy of the class token and of every teacher's token."""
+        if self.token == "class":
+            return {}
+        heads = zip(("class", *self.teachers), every_head(self.student, batch["image"]), strict=True)
+        return {f"{name}_accuracy": (head.argmax(-1) == batch["label"]).float().mean() for name, head in heads}
+
+
+def _each(what: str, value: float | dict[str, float], teachers: Mapping[str, str]) -> dict[str, float]:
+    """One positive number a teacher."""
+    given = value if isinstance(value, dict) else dict.fromkeys(teachers, value)
+    for name in given:
+        if name not in teachers:
+            raise unknown(f"teacher in guides.co_advise.{what}", name, teachers)
+    found = {name: given.get(name, 1.0) for name in teachers}
+    if any(number <= 0 for number in found.values()):
+        raise UserError(f"guides.co_advise.{what} must be positive, got {value}; leave a teacher out to go without")
+    return found
+
+
+def _check_heads(student: nn.Module, task: Task, teachers: int, token: str) -> None:
+    """There must be a head for every teacher and a teacher for every head."""
+    if not teachers:
+        raise UserError("guides.co_advise.teachers must name at least one teacher, got none")
+    trial = copy.deepcopy(student).to("meta").train()
+    with torch.no_grad():
+        heads = len(token_logits(trial(torch.zeros(2, 3, *task.image_size, device="meta"))))
+    needed = 1 + teachers if token == "own" else 1
+    if heads != needed:
+        raise UserError(
+            f"{teachers} teachers with token={token} need a student of {needed} heads, this {type(student).__name__} "
+            f"has {heads}; choose another with student.options.tokens, stems or heads, or another number of teachers"
+        )
