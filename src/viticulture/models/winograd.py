@@ -42,7 +42,7 @@ def in_float32_on_cpu(x: Tensor) -> bool:
 @cache
 def transforms(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """B^T, G and A^T for both sides of a tile at once: [36, 36], [36, 9], [16, 36]."""
-    one_side = (torch.tensor(matrix, dtype=torch.float64) for matrix in (TILE, KERNEL, RESULT))
+    one_side = (torch.tensor(matrix, dtype=torch.float64, device="cpu") for matrix in (TILE, KERNEL, RESULT))
     tile, kernel, result = (torch.kron(matrix, matrix) for matrix in one_side)
     return tile.to(dtype), (kernel / 24**2).to(dtype), result.to(dtype)
 
@@ -81,8 +81,10 @@ class Conv3x3(torch.autograd.Function):
         down, across = -(-height // OUT), -(-width // OUT)
         if (height, width) != (OUT * down, OUT * across):
             grad = F.pad(grad, (0, 0, 0, OUT * across - width, 0, OUT * down - height))
-        y = torch.unflatten(torch.unflatten(grad, 2, (across, OUT)), 1, (down, OUT)).permute(2, 4, 0, 1, 3, 5)  # [4, 4, B, n, m, O]
-        products = (result.T @ y.reshape(OUT * OUT, -1)).view(IN * IN, -1, grad.shape[-1])  # [36, tiles, O]
+        y = torch.unflatten(torch.unflatten(grad, 2, (across, OUT)), 1, (down, OUT))  # [B, n, 4, m, 4, O]
+        products = (result.T @ y.permute(2, 4, 0, 1, 3, 5).reshape(OUT * OUT, -1)).view(
+            IN * IN, -1, grad.shape[-1]
+        )  # [36, tiles, O]
         taps = kernel.T @ (products.mT @ seen).transpose(0, 1)  # [O, 9, D]
         found = tile.T @ (products @ weights).flatten(1)
         found = found.view(IN, IN, batch, down, across, dim)
