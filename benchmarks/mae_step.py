@@ -12,16 +12,20 @@ on the machine disturbs less than the wall clock.
 import argparse
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from viticulture.guides.attention_distillation import AttentionDistillation
 from viticulture.methods.mae import MAE
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
+from viticulture.models.weights import save
 from viticulture.optim import Optim, Schedule
 
 BATCH, PIXELS, WARMUP = 8, 224, 3
@@ -58,10 +62,12 @@ def tuned() -> Callable[[], None]:
     return classifier(create_student("mae_tiny", task, 16, {"global_pool": "avg"}))
 
 
-def mae(guides: dict[str, object] | None = None) -> Callable[[], None]:
-    """MAE-Tiny at 75 % masking."""
+def mae(teacher: str = "") -> Callable[[], None]:
+    """MAE-Tiny at 75 % masking, alone or with a teacher's attention."""
     task = Task((), (PIXELS, PIXELS), HALF, HALF)
-    method = MAE(create_student("mae_tiny", task, 16), task, {}, Optim(), Schedule())
+    student = create_student("mae_tiny", task, 16)
+    guides = {"attention_distillation": AttentionDistillation(student, task, teacher=teacher)} if teacher else {}
+    method = MAE(student, task, guides, Optim(), Schedule())
     images = torch.randn(BATCH, 3, PIXELS, PIXELS)
 
     def loss() -> Tensor:
@@ -71,7 +77,15 @@ def mae(guides: dict[str, object] | None = None) -> Callable[[], None]:
     return stepper([method], loss)
 
 
-CASES = {"mae": mae, "fine-tuning": tuned}
+def distilled() -> Callable[[], None]:
+    """MAE-Tiny taught by the last attention layer of MAE-Base, with random weights."""
+    task = Task((), (PIXELS, PIXELS), HALF, HALF)
+    with TemporaryDirectory() as folder:
+        save(create_student("mae_base", task, 16), Path(folder), task)
+        return mae(folder)
+
+
+CASES = {"mae": mae, "distilled": distilled, "fine-tuning": tuned}
 
 
 def measure(step: Callable[[], None]) -> tuple[float, float]:

@@ -153,13 +153,16 @@ def test_teachers_of_other_depth_and_grid(tmp_path: Path) -> None:
     deep = saved(vit(**{**LARGE, "depth": 8}), tmp_path / "deep")
     guide = AttentionDistillation(vit(depth=4), TASK, teacher=deep, layers=[1, 2, 4])
     assert guide.teacher.net.net.layers == (1, 3, 7)
+    early = AttentionDistillation(vit(depth=4), TASK, teacher=deep, layers=[1])
+    assert len(early.teacher.net.net.vit.blocks) == 2
     shallow = saved(vit(**{**LARGE, "depth": 2}), tmp_path / "shallow")
     guide = AttentionDistillation(vit(depth=4), TASK, teacher=shallow, layers=[1, 4])
     assert guide.teacher.net.net.layers == (0, 1)
     coarse = Task((), (32, 32), HALF, HALF)
     other = saved(vit(16, coarse, **LARGE), tmp_path / "coarse", coarse)  # 2 x 2 patches; the student has 4 x 4
     guide = AttentionDistillation(vit(), TASK, teacher=other)
-    assert guide.teacher(torch.randn(2, 3, 32, 32), torch.zeros(2, 3, dtype=torch.long)).scores[0].shape == (2, 6, 4, 4)
+    last = torch.full((2, 3), 15)
+    assert guide.teacher(torch.randn(2, 3, 32, 32), last).scores[0].shape == (2, 6, 4, 4)
 
 
 def test_several_layers_add_up(tmp_path: Path) -> None:

@@ -168,6 +168,8 @@ def test_noise_is_one_table_for_all_processes(tmp_path: Path) -> None:
 
 def test_mixing_labels_needs_labels(tmp_path: Path) -> None:
     """A recipe that mixes labels that nobody reads is refused before anything is decoded."""
-    session = start(tmp_path / "run", **{"augment.mix.mixup": 0.8})
     with pytest.raises(UserError, match="mix mixes labels, and method mae reads none"):
-        training_loader(session)
+        start(tmp_path / "run", **{"augment.mix.mixup": 0.8})
+    with pytest.raises(UserError, match=r"mae looks at one view.*augment2"):
+        start(tmp_path / "run", **{"augment2.padded_crop.padding": 1})
+    assert not (tmp_path / "run").exists()

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..guides.guide import Batch, Guide
 from ..models.masked_autoencoder import Decoder, check, encode, split, targets
-from ..models.positions import sincos
+from ..models.positions import fix_positions
 from ..models.taps import Seen
 from ..models.task import Task
 from ..optim import Optim, Schedule
@@ -73,9 +73,7 @@ class MAE(Method):
         if positions not in ("fixed", "learned"):
             raise UserError(f"method.positions must be fixed or learned, got {positions!r}")
         if positions == "fixed":
-            prefix = 0 if vit.no_embed_class else vit.num_prefix_tokens
-            assert vit.pos_embed is not None
-            vit.pos_embed.requires_grad_(False).copy_(sincos(grid, vit.embed_dim, prefix))
+            fix_positions(vit)
         self.mask_ratio, self.patch_norm = mask_ratio, patch_norm
         values = 3 * self.patch[0] * self.patch[1]
         self.aids["decoder"] = Decoder(vit.embed_dim, grid, values, width, decoder_depth, width // HEAD)

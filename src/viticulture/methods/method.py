@@ -34,6 +34,7 @@ class Method(LightningModule, ABC):
     """
 
     labelled: ClassVar[bool] = True  # whether it learns from labels; else data without any will do
+    views: ClassVar[int] = 1  # of an image that a batch must hold: 2 asks for a recipe's augment2
 
     def __init__(
         self, student: nn.Module, task: Task, guides: Mapping[str, Guide], optim: Optim, schedule: Schedule
@@ -47,7 +48,7 @@ class Method(LightningModule, ABC):
         self.taps = Taps(student, frozenset().union(*(guide.needs for guide in guides.values())))
         self.split = "val"  # what validation batches are called in the metrics
         # Set by the run. Asking the Trainer would make it build the loader too early to restore its state.
-        self.steps_per_epoch = 1
+        self.steps_per_epoch = self.epochs = 1
         self.last_portion = True  # whether the portion at hand completes a batch
         self.facts: dict[str, Tensor] = {}  # what `losses` wants logged beside its terms
         self.portions: list[tuple[Batch, int]] = []  # SAM: the batch at hand but for its last portion
@@ -60,6 +61,10 @@ class Method(LightningModule, ABC):
     @abstractmethod
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         """What is watched on a held-out batch, means over its images; `accuracy` or else `loss` chooses the best."""
+
+    def remarks(self, batch_size: int) -> list[str]:
+        """What a person should know before a training with so many images a step begins."""
+        return []
 
     def guided(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
         """Every term of every guide, by a name that says whose it is."""

@@ -2,7 +2,8 @@
 """Fixed positions: sines and cosines of a patch's column and row."""
 
 import torch
-from torch import Tensor
+from timm.models import VisionTransformer
+from torch import Tensor, nn
 
 from ..errors import UserError
 
@@ -29,3 +30,11 @@ def sincos(grid: tuple[int, int], width: int, prefix: int = 1) -> Tensor:
     down = torch.cat([y.sin(), y.cos()], dim=1)[:, None].expand(-1, columns, -1)
     patches = torch.cat([across, down], dim=2).flatten(0, 1)  # [P, D]
     return torch.cat([patches.new_zeros(prefix, width), patches]).float()[None]
+
+
+def fix_positions(student: nn.Module) -> None:
+    """Give a plain ViT this table and keep it from being trained; other networks stay as they are."""
+    if isinstance(student, VisionTransformer) and student.pos_embed is not None:
+        prefix = 0 if student.no_embed_class else student.num_prefix_tokens
+        table = sincos(student.patch_embed.grid_size, student.embed_dim, prefix)
+        student.pos_embed.requires_grad_(False).copy_(table)

@@ -21,7 +21,7 @@ from timm.models import VisionTransformer, register_model
 from torch import nn
 
 from ..errors import UserError
-from .positions import sincos
+from .positions import fix_positions
 
 ARCHITECTURE = "vit_tiny_patch16_224"  # any of timm's plain ViTs would do: every size is overridden
 
@@ -73,8 +73,8 @@ def start(student: VisionTransformer) -> None:
     if isinstance(student.head, nn.Linear):
         nn.init.trunc_normal_(student.head.weight, std=0.02)
     if student.pos_embed is not None:
-        prefix = 0 if student.no_embed_class else student.num_prefix_tokens
-        student.pos_embed.data.copy_(sincos(student.patch_embed.grid_size, student.embed_dim, prefix))
+        fix_positions(student)
+        student.pos_embed.requires_grad_(True)
 
 
 @register_model

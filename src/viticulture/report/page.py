@@ -153,7 +153,7 @@ def _tiles(page: RunPage) -> str:
         words = f"95 % interval {interval(first.evaluation)} (Wilson, {first.evaluation.images:,} images)"
         label = f"Top-1 accuracy, {first.split}, {first.weights} weights"
         tiles.append(tile(label, percent(first.evaluation.top1), words, "wide"))
-    elif any(key.endswith("accuracy") for key in page.curves) or not page.curves.get("train/loss"):
+    elif any(key.endswith("/accuracy") for key in page.curves) or not page.curves.get("train/loss"):
         tiles.append(tile("Top-1 accuracy", "n/a", "this run was not evaluated yet", "wide"))
     else:
         tiles.append(tile("Loss", f"{page.curves['train/loss'][-1][1]:.4g}", "in training, last logged", "wide"))

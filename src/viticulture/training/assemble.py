@@ -40,6 +40,7 @@ def patch_size(wanted: Student, task: Task) -> int | None:
 
 def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[str]]:
     """The method with its student and guides, initialised from the seed, and remarks about the initial weights."""
+    _check_views(recipe)
     task = task_of(dataset)
     wanted: Student = recipe.section("student")
     torch.manual_seed(seed)
@@ -66,6 +67,18 @@ def build_guides(recipe: Recipe, student: nn.Module, task: Task) -> dict[str, Gu
     return guides
 
 
+def _check_views(recipe: Recipe) -> None:
+    """The method must get as many views as it looks at, and labels must not be mixed where none are read."""
+    method, name = method_class(recipe), recipe.values["method"]["name"]
+    views = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
+    if len(views) < method.views:
+        raise UserError(f"method {name} compares two views of an image; say by augment2 how the second one is made")
+    if len(views) > method.views:
+        raise UserError(f"method {name} looks at one view of an image; take augment2 out")
+    if not method.labelled and any("mix" in view for view in views):
+        raise UserError(f"mix mixes labels, and method {name} reads none; take augment.mix out")
+
+
 def augmentations(recipe: Recipe, dataset: Dataset, noise: int = 0) -> tuple[Augment, ...]:
     """One augmentation, or two where the recipe has a second view (`augment2`).
 
@@ -73,16 +86,10 @@ def augmentations(recipe: Recipe, dataset: Dataset, noise: int = 0) -> tuple[Aug
         recipe: says which.
         dataset: sizes, normalisation and classes.
         noise: further uniform numbers for each image, drawn with the first view.
-
-    Raises: UserError if labels are to be mixed and there are none.
     """
     classes = {cls_name(cls): cls for cls in TRANSFORMS}
     task = task_of(dataset)
     sections = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
-    if not dataset.classes and any("mix" in section for section in sections):
-        raise UserError(
-            f"mix mixes labels, and method {recipe.values['method']['name']} reads none; take augment.mix out"
-        )
     return tuple(
         Augment(
             [classes[name](**keywords) for name, keywords in section.items()],

@@ -154,7 +154,7 @@ def fit(session: Session) -> None:
     train: Train = session.recipe.section("train")
     engine: Engine = session.recipe.section("engine")
     on_gpu = torch.cuda.is_available() and engine.device in ("auto", "cuda")
-    method.steps_per_epoch = len(training_loader(session))
+    method.steps_per_epoch, method.epochs = len(training_loader(session)), train.epochs
     resumed = run.checkpoint if run.checkpoint.exists() else None
     if resumed and is_leader():
         cut(run.metrics, load_checkpoint(resumed)["global_step"])

@@ -61,8 +61,8 @@ def begin(
     dataset = load_dataset(source, checked, seed)
     checked = checked.settled("images", dataset.pictures)
     method, remarks = assemble(checked, dataset, seed)
-    batch_size(checked, len(dataset.train))
-    remarks = [*dataset.warnings, *remarks]
+    size = batch_size(checked, len(dataset.train))
+    remarks = [*dataset.warnings, *remarks, *method.remarks(size)]
     run = RunDir(path)
     if is_leader():
         run = RunDir.create(path, overwrite)

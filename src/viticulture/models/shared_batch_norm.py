@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BatchNorm over the images of all processes, on any device; torch's own needs a GPU."""
+
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, distributed, nn
+from torch.distributed.nn.functional import all_reduce
+
+
+class SharedBatchNorm(nn.BatchNorm1d):
+    """BatchNorm whose statistics are those of the whole batch, however many processes share it.
+
+    Processes must hold equally many images. Alone, and in evaluation, it is `nn.BatchNorm1d`. Shape: [B, D] -> [B, D].
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or not distributed.is_initialized() or distributed.get_world_size() == 1:
+            return super().forward(x)
+        mean = averaged(x.mean(0))
+        variance = averaged((x - mean).square().mean(0))
+        images, own = len(x) * distributed.get_world_size(), vars(self)["_buffers"]
+        with torch.no_grad():
+            own["running_mean"].lerp_(mean, self.momentum or 0.0)
+            own["running_var"].lerp_(variance * images / (images - 1), self.momentum or 0.0)
+            own["num_batches_tracked"] += 1
+        y = (x - mean) * torch.rsqrt(variance + self.eps)
+        return y if self.weight is None else y * self.weight + self.bias
+
+
+def averaged(x: Tensor) -> Tensor:
+    """The mean over processes; gradients flow back to all of them."""
+    total: Tensor = all_reduce(x)  # type: ignore[no-untyped-call]
+    return total / distributed.get_world_size()
+
+
+def gathered(x: Tensor) -> Tensor:
+    """Rows of all processes, this one's where its rank says: [B, D] -> [world * B, D]; no gradient flows."""
+    if not distributed.is_initialized() or distributed.get_world_size() == 1:
+        return x.detach()
+    parts = [torch.empty_like(x) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(parts, x.detach().contiguous())
+    return torch.cat(parts)
+
+
+def rank() -> int:
+    """Number of this process."""
+    return distributed.get_rank() if distributed.is_initialized() else 0
+
+
+def perceptron(widths: list[int]) -> nn.Sequential:
+    """Linear layers without bias, each with a BatchNorm and a ReLU; the last has a BatchNorm without scale alone.
+
+    Args:
+        widths: of the input, the hidden layers and the output.
+    """
+    layers: list[nn.Module] = []
+    for place, (before, after) in enumerate(pairwise(widths)):
+        last = place == len(widths) - 2
+        layers += [nn.Linear(before, after, bias=False), SharedBatchNorm(after, affine=not last)]
+        layers += [] if last else [nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers)
+
+
+def normalised(x: Tensor) -> Tensor:
+    """Rows of length 1, in float32."""
+    return F.normalize(x.float(), dim=1)
