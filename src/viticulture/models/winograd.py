@@ -5,7 +5,7 @@
 
 for every tile d of 6x6 pixels, which overlap by two, and the 4x4 pixels Y that it gives. The sum over channels is one
 matrix product for each of the 36 places in a tile. B^T d B and A^T m A are linear in the tile, so each is one product
-with a 36-column matrix over all tiles at once. The result equals that of `F.conv2d` but for rounding: about 1e-6 of
+with a 36-column matrix over all tiles at once. The result equals that of `F.conv2d` but for rounding: about 3e-6 of
 its size in float32, a few times that of the direct sum.
 
 [1] Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016, arXiv:1509.09308, Sec. 4.3.
