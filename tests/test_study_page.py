@@ -188,6 +188,8 @@ def test_winners_need_more_than_rank(tmp_path: Path) -> None:
     """Twenty points apart on every seed: named, in the words of the question. Equal: not."""
     made = study(tmp_path / "s", ["worse", "b", "best"], (10,), 5, step=0.2)
     assert made.winner == "best"
+    assert "b, which is no ViT, does worse" in made.answer
+    assert set(made.verdicts[-1].rivals) == {"worse"}
     assert made.answer.startswith("best grows the best ViT on digits, 10 a class: it gets 7")
     close = study(tmp_path / "close", ["worse", "b", "best"], (10,), 5, step=0.0)
     assert close.winner is None

@@ -10,7 +10,23 @@ from typing import Any
 
 from .version import VERSION as __version__
 
-__all__ = ["Run", "UserError", "__version__", "evaluate", "inspect", "predict", "resume", "train", "train_row"]
+__all__ = [
+    "Amounts",
+    "Run",
+    "Terms",
+    "UserError",
+    "Where",
+    "__version__",
+    "compare",
+    "compare_resume",
+    "compare_table",
+    "evaluate",
+    "inspect",
+    "predict",
+    "resume",
+    "train",
+    "train_row",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -469,7 +469,12 @@ def _compare(grid: "Grid", where: Where) -> "Study":
     from .training.rundir import fresh
 
     path = Path(where.out) if where.out else fresh("studies", slug(grid.table or Path(grid.data).stem))
-    return _conduct(StudyDir.create(path, grid, _command()), where)
+    folder = StudyDir.create(path, grid, _command())
+    try:
+        return _conduct(folder, where)
+    except UserError:
+        folder.discard()  # a mistake that shows before the first cell leaves nothing behind
+        raise
 
 
 def _conduct(folder: "StudyDir", where: Where, data: str = "") -> "Study":

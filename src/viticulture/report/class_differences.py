@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..study.study import Study
-from ..study.verdict import Standing, Verdict
+from ..study.verdict import Standing, Verdict, subject
 from .figures import table
 from .marks import figure, text
 from .sheet import Cell, Column, Sheet, clean
@@ -38,12 +38,12 @@ def confusions(study: Study, verdict: Verdict) -> tuple[list[str], dict[str, NDA
 
 def opponents(study: Study) -> tuple[Standing, Standing] | None:
     """The two that a person wants to see beside one another first: the leader, and the baseline or the second."""
-    standings = study.verdicts[-1].standings
-    if len(standings) < 2:
+    verdict = study.verdicts[-1]
+    others = [one for one in verdict.standings if one is not verdict.leader]
+    if not others:
         return None
-    leader = standings[0]
-    baseline = next((one for one in standings if one.contender == study.folder.grid.baseline), standings[1])
-    return leader, standings[1] if baseline is leader else baseline
+    baseline = (one for one in others if one.contender == study.folder.grid.baseline)
+    return verdict.leader, next(baseline, others[0])
 
 
 def class_section(study: Study) -> str:
@@ -75,7 +75,7 @@ def class_section(study: Study) -> str:
         f'<div class="scroll tall"><table class="compare"><thead><tr>{head}</thead><tbody>{rows}</tbody></table></div>'
     )
     note = (
-        f"Share of each class's test images that is recognised, %, means over seeds; {verdict.data}, "
+        f"Share of each class's test images that is recognised, %, means over seeds; {subject(verdict.data)}, "
         f"{verdict.amount.name}. Few images of a class make large differences by chance."
     )
     return figure("Difference by class", inside, note) + confused_pairs(study, names, matrices, (one, other))

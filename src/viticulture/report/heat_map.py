@@ -31,7 +31,7 @@ def heat_map(title: str, counts: NDArray[np.int64], rows: Sequence[str], columns
         note: a sentence below the map.
     """
     R, C = counts.shape
-    cell, left, top = _cell_size(C), _gutter(rows), _gutter(columns)
+    cell, left, top = _cell_size(C), gutter(rows), gutter(columns)
     levels = np.ceil(np.sqrt(counts / np.maximum(counts.sum(1, keepdims=True), 1)) * SHADES).astype(int)
     diagonal = np.eye(R, C, dtype=bool) & (R == C)
     shapes = [f'<rect class="ground" x="{left:g}" y="{top:g}" width="{C * cell:g}" height="{R * cell:g}"/>']
@@ -43,10 +43,10 @@ def heat_map(title: str, counts: NDArray[np.int64], rows: Sequence[str], columns
                     f"M{left + c * cell:g} {top + r * cell:g}h{cell:g}v{cell:g}h-{cell:g}z" for r, c in cells
                 )
                 shapes.append(f'<path class="{kind}" fill-opacity="{level / SHADES:g}" d="{path}"/>')
-    for r, name in _spaced(rows, cell):
+    for r, name in spaced(rows, cell):
         y = top + (r + 0.5) * cell + 3.5
         shapes.append(f'<text x="{left - 6:g}" y="{y:g}" class="end">{short(name, LONGEST_NAME)}</text>')
-    for c, name in _spaced(columns, cell):
+    for c, name in spaced(columns, cell):
         turned = f"translate({left + (c + 0.5) * cell + 4:g} {top - 6:g})rotate(-90)"
         shapes.append(f'<text transform="{turned}">{short(name, LONGEST_NAME)}</text>')
     filled = np.argwhere(counts).tolist()
@@ -75,11 +75,11 @@ def _cell_size(C: int) -> float:
     return max(4, min(20, 2000 // C / 2))
 
 
-def _gutter(names: Sequence[str]) -> float:
+def gutter(names: Sequence[str]) -> float:
     return 14 + 7.0 * min(LONGEST_NAME, max(map(cell_len, names)))
 
 
-def _spaced(names: Sequence[str], cell: float) -> Iterator[tuple[int, str]]:
+def spaced(names: Sequence[str], cell: float) -> Iterator[tuple[int, str]]:
     """Every n-th name, so that letters do not overlap."""
     every = max(1, ceil(10 / cell))
     return ((i, name) for i, name in enumerate(names) if i % every == 0)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..analysis.link_extraction import read_links
 from ..data.dataset import Dataset
 from ..data.images import Images
 from ..evaluation.accuracy import most_confident_mistakes
@@ -15,6 +16,7 @@ from ..models.weights import load
 from ..training.rundir import RunDir
 from .attention import attention_section
 from .curves import read_curves
+from .links import links_section
 from .page import Costs, PicturedMistake, RunPage, Section, render
 from .tables import Evaluated
 
@@ -50,7 +52,7 @@ def page_of(run: RunDir, dataset: Dataset, results: Mapping[str, Result]) -> Run
         mistakes=_mistakes(next(iter(results.values())), dataset.classes) if results else (),
         examples=_examples(dataset.train, dataset.classes),
         warnings=facts["remarks"],
-        sections=[_attention(run, results)] if results else (),
+        sections=[*([_attention(run, results)] if results else []), *_links(run, curves)],
         recipe=(run.path / "recipe.yaml").read_text(encoding="utf-8"),
         reproduce={
             "command": facts["command"],
@@ -87,6 +89,11 @@ def _attention(run: RunDir, results: Mapping[str, Result]) -> Section:
     key, result = next(iter(results.items()))
     student, task, _ = load(run.weights(key.partition("/")[0]))
     return attention_section(student, task, result.images)
+
+
+def _links(run: RunDir, curves: Mapping[str, object]) -> list[Section]:
+    """A section for a run whose guide trained links; others do not have their checkpoint read."""
+    return [links_section(read_links(run))] if "train/attention_link" in curves else []
 
 
 def _examples(images: Images, classes: tuple[str, ...]) -> dict[str, list[np.ndarray]]:

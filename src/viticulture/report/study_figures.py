@@ -6,7 +6,7 @@ from statistics import fmean
 
 from ..study.statistics import Estimate
 from ..study.study import Study
-from ..study.verdict import Standing, Verdict
+from ..study.verdict import Standing, Verdict, subject
 from .curves import Points, read_curves
 from .page import duration, scaled
 from .plots import Axes, Band, Series, band_chart, forest_chart, scatter_chart
@@ -38,7 +38,7 @@ def accuracy_charts(study: Study) -> str:
         for one in last.standings
     ]
     note = f"Small dots: single seeds. {INTERVALS} Best on {'validation' if last.by == 'val' else 'test'} first."
-    html = forest_chart(f"Accuracy on {last.data}, {last.amount.name}", rows, ACCURACY, note)
+    html = forest_chart(f"Accuracy on {subject(last.data)}, {last.amount.name}", rows, ACCURACY, note)
     for data in dict.fromkeys(verdict.data for verdict in found):
         here = [verdict for verdict in found if verdict.data == data]
         if len(here) > 1:
@@ -57,7 +57,7 @@ def _over_data(found: Sequence[Verdict], style: Mapping[str, int]) -> str:
             lines.append(Series(name, number, points, bands, [_tip(one) for _, one in places]))
             amounts |= {images for images, _ in places}
     axes = Axes("training images", ACCURACY, log_x=True, at=sorted(amounts))
-    return band_chart(f"Accuracy against training data, {found[-1].data}", lines, axes, INTERVALS)
+    return band_chart(f"Accuracy against training data, {subject(found[-1].data)}", lines, axes, INTERVALS)
 
 
 def cost_charts(study: Study) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from ..study.cell import command
 from ..study.outcomes import Outcome
 from ..study.study import Study
+from ..study.verdict import subject
 from .class_differences import class_section
 from .disagreement import disagreement
 from .figures import table
@@ -32,8 +33,11 @@ def write_study(study: Study) -> Path:
 def render_study(study: Study) -> str:
     """The page as HTML text."""
     grid = study.folder.grid
-    subject = grid.table or Path(grid.data).name or grid.data
-    title = f"{grid.table}: published and ours" if grid.table else f"Which method grows the best ViT on {subject}?"
+    title = (
+        f"{grid.table}: published and ours"
+        if grid.table
+        else f"Which method grows the best ViT on {subject(grid.data)}?"
+    )
     header = f'<p class="answer">{text(study.answer)}</p>{_tiles(study)}{warning_box("Please note", _notes(study))}'
     found = study.verdicts
     sections = [

@@ -5,7 +5,7 @@ from ..study.grid import Grid
 from ..study.plan import Plan
 from ..study.statistics import Difference, Estimate
 from ..study.study import Study
-from ..study.verdict import Verdict
+from ..study.verdict import Verdict, subject
 from .sheet import Cell, Column, Sheet, Spread
 
 
@@ -61,7 +61,7 @@ def results_sheet(study: Study) -> Sheet:
             gap = f"{ours - known:+.1f}" if ours is not None and known is not None else None
             row += [None if known is None else f"{known:g}", gap]
         rows.append(row)
-    where = "" if several else f" on {found[-1].data}" if found else ""
+    where = "" if several else f" on {subject(found[-1].data)}" if found else ""
     return Sheet(f"Top-1 accuracy{where}, %", columns, rows, _seeds_note(found))
 
 
@@ -86,7 +86,7 @@ def full_sheet(study: Study) -> Sheet:
     rows: list[list[Cell]] = []
     for verdict in study.verdicts:
         for one in verdict.standings:
-            row: list[Cell] = [one.contender.name, one.amount.name, *([verdict.data] if several else [])]
+            row: list[Cell] = [one.contender.name, one.amount.name, *([subject(verdict.data)] if several else [])]
             images, epochs, seconds = one.fact("train_images"), one.fact("epochs"), one.fact("seconds")
             row += [
                 None if images is None else round(images),
@@ -141,7 +141,7 @@ def ends(found: Difference) -> str | None:
 
 
 def _heading(verdict: Verdict, several: bool) -> str:
-    return f"{verdict.data}, {verdict.amount.name}" if several else verdict.amount.name
+    return f"{subject(verdict.data)}, {verdict.amount.name}" if several else verdict.amount.name
 
 
 def _seeds_note(found: list[Verdict]) -> str:

@@ -26,6 +26,7 @@ from typing import Any
 
 from ..disk import replacing
 from ..errors import UserError
+from ..training.processes import check_devices
 from ..training.recipe import Recipe, parse, read, resolve
 from ..training.rundir import RunDir
 from ..version import VERSION
@@ -94,6 +95,11 @@ class StudyDir:
                 f"{path} was made by another version of viticulture (layout {found}, this one reads {FORMAT})"
             )
         return study
+
+    def discard(self) -> None:
+        """Remove the folder if nothing was trained in it."""
+        if not (self.path / "cells").exists():
+            shutil.rmtree(self.path, ignore_errors=True)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -168,6 +174,7 @@ class StudyDir:
                 f"a study trains every cell on one device, and {contender.recipe} asks for "
                 f"{engine.devices * engine.nodes}; add --engine.devices 1 (--workers uses several devices)"
             )
+        check_devices(engine)
         return recipe
 
     def recipe_file(self, contender: Contender) -> Path:

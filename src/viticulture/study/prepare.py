@@ -13,7 +13,9 @@ from .grid import Contender
 from .outcomes import Outcomes
 from .pace import Pace, measure
 from .plan import Key, Plan, make_plan
+from .ray_tasks import run_on_ray
 from .rounds import write_table
+from .slurm import write_script
 from .terms import Amount, Where
 from .work import changed
 from .workers import count, run_workers
@@ -104,4 +106,10 @@ def conduct(
         )
     show(study, plan)
     write_table(study, Outcomes(study))
-    run_workers(study, workers, tell, data)
+    if where.slurm:
+        tell(f"written: {write_script(study, plan)}; nothing was trained here")
+    elif where.ray:
+        run_on_ray(study, where.ray, tell, data)
+    else:
+        run_workers(study, workers, tell, data)
+    write_table(study, Outcomes(study))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can be concluded: ranks by validation, results on test, and a winner only where chance is no explanation.
 
-A winner ranks first by validation and, on test images and paired seeds, beats every other contender: both intervals
-of each difference (Student's over seeds, the bootstrap's over seeds and images) lie above zero, at a level that holds
-for all of them at once (Bonferroni: 1 - 0.05 / rivals).
+The leader is the first ViT by validation; other networks are shown for comparison (they compete where no two ViTs do).
+It is a winner if, on test images and paired seeds, it beats every rival: both intervals of each difference (Student's
+over seeds, the bootstrap's over seeds and images) lie above zero, at a level that holds for all of them at once
+(Bonferroni: 1 - 0.05 / rivals).
 """
 
 from collections.abc import Iterable, Sequence
@@ -66,7 +67,9 @@ class Verdict:
         amount: of training data.
         standings: best first, by validation where every one has it.
         by: the split that ranked: val or test.
-        rivals: contender -> the leader's difference to it, at the level that holds for all at once.
+        leader: the first ViT, or else the first.
+        rivals: contender -> the leader's difference to it, at the level that holds for all at once; the closest first.
+        reference: the leader's difference to the best network that is no ViT, with its name; None without.
         named: whether the leader is a winner.
     """
 
@@ -74,13 +77,10 @@ class Verdict:
     amount: Amount
     standings: tuple[Standing, ...]
     by: str
+    leader: Standing
     rivals: dict[str, Difference]
+    reference: tuple[str, Difference] | None
     named: bool
-
-    @property
-    def leader(self) -> Standing:
-        """First by rank."""
-        return self.standings[0]
 
     @property
     def close(self) -> list[str]:
@@ -125,7 +125,10 @@ def _verdict(study: StudyDir, data: str, amount: Amount, outcomes: Sequence[Outc
     ]
     by = "val" if all(one.val for one in standings) else "test"
     standings.sort(key=lambda one: -(one.score if by == "val" else one.test.mean))
-    leader, others = standings[0], standings[1:]
+    leader = next((one for one in standings if one.vit), standings[0])
+    others = [one for one in standings if one is not leader]
+    if leader.vit and any(one.vit for one in others):
+        others = [one for one in others if one.vit]
     level = 1 - (1 - LEVEL) / max(1, len(others))
     rivals = {
         one.contender.name: found
@@ -135,7 +138,10 @@ def _verdict(study: StudyDir, data: str, amount: Amount, outcomes: Sequence[Outc
     rivals = dict(sorted(rivals.items(), key=lambda item: item[1].mean))
     clear = all(one.separates() and one.mean > 0 for one in rivals.values())
     named = clear and len(rivals) == len(others) > 0 and not grid.table
-    return Verdict(data, amount, tuple(standings), by, rivals, named)
+    best = next((one for one in standings if not one.vit and one not in others and one is not leader), None)
+    beside = paired(answers, leader.outcomes, best.outcomes) if best else None
+    reference = (best.contender.name, beside) if best and beside else None
+    return Verdict(data, amount, tuple(standings), by, leader, rivals, reference, named)
 
 
 class _Answers:
@@ -186,21 +192,21 @@ def answer(grid: Grid, found: Sequence[Verdict], finished: int, cells: int) -> s
         return _beside_published(grid, found) + left
     verdict = found[-1]
     leader = verdict.leader
-    who, where = leader.contender.name, f"{verdict.data}, {verdict.amount.name}"
+    who, where = leader.contender.name, f"{subject(verdict.data)}, {verdict.amount.name}"
     scored = (
         f"{_percent(leader.test)} of the {'test' if verdict.by == 'val' or _tested(leader) else 'validation'} images"
     )
     if not verdict.rivals:
         return f"{who} gets {scored} right on {where}; there is nothing finished to compare it with.{left}"
+    beside = _beside_reference(verdict)
     closest = verdict.close[0] if verdict.close else next(iter(verdict.rivals))
     lead = verdict.rivals[closest]
     if verdict.named:
         what = f"{who} grows the best ViT" if leader.vit else f"{who}, which is no ViT, does best"
-        words = f"{what} on {where}: it gets {scored} right, {_points(lead)} points more than {closest}, the closest."
-        vits = [one for one in verdict.standings if one.vit]
-        if not leader.vit and vits:
-            words += f" The best ViT by {_split(verdict)} is {vits[0].contender.name}, {_percent(vits[0].test)}."
-        return words + left
+        return (
+            f"{what} on {where}: it gets {scored} right, {_points(lead)} points more than {closest}, the closest."
+            f"{beside}{left}"
+        )
     if lead.over_seeds.sd is None:
         reason = "with one common seed no spread is known; train at least three"
     elif lead.mean <= 0:
@@ -210,7 +216,18 @@ def answer(grid: Grid, found: Sequence[Verdict], finished: int, cells: int) -> s
         if lead.seeds_needed:
             seeds = max(lead.seeds_needed, len(lead.over_seeds.values) + 1)
             reason += f"; about {seeds} seeds would show a lead of this size"
-    return f"No winner on {where}: {who} is first by {_split(verdict)} and gets {scored} right, but {reason}.{left}"
+    words = f"{who} is first by {_split(verdict)} and gets {scored} right, but {reason}."
+    return f"No winner on {where}: {words}{beside}{left}"
+
+
+def _beside_reference(verdict: Verdict) -> str:
+    """How the leader stands to the best network that is no ViT."""
+    if verdict.reference is None:
+        return ""
+    name, found = verdict.reference
+    if not found.separates():
+        return f" It cannot be told apart from {name}, which is no ViT ({_points(found)} points)."
+    return f" {name}, which is no ViT, does {'worse' if found.mean > 0 else 'better'} ({_points(found)} points)."
 
 
 def _beside_published(grid: Grid, found: Sequence[Verdict]) -> str:
@@ -231,6 +248,11 @@ def _beside_published(grid: Grid, found: Sequence[Verdict]) -> str:
     if any(one.test.sd is not None for one in rows):
         words += f"; {len(inside)} of the published numbers lie inside our 95 % intervals"
     return words + "."
+
+
+def subject(data: str) -> str:
+    """What to call a data set: a folder's or file's name without the way to it."""
+    return data.rstrip("/").rsplit("/", 1)[-1] or data
 
 
 def _split(verdict: Verdict) -> str:

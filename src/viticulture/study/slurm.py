@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A SLURM array as a script to look at and submit: one task a cell, so that no task waits for another."""
+
+import shlex
+import sys
+from pathlib import Path
+
+from ..errors import UserError
+from .folder import StudyDir
+from .plan import Plan
+
+MARGIN = 2.0
+"""Times the estimate that a task may take; machines differ."""
+
+
+def write_script(study: StudyDir, plan: Plan) -> Path:
+    """study.sbatch for every cell that is not finished.
+
+    Raises: UserError for halving, whose cells are not known beforehand.
+    """
+    if study.grid.terms.halving:
+        raise UserError("a SLURM array needs all cells beforehand, and halving chooses them on the way; leave one out")
+    cells = {cell.name: cell for cell in study.grid.cells()}
+    names = sorted(cells)
+    left = [number for number, name in enumerate(names) if not study.finished(cells[name])]
+    if not left:
+        raise UserError(f"every cell of {study.path} is finished; `viticulture report {study.path}` writes its page")
+    known = [seconds for cell in cells.values() if (seconds := plan.seconds(cell, study.grid)) is not None]
+    minutes = max(10, round(MARGIN * max(known) / 60)) if known else 24 * 60
+    folder = study.path.absolute()
+    worker = f"{shlex.quote(sys.executable)} -m viticulture.study.workers {shlex.quote(str(folder))}"
+    script = f"""#!/bin/bash
+#SBATCH --job-name=viticulture
+#SBATCH --array={",".join(map(str, left))}
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=4
+#SBATCH --gres=gpu:1
+#SBATCH --time={minutes}
+#SBATCH --requeue
+# {len(left)} cells; the study's folder and the data must lie where every machine sees them. A task that is stopped and
+# requeued goes on from its checkpoint. Submit by: sbatch {shlex.quote(str(folder / "study.sbatch"))}
+# When all are done: viticulture report {shlex.quote(str(folder))}
+cd {shlex.quote(str(Path.cwd()))}
+exec {worker} --only "$SLURM_ARRAY_TASK_ID"
+"""
+    return study.write("study.sbatch", script)
