@@ -181,7 +181,8 @@ def test_losses_and_rates_have_charts_of_their_own_and_splits_share_one() -> Non
 
 
 def test_a_network_that_learns_beside_the_student_shares_its_accuracy_chart() -> None:
-    """One chart, two lines, both in percent. Fails if the agent's accuracy is drawn as a loss term or unscaled."""
+    """One chart, two lines, both in percent. Fails if the agent's accuracy is drawn as a loss term or as the
+    student's line is."""
     curves = {
         "test/accuracy": [(1.0, 0.5), (2.0, 0.7)],
         "test/bootstrap_agent_accuracy": [(1.0, 0.6), (2.0, 0.8)],
@@ -189,7 +190,9 @@ def test_a_network_that_learns_beside_the_student_shares_its_accuracy_chart() ->
     }
     page = render(RunPage("t", "s", curves=curves))
     assert page.count("<figcaption>Accuracy, %") == 1
-    assert "test, bootstrap agent" in page
+    looks = dict(reversed(line) for line in re.findall(r'class="line (s\d)" data-name="([^"]*)"', page))
+    assert {"test", "test, bootstrap agent"} <= looks.keys()
+    assert looks["test"] != looks["test, bootstrap agent"]
     assert "Loss term" not in page
 
 

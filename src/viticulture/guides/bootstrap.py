@@ -155,7 +155,7 @@ class Bootstrap(Guide):
         Returns: the share of the feature weight that is left; where weights are shared also the cosine between the two
             gradients before they are joined, and whether they conflict (1) or not (0).
         """
-        facts = {"features_left": torch.tensor(self.left)}
+        facts = {"features_left": torch.tensor(self.left)} if self.features.weight else {}
         if isinstance(self.agent, SharedAgent):
             cosine = join(list(self.agent.gradients()), self.weights == "aligned")
             self.agent.forget_gradients()

@@ -7,8 +7,9 @@ script adds values under the pointer from `data-` attributes.
 
 import base64
 import io
+import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from math import isfinite, log10
 
@@ -74,8 +75,9 @@ def line_chart(
     shapes.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" class="end axis">{text(axes[0])}</text>')
     shapes.append(f'<text x="0" y="11" class="axis">{text(axes[1] + (", logarithmic" if log else ""))}</text>')
     shapes.append(f'<path class="cursor" d="M0 {TOP}V{HEIGHT - BOTTOM}"/>')
-    for index, (name, points) in enumerate(thinned.items()):
-        shapes.append(_line(index, name, points, place))
+    colours = _colours(thinned)
+    for name, points in thinned.items():
+        shapes.append(_line(colours[name], name, points, place))
     scale = f"{x0:g} {x1:g} {LEFT} {WIDTH - RIGHT}"
     drawing = svg(
         "lines",
@@ -151,21 +153,23 @@ def _picture(pixels: Pixels, lines: Sequence[str]) -> str:
     return f'<img{small} src="{picture_uri(pixels)}" alt="{text(", ".join(lines))}">'
 
 
-def _colour(index: int, name: str) -> str:
-    """The same line has the same colour in every chart."""
-    fixed = {"train": 0, "validation": 1, "test": 2}
-    return f"s{fixed.get(name, index) % 6}"
+def _colours(names: Iterable[str]) -> dict[str, str]:
+    """A class for each line: splits look the same in every chart, other lines take what is left in turn."""
+    names, fixed = list(names), {"train": 0, "validation": 1, "test": 2}
+    free = itertools.cycle(k for k in range(6) if k not in {fixed.get(name) for name in names})
+    return {name: f"s{fixed[name] if name in fixed else next(free)}" for name in names}
 
 
 def _legend(lines: Mapping[str, Points], ends: bool) -> str:
     parts = []
-    for index, (name, points) in enumerate(lines.items()):
+    colours = _colours(lines)
+    for name, points in lines.items():
         last = f" <b>{number(float(f'{points[-1][1]:.4g}'))}</b>" if ends and isfinite(points[-1][1]) else ""
-        parts.append(f'<span class="{_colour(index, name)}"><i></i>{text(name)}{last}</span>')
+        parts.append(f'<span class="{colours[name]}"><i></i>{text(name)}{last}</span>')
     return f'<div class="legend">{"".join(parts)}</div>'
 
 
-def _line(index: int, name: str, points: Points, place: Callable[[float, float], tuple[float, float]]) -> str:
+def _line(colour: str, name: str, points: Points, place: Callable[[float, float], tuple[float, float]]) -> str:
     """Path, dots where points are few, and the values that the script shows."""
     path, dots, pen_up = "", "", True
     for x, y in points:
@@ -181,7 +185,7 @@ def _line(index: int, name: str, points: Points, place: Callable[[float, float],
         [[float(f"{x:.4g}"), float(f"{y:.4g}")] for x, y in points if isfinite(y)], separators=(",", ":")
     )
     data = f'data-name="{text(name)}" data-points="{values}"'
-    return f'<g class="line {_colour(index, name)}" {data}><path d="{path}"/>{dots}</g>'
+    return f'<g class="line {colour}" {data}><path d="{path}"/>{dots}</g>'
 
 
 def _thin(points: Points) -> Points:
