@@ -8,6 +8,7 @@ cell's checkpoint.
 import importlib
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
@@ -50,7 +51,7 @@ def run_on_ray(study: StudyDir, address: str, tell: Callable[[str], None], data:
         if not left:
             return
         tried |= {cell.name for cell in left}
-        waiting = {task.remote(path, cell.name, data, os.getcwd()): cell for cell in left}
+        waiting = {task.remote(path, cell.name, data, str(Path.cwd())): cell for cell in left}
         while waiting:
             done, _ = ray.wait(list(waiting), timeout=PATIENCE)
             for one in done:
