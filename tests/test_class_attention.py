@@ -17,7 +17,7 @@ from viticulture.models.students import create_student
 from viticulture.models.taps import Seen, Taps, layout
 from viticulture.models.task import Task
 
-ATTENTION = frozenset({"attention"})
+ATTENTION = frozenset({"attention", "class_attention"})
 PIT = {"patch_size": 8, "stride": 4, "base_dims": [4, 4, 4], "depth": [1, 2, 1], "heads": [2, 4, 8]}
 CONVIT = {"embed_dim": 6, "depth": 4, "num_heads": 2, "local_up_to_layer": 2}
 VIT = {"embed_dim": 12, "depth": 2, "num_heads": 3}
@@ -76,6 +76,7 @@ def test_a_class_map_is_the_class_tokens_row_among_the_patches(
         row = whole[:, :, 0, prefix : prefix + rows * columns]
         expected = (row / row.sum(-1, keepdim=True)).reshape(*row.shape[:2], rows, columns)
         torch.testing.assert_close(reading.class_maps(), expected)
+        torch.testing.assert_close(seen.class_attention.pop(0), expected)
         torch.testing.assert_close(reading.class_maps().sum((-2, -1)), torch.ones(row.shape[:2]))
 
 
@@ -98,7 +99,7 @@ def test_reading_class_attention_changes_no_bit(name: str, options: dict[str, An
 
 
 def test_four_times_the_patches_cost_four_times_as_much() -> None:
-    """Multiply-accumulates of all class maps are h d a patch and layer: linear in tokens."""
+    """Multiply-accumulates of all class maps are h D a patch and layer: linear in tokens."""
     costs = []
     for side in (16, 32):
         net, images = grow("vit_nano", VIT, (side, side))
@@ -108,7 +109,39 @@ def test_four_times_the_patches_cost_four_times_as_much() -> None:
                 reading.class_maps()
         costs.append(counter.get_total_flops() // 2)
     patches = 16
-    assert costs == [2 * 2 * 12 * patches, 2 * 2 * 12 * 4 * patches]  # layers, images, width
+    assert costs == [2 * 2 * 3 * 12 * patches, 2 * 2 * 3 * 12 * 4 * patches]  # layers, images, heads, width
+
+
+def test_keys_are_not_kept_twice_for_the_backward_pass() -> None:
+    """What autograd keeps of the keys is a view of the projection that the student keeps anyway."""
+    net, images = grow("vit_nano", VIT, (32, 32))
+    seen = Taps(net, ATTENTION)(images)
+    own = {reading.qkv.untyped_storage().data_ptr() for reading in seen.attention}
+    kept: list[int] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in own:
+            kept.append(tensor.untyped_storage().nbytes())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        for reading in seen.attention:
+            reading.class_maps()
+    patches, heads, batch = 64, 3, 2
+    assert max(kept) <= 4 * batch * heads * patches  # one map a head, less than the keys by the width of a head
+
+
+def test_the_backward_pass_meets_a_layers_map_at_that_layer() -> None:
+    """Autograd runs later nodes first: maps made after the pass would all be met first, their gradients for queries and
+    keys, each of a projection's size, kept until the layers follow. A map is older than its block's output.
+    """
+    net, images = grow("vit_nano", VIT, (16, 16))
+    seen = Taps(net, frozenset({"blocks", "class_attention"}))(images)
+    ages = [
+        (one.grad_fn._sequence_nr(), other.grad_fn._sequence_nr())
+        for one, other in zip(seen.class_attention, seen.blocks, strict=True)
+    ]
+    assert ages[0][0] < ages[0][1] < ages[1][0] < ages[1][1]
 
 
 def test_convits_layers_without_class_token_are_not_read() -> None:
@@ -129,7 +162,7 @@ def test_pits_blocks_are_its_stages_maps() -> None:
 
 def test_a_student_without_class_token_has_no_class_attention() -> None:
     net, images = grow("vit_nano", {**VIT, "class_token": False, "global_pool": "avg"}, (16, 16))
-    seen = Taps(net, ATTENTION)(images)
+    seen = Taps(net, frozenset({"attention"}))(images)
     assert not layout(net).class_token
     with pytest.raises(UserError, match="no class token"):
         seen.attention[0].class_maps()

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from viticulture.errors import UserError
 from viticulture.models.students import create_student
-from viticulture.models.taps import Layout, Seen, Taps, layout
+from viticulture.models.taps import READINGS, Layout, Seen, Taps, layout
 from viticulture.models.task import Task
 
 BOTH = frozenset({"blocks", "attention"})
+EVERY = frozenset(READINGS)
 TASK = Task(("a", "b", "c"), (8, 12), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 SIZES = {"embed_dim": 16, "depth": 3, "num_heads": 2}
 
@@ -157,8 +158,8 @@ def test_taps_survive_compilation() -> None:
         return lambda *inputs: ran.append(kind) or graph.forward(*inputs)
 
     net = student().eval()
-    expected = Taps(net, BOTH)(images())
-    taps = Taps(net, BOTH)
+    expected = Taps(net, EVERY)(images())
+    taps = Taps(net, EVERY)
     taps.compile(backend=backend, fullgraph=True)
     for _ in range(2):
         torch.testing.assert_close(net(images()), expected.logits[0])
@@ -166,6 +167,7 @@ def test_taps_survive_compilation() -> None:
         torch.testing.assert_close(seen.logits, expected.logits)
         torch.testing.assert_close(seen.blocks, expected.blocks)
         torch.testing.assert_close(seen.attention[2].class_scores(), expected.attention[2].class_scores())
+        torch.testing.assert_close(seen.class_attention, expected.class_attention)
     assert ran == ["plain", "tapped"] * 2
     seen.attention[2].class_scores().sum().backward()
     assert net.patch_embed.proj.weight.grad.abs().sum() > 0
@@ -186,7 +188,7 @@ def test_a_cnns_blocks_are_its_stages() -> None:
 
 
 def test_what_cannot_be_tapped_is_refused() -> None:
-    with pytest.raises(UserError, match=r"unknown tap 'atention'; did you mean attention\?"):
+    with pytest.raises(UserError, match=r"unknown tap 'atention'; did you mean attention"):
         Taps(student(), frozenset({"atention"}))
     with pytest.raises(UserError, match="Linear does not name its blocks"):
         Taps(nn.Linear(1, 1), frozenset({"blocks"}))

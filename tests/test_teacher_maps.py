@@ -87,6 +87,17 @@ def test_maps_are_what_the_stages_return(tmp_path: Path) -> None:
     assert len(teacher.channels) == len(net.blocks)
 
 
+def test_a_batch_shown_in_portions_gives_the_maps_of_the_whole(tmp_path: Path) -> None:
+    """Eleven images, which no portion divides: their maps are those that each gives alone, in their order."""
+    source, _ = teacher_file(tmp_path)
+    teacher = load_maps(source, TASK, [(4, 4)])
+    many = torch.randn(11, 3, 64, 64, generator=torch.Generator().manual_seed(2))
+    found = teacher.frozen(many)[4, 4]
+    for number in (0, 5, 10):
+        alone = teacher.frozen(many[number : number + 1])[4, 4]
+        torch.testing.assert_close([maps[number : number + 1] for maps in found], alone, rtol=1e-4, atol=1e-5)
+
+
 def test_any_module_may_be_named_and_a_run_may_teach(tmp_path: Path) -> None:
     """The normalisation before a skip connection, instead of the sum behind it; the teacher's classes do not matter."""
     torch.manual_seed(0)
@@ -110,7 +121,7 @@ def test_the_teacher_sees_the_students_images_or_those_of_a_chosen_size(tmp_path
         teacher = load_maps(source, TASK, [(4, 4)], size)
         teacher.frozen.net.net.net.conv_stem.register_forward_pre_hook(lambda _m, given: seen.append(given[0].shape))
         teacher.frozen(images())
-    assert [shape[-1] for shape in seen] == [64, 32, 96]
+    assert list(dict.fromkeys(shape[-1] for shape in seen)) == [64, 32, 96]
 
 
 def test_nothing_of_the_teachers_sizes_outlives_the_pass(tmp_path: Path) -> None:
@@ -124,7 +135,8 @@ def test_nothing_of_the_teachers_sizes_outlives_the_pass(tmp_path: Path) -> None
     for stage in net.blocks:
         stage.register_forward_hook(lambda _m, _i, output: outputs.append(weakref.ref(output)))
     found = teacher.frozen(images())
-    assert [output() for output in outputs] == [None] * len(net.blocks)
+    assert len(outputs) >= len(net.blocks)
+    assert not [output for output in outputs if output() is not None]
     for (rows, columns), maps in found.items():
         for one in maps:
             assert one.untyped_storage().nbytes() == 4 * one.shape[0] * one.shape[1] * rows * columns

@@ -26,7 +26,6 @@ from math import prod
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
@@ -91,7 +90,7 @@ class AttentionLink(Guide):
         view: what the teacher is shown, and which of its maps are taken.
     """
 
-    needs = frozenset({"attention"})
+    needs = frozenset({"class_attention"})
 
     def __init__(
         self,
@@ -131,9 +130,8 @@ class AttentionLink(Guide):
     def losses(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
         """One term, `attention_link`: lambda L_att, no unit."""
         targets = self.teacher(batch["image"])
-        maps = [reading.class_maps() for reading in seen.attention]
         with torch.autocast(batch["image"].device.type, enabled=False):
-            augmented = self.links([layer.float() for layer in maps])
+            augmented = self.links([maps.float() for maps in seen.class_attention])
             pairs = [
                 (ours, torch.cat([targets[group.grid][block] for block in group.blocks], 1))
                 for ours, group in zip(augmented, self.links.groups, strict=True)
@@ -156,16 +154,21 @@ def link_loss(pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
     """Mean squared difference of maps of unit length.
 
         L_att = mean over images, maps c and positions of (A+_c / ||A+_c|| - B_c / ||B_c||)^2        Eq. (5)
+              = mean over images and maps of (2 - 2 cos(A+_c, B_c)) / positions
+
+    The second line is computed. A map that is zero everywhere has no direction; its cosine counts as 0.
 
     Args:
         pairs: A+ and B, both [B, maps, rows, columns]; one pair for each part of the maps.
 
     Returns: scalar from 0 to 4 / positions of a map, no unit.
     """
-    total = torch.stack([_squared(ours, theirs) for ours, theirs in pairs]).sum()
+    total = torch.stack([(2 - 2 * cosines(ours, theirs)).sum() for ours, theirs in pairs]).sum()
     return total / sum(prod(ours.shape) for ours, _ in pairs)
 
 
-def _squared(ours: Tensor, theirs: Tensor) -> Tensor:
-    ours, theirs = (F.normalize(maps.flatten(2), dim=-1) for maps in (ours, theirs))
-    return F.mse_loss(ours, theirs, reduction="sum")
+def cosines(ours: Tensor, theirs: Tensor) -> Tensor:
+    """Cosine between the maps of two stacks, [B, maps, rows, columns] twice -> [B, maps]."""
+    ours, theirs = ours.flatten(2), theirs.flatten(2)
+    lengths = ours.norm(dim=-1) * theirs.norm(dim=-1)
+    return (ours * theirs).sum(-1) / lengths.clamp_min(1e-12)

@@ -19,6 +19,7 @@ their attention.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import UserError, unknown
 from .students import token_logits
 
-READINGS = ("blocks", "attention")
+READINGS = ("blocks", "attention", "class_attention")
 
 Grid = tuple[int, int]
 """Rows and columns of patches."""
@@ -156,21 +157,30 @@ class AttentionReading:
         return self.layer.scale * self.queries() @ self.keys().transpose(-2, -1)
 
     def class_scores(self) -> Tensor:
-        """The class token's row of `scores` over the patches alone, [B, h, P]; costs T times less than all of them.
+        """The class token's row of `scores` over the patches alone, [B, h, P]; its cost grows linearly in P.
 
         Its softmax is attention among patches: it sums to 1 and leaves out what the class token pays prefix tokens.
+        The heads' queries lie on a block diagonal, so that the keys are read where they are: nothing of their size is
+        copied or kept for the backward pass.
 
         Raises: UserError for a student without class token.
         """
         if not self.class_token:
             raise UserError("the class token's attention was asked of a student that has no class token")
-        query = _normalised(self.layer, "q_norm", self._part(0)[:, :, :1])  # [B, h, 1, d]
-        keys = self._part(1)[:, :, self.prefix : self.prefix + self.patches]  # [B, h, P, d]
-        return (self.layer.scale * query @ _normalised(self.layer, "k_norm", keys).transpose(-2, -1)).squeeze(2)
+        heads = self.layer.num_heads
+        parts = torch.unflatten(self.qkv, -1, (3, heads, -1))  # [B, T, 3, h, d]
+        query = _normalised(self.layer, "q_norm", parts[:, 0, 0])  # [B, h, d]
+        keys = _normalised(self.layer, "k_norm", parts[:, self.prefix : self.prefix + self.patches, 1])  # [B, P, h, d]
+        own_head = torch.eye(heads, dtype=query.dtype, device=query.device).unsqueeze(-1)  # [h, h, 1]
+        spread = (self.layer.scale * query.unsqueeze(1) * own_head).flatten(2)  # [B, h, h d], zero in other heads
+        return spread @ keys.flatten(2).transpose(1, 2)
 
     def class_maps(self) -> Tensor:
         """The class token's attention among the patches, softmax of `class_scores`, [B, h, rows, columns]."""
         return torch.unflatten(self.class_scores().softmax(-1), -1, self.grid)
+
+
+Reader = Callable[[Tensor], AttentionReading]
 
 
 def _normalised(layer: Any, name: str, heads: Tensor) -> Tensor:
@@ -186,11 +196,14 @@ class Seen:
         logits: one [B, C] per token head, class token first; of another pass than the student's own, what it returned.
         blocks: output of every block in order, [B, T, D] with prefix tokens first (or [B, D, H, W]), if tapped.
         attention: one reading a layer in order, if tapped.
+        class_attention: the class token's attention in every layer, [B, h, rows, columns], if tapped. It is computed
+            where the layer is, so that the backward pass meets it there and holds one layer's gradient at a time.
     """
 
     logits: tuple[Tensor, ...]
     blocks: list[Tensor] = field(default_factory=list)
     attention: list[AttentionReading] = field(default_factory=list)
+    class_attention: list[Tensor] = field(default_factory=list)
 
 
 class Taps:
@@ -201,7 +214,7 @@ class Taps:
 
     Args:
         student: any timm classifier; attention needs a ViT of timm's layout.
-        needs: which readings to take, of "blocks" and "attention"; none costs nothing.
+        needs: which readings to take, of "blocks", "attention" and "class_attention"; none costs nothing.
         run: another pass over the student's layers, of images and whatever else a call hands on; None: the student's.
 
     Raises: UserError if a reading does not exist or the student cannot give it.
@@ -214,10 +227,9 @@ class Taps:
             raise unknown("tap", name, READINGS)
         self.student, self.needs, self.run = student, needs, run
         self.layout = layout(student) if needs else None
-        if self.layout and "attention" in needs and not self.layout.attention:
+        if self.layout and needs & {"attention", "class_attention"} and not self.layout.attention:
             raise UserError(f"this guide reads attention, which {type(student).__name__} lacks or lays out differently")
-        self._blocks: list[Tensor] = []
-        self._qkv: list[Tensor] = []
+        self._found: dict[str, list[Tensor]] = {name: [] for name in READINGS}
         self._forward: Callable[..., Any] = self._collect
 
     def compile(self, **options: Any) -> None:
@@ -236,52 +248,59 @@ class Taps:
         """Readings of one forward pass, [B, 3, H, W] and what `run` takes besides -> `Seen`."""
         if self.layout is None:
             return Seen(token_logits((self.run or self.student)(images, *more)))
-        handles = self._open(self.layout)
+        read = self._readers(self.layout, (images.shape[-2], images.shape[-1]))
+        handles = self._open(self.layout, read)
         try:
-            output, blocks, qkv = self._forward(images, *more)
+            output, blocks, qkv, maps = self._forward(images, *more)
         finally:
             for handle in handles:
                 handle.remove()
-        return Seen(token_logits(output), blocks, self._readings(self.layout, qkv, images))
+        readings = [reader(tensor) for reader, tensor in zip(read, qkv, strict=True)] if qkv else []
+        return Seen(token_logits(output), blocks, readings, maps)
 
-    def _collect(self, images: Tensor, *more: Tensor) -> tuple[Any, list[Tensor], list[Tensor]]:
+    def _collect(self, images: Tensor, *more: Tensor) -> tuple[Any, list[Tensor], list[Tensor], list[Tensor]]:
         """One pass with open hooks; the lists that these fill are emptied, so that no tensor outlives its step."""
-        self._blocks.clear()
-        self._qkv.clear()
+        for found in self._found.values():
+            found.clear()
         output = (self.run or self.student.forward)(images, *more)
-        blocks, qkv = list(self._blocks), list(self._qkv)
-        self._blocks.clear()
-        self._qkv.clear()
-        return output, blocks, qkv
+        blocks, qkv, maps = (list(found) for found in self._found.values())
+        for found in self._found.values():
+            found.clear()
+        return output, blocks, qkv, maps
 
-    def _open(self, where: Layout) -> list[RemovableHandle]:
+    def _open(self, where: Layout, read: list[Reader]) -> list[RemovableHandle]:
         handles = []
         if "blocks" in self.needs:
-            handles += [_hook(self.student.get_submodule(name), self._blocks) for name in where.blocks]
+            found = self._found["blocks"]
+            handles += [_hook(self.student.get_submodule(name), found, _tensor) for name in where.blocks]
+        projections = [self.student.get_submodule(f"{name}.qkv") for name in where.attention]
         if "attention" in self.needs:
-            handles += [_hook(self.student.get_submodule(f"{name}.qkv"), self._qkv) for name in where.attention]
+            handles += [_hook(module, self._found["attention"], _tensor) for module in projections]
+        if "class_attention" in self.needs:
+            found = self._found["class_attention"]
+            looks = [lambda qkv, reader=reader: reader(qkv).class_maps() for reader in read]
+            handles += [_hook(module, found, look) for module, look in zip(projections, looks, strict=True)]
         return handles
 
-    def _readings(self, where: Layout, qkv: list[Tensor], images: Tensor) -> list[AttentionReading]:
-        if not qkv:
-            return []
-        layers = [self.student.get_submodule(name) for name in where.attention]
-        grids = where.grids((images.shape[-2], images.shape[-1]))
+    def _readers(self, where: Layout, image_size: tuple[int, int]) -> list[Reader]:
+        """For every attention layer, how its projection becomes a reading."""
         return [
-            AttentionReading(
-                tensor,
-                layer,
-                where.prefix,
-                min(math.prod(grid), tensor.shape[1] - where.prefix),
-                grid,
-                where.class_token,
-            )
-            for tensor, layer, grid in zip(qkv, layers, grids, strict=True)
+            partial(_reading, self.student.get_submodule(name), where, grid)
+            for name, grid in zip(where.attention, where.grids(image_size), strict=True)
         ]
 
 
-def _hook(module: nn.Module, found: list[Tensor]) -> RemovableHandle:
-    """Catch what a module returns; of a PiT's stage the map without the class token."""
-    return module.register_forward_hook(
-        lambda _module, _inputs, output: found.append(output if isinstance(output, Tensor) else output[0])
-    )
+def _reading(layer: nn.Module, where: Layout, grid: Grid, qkv: Tensor) -> AttentionReading:
+    patches = min(math.prod(grid), qkv.shape[1] - where.prefix)
+    return AttentionReading(qkv, layer, where.prefix, patches, grid, where.class_token)
+
+
+def _hook(module: nn.Module, found: list[Tensor], take: Callable[[Any], Tensor]) -> RemovableHandle:
+    """Catch what `take` makes of a module's output."""
+    return module.register_forward_hook(lambda _module, _inputs, output: found.append(take(output)))
+
+
+def _tensor(output: Any) -> Tensor:
+    """A module's output; of a PiT's stage the map, without the class token beside it."""
+    tensor: Tensor = output if isinstance(output, Tensor) else output[0]
+    return tensor

@@ -23,6 +23,8 @@ from .taps import Grid
 from .task import Task
 from .teachers import Frozen, open_teacher, shown
 
+PORTIONS = 4  # of a batch, one after the other
+
 Maps = dict[Grid, list[Tensor]]
 """For every grid one [B, C, rows, columns] float32 a stage."""
 
@@ -99,6 +101,8 @@ def stage_names(net: nn.Module) -> list[str]:
 class Stages(nn.Module):
     """The outputs of a CNN's stages, resized; in bfloat16 on a GPU until then.
 
+    A batch is shown in portions, because the student's activations fill the memory while its teacher computes.
+
     Shape: [B, 3, H, W] -> `Maps`.
 
     Args:
@@ -112,12 +116,13 @@ class Stages(nn.Module):
         self.net, self.names, self.grids = net, tuple(names), tuple(grids)
 
     def forward(self, images: Tensor) -> Maps:
-        found: dict[str, list[Tensor]] = {}
+        found: dict[tuple[str, Grid], list[Tensor]] = {(name, grid): [] for name in self.names for grid in self.grids}
 
         def resize(name: str, output: Any) -> None:
             if not isinstance(output, Tensor) or output.ndim != 4:
                 raise UserError(f"a stage must return maps [B, C, H, W], but {name} does not")
-            found[name] = [resized(output, grid) for grid in self.grids]
+            for grid in self.grids:
+                found[name, grid].append(resized(output, grid))
 
         handles = [
             self.net.get_submodule(name).register_forward_hook(
@@ -130,11 +135,12 @@ class Stages(nn.Module):
             half = torch.autocast("cuda", torch.bfloat16)
         try:
             with half:
-                self._run(images)
+                for portion in images.chunk(PORTIONS):
+                    self._run(portion)
         finally:
             for handle in handles:
                 handle.remove()
-        return {grid: [found[name][place] for name in self.names] for place, grid in enumerate(self.grids)}
+        return {grid: [torch.cat(found[name, grid]) for name in self.names] for grid in self.grids}
 
     def _run(self, images: Tensor) -> None:
         """To the end of the last stage; the classifier is left out where timm knows how."""
