@@ -48,7 +48,8 @@ def test_it_is_the_official_code(golden: Load) -> None:
     """Loss, gradients, and the momentum encoder after one step in the middle of a training.
 
     Catches: keys made before the momentum encoder moves, statistics over both views at once, a scale in the last
-    BatchNorm, a momentum encoder with gradient (DDP would wait for it), queries without predictor or keys with it, one direction only, T instead of 2 T, T squared.
+    BatchNorm, queries without predictor or keys with it, one direction only, T instead of 2 T, a momentum encoder with
+    gradient (DDP would wait for it).
     """
     data = golden("moco_tiny_step")
     config, moco = data.about["config"], method()
