@@ -45,7 +45,7 @@ def links_section(trained: TrainedLinks) -> Section:
         [(f"after {last} epochs", maps[last])],
         stages,
         layers,
-        "White: not linked.",
+        "" if all(len(found) == len(layers) for found in trained.links.linked) else "Empty: not linked.",
     )
     shown = sorted({round(k * last / (EPOCHS_SHOWN - 1)) for k in range(EPOCHS_SHOWN)})
     numbers = [str(number) for number in range(1, len(stages) + 1)], [str(n + 1) for n in range(len(layers))]

@@ -5,24 +5,26 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.cells import cell_len
 
 from .heat_map import LONGEST_NAME, MOST_PRINTED, gutter, spaced
 from .marks import figure, number, short, svg, text
 
 Values = NDArray[np.float64]
-HEADING = 18  # pixels above each of several maps
+HEADING = 18  # pixels above a map
+PALEST = 0.1  # share of colour in the least value
 
 
 def value_map(
     title: str, maps: Sequence[tuple[str, Values]], rows: Sequence[str], columns: Sequence[str], note: str = ""
 ) -> str:
-    """Values as shades of one colour, from the least of all maps (no colour) to the largest.
+    """Values as shades of one colour, from the least of all maps (palest) to the largest.
 
     A single map has its values printed where there are few columns; all of them appear under the pointer.
 
     Args:
         title: what is shown.
-        maps: a heading and [R, C] each; NaN is left white. Maps share one scale.
+        maps: a heading and [R, C] each; NaN stays empty. Maps share one scale.
         rows: R names.
         columns: C names.
         note: a sentence below.
@@ -30,7 +32,7 @@ def value_map(
     every = np.concatenate([values[np.isfinite(values)] for _, values in maps])
     low, high = (float(every.min()), float(every.max())) if every.size else (0.0, 0.0)
     drawn = [_drawn(heading, values, (low, high), rows, columns, len(maps) == 1) for heading, values in maps]
-    scale = f"Without colour {number(low)}, full colour {number(high)}."
+    scale = f"Palest {number(low)}, darkest {number(high)}."
     return figure(title, f'<div class="scroll">{"".join(drawn)}</div>', f"{note} {scale}".strip())
 
 
@@ -43,16 +45,16 @@ def _drawn(
     left, top = gutter(rows), gutter(columns) + HEADING
     low, high = scale
     shares = np.nan_to_num((values - low) / max(high - low, 1e-300))
-    shapes = [f'<text x="{left:g}" y="12">{text(heading)}</text>']
-    shapes.append(f'<rect class="ground" x="{left:g}" y="{top:g}" width="{C * cell:g}" height="{R * cell:g}"/>')
+    shapes = [f'<text x="4" y="12">{text(heading)}</text>']
     for r, c in np.argwhere(np.isfinite(values)).tolist():
         x, y, written = left + c * cell, top + r * cell, number(float(values[r, c]))
+        shade = PALEST + (1 - PALEST) * shares[r, c]
         shapes.append(
-            f'<path class="hit" fill-opacity="{shares[r, c]:.3f}" d="M{x:g} {y:g}h{cell:g}v{cell:g}h-{cell:g}z">'
+            f'<path class="hit" fill-opacity="{shade:.3f}" d="M{x:g} {y:g}h{cell:g}v{cell:g}h-{cell:g}z">'
             f"<title>{text(rows[r])}, {text(columns[c])}: {written}</title></path>"
         )
         if printed:
-            kind = "middle on-hit dark" if shares[r, c] > 0.7 else "middle on-hit"
+            kind = "middle on-hit dark" if shade > 0.7 else "middle on-hit"
             place = f'x="{x + cell / 2:g}" y="{y + cell / 2 + 4:g}"'
             shapes.append(f'<text {place} class="{kind}" pointer-events="none">{_brief(float(values[r, c]))}</text>')
     for r, name in spaced(rows, cell):
@@ -62,7 +64,9 @@ def _drawn(
         turned = f"translate({left + (c + 0.5) * cell + 4:g} {top - 6:g})rotate(-90)"
         shapes.append(f'<text transform="{turned}">{short(name, LONGEST_NAME)}</text>')
     kind = "heat" if printed else "heat small"
-    return svg(kind, left + C * cell + 4, top + R * cell + 4, heading, "".join(shapes))
+    return svg(
+        kind, max(left + C * cell + 4, 8 + 6.5 * cell_len(heading)), top + R * cell + 4, heading, "".join(shapes)
+    )
 
 
 def _brief(value: float) -> str:
