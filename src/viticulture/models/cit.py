@@ -127,6 +127,7 @@ class AlignedEmbed(nn.Module):
         height, width = self.img_size
         if images.shape[-2:] != self.img_size:
             raise UserError(f"this student was made for {height}x{width} pixels, got {tuple(images.shape[-2:])}")
+        images = images.contiguous(memory_format=torch.channels_last)
         maps = [stem(images) for stem in self.stems.values()]
         tokens = [patches.mean(1, keepdim=True) for patches in maps]
         return torch.cat([*tokens, torch.stack(maps).sum(0)], dim=1)

@@ -142,6 +142,12 @@ def _summed(product: Bilinear, left: Tensor, right: Tensor, field: Field, groups
     return torch.cat([product(first.to(exact), second.to(exact), field, groups) for first, second in parts])
 
 
+def _laid_out_as(x: Tensor, y: Tensor) -> Tensor:
+    """y with x's dtype and memory format."""
+    channels_last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    return y.to(x.dtype, memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+
+
 class _Involve(torch.autograd.Function):
     """y(x, kernels). The three products are bilinear, and the transposes of each are the other two."""
 
@@ -149,7 +155,7 @@ class _Involve(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, kernels: Tensor, field: Field, groups: int) -> Tensor:
         ctx.save_for_backward(x, kernels)
         ctx.rest = field, groups
-        return _summed(_involve, x, kernels, field, groups).to(x.dtype)
+        return _laid_out_as(x, _summed(_involve, x, kernels, field, groups))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -164,7 +170,7 @@ class _Spread(torch.autograd.Function):
     def forward(ctx: Any, kernels: Tensor, line: Tensor, field: Field, groups: int) -> Tensor:
         ctx.save_for_backward(kernels, line)
         ctx.rest = field, groups
-        return _summed(_spread, kernels, line, field, groups).to(line.dtype)
+        return _laid_out_as(line, _summed(_spread, kernels, line, field, groups))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
