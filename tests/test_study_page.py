@@ -26,6 +26,7 @@ from viticulture.study.cell import contents, keep_answers
 from viticulture.study.folder import StudyDir
 from viticulture.study.grid import Contender, Grid
 from viticulture.study.plan import Plan
+from viticulture.study.statistics import estimate
 from viticulture.study.study import Study
 from viticulture.study.terms import Amounts
 
@@ -200,6 +201,14 @@ def test_winners_need_more_than_rank(tmp_path: Path) -> None:
     assert [row[0] for row in full_sheet(made).texts()] == ["best", "b", "worse"]
     assert made.table.shape == (15, len(made.rows[0]))
     assert made.table.groupby("contender").test_accuracy.mean()["best"] == pytest.approx(made.leader.test.mean)
+
+
+def test_a_winner_must_beat_all_rivals_at_once(tmp_path: Path) -> None:
+    """Two rivals: each interval at 97.5 %, so that both hold at 95 % together. Fails without Bonferroni's correction."""
+    verdict = study(tmp_path / "s", ["worse", "cnn", "b", "best"], (10,), 4).verdicts[-1]
+    assert set(verdict.rivals) == {"worse", "b"}
+    for found in verdict.rivals.values():
+        assert found.over_seeds == estimate(found.over_seeds.values, 0.975)
 
 
 def test_published_numbers_stand_beside_ours(tmp_path: Path) -> None:
