@@ -204,7 +204,7 @@ def test_winners_need_more_than_rank(tmp_path: Path) -> None:
 
 
 def test_a_winner_must_beat_all_rivals_at_once(tmp_path: Path) -> None:
-    """Two rivals: each interval at 97.5 %, so that both hold at 95 % together. Fails without Bonferroni's correction."""
+    """Two rivals: intervals at 97.5 %, so that both hold at 95 % together. Fails without Bonferroni's correction."""
     verdict = study(tmp_path / "s", ["worse", "cnn", "b", "best"], (10,), 4).verdicts[-1]
     assert set(verdict.rivals) == {"worse", "b"}
     for found in verdict.rivals.values():
