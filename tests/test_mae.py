@@ -201,7 +201,12 @@ def test_the_encoder_never_computes_a_masked_patch() -> None:
     On an oblong grid, with registers, with positions of the class token or without. Catches: masking after a layer
     that mixes patches, a kept patch with another's position, prefix tokens misplaced.
     """
-    for options in ({}, {"reg_tokens": 2}, {"no_embed_class": True}, {"class_token": False, "global_pool": "avg"}):
+    for options in (
+        {},
+        {"reg_tokens": 2, "pre_norm": True},
+        {"no_embed_class": True},
+        {"class_token": False, "global_pool": "avg"},
+    ):
         student = vit((16, 24), 4, **options)
         nn.init.normal_(student.pos_embed)
         images = torch.randn(2, 3, 16, 24, generator=torch.Generator().manual_seed(0))

@@ -79,12 +79,13 @@ def test_a_folder_of_bare_images_is_enough(tmp_path: Path) -> None:
 
 
 def test_labels_are_ignored(tmp_path: Path) -> None:
-    """Classes of labelled data are not looked at, and no run knows them afterwards."""
-    session = start(tmp_path / "run")
+    """Classes of labelled data are not looked at, test images are not judged, and no run knows classes afterwards."""
+    session = start(tmp_path / "session")
     assert session.dataset.classes == session.method.task.classes == ()
     assert session.method.noise == 16
-    fit(session)
-    student, task, config = load(session.run.weights("last"))
+    run = viticulture.train("digits", "default/digits", out=str(tmp_path / "run"), overrides=SMALL)
+    assert run.evaluations == {}
+    student, task, config = load(run.folder.weights("last"))
     assert task.classes == ()
     assert config["num_classes"] == 0
     assert student(torch.zeros(2, 3, 8, 8)).shape == (2, 64)
