@@ -15,7 +15,7 @@ CLASSES = 2
 
 
 def with_random_teachers(recipe: Recipe, folder: Path) -> Recipe:
-    """The recipe with every `teacher` replaced by a file of random weights, and a file of links by one with a link.
+    """The recipe with every teacher replaced by a file of random weights, and a file of links by one with a link.
 
     Args:
         recipe: left as it is. A teacher is a timm tag, or runs/NAME..., which the shipped recipe of that name trains.
@@ -28,7 +28,9 @@ def with_random_teachers(recipe: Recipe, folder: Path) -> Recipe:
 
 def _replace(values: dict[str, Any], folder: Path) -> None:
     for key, value in values.items():
-        if isinstance(value, dict):
+        if key == "teachers":
+            values[key] = {name: _file(_architecture(teacher), folder) for name, teacher in value.items()}
+        elif isinstance(value, dict):
             _replace(value, folder)
         elif key == "teacher" and isinstance(value, str):
             values[key] = _file(_architecture(value), folder)
