@@ -103,14 +103,16 @@ def test_any_module_may_be_named_and_a_run_may_teach(tmp_path: Path) -> None:
     torch.manual_seed(0)
     net = create_student("resnet10t", THEIRS).eval()
     save(net, tmp_path / "weights/best", THEIRS)
-    teacher = load_maps(str(tmp_path), TASK, [(4, 4)], stages=["layer2.0.bn2"])
+    teacher = load_maps(str(tmp_path), TASK, [(4, 4), (8, 8)], stages=["layer2.0.bn2"])
     caught: list[Tensor] = []
     net.layer2[0].bn2.register_forward_hook(
         lambda _m, _i, output: caught.append(output.clone())
     )  # it is added to in place
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (THEIRS.mean, THEIRS.std))
     net((images() * 0.5 + 0.5 - mean) / std)
-    torch.testing.assert_close(teacher.frozen(images())[4, 4], [resized(caught[0], (4, 4))], rtol=1e-4, atol=1e-5)
+    found = teacher.frozen(images())
+    torch.testing.assert_close(found[4, 4], [resized(caught[0], (4, 4))], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found[8, 8], caught, rtol=1e-4, atol=1e-5)  # its own size, but no view of it
 
 
 def test_the_teacher_sees_the_students_images_or_those_of_a_chosen_size(tmp_path: Path) -> None:
