@@ -109,7 +109,7 @@ def test_a_students_layers_are_measured_in_its_own_pixels() -> None:
     taps = Taps(student, frozenset({"attention"}))
     assert taps.layout is not None
     for name in taps.layout.attention:
-        torch.nn.init.zeros_(student.get_submodule(f"{name}.qkv").weight)
+        torch.nn.init.zeros_(student.get_parameter(f"{name}.qkv.weight"))
     statistics = AttentionStatistics()
     with torch.inference_mode():
         statistics.add(taps(torch.randn(2, 3, 8, 12)).attention, spacings(taps.layout))
