@@ -21,6 +21,7 @@ __all__ = [
     "compare_resume",
     "compare_table",
     "evaluate",
+    "explain",
     "inspect",
     "predict",
     "resume",

@@ -337,6 +337,24 @@ def report(run: str) -> Path:
     return write_page(folder, dataset, judge(folder, dataset))
 
 
+def explain(run: str, beside: str = "", images: int = 1152) -> Path:
+    """Look inside a run's ViT: how far its heads look, which layers are alike, what they smooth.
+
+    Args:
+        run: its folder.
+        beside: another run's folder, whose layers are compared with this one's on the same images.
+        images: how many to look at, of those that did not teach where there are any.
+
+    Returns: the page, explain.html in the run's folder.
+    """
+    from .report.explain_page import write_explanation
+    from .training.rundir import RunDir
+    from .training.session import dataset_of, recipe_of
+
+    folder, other = RunDir.open(run), RunDir.open(beside) if beside else None
+    return write_explanation(folder, dataset_of(folder, recipe_of(folder)), images, other)
+
+
 def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitude") -> "Sheet":
     """Extract the links worth keeping from a run that was guided by attention links.
 
@@ -367,6 +385,30 @@ def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitu
             part.write_text(f"# {note}\n{write_link_set(linked)}", encoding="utf-8")
         note += f" Train with them: --guides.attention_link.links {out}"
     return link_table(list(found.channels), strengths, linked, note)
+
+
+def localise(run: str, data: str = "", boxes: str = "", weights: str = "") -> "Sheet":
+    """Measure whether a ViT that learnt classes alone looks where the object is, on images whose objects have boxes.
+
+    Args:
+        run: its folder.
+        data: other images: their test split where they declare one, else all of them.
+        boxes: lines of NAME LEFT TOP RIGHT BOTTOM, CUB-200-2011's bounding_boxes.txt, or COCO's .json.
+        weights: best, last or ema; by default those that count.
+
+    Returns: the share of images whose box is found (MaxBoxAcc), at several overlaps.
+    """
+    from .data.boxes import read_boxes
+    from .evaluation import localise as judge
+    from .report.localisation import localisation_table
+    from .training.rundir import RunDir
+    from .training.session import dataset_of, recipe_of
+
+    if not boxes:
+        raise UserError("true boxes are needed to judge by: --boxes FILE")
+    true, folder = read_boxes(boxes), RunDir.open(run)
+    images = judge.other_images(folder, data) if data else judge.held_out(dataset_of(folder, recipe_of(folder)))
+    return localisation_table(judge.localise(folder, images, true, weights))
 
 
 def recipes() -> "Sheet":

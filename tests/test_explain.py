@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`viticulture explain RUN`: what the analyses find in a run, on one page."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import viticulture
+from viticulture import cli
+from viticulture.analysis.inside import look_inside, patch_features, similarity
+from viticulture.errors import UserError
+from viticulture.models.students import create_student
+from viticulture.models.taps import Taps
+from viticulture.models.task import Task
+
+TASK = Task(("a", "b"), (8, 8), (0.5,) * 3, (0.5,) * 3)
+IMAGES = torch.randn(20, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def student(name: str = "vit_nano", task: Task = TASK, **options: Any) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return create_student(name, task, None if "resnet" in name else 2, options).eval()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("vit_nano", {}), ("dhvt_tiny_cifar_patch2", {"embed_dim": 32, "depth": 2})]
+)
+def test_features_are_the_patches_alone(name: str, options: dict[str, Any]) -> None:
+    """Class token in front and head tokens behind are dropped. Catches: a token more, fewer, or one place off."""
+    net = student(name, **options)
+    taps = Taps(net, frozenset({"blocks"}))
+    assert taps.layout is not None
+    seen = taps(IMAGES[:2])
+    for tokens, grid, block in zip(*patch_features(seen, taps.layout, IMAGES[:2]), seen.blocks, strict=True):
+        assert grid == (4, 4)
+        torch.testing.assert_close(tokens, block[:, taps.layout.prefix : taps.layout.prefix + 16], rtol=0, atol=0)
+
+
+def test_it_sees_every_layer_and_counts_every_image() -> None:
+    """Batches of 8, 8 and 4 = one of 20 for all but CKA; a student is alike itself.
+
+    Catches: layers lost, the last batch left out, another split of heads, CKA across batches of other sizes.
+    """
+    net = student()
+    layers = len(Taps(net, frozenset({"blocks"})).layout.blocks)  # type: ignore[union-attr]
+    found, whole = look_inside(net, torch.split(IMAGES, 8)), look_inside(net, [IMAGES])
+    assert found.images == whole.images == 20
+    assert len(found.distance) == len(found.entropy) == len(found.uniform) == len(found.cka) == layers
+    torch.testing.assert_close(found.distance, whole.distance, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.amplitude, whole.amplitude, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found.cka.diag(), torch.ones(layers, dtype=torch.float64))
+    torch.testing.assert_close(found.cka, look_inside(net, [IMAGES[:8], IMAGES[8:16]]).cka)
+    assert found.uniform[0][1] == math.log(16)
+    assert found.frequencies == [0, 0.5]
+    pairs = list(zip(torch.split(IMAGES, 8), torch.split(IMAGES, 8), strict=True))
+    torch.testing.assert_close(similarity(net, net, pairs), found.cka)
+
+
+def test_a_rectangular_grid_has_no_amplitudes_and_a_cnn_no_attention() -> None:
+    """Catches: a page that fails for one analysis that does not apply."""
+    wide = torch.randn(8, 3, 8, 12, generator=torch.Generator().manual_seed(1))
+    found = look_inside(student(task=replace(TASK, image_size=(8, 12))), [wide])
+    assert found.frequencies == []
+    assert found.amplitude.shape == (len(found.cka), 0)
+    with pytest.raises(UserError, match="reads attention"):
+        look_inside(student("test_resnet"), [IMAGES])
+
+
+def test_a_run_is_explained_on_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From the shell, beside itself. Catches: sections lost, training images for test ones, names not escaped."""
+    small = {"data.per_class": 4, "train.epochs": 1, "schedule.warmup_epochs": 0}
+    run = viticulture.train("digits", "default/digits", out=str(tmp_path / "a<b"), overrides=small)
+    assert cli.main(["explain", str(run.path), "--beside", str(run.path), "--images", "16"]) == 0
+    assert "explain.html" in capsys.readouterr().out
+    page = (run.path / "explain.html").read_text(encoding="utf-8")
+    for words in ("Attention distance, pixels", "Attention entropy, nats", "Likeness of layers", "Delta log amplitude"):
+        assert words in page
+    assert "16 test images" in page
+    assert "a&lt;b" in page
+    assert "a<b" not in page
+    assert cli.main(["explain", str(run.path), "--images", "3"]) == 2
+    assert "at least 4 images" in capsys.readouterr().err
