@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure where a run's student looks, on images whose objects have boxes (localisation.py holds the measure).
+
+AAL, arXiv:2211.13852, Table C: the mean of the class token's attention in all layers and heads, against true boxes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..data.augment.crop import CentreCrop
+from ..data.boxes import Boxes, boxes_of, in_view
+from ..data.dataset import Dataset, prepare_test
+from ..data.images import Images
+from ..data.loader import evaluation_batches
+from ..errors import UserError
+from ..models.taps import Taps
+from ..models.weights import load
+from ..training.progress import showing
+from ..training.rundir import RunDir
+from ..training.session import recipe_of
+from .judge import check_classes
+from .localisation import BoxAccuracy, best_overlaps, intersection_over_union, max_box_accuracy, score_maps
+
+BATCH = 64
+
+
+@dataclass(frozen=True)
+class Localisation:
+    """How well one set of weights localises.
+
+    Args:
+        weights: best, last or ema.
+        images: how many were judged.
+        left_out: images without a box, or whose boxes the crop cuts off.
+        largest: by the box of the largest part (MaxBoxAcc).
+        any_part: by the best of all parts' boxes (MaxBoxAccV2).
+        everything: by a box around the whole image, which takes no student.
+    """
+
+    weights: str
+    images: int
+    left_out: int
+    largest: BoxAccuracy
+    any_part: BoxAccuracy
+    everything: BoxAccuracy
+
+
+def held_out(dataset: Dataset) -> Images:
+    """The images to localise in: the test split, or the validation split where there is none."""
+    images = dataset.test or dataset.val
+    if images is None:
+        raise UserError(f"{dataset.name} has neither test nor validation images; name other data to localise in")
+    return images
+
+
+def other_images(run: RunDir, data: str) -> Images:
+    """Images that the run has never seen: their test split where they declare one, else all of them."""
+    recipe = recipe_of(run)
+    _, task, _ = load(run.weights(run.which()[0]))
+    check_classes(run, task.classes)
+    with showing("reading images") as progress:
+        skip = recipe.section("data").skip_unreadable
+        return prepare_test(data, task.classes, recipe.section("images"), skip, progress)[0]
+
+
+def localise(run: RunDir, images: Images, boxes: Mapping[str, Boxes], weights: str = "") -> Localisation:
+    """Look at every image that has a box once, as the run's evaluation does, and compare.
+
+    Args:
+        run: a run with weights, of a ViT with a class token.
+        images: of any split.
+        boxes: by the names of the box file, pixels of the originals.
+        weights: best, last or ema; by default those that count.
+
+    Raises: UserError if no image has a box, a box lies outside its image, or the student has no class attention.
+    """
+    recipe, weights = recipe_of(run), weights or run.which()[0]
+    student, task, _ = load(run.weights(weights))
+    device = torch.device("cuda" if torch.cuda.is_available() and recipe.section("engine").device != "cpu" else "cpu")
+    pictures = recipe.section("images")
+    crop = CentreCrop(pictures.eval_crop, pictures.eval_interpolation)
+    sizes = images.records.sizes.tolist()
+    numbers: list[int] = []
+    true: list[Boxes] = []
+    for number, found in enumerate(boxes_of(images.records.names, boxes)):
+        if found is not None:
+            seen = in_view(found, (sizes[number][0], sizes[number][1]), crop, task.image_size)
+            if len(seen):
+                numbers.append(number)
+                true.append(seen)
+    if not true:
+        raise UserError("the evaluation's crop cuts off every box; evaluate the whole image with a larger eval_crop")
+    part = images.part(torch.tensor(numbers))
+    taps = Taps(student.to(device), frozenset({"class_attention"}))
+    overlaps: list[NDArray[np.float64]] = []
+    with torch.inference_mode():
+        for batch in evaluation_batches(part, task, BATCH, device, crop):
+            scores = score_maps(taps(batch["image"]).class_attention, task.image_size).cpu().numpy()
+            places = batch["index"].tolist()
+            overlaps += [best_overlaps(score, true[place]) for score, place in zip(scores, places, strict=True)]
+    largest, any_part = np.stack(overlaps, 1)  # [N, thresholds] each
+    all_of_it = np.array([[0.0, 0.0, task.image_size[1], task.image_size[0]]])
+    everything = np.array([intersection_over_union(all_of_it, some).max() for some in true])
+    return Localisation(
+        weights=weights,
+        images=len(true),
+        left_out=len(images) - len(true),
+        largest=max_box_accuracy(largest),
+        any_part=max_box_accuracy(any_part),
+        everything=max_box_accuracy(everything[:, None], np.zeros(1)),
+    )
