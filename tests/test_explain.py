@@ -84,3 +84,16 @@ def test_a_run_is_explained_on_one_page(tmp_path: Path, capsys: pytest.CaptureFi
     assert "a<b" not in page
     assert cli.main(["explain", str(run.path), "--images", "3"]) == 2
     assert "at least 4 images" in capsys.readouterr().err
+
+
+def test_two_students_are_compared_layer_by_layer() -> None:
+    """Rows are the first's layers, columns the second's; swapping the two transposes.
+
+    Catches: a transpose, one student read twice, the short last batch counted.
+    """
+    first, second = student(), student("dhvt_tiny_cifar_patch2", embed_dim=32, depth=2)
+    pairs = list(zip(torch.split(IMAGES, 8), torch.split(IMAGES, 8), strict=True))
+    found = similarity(first, second, pairs)
+    assert found.shape == (len(look_inside(first, [IMAGES]).cka), 2)
+    torch.testing.assert_close(found, similarity(second, first, pairs[:2]).T)
+    assert (found < 0.999).all()

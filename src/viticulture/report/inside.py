@@ -49,7 +49,7 @@ def _over_layers(title: str, unit: str, values: Sequence[Tensor], uniform: Seque
     every: Values = np.full((max(len(layer) for layer in values), len(values)), np.nan)
     for i, layer in enumerate(values):
         every[: len(layer), i] = layer.sort().values.double().cpu().numpy()
-    rows, columns = _names("head", len(every)), _names("layer", len(values))
+    rows, columns = _names("rank", len(every)), _names("layer", len(values))
     by_head = value_map(f"{title}, every head", [("heads of each layer from low to high", every)], rows, columns)
     return line_chart(title, lines, ("layer", unit), note=note) + by_head
 
