@@ -13,7 +13,10 @@ from safetensors.torch import load_file, save_file
 from viticulture import api
 from viticulture.cli import main
 from viticulture.data.boxes import read_boxes
-from viticulture.evaluation.localise import held_out, localise, other_images
+from viticulture.errors import UserError
+from viticulture.evaluation.localise import class_taps, held_out, localise, other_images
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
 from viticulture.training.session import dataset_of, recipe_of
 
 SIZE = (20, 32)  # H x W, of which a square student sees the middle 20 columns
@@ -108,3 +111,14 @@ def test_the_verb_prints_the_table_and_names_mistakes(
     for name, said in mistakes.items():
         assert main(["localise", str(run.path), *(["--boxes", str(tmp_path / name)] if name else [])]) == 2
         assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("resnet10t", {}), ("vit_nano", {"class_token": False, "global_pool": "avg"})]
+)
+def test_a_student_without_class_attention_is_refused(name: str, options: dict[str, object]) -> None:
+    """Catches: a bare error from within, a message about guides, which this verb has nothing to do with."""
+    task = Task(("a", "b"), (32, 32), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    student = create_student(name, task, 4 if name == "vit_nano" else None, options)
+    with pytest.raises(UserError, match="class token's attention, which"):
+        class_taps(student)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from ..data.augment.crop import CentreCrop
 from ..data.boxes import Boxes, boxes_of, in_view
@@ -17,7 +18,7 @@ from ..data.dataset import Dataset, prepare_test
 from ..data.images import Images
 from ..data.loader import evaluation_batches
 from ..errors import UserError
-from ..models.taps import Taps
+from ..models.taps import Taps, layout
 from ..models.weights import load
 from ..training.progress import showing
 from ..training.rundir import RunDir
@@ -67,6 +68,17 @@ def other_images(run: RunDir, data: str) -> Images:
         return prepare_test(data, task.classes, recipe.section("images"), skip, progress)[0]
 
 
+def class_taps(student: nn.Module) -> Taps:
+    """Taps on the class token's attention. Raises: UserError for a student that has none."""
+    where = layout(student)
+    if not (where.class_token and where.attention):
+        raise UserError(
+            f"localisation reads the class token's attention, which {type(student).__name__} has not; "
+            "it takes a ViT with a class token"
+        )
+    return Taps(student, frozenset({"class_attention"}))
+
+
 def localise(run: RunDir, images: Images, boxes: Mapping[str, Boxes], weights: str = "") -> Localisation:
     """Look at every image that has a box once, as the run's evaluation does, and compare.
 
@@ -95,7 +107,7 @@ def localise(run: RunDir, images: Images, boxes: Mapping[str, Boxes], weights: s
     if not true:
         raise UserError("the evaluation's crop cuts off every box; evaluate the whole image with a larger eval_crop")
     part = images.part(torch.tensor(numbers))
-    taps = Taps(student.to(device), frozenset({"class_attention"}))
+    taps = class_taps(student.to(device))
     overlaps: list[NDArray[np.float64]] = []
     with torch.inference_mode():
         for batch in evaluation_batches(part, task, BATCH, device, crop):
