@@ -9,7 +9,11 @@ import safetensors.torch
 import timm
 import torch
 
-from viticulture.training.recipe import Recipe, read, resolve, shipped
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.models.weights import save
+from viticulture.training.assemble import patch_size
+from viticulture.training.recipe import Recipe, method_class, read, resolve, shipped
 
 CLASSES = 2
 
@@ -19,7 +23,7 @@ def with_random_teachers(recipe: Recipe, folder: Path) -> Recipe:
 
     Args:
         recipe: left as it is. A teacher is a timm tag, or runs/NAME..., which the shipped recipe of that name trains.
-        folder: where the files are kept; one an architecture.
+        folder: where the files are kept; one an architecture, or a recipe.
     """
     values = copy.deepcopy(recipe.values)
     _replace(values["guides"], folder)
@@ -29,28 +33,33 @@ def with_random_teachers(recipe: Recipe, folder: Path) -> Recipe:
 def _replace(values: dict[str, Any], folder: Path) -> None:
     for key, value in values.items():
         if key == "teachers":
-            values[key] = {name: _file(_architecture(teacher), folder) for name, teacher in value.items()}
+            values[key] = {name: _weights(teacher, folder) for name, teacher in value.items()}
         elif isinstance(value, dict):
             _replace(value, folder)
         elif key == "teacher" and isinstance(value, str):
-            values[key] = _file(_architecture(value), folder)
+            values[key] = _weights(value, folder)
         elif key == "links" and value.endswith(".yaml"):
             values[key] = str(folder / value)
             (folder / value).write_text("1: 1\n")
 
 
-def _architecture(teacher: str) -> str:
+def _weights(teacher: str, folder: Path) -> str:
+    """Random weights to name instead: a folder as a run leaves it for runs/NAME, else a file of timm's architecture."""
+    torch.manual_seed(0)
     if not teacher.startswith("runs/"):
-        return teacher.partition(".")[0]
+        architecture = teacher.partition(".")[0]
+        path = folder / f"{architecture}.safetensors"
+        if not path.exists():
+            safetensors.torch.save_file(timm.create_model(architecture, num_classes=CLASSES).state_dict(), path)
+        return f"{architecture}={path}"
     run = teacher.removeprefix("runs/")
-    name = max((name for name in shipped() if run.startswith(Path(name).name)), key=len)
-    student: str = resolve(name, read(name)).values["student"]["name"]
-    return student
-
-
-def _file(architecture: str, folder: Path) -> str:
-    path = folder / f"{architecture}.safetensors"
+    name = max((name for name in shipped() if run.startswith(Path(name).name)), key=lambda name: len(Path(name).name))
+    path = folder / name
     if not path.exists():
-        torch.manual_seed(0)
-        safetensors.torch.save_file(timm.create_model(architecture, num_classes=CLASSES).state_dict(), path)
-    return f"{architecture}={path}"
+        recipe = resolve(name, read(name))
+        wanted, side = recipe.section("student"), recipe.section("images").image_size or 64
+        classes = tuple(map(str, range(CLASSES))) if method_class(recipe).labelled else ()
+        task = Task(classes, (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+        student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
+        save(student, path, task)
+    return str(path)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from random_teachers import with_random_teachers
 from viticulture.errors import UserError
@@ -29,9 +30,10 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def check_step(recipe: Recipe, weights: Path) -> None:
     """One step of the recipe's student, guides, method and optimiser on two random images of the recipe's size.
 
-    Fails if name, size or options do not fit, or a parameter gets no gradient. Recipes that differ only in data,
-    start, schedule, length, or in a rate or weight of method, guides or optimiser take the same step, so one of them
-    stands for all. Teachers are as they start.
+    The batch holds what the method asks for: labels, a second view, noise. Fails if name, size or options do not fit,
+    or a parameter that is trained gets no gradient. Recipes that differ only in data, start, schedule, length, or in a
+    rate or weight of method, guides or optimiser take the same step, so one of them stands for all. Teachers are as
+    they start.
     """
     parts = [without_rates(recipe.values[part]) for part in ("method", "guides", "optim")]
     grown = recipe.values["student"] | {"init": None}
@@ -40,23 +42,25 @@ def check_step(recipe: Recipe, weights: Path) -> None:
         return
     STEPPED.add(what)
     wanted, side = recipe.section("student"), recipe.section("images").image_size or 64
-    task = Task(("a", "b"), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    made = method_class(recipe)
+    task = Task(("a", "b") if made.labelled else (), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     still = {"drop_path_rate": 0.0} if "drop_path_rate" in wanted.options else {}
     student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options | still)
     optim, schedule = recipe.section("optim"), recipe.section("schedule")
     keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
     guides = build_guides(with_random_teachers(recipe, weights), student, task)
-    method = method_class(recipe)(student, task, guides, optim, schedule, **keywords).train()
-    batch = {
-        "image": torch.randn(2, 3, side, side),
-        "label": torch.tensor([0, 1]),
-        "noise": torch.rand(2, method.noise),
-    }
+    method = made(student, task, guides, optim, schedule, **keywords).train()
+    batch = {"image": torch.randn(2, 3, side, side), "noise": torch.rand(2, method.noise)}
+    if made.labelled:
+        batch["label"] = torch.tensor([0, 1])
+    if made.views == 2:
+        batch["image2"] = torch.randn(2, 3, side, side)
     loss = torch.stack(list(method.losses(batch).values())).sum()
     loss.backward()
     assert loss.isfinite()
-    assert [name for name, parameter in student.named_parameters() if parameter.grad is None] == []
-    optim.build(optim.groups(student, method.guides)).step()
+    learnt = [(name, parameter) for name, parameter in student.named_parameters() if parameter.requires_grad]
+    assert [name for name, parameter in learnt if parameter.grad is None] == []
+    optim.build(optim.groups(student, nn.ModuleDict({**method.guides, **method.aids}))).step()
     assert all(parameter.isfinite().all() for parameter in student.parameters())
 
 

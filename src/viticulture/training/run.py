@@ -216,13 +216,14 @@ def _precision(engine: Engine, on_gpu: bool) -> Any:
 
 
 def _quiet() -> None:
-    """Lightning's advice about worker processes, log folders and tips does not concern our loader."""
+    """Lightning's advice about workers, log folders, tips and resuming does not concern our loader, which resumes."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
         logging.getLogger(name).setLevel(logging.ERROR)
     for text in (
         ".*does not have many workers.*",
         ".*exists and is not empty.*",
         ".*is smaller than the logging.*",
+        ".*dataloader is not resumable.*",
         ".*treespec, LeafSpec.*",
     ):
         warnings.filterwarnings("ignore", text)
