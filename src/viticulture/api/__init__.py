@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs, for Python and the shell alike: each composes the layers below and returns plain objects.
+
+Imports that take seconds (torch, timm, lightning) live inside the verbs, so that `--help` answers at once.
+"""
+
+from ..study.terms import Amounts, Terms, Where
+from .lists import demo, models, recipes, reference, resolved, say, tables
+from .looking import cache, explain, inspect, links, localise, report
+from .runs import Run, evaluate, export, predict, resume, train, train_row
+from .studies import compare, compare_resume, compare_table
+
+__all__ = [
+    "Amounts",
+    "Run",
+    "Terms",
+    "Where",
+    "cache",
+    "compare",
+    "compare_resume",
+    "compare_table",
+    "demo",
+    "evaluate",
+    "explain",
+    "export",
+    "inspect",
+    "links",
+    "localise",
+    "models",
+    "predict",
+    "recipes",
+    "reference",
+    "report",
+    "resolved",
+    "resume",
+    "say",
+    "tables",
+    "train",
+    "train_row",
+]

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs that say what there is, and the demonstration."""
+
+from typing import TYPE_CHECKING, Any
+
+from .runs import train
+
+if TYPE_CHECKING:
+    from ..report.sheet import Sheet
+
+
+def recipes() -> "Sheet":
+    """List the shipped recipes with what their headers say."""
+    from ..report.words import recipe_list
+    from ..training.recipe import about, shipped
+
+    return recipe_list({name: about(name) for name in shipped()})
+
+
+def tables() -> "Sheet":
+    """List the papers' tables, row by row, with published numbers."""
+    from ..report.words import table_list
+    from ..training.table import read_table
+    from ..training.table import tables as files
+
+    return table_list({name: read_table(name) for name in files()})
+
+
+def models(pattern: str = "") -> str:
+    """List the students: our own, or every timm classifier whose name matches.
+
+    Args:
+        pattern: such as `*tiny*`.
+    """
+    from ..models.students import matching
+
+    return "\n".join(matching(pattern))
+
+
+def reference() -> str:
+    """Every recipe key with its type, default and meaning."""
+    from ..training.recipe import reference as text
+
+    return text()
+
+
+def resolved(recipe: str, overrides: dict[str, Any], data: str = "") -> str:
+    """A recipe with overrides applied and defaults filled in, as YAML; the data chooses the default recipe."""
+    from ..training.recipe import read, resolve
+
+    if recipe == "default":
+        from ..data.sources import open_source
+        from ..training.session import default_recipe
+
+        recipe = default_recipe(open_source(data))
+    return resolve(recipe, read(recipe), overrides).to_yaml()
+
+
+def say(result: Any) -> None:
+    """Print what a verb returned as a person wants to see it."""
+    from ..report.words import say as words
+
+    words(result)
+
+
+def demo() -> "Sheet":
+    """Grow two ViTs from 200 handwritten digits in a minute or two, beside classifiers that learn no features.
+
+    Returns: a table of test accuracies; each run's report.html holds the rest.
+    """
+    from ..evaluation.reference import reference_lines
+    from ..report.sheet import Column, Sheet
+    from ..training.rundir import fresh
+    from ..training.session import dataset_of, recipe_of
+
+    labels = {"data.per_class": 20}
+    plain = train("digits", "default/digits", out=str(fresh("runs", "demo-vit")), overrides=labels)
+    hybrid = train("digits", "dhvt/digits", out=str(fresh("runs", "demo-dhvt")), overrides=labels)
+    dataset = dataset_of(plain.folder, recipe_of(plain.folder))
+    assert dataset.test is not None
+    rows = [("DHVT, the hybrid ViT", hybrid.accuracy), ("plain ViT", plain.accuracy)]
+    rows += reference_lines(dataset.train, dataset.test).items()
+    note = f"200 training images, {len(dataset.test)} test images, one seed. Look at {hybrid.path / 'report.html'}"
+    return Sheet("Digits: test accuracy", [Column(""), Column("top-1", "percent")], rows, note)

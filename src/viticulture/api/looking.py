@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs that look: at data, at what a run or a study found, inside a student."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from ..data.inspect import Inspection
+    from ..report.sheet import Sheet
+
+
+def inspect(data: str) -> "Inspection":
+    """Look at a data set as training would read it, without training.
+
+    Args:
+        data: a folder, CSV, zip, torchvision name, Hugging Face id or WebDataset pattern.
+
+    Returns: classes, counts, sizes, splits, unreadable files, images that stand in both train and test.
+    """
+    from ..data.inspect import inspect as look
+    from ..training.progress import showing
+
+    with showing("reading images") as progress:
+        return look(data, progress=progress)
+
+
+def cache(clear: bool = False) -> str:
+    """Show what decoded images take on this disk.
+
+    Args:
+        clear: remove them; the next training decodes its images anew. Downloaded data sets stay.
+    """
+    from ..data.cache import cache_folder, cached, clear_cache
+
+    freed = f"freed {clear_cache() / 1e9:.2f} GB; " if clear else ""
+    stores = cached()
+    return f"{freed}{len(stores)} stores and indexes take {sum(stores.values()) / 1e9:.2f} GB in {cache_folder()}"
+
+
+def report(run: str) -> Path:
+    """Write a run's or a study's report.html anew.
+
+    Args:
+        run: the folder.
+    """
+    if (Path(run) / "study.json").exists():
+        from ..report.study_page import write_study
+        from ..study.study import Study
+
+        return write_study(Study(Path(run)))
+    from ..evaluation.judge import judge
+    from ..report.run_page import write_page
+    from ..training.rundir import RunDir
+    from ..training.session import dataset_of, recipe_of
+
+    folder = RunDir.open(run)
+    dataset = dataset_of(folder, recipe_of(folder))
+    return write_page(folder, dataset, judge(folder, dataset))
+
+
+def explain(run: str, beside: str = "", images: int = 1152) -> Path:
+    """Look inside a run's ViT: how far its heads look, which layers are alike, what they smooth.
+
+    Args:
+        run: its folder.
+        beside: another run's folder, whose layers are compared with this one's on the same images.
+        images: how many to look at, of those that did not teach where there are any.
+
+    Returns: the page, explain.html in the run's folder.
+    """
+    from ..report.explain_page import write_explanation
+    from ..training.rundir import RunDir
+    from ..training.session import dataset_of, recipe_of
+
+    folder, other = RunDir.open(run), RunDir.open(beside) if beside else None
+    return write_explanation(folder, dataset_of(folder, recipe_of(folder)), images, other)
+
+
+def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitude") -> "Sheet":
+    """Extract the links worth keeping from a run that was guided by attention links.
+
+    Args:
+        run: its folder.
+        out: a .yaml file to write; a recipe names it as guides.attention_link.links.
+        threshold: strength from which a link is kept, between 0 and 1; the paper's is 0.05.
+        rule: magnitude scales |w| to [0, 1] over all links; printed scales w, as the paper's Algorithm 1 is printed.
+
+    Returns: the strength of every link, and which are kept.
+    """
+    from ..analysis import link_extraction as extraction
+    from ..disk import replacing
+    from ..models.links import write_link_set
+    from ..report.links import link_table
+    from ..training.rundir import RunDir
+
+    rules = {"magnitude": extraction.magnitude_strengths, "printed": extraction.printed_strengths}
+    if rule not in rules:
+        raise unknown("rule", rule, rules)
+    found = extraction.read_links(RunDir.open(run)).links
+    strengths = rules[rule](found)
+    linked = extraction.select(strengths, threshold)
+    note = f"Links of {run} stronger than {threshold:g} (rule {rule})."
+    if out:
+        with replacing(Path(out)) as part:
+            part.write_text(f"# {note}\n{write_link_set(linked)}", encoding="utf-8")
+        note += f" Train with them: --guides.attention_link.links {out}"
+    return link_table(list(found.channels), strengths, linked, note)
+
+
+def localise(run: str, data: str = "", boxes: str = "", weights: str = "", out: str = "") -> "Sheet":
+    """Measure whether a ViT that learnt classes alone looks where the object is, on images whose objects have boxes.
+
+    Args:
+        run: its folder.
+        data: other images: their test split where they declare one, else all of them.
+        boxes: lines of NAME LEFT TOP RIGHT BOTTOM, CUB-200-2011's bounding_boxes.txt, or COCO's .json.
+        weights: best, last or ema; by default those that count.
+        out: an .html file to write, with pictures.
+
+    Returns: the share of images whose box is found (MaxBoxAcc), at several overlaps.
+    """
+    from ..data.boxes import read_boxes
+    from ..disk import replacing
+    from ..evaluation import localise as judge
+    from ..report.localisation import localisation_page, localisation_table
+    from ..training.rundir import RunDir
+    from ..training.session import dataset_of, recipe_of
+
+    if not boxes:
+        raise UserError("true boxes are needed to judge by: --boxes FILE")
+    true, folder = read_boxes(boxes), RunDir.open(run)
+    images = judge.other_images(folder, data) if data else judge.held_out(dataset_of(folder, recipe_of(folder)))
+    found = judge.localise(folder, images, true, weights)
+    if out:
+        with replacing(Path(out)) as part:
+            part.write_text(localisation_page(found), encoding="utf-8")
+    return localisation_table(found)

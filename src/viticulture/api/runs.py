@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs on one training: train, go on, measure, use, export."""
+
+import os
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..evaluation.accuracy import Evaluation
+    from ..evaluation.predict import Prediction
+    from ..training.rundir import RunDir
+    from ..training.session import Session
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training on disk, finished or not.
+
+    Args:
+        path: its folder.
+    """
+
+    path: Path
+
+    @property
+    def folder(self) -> "RunDir":
+        """The folder's files."""
+        from ..training.rundir import RunDir
+
+        return RunDir.open(self.path)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What run.json says: versions, seed, data, student, status, hardware."""
+        return self.folder.read("run.json")
+
+    @property
+    def evaluations(self) -> "dict[str, Evaluation]":
+        """Results by weights and split, such as `best/test`; the one that counts comes first."""
+        from ..evaluation.accuracy import Evaluation
+
+        return {key: Evaluation.from_dict(value) for key, value in self.folder.read("evaluation.json").items()}
+
+    @property
+    def accuracy(self) -> float:
+        """Top-1 in [0, 1] of the weights that count: best on validation, else the last; on test where there is one."""
+        for evaluation in self.evaluations.values():
+            return evaluation.top1
+        raise UserError(f"{self.path} learnt without labels, so it has no accuracy")
+
+    def predict(self, images: list[str], weights: str = "") -> "list[Prediction]":
+        """Classify image files or folders; see the function of that name."""
+        return predict(str(self.path), images, weights)
+
+    def evaluate(self, data: str = "") -> "dict[str, Evaluation]":
+        """Measure on the run's own or other images; see the function of that name."""
+        return evaluate(str(self.path), data)
+
+    def export(self, out: str, weights: str = "") -> Path:
+        """Write ONNX; see the function of that name."""
+        return export(str(self.path), out, weights)
+
+    def student(self, weights: str = "") -> "nn.Module":
+        """The trained network in evaluation mode; weights: best, last or ema, by default those that count."""
+        from ..models.weights import load
+
+        return load(self.folder.weights(weights or self.folder.which()[0]))[0]
+
+
+def train(
+    data: str,
+    recipe: str = "default",
+    seed: int = 0,
+    out: str = "",
+    overwrite: bool = False,
+    overrides: dict[str, Any] | None = None,
+    like: str = "",
+) -> Run:
+    """Train a student on labelled images, evaluate it and write its report.
+
+    Args:
+        data: a folder (CLASS/image, or train/CLASS/image and test/CLASS/image), a CSV (path,label[,split]), a zip,
+            a torchvision name such as cifar100, a Hugging Face id, WebDataset shards, or `digits`.
+        recipe: a shipped recipe (`viticulture recipes`), a YAML file, or `default`, chosen by the images' size.
+        seed: initialisation, order, augmentation and the choice of a subset follow from it.
+        out: the run's folder; a new one under runs/ when left out.
+        overwrite: replace the run that is in that folder.
+        overrides: recipe keys to change, such as {"train.epochs": 10}.
+        like: a study's folder (`viticulture compare`): take the recipe that is first there, at its full length.
+
+    Returns: the finished run.
+    Raises: UserError for any mistake in data, recipe or machine, before training starts.
+    """
+    from ..training.session import begin
+
+    if like:
+        from ..study.study import Study
+
+        if recipe != "default":
+            raise UserError(f"give --recipe or --like, not both, got {recipe} and {like}")
+        found = Study(Path(like))
+        recipe = str(found.folder.recipe_file(found.leader.contender))
+    return _grow(begin(data, recipe, seed, out, overwrite, overrides or {}, command()))
+
+
+def train_row(
+    table: str = "",
+    row: str = "",
+    data: str = "",
+    seed: int = 0,
+    out: str = "",
+    overwrite: bool = False,
+    overrides: dict[str, Any] | None = None,
+) -> Run:
+    """Train one row of a paper's table.
+
+    Args:
+        table: its name (`viticulture tables`).
+        row: the row's name in it.
+        data: where the images are, when not under the name that the table uses.
+        seed: as for `train`.
+        out: as for `train`.
+        overwrite: as for `train`.
+        overrides: recipe keys to change on top of the row's.
+    """
+    from ..training.table import read_table
+
+    found = read_table(table).row(row)
+    return train(data or found.data, found.recipe, seed, out, overwrite, {**found.overrides, **(overrides or {})})
+
+
+def resume(run: str, data: str = "") -> Run:
+    """Go on with a stopped training, exactly as if it had not been stopped.
+
+    Args:
+        run: its folder.
+        data: where its images are now, if they have moved.
+    """
+    from ..training.rundir import RunDir
+    from ..training.session import reopen
+
+    if RunDir.open(run).read("run.json")["status"] == "finished":
+        return Run(Path(run))
+    return _grow(reopen(run, data))
+
+
+def evaluate(run: str, data: str = "") -> "dict[str, Evaluation]":
+    """Measure a run's weights: on its own test images, or on other labelled images of the same classes.
+
+    Args:
+        run: the run's folder.
+        data: other images: their test split where they declare one, else all of them.
+
+    Returns: results by weights and split, such as `best/test`; the one that counts comes first.
+    """
+    from ..evaluation.judge import check_classes, judge, judge_other
+    from ..training.rundir import RunDir
+    from ..training.session import dataset_of, recipe_of
+
+    folder = RunDir.open(run)
+    if data:
+        return judge_other(folder, data)
+    dataset = dataset_of(folder, recipe_of(folder))
+    check_classes(folder, dataset.classes)
+    results = judge(folder, dataset)
+    return {key: result.evaluation for key, result in results.items()}
+
+
+def predict(run: str, images: list[str], weights: str = "", out: str = "") -> "list[Prediction]":
+    """Classify images.
+
+    Args:
+        run: the run's folder.
+        images: files, or folders that are searched for images.
+        weights: best, last or ema; by default those that count.
+        out: a .csv or .json file to write as well.
+
+    Returns: one prediction an image, with the reason for those that could not be read.
+    """
+    from ..evaluation.predict import predict_files, write
+    from ..training.rundir import RunDir
+
+    folder = RunDir.open(run)
+    found = predict_files(folder, weights or folder.which()[0], images)
+    if out:
+        write(found, Path(out))
+    return found
+
+
+def export(run: str, out: str, weights: str = "") -> Path:
+    """Write a run's student as ONNX.
+
+    Args:
+        run: the run's folder. Its weights/ folders already hold safetensors and config.json that timm loads.
+        out: the .onnx file.
+        weights: best, last or ema; by default those that count.
+    """
+    from ..export import to_onnx
+    from ..models.weights import load
+    from ..training.rundir import RunDir
+
+    folder = RunDir.open(run)
+    student, task, _ = load(folder.weights(weights or folder.which()[0]))
+    return to_onnx(student, Path(out), task)
+
+
+def _grow(session: "Session") -> Run:
+    """Train, measure, report."""
+    from ..evaluation.judge import judge
+    from ..report.run_page import write_page
+    from ..report.words import introduce
+    from ..training.processes import is_leader
+    from ..training.run import fit
+
+    if is_leader():
+        introduce(session)
+    fit(session)
+    if is_leader():
+        write_page(session.run, session.dataset, judge(session.run, session.dataset))
+        session.run.update(status="finished")  # last: a kill before this is made good by resume
+        session.run.unlock()
+    return Run(session.run.path)
+
+
+def command() -> str:
+    """The shell command that this process runs, without folders of this machine; a Python program's name otherwise."""
+    program, *words = sys.argv or [""]
+    name = Path(program).name
+    return shlex.join([name if name != "__main__.py" else "viticulture", *words]) if name else f"python ({os.getpid()})"

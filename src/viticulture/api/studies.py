@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs on many trainings: compare, in a field of one's own or as a paper's table."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError
+from ..study.terms import ALL_IMAGES, EQUAL_EPOCHS, HERE, OWN_LENGTHS, Amounts, Terms, Where
+from .runs import command
+
+if TYPE_CHECKING:
+    from ..study.folder import StudyDir
+    from ..study.grid import Grid
+    from ..study.study import Study
+
+
+def compare(
+    data: str,
+    recipes: tuple[str, ...] = (),
+    amounts: Amounts = ALL_IMAGES,
+    seeds: int = 3,
+    terms: Terms = EQUAL_EPOCHS,
+    where: Where = HERE,
+    overrides: dict[str, Any] | None = None,
+) -> "Study":
+    """Find out which method grows the best ViT on these images: recipes x amounts of data x seeds, with error bars.
+
+    `viticulture compare resume STUDY` goes on after a stop; `viticulture compare --table TABLE` trains a paper's table.
+
+    Args:
+        data: as for `train`.
+        recipes: what is compared, such as default/photos,dhvt/digits; the first is the baseline. Left out: a plain ViT,
+            a CNN, a hybrid and guided ViTs for images of this size, within an hour unless told otherwise.
+        amounts: how many training images are learnt from.
+        seeds: trainings of everything; each draws its own subset, initialisation and order.
+        terms: how long everything may train.
+        where: the study's folder, and who trains.
+        overrides: recipe keys that hold for all.
+
+    Returns: the study: answer, winner, rows, table (pandas), path with report.html.
+    """
+    from ..study.declare import of_own_images
+
+    return _compare(of_own_images(data, tuple(recipes), amounts, seeds, terms, overrides or {}), where)
+
+
+def compare_table(
+    table: str = "",
+    data: str = "",
+    seeds: int = 1,
+    terms: Terms = OWN_LENGTHS,
+    where: Where = HERE,
+    overrides: dict[str, Any] | None = None,
+) -> "Study":
+    """Train a paper's table and put the published numbers beside ours.
+
+    Args:
+        table: its name (`viticulture tables`).
+        data: where the images are, when not under the names that the table uses.
+        seeds: trainings of every row.
+        terms: as for `compare`; every recipe has its own length unless told otherwise.
+        where: as for `compare`.
+        overrides: recipe keys that hold for all rows.
+    """
+    from ..study.declare import of_a_table
+
+    return _compare(of_a_table(table, data, seeds, terms, overrides or {}), where)
+
+
+def compare_resume(study: str, data: str = "", where: Where = HERE) -> "Study":
+    """Go on with a study: train what is missing, failed or was added to its study.yaml.
+
+    Args:
+        study: its folder.
+        data: where its images are now, if they have moved.
+        where: who trains; `out` stays empty.
+    """
+    from ..study.folder import StudyDir
+
+    if where.out:
+        raise UserError(f"a study goes on in its own folder; leave out --out {where.out}")
+    return _conduct(StudyDir.open(study), where, data)
+
+
+def _compare(grid: "Grid", where: Where) -> "Study":
+    """Make a new study's folder, and go on with it."""
+    from ..study.folder import StudyDir
+    from ..study.grid import slug
+    from ..training.rundir import fresh
+
+    path = Path(where.out) if where.out else fresh("studies", slug(grid.table or Path(grid.data).stem))
+    folder = StudyDir.create(path, grid, command())
+    try:
+        return _conduct(folder, where)
+    except UserError:
+        folder.discard()  # a mistake that shows before the first cell leaves nothing behind
+        raise
+
+
+def _conduct(folder: "StudyDir", where: Where, data: str = "") -> "Study":
+    """Plan, train, report."""
+    from ..report.study_page import write_study
+    from ..report.words import introduce_study
+    from ..study.prepare import conduct
+    from ..study.study import Study
+
+    def tell(words: str) -> None:
+        print(words, file=sys.stderr, flush=True)
+
+    conduct(folder, where, tell, introduce_study, data)
+    found = Study(folder.path)
+    write_study(found)
+    return found
