@@ -14,6 +14,7 @@ from viticulture import api
 from viticulture.cli import main
 from viticulture.data.boxes import read_boxes
 from viticulture.errors import UserError
+from viticulture.evaluation.localisation import intersection_over_union
 from viticulture.evaluation.localise import class_taps, held_out, localise, other_images
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
@@ -64,7 +65,8 @@ def test_a_student_that_looks_at_bright_patches_finds_bright_boxes(grown: tuple[
     added on the way, so that the class token looks where it is bright, in every layer and head.
 
     Catches: boxes of another image, a transposed grid, the crop left out of images or boxes, other images than asked
-    for, weights other than those that count, a measure of something else than the class token's attention."""
+    for, weights other than those that count, a measure of something else than the class token's attention,
+    examples whose picture, map and box are of different images, a view not brought back to pixels."""
     shutil.copytree(grown[0].path, tmp_path / "run")
     run = api.Run(tmp_path / "run")
     file = run.folder.weights(run.folder.which()[0]) / "model.safetensors"
@@ -79,17 +81,24 @@ def test_a_student_that_looks_at_bright_patches_finds_bright_boxes(grown: tuple[
         elif key.endswith("attn.qkv.weight"):
             value[: 2 * len(value) // 3, 0] = 1
     save_file(weights, file)
-    boxes = {"a/0.png": (10, 4, 22, 12), "b/0.png": (6, 8, 14, 16), "b/1.png": (18, 0, 26, 20)}
-    for name, (left, top, right, bottom) in boxes.items():
+    boxes = {"a/1.png": (10, 4, 22, 12), "b/0.png": (6, 8, 14, 16), "b/1.png": (18, 0, 26, 20)}
+    for name, (left, top, right, bottom) in {"a/0.png": (0, 0, 9, 9), **boxes}.items():
         pixels = np.zeros((*SIZE, 3), dtype=np.uint8)
         pixels[top:bottom, left:right] = 255
         (tmp_path / "new" / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(tmp_path / "new" / name)
     true = {name: np.array([box], dtype=np.float64) for name, box in boxes.items()}
     found = localise(run.folder, other_images(run.folder, str(tmp_path / "new")), true)
-    assert (found.images, found.left_out) == (3, 0)
+    assert (found.images, found.left_out) == (3, 1)
     assert found.largest.shares == (1, 1, 1)
     assert found.everything.shares[1:] == (0, 0)
+    assert [one.name for one in found.examples] == list(boxes)
+    for one in found.examples:
+        left, top, right, bottom = one.true[0].astype(int)
+        inside = np.zeros(one.view.shape[:2], dtype=bool)
+        inside[top:bottom, left:right] = True
+        assert one.view[inside].mean() > 200 > 50 > one.view[~inside].mean(), "the store blurs edges a little"
+        assert intersection_over_union(one.box, one.true)[0, 0] == one.overlap >= 0.5
 
 
 def test_the_verb_prints_the_table_and_names_mistakes(
@@ -98,12 +107,13 @@ def test_the_verb_prints_the_table_and_names_mistakes(
     """Catches: shares printed as they are, the data ignored, a traceback where a file is missing or strange."""
     run, file = grown
     photos = str(file.parent / "photos")
-    for words in ([], [photos]):
+    for words in (["--out", str(tmp_path / "page.html")], [photos]):
         assert main(["localise", str(run.path), *words, "--boxes", str(file)]) == 0
         shown = capsys.readouterr().out
         assert "MaxBoxAcc" in shown
         assert "100.0" in shown
         assert "4 images have no box in view" in " ".join(shown.split())
+    assert (tmp_path / "page.html").read_text().count("<img") == 4
     (tmp_path / "b.txt").write_text("cat.png 1 2 3 4")
     (tmp_path / "far.txt").write_text("a/0.png 1 2 300 4")
     (tmp_path / "cut.txt").write_text("a/0.png 0 0 3 3")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from ..data.augment.crop import CentreCrop
 from ..data.boxes import Boxes, boxes_of, in_view
@@ -19,14 +19,46 @@ from ..data.images import Images
 from ..data.loader import evaluation_batches
 from ..errors import UserError
 from ..models.taps import Taps, layout
+from ..models.task import Task
 from ..models.weights import load
 from ..training.progress import showing
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
 from .judge import check_classes
-from .localisation import BoxAccuracy, best_overlaps, intersection_over_union, max_box_accuracy, score_maps
+from .localisation import (
+    OVERLAPS,
+    THRESHOLDS,
+    BoxAccuracy,
+    best_overlaps,
+    component_boxes,
+    intersection_over_union,
+    max_box_accuracy,
+    score_maps,
+)
 
 BATCH = 64
+EXAMPLES = 12
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """One image as the student saw it.
+
+    Args:
+        name: of the image.
+        view: [H, W, 3] uint8.
+        score: [H, W] float32 in [0, 1].
+        true: its boxes, pixels of the view.
+        overlap: the best intersection over union of `box` and a true box.
+        box: around the largest part at the threshold that is best at the middle overlap; none where nothing is left.
+    """
+
+    name: str
+    view: NDArray[np.uint8]
+    score: NDArray[np.float32]
+    true: Boxes
+    overlap: float
+    box: Boxes
 
 
 @dataclass(frozen=True)
@@ -40,6 +72,7 @@ class Localisation:
         largest: by the box of the largest part (MaxBoxAcc).
         any_part: by the best of all parts' boxes (MaxBoxAccV2).
         everything: by a box around the whole image, which takes no student.
+        examples: a few images, evenly spread.
     """
 
     weights: str
@@ -48,6 +81,7 @@ class Localisation:
     largest: BoxAccuracy
     any_part: BoxAccuracy
     everything: BoxAccuracy
+    examples: tuple[Example, ...]
 
 
 def held_out(dataset: Dataset) -> Images:
@@ -109,19 +143,48 @@ def localise(run: RunDir, images: Images, boxes: Mapping[str, Boxes], weights: s
     part = images.part(torch.tensor(numbers))
     taps = class_taps(student.to(device))
     overlaps: list[NDArray[np.float64]] = []
+    shown: dict[int, tuple[NDArray[np.uint8], NDArray[np.float32]]] = {}
     with torch.inference_mode():
         for batch in evaluation_batches(part, task, BATCH, device, crop):
             scores = score_maps(taps(batch["image"]).class_attention, task.image_size).cpu().numpy()
             places = batch["index"].tolist()
             overlaps += [best_overlaps(score, true[place]) for score, place in zip(scores, places, strict=True)]
+            for i in set(places) & _spread(len(true)):
+                shown[i] = _view(batch["image"][places.index(i)], task), scores[places.index(i)]
     largest, any_part = np.stack(overlaps, 1)  # [N, thresholds] each
     all_of_it = np.array([[0.0, 0.0, task.image_size[1], task.image_size[0]]])
     everything = np.array([intersection_over_union(all_of_it, some).max() for some in true])
+    accuracy = max_box_accuracy(largest)
+    middle = int(np.searchsorted(THRESHOLDS, accuracy.thresholds[len(OVERLAPS) // 2]))
+    examples = [
+        Example(
+            name=part.records.names[i],
+            view=view,
+            score=score,
+            true=true[i],
+            overlap=float(largest[i, middle]),
+            box=component_boxes(score, float(THRESHOLDS[middle]))[:1],
+        )
+        for i, (view, score) in sorted(shown.items())
+    ]
     return Localisation(
         weights=weights,
         images=len(true),
         left_out=len(images) - len(true),
-        largest=max_box_accuracy(largest),
+        largest=accuracy,
         any_part=max_box_accuracy(any_part),
         everything=max_box_accuracy(everything[:, None], np.zeros(1)),
+        examples=tuple(examples),
     )
+
+
+def _spread(images: int) -> set[int]:
+    """Places of the examples among so many images."""
+    return set(np.linspace(0, images - 1, min(EXAMPLES, images)).round().astype(int).tolist())
+
+
+def _view(image: Tensor, task: Task) -> NDArray[np.uint8]:
+    """A normalised image [3, H, W] as pixels [H, W, 3]."""
+    pixels = image.permute(1, 2, 0).float().cpu() * torch.tensor(task.std) + torch.tensor(task.mean)
+    view: NDArray[np.uint8] = (255 * pixels).round().clamp(0, 255).to(torch.uint8).numpy()
+    return view
