@@ -10,6 +10,7 @@ import safetensors.torch
 import timm
 import torch
 import torch.nn.functional as F
+from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models._registry import _model_pretrained_cfgs
 from torch import Tensor, nn
 
@@ -114,6 +115,20 @@ def test_a_teacher_comes_from_timm_or_from_a_file(tmp_path: Path, monkeypatch: p
         torch.testing.assert_close(teacher(shown(picture, task())), net(shown(picture, imagenet)), rtol=1e-4, atol=1e-4)
     small = load_teacher(f"resnet10t={file}", task(side=32), 48)
     assert small(torch.zeros(1, 3, 32, 32)).shape == (1, 3)
+
+
+def test_a_file_may_hold_a_student_of_ours(tmp_path: Path) -> None:
+    """timm describes none of our students: ImageNet's mean and deviation stand in, the size is the network's own.
+
+    Fails if the file is refused, or the images are normalised as the timm network that ours are built from wants them.
+    """
+    net = timm.create_model("vit_nano", num_classes=3).eval()
+    file = tmp_path / "w.safetensors"
+    safetensors.torch.save_file(net.state_dict(), file)
+    imagenet = Task(NAMES, (32, 32), IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
+    teacher = load_teacher(f"vit_nano={file}", task(side=32))
+    picture = brightness(32)
+    torch.testing.assert_close(teacher(shown(picture, task())), net(shown(picture, imagenet)), rtol=1e-4, atol=1e-4)
 
 
 def test_a_teacher_of_other_classes_is_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Self
 import timm
 import torch
 import torch.nn.functional as F
+from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
 from ..errors import UserError, unknown
@@ -103,8 +104,11 @@ def open_teacher(source: str) -> tuple[nn.Module, Task]:
     if folder is not None:
         net, known, _ = load(folder)
         return net, known
-    net = _from_file(architecture, Path(file)) if equals else fetch(source)
-    return net, _described(net)
+    if not equals:
+        net = fetch(source)
+        return net, _described(net)
+    net = _from_file(architecture, Path(file))
+    return net, _described(net) if timm.get_pretrained_cfg(architecture) else _assumed(net)
 
 
 def shown(source: str, net: nn.Module, known: Task, task: Task) -> Frozen:
@@ -133,7 +137,8 @@ def _from_file(architecture: str, file: Path) -> nn.Module:
     if not timm.is_model(architecture):
         raise unknown("architecture of a teacher", architecture, timm.list_models())
     weights = read_weights(file)
-    heads = timm.get_pretrained_cfg_value(architecture, "classifier") or "head"
+    described = timm.get_pretrained_cfg(architecture)  # None for students of ours
+    heads = (described and described.classifier) or "head"
     scores = weights.get(f"{heads if isinstance(heads, str) else heads[0]}.weight")
     try:
         net = timm.create_model(architecture, num_classes=0 if scores is None else len(scores))
@@ -149,6 +154,13 @@ def _described(net: Any) -> Task:
     names = described.get("label_names") or map(str, range(net.num_classes))
     height, width = described["input_size"][1:]
     return Task(tuple(names), (height, width), tuple(described["mean"]), tuple(described["std"]))
+
+
+def _assumed(net: Any) -> Task:
+    """The same for a student of ours, which timm does not describe: ImageNet's mean and deviation, the size it has."""
+    size = net.patch_embed.img_size if hasattr(net, "patch_embed") else net.pretrained_cfg["input_size"][1:]
+    classes = tuple(map(str, range(net.num_classes)))
+    return Task(classes, tuple(size), IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
 
 
 def _check_classes(source: str, known: Task, task: Task) -> None:
