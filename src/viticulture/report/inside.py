@@ -51,7 +51,7 @@ def _over_layers(title: str, unit: str, values: Sequence[Tensor], uniform: Seque
         every[: len(layer), i] = layer.sort().values.double().cpu().numpy()
     rows, columns = _names("rank", len(every)), _names("layer", len(values))
     by_head = value_map(f"{title}, every head", [("heads of each layer from low to high", every)], rows, columns)
-    return line_chart(title, lines, ("layer", unit), note=note) + by_head
+    return f'<div class="grid-2">{line_chart(title, lines, ("layer", unit), note=note)}{by_head}</div>'
 
 
 def _smoothing(found: Inside) -> str:
@@ -64,9 +64,9 @@ def _smoothing(found: Inside) -> str:
         for layer in shown_layers(len(found.amplitude))
     }
     axes = ("frequency, pi a patch", "log amplitude")
-    return line_chart(title, last, ("layer", "log amplitude"), note=SMOOTH) + line_chart(
-        "Relative log amplitude", by_frequency, axes, note=SMOOTH
-    )
+    over_layers = line_chart(title, last, ("layer", "log amplitude"), note=SMOOTH)
+    over_frequencies = line_chart("Relative log amplitude", by_frequency, axes, note=SMOOTH)
+    return f'<div class="grid-2">{over_layers}{over_frequencies}</div>'
 
 
 def _names(word: str, count: int) -> list[str]:
