@@ -47,7 +47,7 @@ def disagreement(study: Study) -> str:
         chosen = np.argsort(-sign * gap, kind="stable")[:EACH]
         chosen = chosen[sign * gap[chosen] > 0]
         if len(chosen):
-            html += _grid(study, images, classes, chosen, better, worse, said, truth)
+            html += _grid(study, images, classes, chosen, (better, worse), said, truth)
     return html
 
 
@@ -56,12 +56,13 @@ def _grid(
     images: Images,
     classes: Sequence[str],
     chosen: NDArray[np.int64],
-    better: Standing,
-    worse: Standing,
+    pair: tuple[Standing, Standing],
     said: NDArray[np.int32],
     truth: NDArray[np.int32],
 ) -> str:
-    looks = [_looks(study, standing, images, chosen) for standing in (better, worse)]
+    """Images that the first of a pair gets right and the second does not, with what the second says instead."""
+    better, worse = pair
+    looks = [_looks(study, standing, images, chosen) for standing in pair]
     groups = []
     for i, number in enumerate(chosen.tolist()):
         wrong = [int(answer) for answer in said[:, number] if answer != truth[number]]
@@ -69,7 +70,7 @@ def _grid(
         pictures = [images.original(number), *(maps[i] for maps in looks if maps)]
         name = images.records.names[number].rsplit("/", 1)[-1]
         groups.append((pictures, [f"is {classes[int(truth[number])]}", f"{worse.contender.name} says {taken}", name]))
-    seen = [one.contender.name for one, maps in zip((better, worse), looks, strict=True) if maps]
+    seen = [one.contender.name for one, maps in zip(pair, looks, strict=True) if maps]
     note = (
         f"Beside each image: where the class token of {' and of '.join(seen)} looks in the last layer." if seen else ""
     )

@@ -76,6 +76,7 @@ def _cell_size(C: int) -> float:
 
 
 def gutter(names: Sequence[str]) -> float:
+    """Pixels beside or above a map for its names, of which very long ones are cut."""
     return 14 + 7.0 * min(LONGEST_NAME, max(map(cell_len, names)))
 
 
