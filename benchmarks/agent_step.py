@@ -11,7 +11,6 @@ time, which other work on the machine disturbs less than the wall clock.
 """
 
 import argparse
-import time
 from collections.abc import Callable
 from statistics import median
 
@@ -24,6 +23,8 @@ from viticulture.models.agent_cnn import AgentShape, agent_for
 from viticulture.models.shared_agent import shared_agent_for
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
+
+from .clock import measure
 
 TASK = Task(tuple(map(str, range(100))), (224, 224), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 BATCH, WARMUP = 8, 3
@@ -56,13 +57,6 @@ def cases() -> dict[str, Callable[[], None]]:
         "own": stepper(own, list(own.parameters())),
         "shared": stepper(shared, private),
     }
-
-
-def measure(step: Callable[[], None]) -> tuple[float, float]:
-    """Wall clock and processor time of one step, seconds."""
-    wall, core = time.perf_counter(), time.process_time()
-    step()
-    return time.perf_counter() - wall, time.process_time() - core
 
 
 def main() -> None:

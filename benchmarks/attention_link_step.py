@@ -15,7 +15,6 @@ import argparse
 import multiprocessing
 import resource
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
@@ -31,6 +30,8 @@ from viticulture.methods.supervised import Supervised
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.optim import Optim, Schedule
+
+from .clock import measure
 
 TEACHER, STUDENT = "efficientnet_b3", "deit_small_distilled_patch16_224"
 TASK = Task(tuple(map(str, range(1000))), (224, 224), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -80,19 +81,10 @@ def forward(options: argparse.Namespace) -> Callable[[], None]:
     return step
 
 
-def measure(step: Callable[[], None], device: str) -> tuple[float, float]:
-    """Wall clock and processor time of one step, seconds."""
-    wall, core = time.perf_counter(), time.process_time()
-    step()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - wall, time.process_time() - core
-
-
 def compare(teacher: str, options: argparse.Namespace) -> None:
     """Print the three times and their ratio, by both clocks."""
     cases = [stepper("", options), forward(options), stepper(teacher, options)]
-    times = [[measure(case, options.device) for case in cases] for _ in range(WARMUP + options.steps)][WARMUP:]
+    times = [[measure(case) for case in cases] for _ in range(WARMUP + options.steps)][WARMUP:]
     for clock, name in enumerate(("wall", "core-s")):
         columns = [[step[case][clock] for step in times] for case in range(3)]
         ratio = median(together / (plain + alone) for plain, alone, together in zip(*columns, strict=True))

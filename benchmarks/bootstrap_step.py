@@ -11,7 +11,6 @@ alternate in one run; ratios are medians of neighbouring steps. `core-s` counts 
 import argparse
 import multiprocessing
 import resource
-import time
 from collections.abc import Callable
 from statistics import median
 
@@ -24,6 +23,8 @@ from viticulture.methods.supervised import Supervised
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.optim import Optim, Schedule
+
+from .clock import measure
 
 TASK = Task(tuple(map(str, range(100))), (224, 224), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 CASES = ("vit_tiny_patch16_224", "vit_small", "own", "shared", "aligned")
@@ -58,13 +59,6 @@ def stepper(case: str) -> Callable[[], None]:
         optimizer.step()
 
     return step
-
-
-def measure(step: Callable[[], None]) -> tuple[float, float]:
-    """Wall clock and processor time of one step, seconds."""
-    wall, core = time.perf_counter(), time.process_time()
-    step()
-    return time.perf_counter() - wall, time.process_time() - core
 
 
 def peak(case: str, found: "multiprocessing.Queue[int]") -> None:

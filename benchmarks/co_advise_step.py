@@ -10,7 +10,6 @@ counts processor time, which other work on the machine disturbs less than the wa
 """
 
 import argparse
-import time
 from collections.abc import Callable
 from statistics import median
 
@@ -23,6 +22,8 @@ from viticulture.losses import cross_entropy, soft_distillation
 from viticulture.models.students import create_student, token_logits
 from viticulture.models.task import Task
 from viticulture.models.teachers import Adapted, Frozen
+
+from .clock import measure
 
 CLASSES, WARMUP = 1000, 2
 
@@ -62,13 +63,6 @@ def advised(student: str, images: Tensor, labels: Tensor, nets: dict[str, nn.Mod
         optimiser.step()
 
     return step
-
-
-def measure(run: Callable[[], object]) -> tuple[float, float]:
-    """Wall clock and processor time, seconds."""
-    wall, core = time.perf_counter(), time.process_time()
-    run()
-    return time.perf_counter() - wall, time.process_time() - core
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ machine disturbs less than the wall clock.
 """
 
 import argparse
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
@@ -21,6 +20,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import viticulture.models.dhvt_models  # noqa: F401 (registers the students)
+
+from .clock import measure
 
 CLASSES, DROP_PATH, WARMUP = 100, 0.1, 3
 
@@ -62,13 +63,6 @@ def stepper(model: nn.Module, case: Case, half: bool) -> Callable[[], None]:
         optimiser.step()
 
     return step
-
-
-def measure(step: Callable[[], None]) -> tuple[float, float]:
-    """Wall clock and processor time of one step, seconds."""
-    wall, core = time.perf_counter(), time.process_time()
-    step()
-    return time.perf_counter() - wall, time.process_time() - core
 
 
 def compare(case: Case, half: bool, steps: int) -> str:

@@ -10,7 +10,6 @@ on the machine disturbs less than the wall clock.
 """
 
 import argparse
-import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -27,6 +26,8 @@ from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.weights import save
 from viticulture.optim import Optim, Schedule
+
+from .clock import measure
 
 BATCH, PIXELS, WARMUP = 8, 224, 3
 HALF = (0.5, 0.5, 0.5)
@@ -86,13 +87,6 @@ def distilled() -> Callable[[], None]:
 
 
 CASES = {"mae": mae, "distilled": distilled, "fine-tuning": tuned}
-
-
-def measure(step: Callable[[], None]) -> tuple[float, float]:
-    """Wall clock and processor time of one step, seconds."""
-    wall, core = time.perf_counter(), time.process_time()
-    step()
-    return time.perf_counter() - wall, time.process_time() - core
 
 
 def main() -> None:

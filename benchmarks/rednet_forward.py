@@ -10,7 +10,6 @@ work on the machine disturbs less than the wall clock.
 """
 
 import argparse
-import time
 from collections.abc import Callable
 from statistics import median
 
@@ -21,6 +20,8 @@ from torch import Tensor, nn
 
 import viticulture.models.rednet  # noqa: F401 (registers the models)
 from viticulture.models.involution import Involution
+
+from .clock import measure
 
 WARMUP = 1
 
@@ -61,13 +62,6 @@ def passes(net: nn.Module, images: Tensor, backward: bool) -> Callable[[], None]
 
     net.train(backward)
     return both if backward else forward
-
-
-def measure(run: Callable[[], None]) -> tuple[float, float]:
-    """Wall clock and processor time of one pass, seconds."""
-    wall, core = time.perf_counter(), time.process_time()
-    run()
-    return time.perf_counter() - wall, time.process_time() - core
 
 
 def main() -> None:

@@ -11,7 +11,6 @@ disturbs less.
 """
 
 import argparse
-import time
 from collections.abc import Callable
 from statistics import median
 
@@ -21,6 +20,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from viticulture.models import plain_vit
+
+from .clock import measure
 
 CLASSES, BATCH, WARMUP = 100, 8, 2
 
@@ -48,13 +49,6 @@ def stepper(model: nn.Module, pixels: int) -> Callable[[], None]:
         optimiser.step()
 
     return step
-
-
-def measure(step: Callable[[], None]) -> tuple[float, float]:
-    """Wall clock and processor time of one step, seconds."""
-    wall, core = time.perf_counter(), time.process_time()
-    step()
-    return time.perf_counter() - wall, time.process_time() - core
 
 
 def compare(pixels: int, patch: int, steps: int) -> None:
