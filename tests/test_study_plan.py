@@ -4,6 +4,7 @@
 import pytest
 
 from viticulture.errors import UserError
+from viticulture.report.study_tables import plan_note
 from viticulture.study.grid import Cell, Contender, Grid, of_recipes, of_table, slug
 from viticulture.study.outcomes import Outcome
 from viticulture.study.pace import Pace
@@ -142,6 +143,13 @@ def test_a_warmup_keeps_its_share_of_a_shortened_training() -> None:
     assert plan.overrides(made, made.cells()[0]) == {"train.epochs": 20, "schedule.warmup_epochs": 1.0}
     made = grid()
     assert planned(made).overrides(made, made.cells()[0]) == {"train.epochs": 100}
+
+
+def test_trainings_too_short_to_rank_are_announced() -> None:
+    """10 steps an epoch: 20 epochs are 200 steps, 100 are 1,000. Fails if the longest cell is asked, or epochs are."""
+    short, long = grid(epochs=20), grid()
+    assert "200 steps" in plan_note(short, planned(short))
+    assert "steps" not in plan_note(long, planned(long))
 
 
 def test_a_plan_survives_json_and_an_extended_study_keeps_it() -> None:

@@ -8,6 +8,9 @@ from ..study.study import Study
 from ..study.verdict import Verdict, subject
 from .sheet import Cell, Column, Sheet, Spread
 
+FEW_STEPS = 300
+"""Optimiser steps below which the plan warns: every method is still near chance."""
+
 
 def plan_sheet(grid: Grid, plan: Plan) -> Sheet:
     """Epochs and minutes of every contender's cells, before anything is trained."""
@@ -39,7 +42,14 @@ def plan_note(grid: Grid, plan: Plan) -> str:
     if grid.terms.halving:
         terms += "; after a quarter and after half of the length the worse half is dropped"
     total = plan.total(grid)
-    return terms + ("." if total is None else f". About {_minutes(total / 60)} min in one process on this machine.")
+    terms += "." if total is None else f". About {_minutes(total / 60)} min in one process on this machine."
+    steps = plan.fewest_steps()
+    if steps is not None and steps < FEW_STEPS:
+        terms += (
+            f" {steps} steps, the shortest cell's, are too few to tell how methods rank: give a longer budget, fewer "
+            "seeds, a smaller image_size or a larger share of the images."
+        )
+    return terms
 
 
 def results_sheet(study: Study) -> Sheet:

@@ -69,6 +69,10 @@ class Plan:
         """Estimate of the whole study, halving included."""
         return cost(grid, self) if self.paces else None
 
+    def fewest_steps(self) -> int | None:
+        """Optimiser steps of the shortest cell at full length; None where nothing was measured."""
+        return min((self.epochs[key] * pace.steps for key, pace in self.paces.items()), default=None)
+
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         return {
