@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..guides.guide import Batch, Guide
-from ..models.masked_autoencoder import Decoder, check, encode, split, targets
-from ..models.positions import fix_positions
+from ..models.masked_autoencoder import Decoder, check, encode, patchify, restored, rows, split, targets
+from ..models.positions import choose_positions
 from ..models.taps import Seen
 from ..models.task import Task
 from ..optim import Optim, Schedule
@@ -70,10 +70,7 @@ class MAE(Method):
         width = decoder_width or max(vit.embed_dim // 2 // HEAD, 1) * HEAD
         if width % HEAD:
             raise UserError(f"method.decoder_width must be a multiple of {HEAD}, got {width}")
-        if positions not in ("fixed", "learned"):
-            raise UserError(f"method.positions must be fixed or learned, got {positions!r}")
-        if positions == "fixed":
-            fix_positions(vit)
+        choose_positions(vit, positions)
         self.mask_ratio, self.patch_norm = mask_ratio, patch_norm
         values = 3 * self.patch[0] * self.patch[1]
         self.aids["decoder"] = Decoder(vit.embed_dim, grid, values, width, decoder_depth, width // HEAD)
@@ -88,6 +85,23 @@ class MAE(Method):
         images = batch["image"]
         noise = torch.rand(len(images), self.noise, generator=torch.Generator().manual_seed(0)).to(images.device)
         return {"loss": self._paint(images, noise)[0]}
+
+    def reconstruct(self, images: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Patches of the images, [B, P, 3 p p], the masked ones as they are painted, and which ones those are, [B, P].
+
+        With `patch_norm` a painted patch gets the mean and the spread of the true one, which are not asked of it.
+
+        Args:
+            images: [B, 3, H, W], normalised.
+            noise: [B, P] uniform numbers; they choose the masks.
+        """
+        kept, masked = split(noise, self.mask_ratio)
+        painted = self.aids["decoder"](self.taps(images, kept).logits[0], kept, masked).float()
+        patches = patchify(images, self.patch)
+        if self.patch_norm:
+            painted = restored(painted, rows(patches, masked))
+        mask = torch.zeros_like(noise, dtype=torch.bool).scatter(1, masked, True)
+        return patches.scatter(1, masked[..., None].expand_as(painted), painted), mask
 
     def _paint(self, images: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Seen]:
         kept, masked = split(noise, self.mask_ratio)

@@ -24,7 +24,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ..errors import UserError
 from ..guides.guide import Batch, Guide
-from ..models.positions import fix_positions
+from ..models.positions import choose_positions
 from ..models.shared_batch_norm import gathered, normalised, perceptron, rank
 from ..models.students import token_logits
 from ..models.task import Task
@@ -73,10 +73,7 @@ class MoCoV3(Method):
             )
         if min(width, hidden_width) < 1:
             raise UserError(f"method.width and method.hidden_width must be positive, got {width} and {hidden_width}")
-        if positions not in ("fixed", "learned"):
-            raise UserError(f"method.positions must be fixed or learned, got {positions!r}")
-        if positions == "fixed":
-            fix_positions(student)
+        choose_positions(student, positions)
         if freeze_patches:
             student.get_submodule("patch_embed").requires_grad_(False)
         self.temperature, self.momentum = temperature, momentum

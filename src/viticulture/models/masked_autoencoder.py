@@ -78,6 +78,12 @@ def targets(images: Tensor, patch: Grid, masked: Tensor, patch_norm: bool = True
     return nn.functional.layer_norm(pixels, (values,), pixels.new_full((values,), share**0.5), eps=1e-6 * share)
 
 
+def restored(painted: Tensor, pixels: Tensor) -> Tensor:
+    """The inverse of `targets`: standardised patches [..., 3 p p] with the mean and the spread of `pixels`, theirs."""
+    mean, variance = pixels.mean(-1, keepdim=True), pixels.var(-1, keepdim=True)  # unbiased
+    return painted * (variance + 1e-6).sqrt() + mean
+
+
 def check(student: Any) -> VisionTransformer:
     """The student as a ViT that can be shown some of its patches. Raises: UserError for any other network."""
     own = ("forward_features", "_pos_embed")
@@ -101,18 +107,32 @@ def embed(student: VisionTransformer, images: Tensor, kept: Tensor | None = None
         kept: [B, K] numbers of the patches to look at; None takes all. Others are not computed.
     """
     patches = patchify(images, student.patch_embed.patch_size)
+    prefix_table, table = position_tables(student)
+    if kept is not None:
+        patches, table = rows(patches, kept), nn.functional.embedding(kept, table[0])
+    return begin(student, project(student, patches) + table, prefix_table)
+
+
+def position_tables(student: VisionTransformer) -> tuple[Tensor, Tensor]:
+    """Positions of the prefix tokens, [1, 0 or prefix, D], and of the patches, [1, P, D]."""
     table: Any = student.pos_embed
     own = 0 if student.no_embed_class else student.num_prefix_tokens
-    positions = table[:, own:]
-    if kept is not None:
-        patches = rows(patches, kept)
-        positions = nn.functional.embedding(kept, positions[0])
+    return table[:, :own], table[:, own:]
+
+
+def project(student: VisionTransformer, patches: Tensor) -> Tensor:
+    """The patch embedding of patches as `patchify` gives them: [B, K, 3 p p] -> [B, K, D]."""
     conv = student.patch_embed.proj
-    x = student.patch_embed.norm(nn.functional.linear(patches, conv.weight.flatten(1), conv.bias)) + positions
+    x: Tensor = student.patch_embed.norm(nn.functional.linear(patches, conv.weight.flatten(1), conv.bias))
+    return x
+
+
+def begin(student: VisionTransformer, x: Tensor, prefix_table: Tensor) -> Tensor:
+    """Tokens before the first block, [B, prefix + K, D], from patches with positions and positions of the prefix."""
     tokens: list[Tensor] = [token for token in (student.cls_token, student.reg_token) if token is not None]
     if tokens:
         prefix = torch.cat(tokens, dim=1)
-        prefix = prefix + table[:, :own] if own else prefix
+        prefix = prefix + prefix_table if prefix_table.shape[1] else prefix
         x = torch.cat([prefix.expand(len(x), -1, -1), x], dim=1)
     x = student.norm_pre(student.pos_drop(x))
     assert isinstance(x, Tensor)

@@ -32,6 +32,17 @@ def sincos(grid: tuple[int, int], width: int, prefix: int = 1) -> Tensor:
     return torch.cat([patches.new_zeros(prefix, width), patches]).float()[None]
 
 
+def choose_positions(student: nn.Module, positions: str) -> None:
+    """`fixed` gives a plain ViT a table of sines and cosines for good, `learned` leaves it what it has.
+
+    Raises: UserError for another word, said of a recipe's `method.positions`.
+    """
+    if positions not in ("fixed", "learned"):
+        raise UserError(f"method.positions must be fixed or learned, got {positions!r}")
+    if positions == "fixed":
+        fix_positions(student)
+
+
 def fix_positions(student: nn.Module) -> None:
     """Give a plain ViT this table and keep it from being trained; other networks stay as they are."""
     if isinstance(student, VisionTransformer) and student.pos_embed is not None:

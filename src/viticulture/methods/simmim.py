@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learn without labels by painting what a mask token stands for: SimMIM.
+
+Paper: Xie et al., "SimMIM: A Simple Framework for Masked Image Modeling", CVPR 2022, arXiv:2111.09886; one of the
+methods that "A Closer Look at Self-Supervised Lightweight Vision Transformers", arXiv:2205.14443, compares. Recipes:
+recipes/mae/simmim-*.yaml.
+
+    loss = mean over images of |painted - image|, mean over the image's masked pixels     [Xie et al., Sec. 3.4]
+
+The encoder sees all places: masked patches are replaced by one learnt token, and a single linear layer paints every
+patch. Deviations: the authors' ViT has relative positions, ours those of the student; they take one mean over the
+masked pixels of a batch, which is the same unless units are cut off by the image's edge.
+"""
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import ClassVar, Literal
+
+import torch
+from timm.models import VisionTransformer
+from torch import Tensor, nn
+
+from ..errors import UserError
+from ..guides.guide import Batch, Guide
+from ..models.masked_autoencoder import Grid, begin, check, finish, patchify, position_tables, project
+from ..models.positions import choose_positions
+from ..models.taps import Seen
+from ..models.task import Task
+from ..optim import Optim, Schedule
+from .method import Method
+
+UNITS = 7  # along the shorter side of an image, unless a recipe says otherwise: 32 pixels at 224
+
+
+class SimMIM(Method):
+    """Mask squares of an image, show the student a token in their place, paint them.
+
+    Args:
+        mask_ratio: share of masked squares, in (0, 1).
+        mask_unit: side of a square, pixels, a multiple of the patch; null takes the one nearest to a seventh of the
+            image's shorter side. Squares at the right and lower edge may be cut off.
+        positions: `fixed` gives the student a table of sines and cosines and keeps it as it is; `learned` trains the
+            student's own.
+    """
+
+    labelled: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        student: nn.Module,
+        task: Task,
+        guides: Mapping[str, Guide],
+        optim: Optim,
+        schedule: Schedule,
+        *,
+        mask_ratio: float = 0.6,
+        mask_unit: int | None = None,
+        positions: Literal["fixed", "learned"] = "fixed",
+    ) -> None:
+        super().__init__(student, task, guides, optim, schedule)
+        vit = check(student)
+        self.grid, self.patch = vit.patch_embed.grid_size, vit.patch_embed.patch_size
+        unit = nearest_unit(task.image_size, self.patch) if mask_unit is None else (mask_unit, mask_unit)
+        if min(unit) < 1 or any(side % patch for side, patch in zip(unit, self.patch, strict=True)):
+            raise UserError(
+                f"method.mask_unit must be a multiple of the patch, got {mask_unit} and patches of "
+                f"{self.patch[0]}x{self.patch[1]} pixels"
+            )
+        self.unit = unit[0] // self.patch[0], unit[1] // self.patch[1]
+        self.units = tuple(math.ceil(count / each) for count, each in zip(self.grid, self.unit, strict=True))
+        self.noise = math.prod(self.units)
+        self.masked_units = math.ceil(self.noise * mask_ratio)
+        if not 0 < mask_ratio < 1 or self.masked_units >= self.noise:
+            raise UserError(
+                f"method.mask_ratio must leave some of the {self.noise} squares of {unit[0]}x{unit[1]} pixels and mask "
+                f"some, got {mask_ratio}; a smaller method.mask_unit makes more of them"
+            )
+        choose_positions(vit, positions)
+        self.aids["painter"] = Painter(vit.embed_dim, 3 * self.patch[0] * self.patch[1])
+        self.taps.run = partial(self._encode, vit)
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        painted, mask, seen = self._paint(batch["image"], batch["noise"])
+        return {"reconstruction": self._distance(painted, mask, batch["image"]), **self.guided(batch, seen)}
+
+    def measures(self, batch: Batch) -> dict[str, Tensor]:
+        """The loss under masks that are the same for every epoch."""
+        images = batch["image"]
+        noise = torch.rand(len(images), self.noise, generator=torch.Generator().manual_seed(0)).to(images.device)
+        painted, mask, _ = self._paint(images, noise)
+        return {"loss": self._distance(painted, mask, images)}
+
+    def reconstruct(self, images: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Patches of the images, [B, P, 3 p p], the masked ones as they are painted, and which ones those are, [B, P].
+
+        Args:
+            images: [B, 3, H, W], normalised.
+            noise: [B, `self.noise`] uniform numbers; they choose the masks.
+        """
+        painted, mask, _ = self._paint(images, noise)
+        return torch.where(mask[..., None], painted, patchify(images, self.patch)), mask
+
+    def mask(self, noise: Tensor) -> Tensor:
+        """Which patches are masked, [B, P]: those of the squares with the least noise.
+
+        Args:
+            noise: [B, squares] uniform numbers.
+        """
+        chosen = noise.argsort(dim=1, stable=True)[:, : self.masked_units]
+        squares = torch.zeros_like(noise, dtype=torch.bool).scatter(1, chosen, True)
+        places = torch.unflatten(squares, 1, self.units)
+        places = places.repeat_interleave(self.unit[0], 1).repeat_interleave(self.unit[1], 2)
+        return places[:, : self.grid[0], : self.grid[1]].flatten(1)
+
+    def _paint(self, images: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Seen]:
+        mask = self.mask(noise)
+        seen = self.taps(images, mask)
+        return self.aids["painter"](seen.logits[0][:, -mask.shape[1] :]).float(), mask, seen
+
+    def _distance(self, painted: Tensor, mask: Tensor, images: Tensor) -> Tensor:
+        apart = (painted - patchify(images, self.patch)).abs().mean(-1)  # [B, P]
+        return ((apart * mask).sum(1) / mask.sum(1)).mean()
+
+    def _encode(self, vit: VisionTransformer, images: Tensor, mask: Tensor) -> Tensor:
+        """What the student makes of the patches and of the token in the masked places, [B, prefix + P, D]."""
+        painter = self.aids["painter"]
+        assert isinstance(painter, Painter)
+        prefix_table, table = position_tables(vit)
+        patches = painter.covered(project(vit, patchify(images, self.patch)), mask)
+        x: Tensor = vit.blocks(begin(vit, patches + table, prefix_table))
+        return finish(vit, x)
+
+
+class Painter(nn.Module):
+    """The token that stands for masked patches, and the layer that paints: [B, P, D] -> [B, P, values]."""
+
+    def __init__(self, width: int, values: int) -> None:
+        super().__init__()
+        self.mask_token = nn.Parameter(nn.init.trunc_normal_(torch.zeros(width), std=0.02, a=-0.02, b=0.02))
+        self.predict = nn.Linear(width, values)
+
+    def covered(self, patches: Tensor, mask: Tensor) -> Tensor:
+        """Embedded patches [B, P, D] with the token where `mask` [B, P] holds."""
+        return torch.where(mask[..., None], self.mask_token.to(patches.dtype), patches)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.predict(x)
+        return y
+
+
+def nearest_unit(image_size: Grid, patch: Grid) -> Grid:
+    """A square of about a seventh of the image's shorter side, in whole patches, at least one; pixels."""
+    wanted = min(image_size) / UNITS
+    height, width = (max(round(wanted / side), 1) * side for side in patch)
+    return height, width
