@@ -53,7 +53,7 @@ def test_it_is_the_official_code(golden: Load) -> None:
     """
     data = golden("moco_tiny_step")
     config, moco = data.about["config"], method()
-    moco.updates, moco.steps_per_epoch = config["iter"], config["total_iters"]
+    moco.aids["momentum"].updates, moco.steps_per_epoch = config["iter"], config["total_iters"]
     for part, student, projector in (
         ("base_encoder", moco.student, moco.aids["projector"]),
         ("momentum_encoder", *moco.aids["momentum"].children()),
@@ -77,7 +77,7 @@ def test_it_is_the_official_code(golden: Load) -> None:
         ours = projector.state_dict()[key[5:]] if key.startswith("head.") else student.state_dict()[key]
         torch.testing.assert_close(ours, value, rtol=1e-5, atol=1e-7)
     assert not any(parameter.requires_grad for parameter in moco.aids["momentum"].parameters())
-    assert moco.updates == config["iter"] + 1
+    assert moco.aids["momentum"].updates == config["iter"] + 1
 
 
 def test_loss_momentum_and_positions_by_themselves(golden: Load) -> None:
@@ -87,13 +87,12 @@ def test_loss_momentum_and_positions_by_themselves(golden: Load) -> None:
     """
     data, moco = golden("moco_loss_and_pos"), method(momentum=0.99)
     torch.testing.assert_close(moco._contrast(data["in/q"], data["in/k"]), data["out/loss"], rtol=1e-5, atol=0)
-    moco.steps_per_epoch, moco.epochs = 100, 10
     weight, copied = moco.student.norm.weight, moco.aids["momentum"][0].norm.weight
     for step, expected in zip(data["in/iters"].tolist(), data["out/momentum"].tolist(), strict=True):
         nn.init.constant_(copied, 1.0)
         nn.init.constant_(weight, 0.0)
-        moco.updates = int(step)
-        moco._move()
+        moco.aids["momentum"].updates = int(step)
+        moco.aids["momentum"].follow(moco.student, moco.aids["projector"], 1000, True)
         assert copied[0].item() == pytest.approx(expected, abs=1e-6)
     table = data["out/pos_embed_d16_g4"].float()
     torch.testing.assert_close(sincos((4, 4), 16).roll(8, dims=2), table, rtol=1e-6, atol=1e-6)
@@ -130,7 +129,7 @@ def test_portions_of_a_batch_move_the_momentum_encoder_once() -> None:
     for last in (False, False, True, False):
         moco.last_portion = last
         moco.losses(views())
-    assert moco.updates == 2
+    assert moco.aids["momentum"].updates == 2
 
 
 def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
@@ -156,7 +155,8 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     broken.run.unlock()
     again = reopen(str(tmp_path / "broken"))
     fit(again)
-    assert again.method.updates == whole.method.updates == 2 * whole.method.steps_per_epoch
+    clocks = [session.method.aids["momentum"].updates for session in (whole, again)]
+    assert clocks == [2 * whole.method.steps_per_epoch] * 2
     for name, value in whole.method.state_dict().items():
         assert torch.equal(value, again.method.state_dict()[name]), name
     assert not [name for name in weights(again) if "projector" in name or "momentum" in name]

@@ -8,25 +8,23 @@ recipes/mae/moco-*.yaml.
     q = predictor(projector(student(view)))        k = the momentum encoder's projector(student(view))
     loss = ctr(q1, k2) + ctr(q2, k1)               ctr(q, k) = 2 T CE(cos(q, k) / T, own image)    [Sec. 3, Alg. 1]
 
-Keys of all processes count as negatives, BatchNorm runs over all of them. The momentum encoder moves before it makes
-keys: m <- 1 - (1 - m0) (1 + cos(pi t)) / 2, for t in [0, 1) of the training. The kept student is the one with gradient.
+Keys of all processes count as negatives, BatchNorm runs over all of them. The momentum encoder (`models.follower`)
+moves before it makes keys. The kept student is the one with gradient.
 """
 
-import copy
-import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ..errors import UserError
 from ..guides.guide import Batch, Guide
+from ..models.follower import Follower
 from ..models.positions import choose_positions
 from ..models.shared_batch_norm import gathered, normalised, perceptron, rank
-from ..models.students import token_logits
+from ..models.students import feature_width
 from ..models.task import Task
 from ..optim import Optim, Schedule
 from .method import Method
@@ -76,33 +74,29 @@ class MoCoV3(Method):
         choose_positions(student, positions)
         if freeze_patches:
             student.get_submodule("patch_embed").requires_grad_(False)
-        self.temperature, self.momentum = temperature, momentum
-        with torch.no_grad():
-            features = token_logits(copy.deepcopy(student).eval()(torch.zeros(1, 3, *task.image_size)))[0]
-        projector = perceptron([features.shape[1], hidden_width, hidden_width, width])
+        self.temperature = temperature
+        projector = perceptron([feature_width(student, task.image_size), hidden_width, hidden_width, width])
         self.aids["projector"] = projector
         self.aids["predictor"] = perceptron([width, hidden_width, width])
-        self.aids["momentum"] = copy.deepcopy(nn.Sequential(student, projector)).requires_grad_(False)
-        self.updates, self.waiting = 0, False  # steps of the momentum encoder; whether a batch's next portion is due
+        self.aids["momentum"] = Follower(student, projector, momentum)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         both = torch.cat([batch["image"], batch["image2"]])
         seen = self.taps(both)
         q1, q2 = (self._query(features) for features in seen.logits[0].chunk(2))
-        if not self.waiting:
-            self._move()
-        self.waiting = not self.last_portion
-        with torch.no_grad():
-            student, projector = self.aids["momentum"].children()
-            k1, k2 = (projector(features) for features in token_logits(student(both))[0].chunk(2))
+        momentum, steps = self.aids["momentum"], self.steps_per_epoch * self.epochs
+        assert isinstance(momentum, Follower)
+        if not self.before:
+            momentum.follow(self.student, self.aids["projector"], steps, self.last_portion)
+        k1, k2 = momentum(batch["image"], batch["image2"])
         loss = self._contrast(q1, k2) + self._contrast(q2, k1)
         return {"contrast": loss, **self.guided({**batch, "image": both}, seen)}
 
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         """The loss between each image and its mirror image."""
         images, mirrored = batch["image"], batch["image"].flip(-1)
-        q, k = self._query(self.student(images)), self.aids["momentum"](mirrored)
-        return {"loss": 2 * self._contrast(q, k)}
+        (k,) = self.aids["momentum"](mirrored)
+        return {"loss": 2 * self._contrast(self._query(self.student(images)), k)}
 
     def remarks(self, batch_size: int) -> list[str]:
         if batch_size >= FEW:
@@ -121,20 +115,3 @@ class MoCoV3(Method):
         own = torch.arange(len(query), device=query.device) + len(query) * rank()
         self.facts = {"instance_accuracy": (logits.detach().argmax(1) == own).float().mean()}
         return 2 * self.temperature * F.cross_entropy(logits, own)
-
-    @torch.no_grad()
-    def _move(self) -> None:
-        """The momentum encoder's weights towards the student's and the projector's; buffers are its own."""
-        keep = (
-            1 - (1 - self.momentum) * (1 + math.cos(math.pi * self.updates / (self.steps_per_epoch * self.epochs))) / 2
-        )
-        theirs = list(self.aids["momentum"].parameters())
-        ours = [*self.student.parameters(), *self.aids["projector"].parameters()]
-        get_ema_multi_avg_fn(keep)(theirs, ours, None)  # type: ignore[no-untyped-call]
-        self.updates += 1
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["momentum_updates"] = self.updates
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.updates = checkpoint["momentum_updates"]

@@ -186,6 +186,14 @@ def token_logits(output: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return (output,) if isinstance(output, Tensor) else tuple(output)
 
 
+def feature_width(student: nn.Module, image_size: tuple[int, int]) -> int:
+    """Length of a student's first output, such as the pooled features of one without classes; it is left as it is."""
+    copied = copy.deepcopy(student).to("meta").eval()
+    with torch.no_grad():
+        (features, *_) = token_logits(copied(torch.zeros(1, 3, *image_size, device="meta")))
+    return features.shape[1]
+
+
 def count(student: nn.Module, image_size: tuple[int, int]) -> tuple[int, int]:
     """Parameters, and multiply-accumulates of one forward pass over one image.
 

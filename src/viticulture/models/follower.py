@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A network that follows another one slowly: the momentum encoder of MoCo v3, the teacher of DINO."""
+
+import copy
+import math
+
+import torch
+from timm.layers.drop import DropPath
+from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from .students import token_logits
+
+
+class Follower(nn.Sequential):
+    """A copy of a student and of its head, without gradient and dropout, whose weights move towards theirs.
+
+        theirs <- m theirs + (1 - m) ours,    m = 1 - (1 - m0) (1 + cos(pi t)) / 2    for t in [0, 1) of the training
+
+    Shape: views [B, 3, H, W], looked at together -> for each what the head makes of it. Buffers are its own.
+
+    Args:
+        student: first of the two.
+        head: second.
+        momentum: m0, share that stays at the first move; it rises to 1.
+    """
+
+    def __init__(self, student: nn.Module, head: nn.Module, momentum: float) -> None:
+        super().__init__(copy.deepcopy(student), copy.deepcopy(head))
+        self.requires_grad_(False)
+        for module in self.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+            if isinstance(module, DropPath):
+                module.drop_prob = 0.0
+        self.momentum = momentum
+        self.updates, self.waiting = 0, False  # moves so far; whether the batch's next portion is due
+
+    @torch.no_grad()
+    def forward(self, *views: Tensor) -> list[Tensor]:
+        student, head = self
+        return [head(features) for features in token_logits(student(torch.cat(views)))[0].chunk(len(views))]
+
+    @torch.no_grad()
+    def follow(self, student: nn.Module, head: nn.Module, steps: int, last_portion: bool) -> None:
+        """Move once a batch, with its first portion.
+
+        Args:
+            student: the one copied.
+            head: the one copied.
+            steps: of the whole training.
+            last_portion: whether the portion at hand completes the batch.
+        """
+        if not self.waiting:
+            keep = 1 - (1 - self.momentum) * (1 + math.cos(math.pi * self.updates / steps)) / 2
+            ours = [*student.parameters(), *head.parameters()]
+            get_ema_multi_avg_fn(keep)(list(self.parameters()), ours, None)  # type: ignore[no-untyped-call]
+            self.updates += 1
+        self.waiting = not last_portion
+
+    def get_extra_state(self) -> Tensor:
+        """The clock, for checkpoints."""
+        return torch.tensor(self.updates)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.updates = int(state)
