@@ -36,7 +36,7 @@ def check_step(recipe: Recipe, weights: Path) -> None:
     they start.
     """
     parts = [without_rates(recipe.values[part]) for part in ("method", "guides", "optim")]
-    grown = recipe.values["student"] | {"init": None}
+    grown = recipe.values["student"] | {"init": None, "init_blocks": None}
     what = json.dumps([grown, *parts, recipe.values["images"]["image_size"]])
     if what in STEPPED:
         return

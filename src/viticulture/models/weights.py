@@ -6,10 +6,13 @@ once `viticulture.models.students` is imported where the architecture is our own
 
     timm.create_model("local-dir:FOLDER", pretrained=True)
 
-Nothing is ever unpickled: weights are safetensors, or go through torch's weights-only reader (.pth).
+Nothing is ever unpickled: weights are safetensors, or go through torch's weights-only reader (.pth), which passes over
+the settings (argparse.Namespace) that many scripts store beside them.
 """
 
+import argparse
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,21 +21,19 @@ import safetensors.torch
 import timm
 import torch
 from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import nn
 
 from ..disk import replacing
 from ..errors import UserError, unknown
+from .layouts import bare
 from .students import FROM_DATA, blueprint, create_student
 from .task import Task
-from .transplant import State, transplant
+from .transplant import State, grid_of, transplant
 
 FILES = ("model.safetensors", "config.json")
 PLACES = (".", "weights/best", "weights/last")
 """Where a folder of weights, or else a run, keeps its files; the first that exists counts."""
-WRAPPERS = ("state_dict", "model", "student", "teacher")  # keys under which training scripts keep the weights
-PREFIXES = ("module.", "_orig_mod.", "student.")
-PATCHES = "patch_embed.proj.weight"
-SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
+SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")  # .tar: scripts that write NAME.pth.tar
 
 
 def save(student: nn.Module, folder: Path, task: Task, extra: Mapping[str, Any] | None = None) -> None:
@@ -85,15 +86,20 @@ def load(folder: Path) -> tuple[nn.Module, Task, dict[str, Any]]:
 
     Raises: UserError if files are missing, damaged or do not belong together.
     """
-    config = read_config(folder)
-    task, name, arguments = _read(config, folder / FILES[1])
-    options = {key: value for key, value in arguments.items() if key not in FROM_DATA}
-    student = create_student(name, task, arguments.get("patch_size"), options)
+    student, task, config = _built(folder)
     try:
         student.load_state_dict(read_weights(folder / FILES[0]))
     except RuntimeError as error:
         raise UserError(f"{folder / FILES[0]} does not fit {FILES[1]} beside it: {_brief(error)}") from error
     return student.eval(), task, config
+
+
+def _built(folder: Path) -> tuple[nn.Module, Task, dict[str, Any]]:
+    """The student that a config.json describes, with random weights."""
+    config = read_config(folder)
+    task, name, arguments = _read(config, folder / FILES[1])
+    options = {key: value for key, value in arguments.items() if key not in FROM_DATA}
+    return create_student(name, task, arguments.get("patch_size"), options), task, config
 
 
 def _read(config: dict[str, Any], path: Path) -> tuple[Task, str, dict[str, Any]]:
@@ -131,34 +137,24 @@ def read_weights(path: Path) -> State:
     """
     try:
         if path.suffix == ".safetensors":
-            return safetensors.torch.load_file(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)
+            found = bare(safetensors.torch.load_file(path))
+        else:
+            with torch.serialization.safe_globals([argparse.Namespace]):
+                found = bare(torch.load(path, map_location="cpu", weights_only=True))
     except FileNotFoundError as error:
         raise UserError(f"there is no weights file {path}") from error
     except SafetensorError as error:
         raise UserError(f"{path} is damaged or no safetensors file: {error}") from error
     except Exception as error:  # torch's reader raises half a dozen kinds
+        named = re.search(r"GLOBAL (\S+)", str(error))
         raise UserError(
             f"{path} cannot be read as weights alone (it is damaged, or holds Python objects, which are never loaded): "
-            f"{_brief(error)}; convert it to safetensors"
+            f"{named[1] if named else _brief(error)}; where you trust the file, load it with the code that wrote it "
+            "and save the weights alone as .safetensors"
         ) from error
-    return _tensors(found, path)
-
-
-def _tensors(found: Any, path: Path) -> State:
-    """The named tensors inside what a training script stored."""
-    while isinstance(found, dict):
-        wrapper = next((key for key in WRAPPERS if isinstance(found.get(key), dict)), None)
-        if wrapper is None:
-            break
-        found = found[wrapper]
-    tensors = {k: v for k, v in found.items() if isinstance(v, Tensor)} if isinstance(found, dict) else {}
-    if not tensors:
+    if not found:
         raise UserError(f"{path} holds no weights by name")
-    for prefix in PREFIXES:
-        if all(key.startswith(prefix) for key in tensors):
-            tensors = {key.removeprefix(prefix): value for key, value in tensors.items()}
-    return tensors
+    return found
 
 
 def _brief(error: BaseException) -> str:
@@ -198,23 +194,25 @@ def fetch(name: str) -> nn.Module:
         ) from error
 
 
-def initialise(student: nn.Module, source: str) -> list[str]:
+def initialise(student: nn.Module, source: str, blocks: int | None = None) -> list[str]:
     """Start a student from other weights, resampled and cut to fit it (see `transplant`).
 
     Args:
         student: any network; takes the weights in place.
         source: a run or a folder of weights, a .safetensors or .pth file, or a pretrained model (see `fetch`).
+        blocks: take so many leading blocks and what comes before them; None takes all that fits.
 
     Returns: remarks for a person: what was taken, resampled, left as it was, left unused.
-    Raises: UserError if the source cannot be read, or if nothing but the head fits.
+    Raises: UserError if the source cannot be read, if nothing but the head fits, or if there are no such blocks.
     """
     folder, grid = find(source), None
     if folder is not None:
         theirs = read_weights(folder / FILES[0])
-        (height, width), patch = _read(read_config(folder), folder / FILES[1])[0].image_size, theirs.get(PATCHES)
-        grid = None if patch is None else (height // patch.shape[-2], width // patch.shape[-1])
+        with torch.device("meta"):
+            grid = grid_of(_built(folder)[0])
     elif Path(source).suffix in SUFFIXES:
         theirs = read_weights(Path(source))
     else:
-        theirs = fetch(source).state_dict()
-    return [f"started from {source}", *transplant(student, theirs, grid)]
+        net = fetch(source)
+        theirs, grid = net.state_dict(), grid_of(net)
+    return [f"started from {source}", *transplant(student, theirs, grid, blocks)]

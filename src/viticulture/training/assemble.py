@@ -45,7 +45,7 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
     wanted: Student = recipe.section("student")
     torch.manual_seed(seed)
     student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
-    remarks = initialise(student, wanted.init) if wanted.init else []
+    remarks = initialise(student, wanted.init, wanted.init_blocks) if wanted.init else []
     guides = build_guides(recipe, student, task)
     keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
     optim, schedule = recipe.section("optim"), recipe.section("schedule")

@@ -16,14 +16,26 @@ class Student:
         patch_size: side of a patch, pixels; null lets the student keep its own, or picks one that cuts
             the images into about 8 to 15 patches a side where the student leaves it open.
         init: weights to start from: a run folder, a timm pretrained tag such as vit_tiny_patch16_224.augreg_in21k,
-            or a .safetensors file; null starts from random numbers.
+            or a .safetensors or .pth file, such as a checkpoint of MAE or MoCo-v3; null starts from random numbers.
+        init_blocks: take from there so many leading blocks and what comes before them, all else starts from random
+            numbers; null takes all that fits.
         options: further keywords of the timm model, such as {drop_path_rate: 0.1}.
     """
 
     name: str = "vit_tiny"
     patch_size: int | None = None
     init: str | None = None
+    init_blocks: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.init_blocks is not None and self.init is None:
+            raise UserError(
+                f"student.init_blocks takes blocks from student.init, got {self.init_blocks} and no init; "
+                "name the weights by --init"
+            )
+        if self.init_blocks is not None and self.init_blocks < 0:
+            raise UserError(f"student.init_blocks must not be negative, got {self.init_blocks}")
 
 
 @dataclass(frozen=True)
