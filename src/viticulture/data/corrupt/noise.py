@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Noise of sensors and transmission. Images are [H, W, 3] float64 in [0, 1]; values beyond are cut off later."""
+
+import numpy as np
+from numpy.random import Generator
+
+Picture = np.ndarray
+
+
+def gaussian_noise(image: Picture, draw: Generator, sd: float) -> Picture:
+    """image + sd n, n ~ N(0, 1): little light."""
+    return image + sd * draw.standard_normal(image.shape)
+
+
+def shot_noise(image: Picture, draw: Generator, photons: float) -> Picture:
+    """Poisson(photons image) / photons: light comes in portions."""
+    return draw.poisson(photons * image) / photons
+
+
+def impulse_noise(image: Picture, draw: Generator, share: float) -> Picture:
+    """This share of all values becomes 0 or 1, half each: bits that flip."""
+    u = draw.random(image.shape)
+    return np.where(u < share, u < share / 2, image)
+
+
+def speckle_noise(image: Picture, draw: Generator, sd: float) -> Picture:
+    """image + sd image n, n ~ N(0, 1)."""
+    return image * (1 + sd * draw.standard_normal(image.shape))
