@@ -34,6 +34,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "export": api.export,
     "links": api.links,
     "localise": api.localise,
+    "robustness": api.robustness,
     "recipes": api.recipes,
     "tables": api.tables,
     "models": api.models,
@@ -159,7 +160,7 @@ class Parser(argparse.ArgumentParser):
 
 def _run(words: list[str]) -> None:
     if not words or words[0] in ("-h", "--help", "help"):
-        lines = (f"  {name:<9} {(inspect.getdoc(verb) or '').splitlines()[0]}" for name, verb in VERBS.items())
+        lines = (f"  {name:<10} {(inspect.getdoc(verb) or '').splitlines()[0]}" for name, verb in VERBS.items())
         print(USAGE.format(verbs="\n".join(lines)), end="")
         return
     if words[0] == "--version":

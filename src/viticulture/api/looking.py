@@ -137,3 +137,26 @@ def localise(run: str, data: str = "", boxes: str = "", weights: str = "", out: 
         with replacing(Path(out)) as part:
             part.write_text(localisation_page(found), encoding="utf-8")
     return localisation_table(found)
+
+
+def robustness(run: str, data: str = "", limit: int = 1000, weights: str = "") -> "Sheet":
+    """Measure errors on corrupted images, 19 corruptions at 5 severities, or on ImageNet-A, -R and -C.
+
+    Args:
+        run: its folder.
+        data: another labelled test set; or a folder of CORRUPTION/SEVERITY/CLASS/image, as ImageNet-C, or of some
+            of ImageNet's classes by WordNet id, as ImageNet-A and -R, which are judged as they are.
+        limit: test images to corrupt, evenly spread over the set; 0 for all.
+        weights: best, last or ema; by default those that count.
+
+    Returns: errors by corruption and severity, their mean, and for ImageNet's classes mCE. The run's report.html,
+        robustness.json and robustness.csv hold them too; a stopped evaluation goes on where it was.
+    """
+    from ..evaluation.out_of_distribution import judge_robustness
+    from ..report.robustness import robustness_table
+    from ..training.rundir import RunDir
+
+    folder = RunDir.open(run)
+    found = judge_robustness(folder, data, limit, weights)
+    report(run)
+    return robustness_table(found)

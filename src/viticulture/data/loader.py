@@ -229,16 +229,29 @@ def evaluation_batches(
         device: where batches are made.
         crop: which part of an image is looked at; null takes the largest centred part of the input's shape.
     """
-    augment = Augment([crop or CentreCrop()], expected.image_size, expected.mean, expected.std, 0)
+    normalise = as_seen(expected).normalise
+    for part, view in evaluation_views(images, expected, batch_size, device, crop):
+        labels = images.records.labels[part]
+        pixels = normalise(send(view, device))
+        yield {"image": pixels, "label": send(labels, device), "index": send(part, device)}
+
+
+def evaluation_views(
+    images: Images, expected: Input, batch_size: int, device: torch.device, crop: CentreCrop | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same before normalisation: numbers of images [B], and their pixels [B, 3, H, W] uint8."""
+    augment = as_seen(expected, crop)
     parts = torch.split(torch.arange(len(images)), batch_size)
     if isinstance(images, StreamImages):
         views = ahead(partial(_cut, images, augment), parts, helpers(None, needed=True))
     else:
         views = (augment.cut(fetch(images, part, device), images.records.sizes[part], _nothing(part)) for part in parts)
-    for part, view in zip(parts, views, strict=True):
-        labels = images.records.labels[part]
-        pixels = augment.normalise(send(view, device))
-        yield {"image": pixels, "label": send(labels, device), "index": send(part, device)}
+    return zip(parts, views, strict=True)
+
+
+def as_seen(expected: Input, crop: CentreCrop | None = None) -> Augment:
+    """What happens to an image that is looked at without learning from it."""
+    return Augment([crop or CentreCrop()], expected.image_size, expected.mean, expected.std, 0)
 
 
 def _cut(images: StreamImages, augment: Augment, numbers: Tensor) -> Tensor:

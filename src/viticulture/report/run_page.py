@@ -12,12 +12,14 @@ from ..data.dataset import Dataset
 from ..data.images import Images
 from ..evaluation.accuracy import most_confident_mistakes
 from ..evaluation.judge import Result
+from ..evaluation.out_of_distribution import read_robustness
 from ..models.weights import load
 from ..training.rundir import RunDir
 from .attention import attention_section
 from .curves import read_curves
 from .links import links_section
 from .page import Costs, PicturedMistake, RunPage, Section, render
+from .robustness import robustness_section
 from .tables import Evaluated
 
 MISTAKES = 24
@@ -52,7 +54,11 @@ def page_of(run: RunDir, dataset: Dataset, results: Mapping[str, Result]) -> Run
         mistakes=_mistakes(next(iter(results.values())), dataset.classes) if results else (),
         examples=_examples(dataset.train, dataset.classes),
         warnings=facts["remarks"],
-        sections=[*([_attention(run, results)] if results else []), *_links(run, curves)],
+        sections=[
+            *robustness_section(read_robustness(run)),
+            *([_attention(run, results)] if results else []),
+            *_links(run, curves),
+        ],
         recipe=(run.path / "recipe.yaml").read_text(encoding="utf-8"),
         reproduce={
             "command": facts["command"],

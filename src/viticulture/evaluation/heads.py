@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Students with several heads: what they are called, and which of them the student answers with."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..models.many_heads import every_head
+from ..training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The heads of a student.
+
+    Args:
+        names: class token first, then the teachers' as `guides.co_advise.teachers` calls them; one name for one head.
+        rule: which of them answers: "class token", or "mean of 3 heads"; "its one head" where there is but one.
+    """
+
+    names: tuple[str, ...]
+    rule: str
+
+    def answer(self, logits: Tensor) -> Tensor:
+        """The student's answer out of all heads' logits: [K, B, C] -> [B, C]."""
+        return logits.mean(0) if self.rule.startswith("mean") else logits[0]
+
+
+@torch.no_grad()
+def heads_of(student: nn.Module, images: Tensor, recipe: Recipe) -> Heads:
+    """Find out what a student answers with by asking it, whatever it says of itself.
+
+    Args:
+        student: in evaluation mode.
+        images: [B, 3, H, W], a few.
+        recipe: names the heads that teachers taught.
+    """
+    logits = all_logits(student, images)
+    taught = tuple(recipe.values["guides"].get("co_advise", {}).get("teachers") or ())
+    names = taught if len(taught) == len(logits) - 1 else tuple(f"head {k}" for k in range(2, len(logits) + 1))
+    if len(logits) == 1:
+        return Heads(("class",), "its one head")
+    answer = student(images).float()
+    distance = {
+        "class token": (answer - logits[0]).abs().max(),
+        f"mean of {len(logits)} heads": (answer - logits.mean(0)).abs().max(),
+    }
+    return Heads(("class", *names), min(distance, key=lambda rule: float(distance[rule])))
+
+
+def all_logits(student: nn.Module, images: Tensor) -> Tensor:
+    """The logits of every head, [K, B, C] float32, class token first."""
+    return torch.stack(every_head(student, images)).float()
