@@ -123,7 +123,7 @@ def test_a_run_is_judged_on_its_own_test_images_corrupted_as_it_is_shown_them(ru
     assert (found.rule, found.corrupted_by) == ("class token", "CIFAR-10-C")
     assert list(found.errors) == list(CORRUPTIONS)
     dataset = dataset_of(run.folder, recipe_of(run.folder))
-    student, task, _ = load(run.folder.weights("last"))
+    student, task, _ = load(run.folder.weights(run.folder.which()[0]))
     assert dataset.test is not None
     for name, severity in (("gaussian_noise", 5), ("contrast", 5)):
         wrong = 0
@@ -207,7 +207,7 @@ def test_some_of_imagenets_classes_are_chosen_from_alone(run: api.Run, tmp_path:
     photos(tmp_path / "a", 5, 3, (CLASSES[first], CLASSES[second]))
     found = judge_robustness(run.folder, str(tmp_path / "a"))
     assert (found.images, found.classes, found.known, dict(found.errors)) == (10, 2, 3, {})
-    student, task, _ = load(run.folder.weights("last"))
+    student, task, _ = load(run.folder.weights(run.folder.which()[0]))
     wrong = 0
     for place in (first, second):
         for i in range(5):
