@@ -6,7 +6,7 @@ from statistics import fmean
 
 from ..data.corrupt.levels import BLUR, DIGITAL, EXTRA, NOISE, SEVERITIES, WEATHER
 from ..evaluation.robustness import Robustness
-from .figures import line_chart, table
+from .figures import bar_chart, line_chart, table
 from .page import Section
 from .sheet import Cell, Column, Sheet
 
@@ -27,26 +27,26 @@ def robustness_table(found: Robustness) -> Sheet:
     rows = []
     if found.clean:
         rows.append(["as they are", found.clean[0], *("" for _ in SEVERITIES), *found.clean[1:]])
+    if (mean := found.mean_error()) is not None:
+        rows.append(["mean of the 15", mean, *("" for _ in SEVERITIES), *(found.mean_error(k) for k in tokens)])
     for names in GROUPS.values():
         for name in (name for name in names if name in found.errors):
             by_severity = [severity[0] for severity in found.errors[name]]
             rows.append([_plain(name), fmean(by_severity), *by_severity, *(found.error(name, k) for k in tokens)])
-    if (mean := found.mean_error()) is not None:
-        rows.append(["mean of the 15", mean, *("" for _ in SEVERITIES), *(found.mean_error(k) for k in tokens)])
     return Sheet(f"Errors on {found.data}, by severity", columns, rows, _note(found))
 
 
 def robustness_section(every: Mapping[str, Robustness]) -> list[Section]:
     """A table and a chart for each collection of images; nothing where none was judged."""
     parts = [
-        f'{table(robustness_table(found))}<div class="grid-2">{_chart(found) if found.errors else ""}</div>'
+        f'{table(robustness_table(found))}<div class="grid-2">{_charts(found) if found.errors else ""}</div>'
         for found in every.values()
     ]
     return [Section("Robustness", "".join(parts))] if parts else []
 
 
-def _chart(found: Robustness) -> str:
-    """Mean errors of each group of corruptions over severity; 0 is the clean image."""
+def _charts(found: Robustness) -> str:
+    """Mean errors of each group of corruptions over severity (0 is the clean image), and of each corruption."""
     lines = {}
     for group, names in GROUPS.items():
         there = [found.errors[name] for name in names if name in found.errors]
@@ -54,7 +54,8 @@ def _chart(found: Robustness) -> str:
             clean = [(0.0, 100 * found.clean[0])] if found.clean else []
             rest = [(float(s), 100 * fmean(one[s - 1][0] for one in there)) for s in SEVERITIES]
             lines[group] = [*clean, *rest]
-    return line_chart(f"Errors on {found.data}, %", lines, ("severity", "wrong, %"))
+    means = {_plain(name): 100 * found.error(name) for name in found.errors}
+    return line_chart("Errors by severity, %", lines, ("severity", "wrong, %")) + bar_chart("Mean errors", means, "%")
 
 
 def _note(found: Robustness) -> str:
@@ -72,4 +73,4 @@ def _note(found: Robustness) -> str:
 
 def _plain(corruption: str) -> str:
     """jpeg_compression -> JPEG compression."""
-    return corruption.replace("_", " ").replace("jpeg", "JPEG")
+    return corruption.replace("_", " ").replace("jpeg", "JPEG").replace("gaussian", "Gaussian")
