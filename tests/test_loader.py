@@ -250,7 +250,7 @@ def test_impossible_settings_are_refused() -> None:
         loader(shard=Shard(0, 3))
     with pytest.raises(UserError, match="repeats"):
         loader(repeats=0)
-    with pytest.raises(UserError, match="one view or two"):
+    with pytest.raises(UserError, match="one view at least"):
         Loader(images(8), (), 4, 0)
 
 

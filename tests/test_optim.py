@@ -148,6 +148,14 @@ def test_decay_can_reach_everything() -> None:
     assert group["weight_decay"] == 0.05
 
 
+def test_decay_can_reach_tokens() -> None:
+    """MAE's code decays the class token; norms and biases stay spared. Catches: everything decayed, or nothing more."""
+    ordinary = settings(Optim(lr=1.0).groups(small_vit()))
+    more = settings(Optim(lr=1.0, decay_tokens=True).groups(small_vit()))
+    assert {name for name, value in more.items() if value != ordinary[name]} == {"cls_token", "pos_embed"}
+    assert more["cls_token"] == more["pos_embed"] == (1.0, 0.05)
+
+
 def test_guides_are_trained_by_the_ordinary_rule_but_never_the_students_storage_twice() -> None:
     """A guide's own weights join at the full rate, whatever the layer decay. Frozen ones do not, nor a second
     parameter on the student's storage, which would step those weights twice.

@@ -55,6 +55,8 @@ def check_step(recipe: Recipe, weights: Path) -> None:
         batch["label"] = torch.tensor([0, 1])
     if made.views == 2:
         batch["image2"] = torch.randn(2, 3, side, side)
+    count, small = method.small
+    batch |= {f"image{3 + k}": torch.randn(2, 3, small, small) for k in range(count)}
     loss = torch.stack(list(method.losses(batch).values())).sum()
     loss.backward()
     assert loss.isfinite()

@@ -38,7 +38,8 @@ class Optim:
         betas: decay of adamw's two running means.
         momentum: of sgd and nesterov; 0 is plain gradient descent.
         layer_decay: factor on the rate from one layer to the one below it; null treats all alike.
-        decay_everything: decay biases, norms, tokens and positions as well.
+        decay_tokens: decay tokens and positions as well.
+        decay_everything: decay biases and norms as well as those.
         sam_rho: sharpness-aware minimisation: take each step's gradient where the weights have moved so far uphill
             (Euclidean distance over all of them); twice the time a step. null is the ordinary gradient.
     """
@@ -49,6 +50,7 @@ class Optim:
     betas: tuple[float, float] = (0.9, 0.999)
     momentum: float = 0.9
     layer_decay: float | None = None
+    decay_tokens: bool = False
     decay_everything: bool = False
     sam_rho: float | None = None
 
@@ -71,16 +73,16 @@ class Optim:
     def groups(self, student: nn.Module, guides: nn.Module | None = None) -> list[Group]:
         """The student's parameters and the guides' trainable ones, grouped, first come first.
 
-        Weight decay spares 1-D parameters, biases and what the network lists in timm's `no_weight_decay()`: tokens
-        and the position table in a ViT. A table that a network does not list is decayed.
+        Weight decay spares 1-D parameters, biases and, unless `decay_tokens`, what the network lists in timm's
+        `no_weight_decay()`: tokens and the position table in a ViT. A table that a network does not list is decayed.
 
         A guide's second parameters on the student's storage are left out: the student's own are the ones stepped.
         """
         scales = {} if self.layer_decay is None else layer_scales(student, self.layer_decay)
         own = {parameter.untyped_storage().data_ptr() for parameter in student.parameters()}
-        found = [(name, p, scales.get(name, 1.0), decays) for name, p, decays in _trainable(student)]
+        found = [(n, p, scales.get(n, 1.0), decays) for n, p, decays in _trainable(student, self.decay_tokens)]
         if guides is not None:
-            others = ((f"guides.{name}", p, decays) for name, p, decays in _trainable(guides))
+            others = ((f"guides.{name}", p, decays) for name, p, decays in _trainable(guides, self.decay_tokens))
             found += [(n, p, 1.0, d) for n, p, d in others if p.untyped_storage().data_ptr() not in own]
         groups: dict[tuple[float, bool], Group] = {}
         for name, parameter, scale, decays in found:
@@ -107,9 +109,9 @@ class Optim:
         return optimizer
 
 
-def _trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter, bool]]:
-    """Name, parameter and whether it decays by the ordinary rule."""
-    listed: Iterable[str] = getattr(module, "no_weight_decay", tuple)()
+def _trainable(module: nn.Module, listed_too: bool) -> Iterator[tuple[str, nn.Parameter, bool]]:
+    """Name, parameter and whether it decays by the ordinary rule, or by that for what is listed as well."""
+    listed: Iterable[str] = () if listed_too else getattr(module, "no_weight_decay", tuple)()
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             spared = parameter.ndim <= 1 or name.endswith(".bias") or any(fnmatch(name, rule) for rule in listed)

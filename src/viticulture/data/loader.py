@@ -26,8 +26,8 @@ from .stream import StreamImages, ahead, helpers
 from .transfer import send
 
 Batch = dict[str, Tensor]
-"""image [B, 3, H, W] float32, label [B] int64 or [B, C] float32, index [B] int64; image2, the second view; noise [B, N]
-float32 in [0, 1), where a view asks for it."""
+"""image [B, 3, H, W] float32, label [B] int64 or [B, C] float32, index [B] int64; image2, image3, ..., further views;
+noise [B, N] float32 in [0, 1), where a view asks for it."""
 
 CPU = torch.device("cpu")
 BLOCK = 256  # DeiT counts the images of a repeated epoch in these
@@ -69,7 +69,7 @@ class Loader:
 
     Args:
         images: of the training split. Stored ones move to the device if they take less than half of its free memory.
-        augments: one view, or two for contrastive methods.
+        augments: one a view; methods that compare views have several.
         batch_size: images a step over all processes; an epoch's remainder is left out.
         seed: of order and augmentation, not negative.
         repeats: times that each image stands in a row in the order, so that copies fall into one batch (repeated
@@ -88,10 +88,10 @@ class Loader:
         shard: Shard = Shard(),
         device: torch.device = CPU,
     ) -> None:
-        if not 1 <= len(augments) <= 2:
-            raise UserError(f"a loader makes one view or two, got {len(augments)}")
-        if len(augments) == 2 and any(augment.mix is not None for augment in augments):
-            raise UserError("two views are made of the same image, so mix does not apply; take it out of the recipe")
+        if not augments:
+            raise UserError("a loader makes one view at least, got none")
+        if len(augments) > 1 and any(augment.mix is not None for augment in augments):
+            raise UserError("views are made of the same image, so mix does not apply; take it out of the recipe")
         if batch_size % shard.world:
             raise UserError(f"batch_size must be a multiple of the {shard.world} processes, got {batch_size}")
         if repeats < 1 or seed < 0:

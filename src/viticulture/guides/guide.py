@@ -15,6 +15,7 @@ Batch = dict[str, Tensor]
     label  [B] int64, or [B, C] float once mixup or smoothing made it a distribution
     index  [B] int64, the image's number in its split
     image2 [B, 3, H, W] float, the second view, where the recipe has one (`augment2`)
+    image3 [B, 3, h, w] float, and so on: small views, where the method asks for them (`augment_local`)
     noise  [B, N] float in [0, 1), where the method asks for it
     kept   [B, K] int64, the patches that the student sees, where the method masks the others
 """

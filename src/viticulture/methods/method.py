@@ -44,6 +44,10 @@ class Method(LightningModule, ABC):
         self.guides = nn.ModuleDict(dict(guides))
         self.aids = nn.ModuleDict()  # networks of the method's own, trained with the student and then thrown away
         self.noise = 0  # uniform numbers for each image that `losses` finds in the batch
+        self.small = (
+            0,
+            0,
+        )  # further views (image3, image4, ...) that a batch must hold: how many, and their side, pixels
         self.optim, self.schedule = optim, schedule
         self.taps = Taps(student, frozenset().union(*(guide.needs for guide in guides.values())))
         self.split = "val"  # what validation batches are called in the metrics
@@ -65,6 +69,9 @@ class Method(LightningModule, ABC):
     def remarks(self, batch_size: int) -> list[str]:
         """What a person should know before a training with so many images a step begins."""
         return []
+
+    def settle(self) -> None:
+        """Called once a step when all gradients are there, averaged over processes, not yet unscaled or clipped."""
 
     def guided(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
         """Every term of every guide, by a name that says whose it is."""
@@ -94,6 +101,7 @@ class Method(LightningModule, ABC):
         """Once the whole batch has its gradients, each guide may combine its own with the student's."""
         if not self.last_portion:
             return
+        self.settle()
         for name, guide in self.guides.items():
             assert isinstance(guide, Guide)
             facts = guide.settle()

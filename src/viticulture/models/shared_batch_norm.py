@@ -31,6 +31,8 @@ class SharedBatchNorm(nn.BatchNorm1d):
 
 def averaged(x: Tensor) -> Tensor:
     """The mean over processes; gradients flow back to all of them."""
+    if not distributed.is_initialized():
+        return x
     total: Tensor = all_reduce(x)  # type: ignore[no-untyped-call]
     return total / distributed.get_world_size()
 

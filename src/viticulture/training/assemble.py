@@ -49,7 +49,12 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
     guides = build_guides(recipe, student, task)
     keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
     optim, schedule = recipe.section("optim"), recipe.section("schedule")
-    return method_class(recipe)(student, task, guides, optim, schedule, **keywords), remarks
+    method = method_class(recipe)(student, task, guides, optim, schedule, **keywords)
+    if bool(method.small[0]) != bool(recipe.values["augment_local"]):
+        name, count = recipe.values["method"]["name"], method.small[0]
+        mend = "say by augment_local how they are made" if count else "take augment_local out"
+        raise UserError(f"method {name} looks at {count} small views of an image; {mend}")
+    return method, remarks
 
 
 def build_guides(recipe: Recipe, student: nn.Module, task: Task) -> dict[str, Guide]:
@@ -79,27 +84,35 @@ def _check_views(recipe: Recipe) -> None:
         raise UserError(f"mix mixes labels, and method {name} reads none; take augment.mix out")
 
 
-def augmentations(recipe: Recipe, dataset: Dataset, noise: int = 0) -> tuple[Augment, ...]:
-    """One augmentation, or two where the recipe has a second view (`augment2`).
+def augmentations(
+    recipe: Recipe, dataset: Dataset, noise: int = 0, small: tuple[int, int] = (0, 0)
+) -> tuple[Augment, ...]:
+    """One augmentation a view: one, or two where the recipe has a second view (`augment2`), then the small ones.
 
     Args:
         recipe: says which.
         dataset: sizes, normalisation and classes.
         noise: further uniform numbers for each image, drawn with the first view.
+        small: how many views are made by `augment_local`, and their side, pixels.
     """
     classes = {cls_name(cls): cls for cls in TRANSFORMS}
     task = task_of(dataset)
-    sections = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
+    large = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
+    count, side = small
+    sections = [
+        *((section, task.image_size) for section in large),
+        *[(recipe.values["augment_local"], (side, side))] * count,
+    ]
     return tuple(
         Augment(
             [classes[name](**keywords) for name, keywords in section.items()],
-            task.image_size,
+            image_size,
             task.mean,
             task.std,
             len(task.classes),
             noise if view == 0 else 0,
         )
-        for view, section in enumerate(sections)
+        for view, (section, image_size) in enumerate(sections)
     )
 
 

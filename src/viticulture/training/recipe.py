@@ -38,8 +38,9 @@ SECTIONS: dict[str, type] = {
     "train": Train,
     "engine": Engine,
 }
-ORDER = ("student", "method", "guides", "data", "images", "augment", "augment2", "optim", "schedule", "train", "engine")
-NAMED = ("guides", "augment", "augment2")  # sections of the form {name: keywords}
+VIEWS = ("augment", "augment2", "augment_local")  # sections that say how a view of an image is made
+ORDER = ("student", "method", "guides", "data", "images", *VIEWS, "optim", "schedule", "train", "engine")
+NAMED = ("guides", *VIEWS)  # sections of the form {name: keywords}
 GIVEN = {"student", "task", "guides", "optim", "schedule"}  # constructor arguments that no recipe sets
 
 
@@ -193,7 +194,7 @@ def _parser(values: dict[str, Any]) -> ArgumentParser:
     for name in values["guides"]:
         parser.add_class_arguments(guide_class(name), f"guides.{name}", skip=GIVEN)
     transforms = {cls_name(cls): cls for cls in TRANSFORMS}
-    for view in ("augment", "augment2"):
+    for view in VIEWS:
         for name in values[view]:
             if name not in transforms:
                 raise unknown("augmentation", name, transforms)

@@ -70,7 +70,7 @@ def training_loader(session: Session, shard: Shard = ALONE, device: torch.device
     size = batch_size(session.recipe, len(session.dataset.train))
     return Loader(
         session.dataset.train,
-        augmentations(session.recipe, session.dataset, session.method.noise),
+        augmentations(session.recipe, session.dataset, session.method.noise, session.method.small),
         size,
         session.seed,
         train.repeats,

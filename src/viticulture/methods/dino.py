@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learn without labels by guessing what a slow copy of oneself makes of another part of the image: DINO.
+
+Paper: Caron et al., "Emerging Properties in Self-Supervised Vision Transformers", ICCV 2021, arXiv:2104.14294; one of
+the methods that "A Closer Look at Self-Supervised Lightweight Vision Transformers", arXiv:2205.14443, compares.
+Recipes: recipes/mae/dino-*.yaml.
+
+    loss = mean over pairs of a large view v and another view w of CE(P_t(v), P_s(w))                    [Eq. (3)]
+    P_s = softmax(student / 0.1)    P_t = softmax((teacher - centre) / temperature)                      [Eq. (1)]
+    centre <- 0.9 centre + 0.1 mean over the batch and both large views of teacher                       [Eq. (4)]
+
+Student and teacher are each a ViT and a head (`Head`). The teacher has no gradient and follows the student
+(`models.follower`). The kept student is the one with gradient; `train.ema_decay` keeps an average of it besides.
+Deviations: the authors keep the teacher, whose weights are such an average; it moves before a step where theirs moves
+after it; weight decay is constant where theirs rises.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import UserError
+from ..guides.guide import Batch, Guide
+from ..models.any_size import at_any_size, check_size
+from ..models.follower import Follower
+from ..models.shared_batch_norm import averaged, normalised
+from ..models.students import feature_width, token_logits
+from ..models.taps import layout
+from ..models.task import Task
+from ..optim import Optim, Schedule
+from .method import Method
+
+TEMPERATURE = 0.1  # of the student
+CENTRE_MOMENTUM = 0.9
+BOTTLENECK = 256  # width in which a head compares with its prototypes
+FROZEN_EPOCHS = 1  # in which the prototypes stay as they are
+LOCAL = 3 / 7  # side of a small view over the image's: 96 pixels at 224
+
+
+class DINO(Method):
+    """Two large views (recipe sections `augment`, `augment2`) and some small ones (`augment_local`) of every image.
+
+    Args:
+        local_crops: small views of an image; 0 compares the two large ones alone.
+        local_size: their side, pixels, a multiple of the patch; null takes about three sevenths of the image's. The
+            student's positions are resampled for them.
+        temperature: of the teacher, at first and in the end; smaller is sharper.
+        temperature_epochs: in which it goes from the first to the last, linearly from epoch to epoch.
+        momentum: share of the teacher that stays in the first step; it rises to 1. Take more for small batches.
+        prototypes: what views are compared with, the length of P_s and P_t.
+        hidden_width: of the head's two hidden layers.
+    """
+
+    labelled: ClassVar[bool] = False
+    views: ClassVar[int] = 2
+    centre: Tensor
+
+    def __init__(
+        self,
+        student: nn.Module,
+        task: Task,
+        guides: Mapping[str, Guide],
+        optim: Optim,
+        schedule: Schedule,
+        *,
+        local_crops: int = 8,
+        local_size: int | None = None,
+        temperature: tuple[float, float] = (0.04, 0.04),
+        temperature_epochs: int = 0,
+        momentum: float = 0.996,
+        prototypes: int = 65536,
+        hidden_width: int = 2048,
+    ) -> None:
+        super().__init__(student, task, guides, optim, schedule)
+        if min(temperature) <= 0 or not 0 <= momentum < 1:
+            raise UserError(
+                "method.temperature must be positive and method.momentum lie in [0, 1), "
+                f"got {tuple(temperature)} and {momentum}"
+            )
+        if min(local_crops, temperature_epochs) < 0 or min(prototypes, hidden_width) < 1:
+            raise UserError(
+                "method.local_crops and method.temperature_epochs must not be negative, method.prototypes and "
+                f"method.hidden_width must be positive, got {local_crops}, {temperature_epochs}, {prototypes} and "
+                f"{hidden_width}"
+            )
+        self.temperature, self.temperature_epochs = temperature, temperature_epochs
+        self.taps.run = at_any_size(student)
+        if local_crops:
+            side = local_side(student, task.image_size[0]) if local_size is None else local_size
+            check_size(student, side)
+            self.small = local_crops, side
+        head = Head(feature_width(student, task.image_size), hidden_width, prototypes)
+        self.aids["head"] = head
+        self.aids["teacher"] = Follower(student, head, momentum)
+        self.register_buffer("centre", torch.zeros(prototypes))
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        large = batch["image"], batch["image2"]
+        seen = self.taps(torch.cat(large))
+        features = [seen.logits[0]]
+        if count := self.small[0]:
+            features.append(self._features(torch.cat([batch[f"image{3 + k}"] for k in range(count)])))
+        teacher, steps = self._teacher(), self.steps_per_epoch * self.epochs
+        if not self.before:
+            teacher.follow(self.student, self.aids["head"], steps, self.last_portion)
+        taught = teacher(*large)
+        guesses = self.aids["head"](torch.cat(features)).chunk(2 + count)
+        targets = [self._sharpened(logits) for logits in taught]
+        self.facts = {"teacher_entropy": torch.stack([torch.special.entr(p).sum(-1).mean() for p in targets]).mean()}
+        if self.last_portion:
+            with torch.no_grad():
+                self.centre.lerp_(averaged(torch.cat(taught).float().mean(0)), 1 - CENTRE_MOMENTUM)
+        return {"views": view_loss(guesses, targets), **self.guided({**batch, "image": torch.cat(large)}, seen)}
+
+    def measures(self, batch: Batch) -> dict[str, Tensor]:
+        """The loss of a guess from each image's mirror image."""
+        (taught,) = self._teacher()(batch["image"])
+        guess = self.aids["head"](self._features(batch["image"].flip(-1)))
+        return {"loss": cross_entropy(guess, self._sharpened(taught))}
+
+    def settle(self) -> None:
+        """Prototypes do not learn in the first epoch, which keeps a student from agreeing on one of them."""
+        if self._epoch() < FROZEN_EPOCHS:
+            for parameter in self.aids["head"].get_submodule("prototypes").parameters():
+                parameter.grad = None
+
+    def _features(self, images: Tensor) -> Tensor:
+        return token_logits((self.taps.run or self.student)(images))[0]
+
+    def _sharpened(self, taught: Tensor) -> Tensor:
+        """P_t, [B, prototypes]."""
+        first, last = self.temperature
+        done = min(self._epoch() / max(self.temperature_epochs - 1, 1), 1.0) if self.temperature_epochs else 1.0
+        return ((taught.float() - self.centre) / (first + (last - first) * done)).softmax(-1)
+
+    def _teacher(self) -> Follower:
+        teacher = self.aids["teacher"]
+        assert isinstance(teacher, Follower)
+        return teacher
+
+    def _epoch(self) -> int:
+        """Number of the epoch that the step at hand belongs to."""
+        return max(self._teacher().updates - 1, 0) // self.steps_per_epoch
+
+
+class Head(nn.Module):
+    """Cosines between what a perceptron makes of features and learnt prototypes, [B, D] -> [B, prototypes].
+
+    Three linear layers with GELU between them, the result scaled to length 1, then a layer without bias whose rows
+    count as directions alone (weight normalisation with lengths of 1).
+    """
+
+    def __init__(self, width: int, hidden_width: int, prototypes: int) -> None:
+        super().__init__()
+        layers = (
+            nn.Linear(width, hidden_width),
+            nn.Linear(hidden_width, hidden_width),
+            nn.Linear(hidden_width, BOTTLENECK),
+        )
+        for layer in layers:
+            nn.init.trunc_normal_(layer.weight, std=0.02)
+            nn.init.zeros_(layer.bias)
+        self.perceptron = nn.Sequential(layers[0], nn.GELU(), layers[1], nn.GELU(), layers[2])
+        self.prototypes = nn.Linear(BOTTLENECK, prototypes, bias=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.linear(normalised(self.perceptron(features)), normalised(self.prototypes.weight))
+
+
+def view_loss(guesses: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
+    """Mean over all pairs of a target and a guess from another view, Eq. (3).
+
+    Args:
+        guesses: the student's logits [B, K], a view each; the first ones of the views that the targets are of.
+        targets: the teacher's probabilities [B, K].
+
+    Returns: scalar >= 0, nats, mean over the batch.
+    """
+    others = [[target for i, target in enumerate(targets) if i != j] for j in range(len(guesses))]
+    terms = [cross_entropy(g, torch.stack(theirs).sum(0)) for g, theirs in zip(guesses, others, strict=True) if theirs]
+    return torch.stack(terms).sum() / sum(map(len, others))
+
+
+def cross_entropy(guess: Tensor, target: Tensor) -> Tensor:
+    """H(target, softmax(guess / 0.1)), nats, mean over the batch, linear in the target, which gets no gradient."""
+    return F.cross_entropy(guess.float() / TEMPERATURE, target.detach())
+
+
+def local_side(student: nn.Module, side: int) -> int:
+    """About three sevenths of an image's side, in whole patches."""
+    patch = layout(student).patch
+    return max(round(LOCAL * side / patch), 1) * patch
