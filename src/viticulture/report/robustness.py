@@ -54,7 +54,7 @@ def _charts(found: Robustness) -> str:
             clean = [(0.0, 100 * found.clean[0])] if found.clean else []
             rest = [(float(s), 100 * fmean(one[s - 1][0] for one in there)) for s in SEVERITIES]
             lines[group] = [*clean, *rest]
-    means = {_plain(name): 100 * found.error(name) for name in found.errors}
+    means = {_plain(name): round(100 * found.error(name), 1) for name in found.errors}
     return line_chart("Errors by severity, %", lines, ("severity", "wrong, %")) + bar_chart("Mean errors", means, "%")
 
 
