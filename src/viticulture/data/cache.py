@@ -105,7 +105,7 @@ def clear_cache(root: Path | None = None) -> int:
 
 
 def _made(root: Path) -> list[Path]:
-    kinds = [root / "stores", root / "indexes"]
+    kinds = [root / kind for kind in ("stores", "indexes", "answers")]
     return sorted(folder for kind in kinds if kind.is_dir() for folder in kind.iterdir() if folder.is_dir())
 
 

@@ -54,6 +54,7 @@ class Method(LightningModule, ABC):
         # Set by the run. Asking the Trainer would make it build the loader too early to restore its state.
         self.steps_per_epoch = self.epochs = 1
         self.last_portion = True  # whether the portion at hand completes a batch
+        self.place: tuple[int, int] | None = None  # epoch and portion at hand, both from 0; None where none is learnt from
         self.facts: dict[str, Tensor] = {}  # what `losses` wants logged beside its terms
         self.portions: list[tuple[Batch, int]] = []  # SAM: the batch at hand but for its last portion
         self.before: Place = []  # SAM: weights and buffers as they were before the climb; empty unless uphill
@@ -84,6 +85,7 @@ class Method(LightningModule, ABC):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Sum the terms; Lightning calls backward and steps."""
+        self.place = self.current_epoch, batch_idx
         self.last_portion = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
         terms = self.losses(batch)
         total = torch.stack(list(terms.values())).sum()
@@ -145,6 +147,7 @@ class Method(LightningModule, ABC):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log the measures of one held-out batch."""
+        self.place = None
         values = {f"{self.split}/{name}": value for name, value in self.measures(batch).items()}
         self.log_dict(values, batch_size=len(batch["image"]), on_epoch=True)
 

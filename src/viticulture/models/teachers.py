@@ -24,6 +24,9 @@ class Frozen(nn.Module):
     stays in inference mode, so that neither weights nor batch statistics change. Answers carry no gradient.
     """
 
+    memory: Callable[[Callable[[], Any]], Any] | None = None
+    """What answers in its place while it learns by heart; see `training.replay`."""
+
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         vars(self)["hidden"] = net.eval().requires_grad_(False)  # an attribute, but no child
@@ -40,7 +43,9 @@ class Frozen(nn.Module):
 
     def forward(self, images: Tensor, *more: Any) -> Any:
         with torch.no_grad():
-            return self.net(images, *more)
+            if self.memory is None or more:
+                return self.net(images, *more)
+            return self.memory(lambda: self.net(images))
 
 
 class Adapted(nn.Module):

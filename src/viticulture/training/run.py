@@ -20,6 +20,7 @@ from .assemble import augmentations, batch_size
 from .metrics import MetricsFile, cut
 from .processes import is_leader
 from .progress import ProgressBar, StopOnNonFinite
+from .replay import Replay
 from .rundir import RunDir
 from .session import Session
 from .settings import Engine, Train
@@ -169,6 +170,8 @@ def fit(session: Session) -> None:
         ProgressBar(size),
     ]
     callbacks += [ema] if ema else []
+    replay = Replay(session, size, engine.replay_gb) if engine.replay_gb else None
+    callbacks += [replay] if replay else []
     method.split = train.watch
     watched = watched_split(session) is not None
     if watched and train.watch == "val":
@@ -209,6 +212,8 @@ def fit(session: Session) -> None:
         for name, student in {"last": method.student, **({"ema": ema.student} if ema else {})}.items():
             save(student, run.weights(name), method.task, {**facts, "epoch": train.epochs})
         run.update(seconds=round(keep.seconds_spent(), 1), steps=trainer.global_step, batch_size=size)
+        if replay:
+            run.update(teacher_answers=replay.counts)
 
 
 def _precision(engine: Engine, on_gpu: bool) -> Any:

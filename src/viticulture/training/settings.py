@@ -87,6 +87,8 @@ class Engine:
         compile: compile the student; null does so on a GPU.
         sync_batchnorm: share BatchNorm statistics between devices.
         checkpoint_minutes: longest time that a kill can cost; every epoch's end is kept as well.
+        replay_gb: keep the logits of frozen teachers on this disk, up to 10^9 bytes times this over all runs, and read
+            them in runs with the same teachers, images, augmentation, seed and batches; null asks the teachers anew.
     """
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -96,9 +98,12 @@ class Engine:
     compile: bool | None = None
     sync_batchnorm: bool = False
     checkpoint_minutes: float = 5.0
+    replay_gb: float | None = None
 
     def __post_init__(self) -> None:
         if self.devices < 1 or self.nodes < 1:
             raise UserError(f"engine.devices and engine.nodes must be at least 1, got {self.devices} and {self.nodes}")
+        if self.replay_gb is not None and self.replay_gb <= 0:
+            raise UserError(f"engine.replay_gb must be positive, got {self.replay_gb}; null keeps nothing")
         if self.checkpoint_minutes <= 0:
             raise UserError(f"engine.checkpoint_minutes must be positive, got {self.checkpoint_minutes}")

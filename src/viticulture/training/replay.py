@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Teachers' logits, computed once and replayed in runs that show the same images in the same order.
+
+A training image is a function of (seed, epoch, step), and a frozen teacher one of its image. With `engine.replay_gb`
+the logits of every step are written down; a run that repeats the schedule, or another student under the same teachers,
+seed and augmentation, reads them instead of running the teacher. They have the type in which the teacher answered, so
+what is learnt is the same, bit for bit.
+
+    answers/KEY/about.json           type and shape of a step's logits
+    answers/KEY/epoch-00012.bin      record of step s at s * (4 + bytes of the logits): checksum, logits
+
+KEY is made of all that an answer depends on: the teacher's weights and settings, the images, their size and
+augmentation, seed, batch size and its portions, processes, precision, device and version of torch. A record whose
+checksum fails is asked for again. A full disk or budget ends the writing, not the training.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import zlib
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor, nn
+
+from ..data.cache import cache_folder
+from ..data.sources import digest
+from ..data.transfer import send
+from ..disk import replacing
+from ..errors import UserError
+from ..methods.method import Method
+from ..models.teachers import Frozen
+from .session import Session
+
+_VERSION = "1"
+_CHECKSUM = 4  # bytes
+
+
+class Replay(Callback):
+    """Gives every frozen teacher that answers with logits a memory.
+
+    Args:
+        session: what is trained.
+        batch_size: images a step, over all processes and portions.
+        gigabytes: that the answers of all runs may take on this disk, in 10^9 bytes.
+    """
+
+    def __init__(self, session: Session, batch_size: int, gigabytes: float) -> None:
+        self.session, self.batch_size = session, batch_size
+        self.budget = Budget(cache_folder() / "answers", int(gigabytes * 1e9))
+        self.memories: list[Memory] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, Method)
+        shown = self._shown(trainer)
+        for teacher in pl_module.modules():
+            if isinstance(teacher, Frozen):
+                folder = self.budget.folder / digest([_VERSION, *shown, *identity(teacher.net)])
+                teacher.memory = Memory(folder, self.budget, lambda: pl_module.place, pl_module.device)
+                self.memories.append(teacher.memory)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for memory in self.memories:
+            memory.settle()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Answers that teachers gave in this process, and answers that were read."""
+        return {
+            "asked": sum(memory.asked for memory in self.memories),
+            "replayed": sum(memory.replayed for memory in self.memories),
+        }
+
+    def _shown(self, trainer: Trainer) -> list[str]:
+        """What decides which images stand in which place of which step, and how they are computed with."""
+        recipe, dataset, device = self.session.recipe, self.session.dataset, trainer.strategy.root_device
+        views = {key: value for key, value in recipe.values.items() if key.startswith("augment")}
+        train = recipe.section("train")
+        machine = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        return [
+            dataset.fingerprint,
+            json.dumps([views, recipe.values["images"], self.session.method.noise], sort_keys=True, default=str),
+            json.dumps([dataset.mean, dataset.std, dataset.image_size, self.session.seed]),
+            json.dumps([self.batch_size, train.accumulate, train.repeats, trainer.world_size, trainer.global_rank]),
+            f"{trainer.precision} {machine} {torch.__version__}",
+        ]
+
+
+class Budget:
+    """Bytes that the answers of all runs may take.
+
+    Args:
+        folder: that holds them.
+        limit: bytes.
+    """
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self.folder, self.limit = folder, limit
+        files = folder.rglob("*.bin") if folder.is_dir() else iter(())
+        self.spent = sum(file.stat().st_blocks * 512 for file in files)
+        self.closed = False
+
+    def take(self, size: int) -> bool:
+        """Whether there is room for more; tells once when there is none."""
+        if not self.closed and self.spent + size > self.limit:
+            self.close(
+                f"they fill the {self.limit / 1e9:g} GB of engine.replay_gb in {self.folder}; raise it, or make room "
+                "by `viticulture cache --clear`"
+            )
+        self.spent += 0 if self.closed else size
+        return not self.closed
+
+    def close(self, why: str) -> None:
+        """Write no more."""
+        if not self.closed:
+            print(f"note: teachers' answers are no longer kept: {why}", file=sys.stderr, flush=True)
+        self.closed = True
+
+
+class Memory:
+    """One teacher's logits, by epoch and step.
+
+    Args:
+        folder: where they are kept.
+        budget: shared with the other teachers.
+        place: epoch and step (of portions) at hand; None outside of a training step.
+        device: where answers are needed.
+    """
+
+    def __init__(
+        self, folder: Path, budget: Budget, place: Callable[[], tuple[int, int] | None], device: torch.device
+    ) -> None:
+        self.folder, self.budget, self.place, self.device = folder, budget, place, device
+        self.kind: tuple[torch.dtype, tuple[int, ...]] | None = self._read_kind()
+        self.files: dict[int, int] = {}  # epoch -> file handle; one at a time
+        self.waiting: deque[tuple[tuple[int, int], Tensor, torch.cuda.Event | None]] = deque()
+        self.replayed = self.asked = 0
+
+    def __call__(self, ask: Callable[[], Any]) -> Any:
+        """The answer of this place: read, or asked for and written down."""
+        place = self.place()
+        if place is None:
+            return ask()
+        if (known := self._read(place)) is not None:
+            self.replayed += 1
+            return send(known, self.device)
+        self.asked += 1
+        answer = ask()
+        if isinstance(answer, Tensor) and answer.ndim == 2 and not self.budget.closed:
+            self._later(place, answer)
+        return answer
+
+    def settle(self) -> None:
+        """Write what is still on its way, and close the epoch's file."""
+        self._flush(wait=True)
+        for handle in self.files.values():
+            os.close(handle)
+        self.files = {}
+
+    def _later(self, place: tuple[int, int], answer: Tensor) -> None:
+        """Hand an answer over without waiting for the device."""
+        if answer.device.type == "cuda":
+            host = torch.empty(answer.shape, dtype=answer.dtype, pin_memory=True)
+            host.copy_(answer, non_blocking=True)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+            self.waiting.append((place, host, event))
+        else:
+            self.waiting.append((place, answer.cpu(), None))
+        self._flush(wait=False)
+
+    def _flush(self, wait: bool) -> None:
+        while self.waiting:
+            place, answer, event = self.waiting[0]
+            if event is not None and not event.query():  # type: ignore[no-untyped-call]
+                if not wait:
+                    return
+                event.synchronize()
+            self.waiting.popleft()
+            self._write(place, answer)
+
+    def _read(self, place: tuple[int, int]) -> Tensor | None:
+        if self.kind is None:
+            return None
+        dtype, shape = self.kind
+        size = dtype.itemsize * shape[0] * shape[1]
+        epoch, step = place
+        try:
+            record = os.pread(self._file(epoch), _CHECKSUM + size, step * (_CHECKSUM + size))
+        except OSError:
+            return None
+        if len(record) < _CHECKSUM + size or record[:_CHECKSUM] != _checksum(record[_CHECKSUM:], step):
+            return None
+        return torch.frombuffer(bytearray(record[_CHECKSUM:]), dtype=dtype).view(shape)
+
+    def _write(self, place: tuple[int, int], answer: Tensor) -> None:
+        kind = answer.dtype, tuple(answer.shape)
+        payload = answer.contiguous().view(torch.uint8).numpy().tobytes()
+        if (self.kind is not None and kind != self.kind) or not self.budget.take(_CHECKSUM + len(payload)):
+            return
+        epoch, step = place
+        try:
+            if self.kind is None:
+                self._write_kind(kind)
+            record = _checksum(payload, step) + payload
+            if os.pwrite(self._file(epoch), record, step * len(record)) < len(record):
+                raise OSError("the disk is full")
+        except (OSError, UserError) as error:
+            self.budget.close(str(error))
+
+    def _file(self, epoch: int) -> int:
+        if epoch not in self.files:
+            for handle in self.files.values():
+                os.close(handle)
+            path = self.folder / f"epoch-{epoch:05}.bin"
+            self.files = {epoch: os.open(path, os.O_RDWR | os.O_CREAT, 0o666)}
+        return self.files[epoch]
+
+    def _read_kind(self) -> tuple[torch.dtype, tuple[int, ...]] | None:
+        try:
+            about = json.loads((self.folder / "about.json").read_text("utf-8"))
+            return getattr(torch, about["dtype"]), tuple(about["shape"])
+        except (OSError, ValueError, KeyError, AttributeError):
+            return None
+
+    def _write_kind(self, kind: tuple[torch.dtype, tuple[int, ...]]) -> None:
+        about = {"dtype": str(kind[0]).removeprefix("torch."), "shape": kind[1]}
+        with replacing(self.folder / "about.json") as part:
+            part.write_text(json.dumps(about), "utf-8")
+        self.kind = kind
+
+
+def identity(net: nn.Module) -> list[str]:
+    """Texts that change with a network's weights, its layers or their settings."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for name, tensor in net.state_dict().items():
+        hashed.update(name.encode() + str(tensor.dtype).encode() + str(tuple(tensor.shape)).encode())
+        hashed.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    settings = [
+        f"{name} {type(module).__name__} {key} {value!r}"
+        for name, module in net.named_modules()
+        for key, value in sorted(vars(module).items())
+        if key != "training" and all(isinstance(one, int | float | str) for one in _parts(value))
+    ]
+    return [hashed.hexdigest(), *settings]
+
+
+def _parts(value: object) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _checksum(payload: bytes, step: int) -> bytes:
+    return zlib.crc32(payload, step + 1).to_bytes(_CHECKSUM, "little")
