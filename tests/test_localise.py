@@ -15,7 +15,7 @@ from viticulture.cli import main
 from viticulture.data.boxes import read_boxes
 from viticulture.errors import UserError
 from viticulture.evaluation.localisation import intersection_over_union
-from viticulture.evaluation.localise import class_taps, held_out, localise, other_images
+from viticulture.evaluation.localise import class_taps, held_out, localise, other_images, read_localisations
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.training.session import dataset_of, recipe_of
@@ -124,6 +124,11 @@ def test_the_verb_prints_the_table_and_names_mistakes(
         assert "100.0" in shown
         assert "4 images have no box in view" in " ".join(shown.split())
     assert (tmp_path / "page.html").read_text().count("<img") == 4
+    kept = read_localisations(run.folder)
+    assert list(kept) == ["best/photos", f"best/{photos}"]
+    assert [one.images for one in kept.values()] == [2, 2]
+    assert kept["best/photos"].largest.shares[0] == 1
+    assert run.folder.path.joinpath("report.html").read_text().count("MaxBoxAccV2") == 2
     (tmp_path / "b.txt").write_text("cat.png 1 2 3 4")
     (tmp_path / "far.txt").write_text("a/0.png 1 2 300 4")
     (tmp_path / "cut.txt").write_text("a/0.png 0 0 3 3")

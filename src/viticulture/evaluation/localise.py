@@ -5,7 +5,8 @@ AAL, arXiv:2211.13852, Table C: the mean of the class token's attention in all l
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +37,7 @@ from .localisation import (
     score_maps,
 )
 
+FILE = "localisation.json"
 BATCH = 64
 EXAMPLES = 12
 
@@ -72,7 +74,7 @@ class Localisation:
         largest: by the box of the largest part (MaxBoxAcc).
         any_part: by the best of all parts' boxes (MaxBoxAccV2).
         everything: by a box around the whole image, which takes no student.
-        examples: a few images, evenly spread.
+        examples: a few images, evenly spread; not kept with the numbers.
     """
 
     weights: str
@@ -81,7 +83,21 @@ class Localisation:
     largest: BoxAccuracy
     any_part: BoxAccuracy
     everything: BoxAccuracy
-    examples: tuple[Example, ...]
+    examples: tuple[Example, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers, ready for JSON."""
+        counts = {"weights": self.weights, "images": self.images, "left_out": self.left_out}
+        return {**counts, **{way: asdict(getattr(self, way)) for way in _WAYS}}
+
+    @staticmethod
+    def from_dict(found: Mapping[str, Any]) -> "Localisation":
+        """What `to_dict` gave."""
+        ways = {way: BoxAccuracy(**{key: tuple(value) for key, value in found[way].items()}) for way in _WAYS}
+        return Localisation(found["weights"], found["images"], found["left_out"], **ways)
+
+
+_WAYS = ("largest", "any_part", "everything")
 
 
 def held_out(dataset: Dataset) -> Images:
@@ -176,6 +192,19 @@ def localise(run: RunDir, images: Images, boxes: Mapping[str, Boxes], weights: s
         everything=max_box_accuracy(everything[:, None], np.zeros(1)),
         examples=tuple(examples),
     )
+
+
+def keep(run: RunDir, data: str, found: Localisation) -> None:
+    """Write the numbers into the run's localisation.json, beside those of other weights and data."""
+    every = {**read_localisations(run), f"{found.weights}/{data}": found}
+    run.write(FILE, {name: one.to_dict() for name, one in every.items()})
+
+
+def read_localisations(run: RunDir) -> dict[str, Localisation]:
+    """What was measured so far, by weights and data."""
+    if not (run.path / FILE).exists():
+        return {}
+    return {name: Localisation.from_dict(found) for name, found in run.read(FILE).items()}
 
 
 def _spread(images: int) -> set[int]:

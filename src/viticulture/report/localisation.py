@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weakly supervised localisation as a table, and as a page of pictures with boxes."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -31,6 +34,14 @@ def localisation_table(found: Localisation) -> Sheet:
     if found.left_out:
         note += f" {found.left_out} images have no box in view and are left out."
     return Sheet("Images whose box is found", columns, rows, note)
+
+
+def localisation_section(every: Mapping[str, Localisation]) -> list[Section]:
+    """A table for each set of images that was judged; nothing where none was."""
+    tables = [
+        replace(localisation_table(found), title=f"Images whose box is found: {data}") for data, found in every.items()
+    ]
+    return [Section("Localisation", "".join(table(sheet) for sheet in tables))] if tables else []
 
 
 def localisation_page(found: Localisation) -> str:
