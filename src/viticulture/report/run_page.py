@@ -12,13 +12,16 @@ from ..data.dataset import Dataset
 from ..data.images import Images
 from ..evaluation.accuracy import most_confident_mistakes
 from ..evaluation.judge import Result
+from ..evaluation.localise import read_localisations
 from ..evaluation.out_of_distribution import read_robustness
 from ..models.weights import load
 from ..training.rundir import RunDir
 from .attention import attention_section
 from .curves import read_curves
 from .links import links_section
+from .localisation import localisation_section
 from .page import Costs, PicturedMistake, RunPage, Section, render
+from .reconstruction import reconstruction_section
 from .robustness import robustness_section
 from .tables import Evaluated
 
@@ -57,7 +60,9 @@ def page_of(run: RunDir, dataset: Dataset, results: Mapping[str, Result]) -> Run
         sections=[
             *robustness_section(read_robustness(run)),
             *([_attention(run, results)] if results else []),
+            *localisation_section(read_localisations(run)),
             *_links(run, curves),
+            *reconstruction_section(run, dataset),
         ],
         recipe=(run.path / "recipe.yaml").read_text(encoding="utf-8"),
         reproduce={

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a student that learnt by painting masked patches sees in the rest of an image.
+
+method = painter_of(RunDir.open("runs/mae"), dataset)
+found = reconstruct(method, images)         # pictures, and how far they are from the truth
+"""
+
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from ..data.dataset import Dataset
+from ..models.masked_autoencoder import Grid, patchify, unpatchify
+from ..models.task import Task
+from ..training.assemble import assemble
+from ..training.recipe import Recipe, method_class
+from ..training.rundir import RunDir
+from ..training.session import recipe_of
+from ..training.state import load_checkpoint
+
+
+@runtime_checkable
+class Painter(Protocol):
+    """A method that paints what it masks: `mae` and `simmim`.
+
+    Args:
+        task: what its student is shown.
+        patch: height and width, pixels.
+        noise: uniform numbers that choose the mask of an image.
+    """
+
+    task: Task
+    patch: Grid
+    noise: int
+
+    def reconstruct(self, images: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Patches [B, P, 3 p p], the masked ones as painted, and which ones those are, [B, P] bool."""
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """Images with grey levels in [0, 1], what was hidden of them, and what was painted there.
+
+    Args:
+        images: [B, 3, H, W].
+        painted: [B, 3, H, W], the image itself where nothing was hidden; may leave [0, 1].
+        masked: [B, H, W] bool.
+        error: of each image, [B]: mean over its masked pixels and channels of the squared distance.
+        flat_error: the same, were every masked patch painted in its own mean colour.
+    """
+
+    images: Tensor
+    painted: Tensor
+    masked: Tensor
+    error: Tensor
+    flat_error: Tensor
+
+
+def reconstruct(method: Painter, images: Tensor, seed: int = 0) -> Reconstruction:
+    """Mask images and have them painted.
+
+    Args:
+        method: in inference mode.
+        images: [B, 3, H, W], normalised as the student takes them.
+        seed: of the masks.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.rand(len(images), method.noise, generator=generator).to(images.device)
+    with torch.inference_mode():
+        patches, chosen = method.reconstruct(images, noise)
+    grid = images.shape[-2] // method.patch[0], images.shape[-1] // method.patch[1]
+    masked = unpatchify(chosen[..., None].expand_as(patches), grid, method.patch)[:, 0]
+    colours = torch.unflatten(patchify(images, method.patch), 2, (3, -1))
+    means = colours.mean(-1, keepdim=True).expand_as(colours).flatten(2)
+    mean, std = (
+        torch.tensor(values, device=images.device).view(3, 1, 1) for values in (method.task.mean, method.task.std)
+    )
+    true, painted, flat = (
+        part * std + mean
+        for part in (images, unpatchify(patches, grid, method.patch), unpatchify(means, grid, method.patch))
+    )
+    return Reconstruction(true, painted, masked, distance(painted, true, masked), distance(flat, true, masked))
+
+
+def distance(painted: Tensor, true: Tensor, masked: Tensor) -> Tensor:
+    """Mean squared distance over the masked pixels [B, H, W] of each image [B, 3, H, W] -> [B]."""
+    squares = (painted - true).square().mean(1) * masked
+    return squares.sum((1, 2)) / masked.sum((1, 2))
+
+
+def paints(recipe: Recipe) -> bool:
+    """Whether a recipe's method paints what it masks."""
+    return hasattr(method_class(recipe), "reconstruct")
+
+
+def painter_of(run: RunDir, dataset: Dataset) -> Painter:
+    """The method of a run as its last checkpoint holds it, with what it paints by, in inference mode.
+
+    Raises: UserError if the run has no checkpoint.
+    """
+    recipe = recipe_of(run)
+    state = load_checkpoint(run.checkpoint)["state_dict"]
+    bare = {**recipe.values, "guides": {}, "student": {**recipe.values["student"], "init": None}}
+    method, _ = assemble(replace(recipe, values=bare), dataset, seed=0)
+    method.load_state_dict({name: value for name, value in state.items() if not name.startswith("guides.")})
+    assert isinstance(method, Painter)
+    assert isinstance(method, nn.Module)
+    method.eval()
+    return method
