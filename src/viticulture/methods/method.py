@@ -54,7 +54,7 @@ class Method(LightningModule, ABC):
         # Set by the run. Asking the Trainer would make it build the loader too early to restore its state.
         self.steps_per_epoch = self.epochs = 1
         self.last_portion = True  # whether the portion at hand completes a batch
-        self.place: tuple[int, int] | None = None  # epoch and portion at hand, both from 0; None where none is learnt from
+        self.place: tuple[int, int] | None = None  # epoch and portion in training, from 0
         self.facts: dict[str, Tensor] = {}  # what `losses` wants logged beside its terms
         self.portions: list[tuple[Batch, int]] = []  # SAM: the batch at hand but for its last portion
         self.before: Place = []  # SAM: weights and buffers as they were before the climb; empty unless uphill
