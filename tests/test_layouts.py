@@ -16,6 +16,7 @@ from viticulture.models.layouts import bare
 from viticulture.models.masked_autoencoder import encode, split
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
+from viticulture.models.teachers import open_teacher
 from viticulture.models.weights import initialise, read_weights
 
 Load = Callable[[str], Golden]
@@ -105,6 +106,21 @@ def test_a_checkpoint_of_ours_and_one_of_dino_hold_a_student() -> None:
     ):
         assert torch.equal(bare(stored)["norm.weight"], weights["norm.weight"])
     assert bare({"epoch": 3}) == bare([1]) == bare({"model": {}}) == {}
+
+
+@pytest.mark.parametrize(
+    ("prefix", "beside"),
+    [("", ["mask_token", "decoder_pred.bias"]), ("module.base_encoder.", ["module.predictor.0.weight"])],
+)
+def test_a_checkpoint_is_a_teacher_without_what_stands_beside_its_encoder(
+    tmp_path: Path, prefix: str, beside: list[str]
+) -> None:
+    """ARCHITECTURE=FILE wants every name to agree. Catches: a decoder or projector in the way, a head left out."""
+    net = create_student("vit_nano", Task((), (32, 32), HALF, HALF), 4).eval()
+    others = dict.fromkeys([*beside, f"{prefix}head.0.weight"], torch.ones(2))
+    torch.save({"model": {**prefixed(prefix, net.state_dict()), **others}}, tmp_path / "w.pth")
+    x = torch.randn(2, 3, 32, 32)
+    assert torch.equal(open_teacher(f"vit_nano={tmp_path / 'w.pth'}")[0].eval()(x), net(x))
 
 
 def test_other_objects_are_refused_by_name(tmp_path: Path) -> None:

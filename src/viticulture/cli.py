@@ -34,6 +34,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "export": api.export,
     "links": api.links,
     "localise": api.localise,
+    "probe": api.probe,
     "robustness": api.robustness,
     "recipes": api.recipes,
     "tables": api.tables,

@@ -6,7 +6,7 @@ Imports that take seconds (torch, timm, lightning) live inside the verbs, so tha
 
 from ..study.terms import Amounts, Terms, Where
 from .lists import demo, models, recipes, reference, resolved, say, tables
-from .looking import cache, explain, inspect, links, localise, report, robustness
+from .looking import cache, explain, inspect, links, localise, probe, report, robustness
 from .runs import Run, evaluate, export, predict, resume, train, train_row
 from .studies import compare, compare_resume, compare_table
 
@@ -28,6 +28,7 @@ __all__ = [
     "localise",
     "models",
     "predict",
+    "probe",
     "recipes",
     "reference",
     "report",

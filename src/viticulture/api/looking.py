@@ -27,7 +27,7 @@ def inspect(data: str) -> "Inspection":
 
 
 def cache(clear: bool = False) -> str:
-    """Show what decoded images take on this disk.
+    """Show what decoded images and kept features take on this disk.
 
     Args:
         clear: remove them; the next training decodes its images anew. Downloaded data sets stay.
@@ -35,8 +35,9 @@ def cache(clear: bool = False) -> str:
     from ..data.cache import cache_folder, cached, clear_cache
 
     freed = f"freed {clear_cache() / 1e9:.2f} GB; " if clear else ""
-    stores = cached()
-    return f"{freed}{len(stores)} stores and indexes take {sum(stores.values()) / 1e9:.2f} GB in {cache_folder()}"
+    kept = cached()
+    size = sum(kept.values()) / 1e9
+    return f"{freed}{len(kept)} stores, indexes and sets of features take {size:.2f} GB in {cache_folder()}"
 
 
 def report(run: str) -> Path:
@@ -60,22 +61,25 @@ def report(run: str) -> Path:
     return write_page(folder, dataset, judge(folder, dataset))
 
 
-def explain(run: str, beside: str = "", images: int = 1152) -> Path:
+def explain(run: str, beside: str = "", images: int = 1152, reading: str = "norms") -> Path:
     """Look inside a run's ViT: how far its heads look, which layers are alike, what they smooth.
 
     Args:
         run: its folder.
         beside: another run's folder, whose layers are compared with this one's on the same images.
         images: how many to look at, of those that did not teach where there are any.
+        reading: what stands for a layer: norms (its input, normalised) or blocks (its output, of any network).
 
-    Returns: the page, explain.html in the run's folder.
+    Returns: the page, explain.html in the run's folder; all numbers are in explain.json beside it, and `viticulture
+        report RUN` shows them too.
     """
+    from ..analysis.explanation import explain_run
     from ..report.explain_page import write_explanation
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of
 
     folder, other = RunDir.open(run), RunDir.open(beside) if beside else None
-    return write_explanation(folder, dataset_of(folder, recipe_of(folder)), images, other)
+    return write_explanation(folder, explain_run(folder, dataset_of(folder, recipe_of(folder)), images, other, reading))
 
 
 def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitude") -> "Sheet":
@@ -109,6 +113,28 @@ def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitu
     return link_table(list(found.channels), strengths, linked, note)
 
 
+def probe(run: str, data: str = "", features: str = "", weights: str = "", out: str = "") -> "Sheet":
+    """Judge a frozen network by linear classifiers and nearest neighbours on its features; pre-training runs too.
+
+    Args:
+        run: its folder; or a folder of weights, a timm model with pretrained weights, or ARCHITECTURE=FILE, such as
+            mae_base=mae_pretrain_vit_base.pth.
+        data: labelled images, learnt from, chosen by and tested on by their splits. Left out: those of the run.
+        features: class (token) or mean (over the image); by default all that the network has.
+        weights: best, last or ema of a run; by default those that count.
+        out: a .json file to write; by default probe.json in the run's folder.
+
+    Returns: test accuracies. The file holds every setting that was tried.
+    """
+    from ..evaluation.probe import keep
+    from ..evaluation.probe import probe as judge
+    from ..report.probe import probe_table
+
+    found = judge(run, data, features, weights)
+    keep(found, out)
+    return probe_table(found)
+
+
 def localise(run: str, data: str = "", boxes: str = "", weights: str = "", out: str = "") -> "Sheet":
     """Measure whether a ViT that learnt classes alone looks where the object is, on images whose objects have boxes.
 
@@ -119,7 +145,8 @@ def localise(run: str, data: str = "", boxes: str = "", weights: str = "", out: 
         weights: best, last or ema; by default those that count.
         out: an .html file to write, with pictures.
 
-    Returns: the share of images whose box is found (MaxBoxAcc), at several overlaps.
+    Returns: the share of images whose box is found (MaxBoxAcc), at several overlaps. The run's report.html and
+        localisation.json hold it too.
     """
     from ..data.boxes import read_boxes
     from ..disk import replacing
@@ -131,8 +158,11 @@ def localise(run: str, data: str = "", boxes: str = "", weights: str = "", out: 
     if not boxes:
         raise UserError("true boxes are needed to judge by: --boxes FILE")
     true, folder = read_boxes(boxes), RunDir.open(run)
-    images = judge.other_images(folder, data) if data else judge.held_out(dataset_of(folder, recipe_of(folder)))
+    dataset = None if data else dataset_of(folder, recipe_of(folder))
+    images = judge.held_out(dataset) if dataset else judge.other_images(folder, data)
     found = judge.localise(folder, images, true, weights)
+    judge.keep(folder, dataset.name if dataset else data, found)
+    report(run)
     if out:
         with replacing(Path(out)) as part:
             part.write_text(localisation_page(found), encoding="utf-8")

@@ -91,7 +91,7 @@ def cached(root: Path | None = None) -> dict[str, int]:
 
 
 def clear_cache(root: Path | None = None) -> int:
-    """Remove every store and index (not downloaded data sets); return the bytes that this freed.
+    """Remove all stores, indexes and features (not downloaded data sets); return the bytes that this freed.
 
     Folders that a process is making at this moment stay.
     """
@@ -105,7 +105,7 @@ def clear_cache(root: Path | None = None) -> int:
 
 
 def _made(root: Path) -> list[Path]:
-    kinds = [root / kind for kind in ("stores", "indexes", "answers")]
+    kinds = [root / kind for kind in ("stores", "indexes", "features", "answers")]
     return sorted(folder for kind in kinds if kind.is_dir() for folder in kind.iterdir() if folder.is_dir())
 
 

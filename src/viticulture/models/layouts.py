@@ -10,6 +10,7 @@
 What stands beside the network that is kept stays under its name, so that nobody takes it for a part of it.
 """
 
+import re
 from typing import Any
 
 from torch import Tensor
@@ -19,6 +20,9 @@ from .transplant import State
 WRAPPERS = ("state_dict", "model", "student", "teacher")  # keys under which scripts keep the weights
 AROUND = ("module.", "_orig_mod.")  # put before every name by wrappers of a whole network
 KEPT = ("base_encoder.", "model.", "student.")  # put before the names of one network among several
+BESIDE = re.compile(  # what stands beside an encoder: of MAE, of MoCo-v3 with its projector, of MAE-Lite, of ours
+    r"decoder_|mask_token|head\.\d|(momentum_encoder|predictor|tch_model|attn_adapter|hidden_adapter|aids|guides)\."
+)
 
 
 def bare(stored: Any) -> State:
@@ -34,3 +38,8 @@ def bare(stored: Any) -> State:
             tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
     prefix = next((prefix for prefix in KEPT if any(name.startswith(prefix) for name in tensors)), "")
     return {name.removeprefix(prefix): value for name, value in tensors.items()}
+
+
+def encoder(weights: State) -> State:
+    """Without what stands beside an encoder, for those who ask that a network and a file agree in every name."""
+    return {name: value for name, value in weights.items() if not BESIDE.match(name)}

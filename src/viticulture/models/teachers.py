@@ -13,6 +13,7 @@ from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
 from ..errors import UserError, unknown
+from .layouts import encoder
 from .task import Task
 from .weights import fetch, find, load, read_weights
 
@@ -141,7 +142,7 @@ def _from_file(architecture: str, file: Path) -> nn.Module:
     """A timm architecture with the weights, and hence the number of classes, of a file."""
     if not timm.is_model(architecture):
         raise unknown("architecture of a teacher", architecture, timm.list_models())
-    weights = read_weights(file)
+    weights = encoder(read_weights(file))
     described = timm.get_pretrained_cfg(architecture)  # None for students of ours
     heads = (described and described.classifier) or "head"
     scores = weights.get(f"{heads if isinstance(heads, str) else heads[0]}.weight")
