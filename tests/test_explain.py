@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`viticulture explain RUN`: what the analyses find in a run, on one page."""
 
+import json
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import torch
 
 import viticulture
 from viticulture import cli
-from viticulture.analysis.inside import look_inside, patch_features, similarity
+from viticulture.analysis.explanation import Explanation, read_explanation
+from viticulture.analysis.inside import Inside, look_inside, patch_features, similarity
 from viticulture.errors import UserError
 from viticulture.models.students import create_student
 from viticulture.models.taps import Taps
@@ -35,9 +37,39 @@ def test_features_are_the_patches_alone(name: str, options: dict[str, Any]) -> N
     taps = Taps(net, frozenset({"blocks"}))
     assert taps.layout is not None
     seen = taps(IMAGES[:2])
-    for tokens, grid, block in zip(*patch_features(seen, taps.layout, IMAGES[:2]), seen.blocks, strict=True):
+    for tokens, grid, block in zip(*patch_features(seen.blocks, taps.layout, IMAGES[:2]), seen.blocks, strict=True):
         assert grid == (4, 4)
         torch.testing.assert_close(tokens, block[:, taps.layout.prefix : taps.layout.prefix + 16], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "norms"),
+    [
+        ("vit_nano", {}, ["norm"]),
+        ("vit_nano", {"global_pool": "avg"}, ["fc_norm"]),
+        ("dhvt_tiny_cifar_patch2", {"embed_dim": 32, "depth": 2}, ["norm"]),
+    ],
+)
+def test_layers_are_read_through_their_norms(name: str, options: dict[str, Any], norms: list[str]) -> None:
+    """Wang et al.'s reading: block i's input through its first norm, so layer 0 is the embedded patches; then the last
+    block's output through the last norm, token by token also where that norm is the pooled features'.
+
+    Catches: outputs of blocks, the second norm, a last layer left out or without norm, the norm of pooled features.
+    """
+    net = student(name, **options)
+    blocks = [net.get_submodule(name) for name in Taps(net, frozenset({"blocks"})).layout.blocks]  # type: ignore[union-attr]
+    inputs: list[torch.Tensor] = []
+    hooks = [block.register_forward_pre_hook(lambda _, given: inputs.append(given[0])) for block in blocks]
+    seen = Taps(net, frozenset({"blocks", "norms"}))(IMAGES[:2])
+    for hook in hooks:
+        hook.remove()
+    assert len(seen.norms) == len(blocks) + 1
+    for block, given, found in zip(blocks, inputs, seen.norms[:-1], strict=True):
+        torch.testing.assert_close(found, block.get_submodule("norm1")(given))
+    last = seen.blocks[-1]
+    for norm in norms:
+        last = net.get_submodule(norm)(last)
+    torch.testing.assert_close(seen.norms[-1], last)
 
 
 def test_it_sees_every_layer_and_counts_every_image() -> None:
@@ -49,10 +81,11 @@ def test_it_sees_every_layer_and_counts_every_image() -> None:
     layers = len(Taps(net, frozenset({"blocks"})).layout.blocks)  # type: ignore[union-attr]
     found, whole = look_inside(net, torch.split(IMAGES, 8)), look_inside(net, [IMAGES])
     assert found.images == whole.images == 20
-    assert len(found.distance) == len(found.entropy) == len(found.uniform) == len(found.cka) == layers
+    assert len(found.distance) == len(found.entropy) == len(found.uniform) == len(found.cka) - 1 == layers
+    assert len(look_inside(net, [IMAGES], "blocks").cka) == layers
     torch.testing.assert_close(found.distance, whole.distance, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(found.amplitude, whole.amplitude, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(found.cka.diag(), torch.ones(layers, dtype=torch.float64))
+    torch.testing.assert_close(found.cka.diag(), torch.ones(layers + 1, dtype=torch.float64))
     torch.testing.assert_close(found.cka, look_inside(net, [IMAGES[:8], IMAGES[8:16]]).cka)
     assert found.uniform[0][1] == math.log(16)
     assert found.frequencies == [0, 0.5]
@@ -67,7 +100,25 @@ def test_a_rectangular_grid_has_no_amplitudes_and_a_cnn_no_attention() -> None:
     assert found.frequencies == []
     assert found.amplitude.shape == (len(found.cka), 0)
     with pytest.raises(UserError, match="reads attention"):
-        look_inside(student("test_resnet"), [IMAGES])
+        look_inside(student("test_resnet"), [IMAGES], "blocks")
+    with pytest.raises(UserError, match=r"no norm before each block.*`blocks`"):
+        similarity(student("test_resnet"), student(), [(IMAGES, IMAGES)])
+    with pytest.raises(UserError, match="unknown reading of layers 'norm'"):
+        look_inside(student(), [IMAGES], "norm")
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_numbers_survive_json(beside: bool) -> None:
+    """Also those that are none. Catches: a field lost, distances for entropies, NaN in a file that JSON cannot read."""
+    inside = replace(look_inside(student(), [IMAGES]), cka=torch.tensor([[1.0, float("nan")], [0.5, 1.0]]).double())
+    found = Explanation("last", "test", inside, *(("other", inside.cka) if beside else ()))
+    text = json.dumps(found.to_dict(), allow_nan=False)
+    again = Explanation.from_dict(json.loads(text))
+    assert (again.weights, again.split, again.beside) == (found.weights, found.split, found.beside)
+    assert again.inside.reading == "norms"
+    for name in (field.name for field in fields(Inside) if field.name != "reading"):
+        torch.testing.assert_close(getattr(again.inside, name), getattr(inside, name), rtol=0, atol=0, equal_nan=True)
+    assert (again.cka is None) != beside
 
 
 def test_a_run_is_explained_on_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,6 +133,13 @@ def test_a_run_is_explained_on_one_page(tmp_path: Path, capsys: pytest.CaptureFi
     assert "16 test images" in page
     assert "a&lt;b" in page
     assert "a<b" not in page
+    kept = read_explanation(run.folder)
+    assert kept is not None
+    assert kept.inside.images == 16
+    assert cli.main(["report", str(run.path)]) == 0
+    report = (run.path / "report.html").read_text(encoding="utf-8")
+    for words in ("Attention distance, pixels", "Likeness of layers", "16 test images"):
+        assert words in report
     assert cli.main(["explain", str(run.path), "--images", "3"]) == 2
     assert "at least 4 images" in capsys.readouterr().err
 
@@ -94,6 +152,6 @@ def test_two_students_are_compared_layer_by_layer() -> None:
     first, second = student(), student("dhvt_tiny_cifar_patch2", embed_dim=32, depth=2)
     pairs = list(zip(torch.split(IMAGES, 8), torch.split(IMAGES, 8), strict=True))
     found = similarity(first, second, pairs)
-    assert found.shape == (len(look_inside(first, [IMAGES]).cka), 2)
+    assert found.shape == (len(look_inside(first, [IMAGES]).cka), 2 + 1)
     torch.testing.assert_close(found, similarity(second, first, pairs[:2]).T)
     assert (found < 0.999).all()

@@ -32,7 +32,7 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import UserError, unknown
 from .students import token_logits
 
-READINGS = ("blocks", "attention", "class_attention")
+READINGS = ("blocks", "attention", "class_attention", "norms")
 
 Grid = tuple[int, int]
 """Rows and columns of patches."""
@@ -101,6 +101,27 @@ def layout(student: nn.Module) -> Layout:
         pooling=tuple(_around(name, reductions) // patch for name in attention),
         class_token=isinstance(getattr(student, "cls_token", None), Tensor),
     )
+
+
+def first_norms(student: nn.Module, blocks: tuple[str, ...]) -> tuple[str, ...]:
+    """Module names of what normalises the input of each block, `norm1` in timm's ViTs.
+
+    Raises: UserError unless every block has one and the student a last norm.
+    """
+    modules = dict(student.named_modules())
+    names = tuple(f"{block}.norm1" for block in blocks)
+    if not {*names, "norm"} <= modules.keys():
+        raise UserError(
+            f"{type(student).__name__} has no norm before each block to read; say `blocks` to read what its blocks give"
+        )
+    return names
+
+
+def last_norm(student: nn.Module, x: Tensor) -> Tensor:
+    """What the norms after the last block make of its output [B, T, D], every token by itself."""
+    for name in ("norm", "fc_norm"):
+        x = getattr(student, name, nn.Identity())(x)
+    return x
 
 
 def _scores_are_plain(module: Any) -> bool:
@@ -198,12 +219,15 @@ class Seen:
         attention: one reading a layer in order, if tapped.
         class_attention: the class token's attention in every layer, [B, h, rows, columns], if tapped. It is computed
             where the layer is, so that the backward pass meets it there and holds one layer's gradient at a time.
+        norms: what the first norm of each block makes of its input, then what the last norm makes of the last block's
+            output, if tapped.
     """
 
     logits: tuple[Tensor, ...]
     blocks: list[Tensor] = field(default_factory=list)
     attention: list[AttentionReading] = field(default_factory=list)
     class_attention: list[Tensor] = field(default_factory=list)
+    norms: list[Tensor] = field(default_factory=list)
 
 
 class Taps:
@@ -214,7 +238,7 @@ class Taps:
 
     Args:
         student: any timm classifier; attention needs a ViT of timm's layout.
-        needs: which readings to take, of "blocks", "attention" and "class_attention"; none costs nothing.
+        needs: which readings to take, of "blocks", "attention", "class_attention" and "norms"; none costs nothing.
         run: another pass over the student's layers, of images and whatever else a call hands on; None: the student's.
 
     Raises: UserError if a reading does not exist or the student cannot give it.
@@ -229,6 +253,7 @@ class Taps:
         self.layout = layout(student) if needs else None
         if self.layout and needs & {"attention", "class_attention"} and not self.layout.attention:
             raise UserError(f"this guide reads attention, which {type(student).__name__} lacks or lays out differently")
+        self._norms = first_norms(student, self.layout.blocks) if self.layout and "norms" in needs else ()
         self._found: dict[str, list[Tensor]] = {name: [] for name in READINGS}
         self._forward: Callable[..., Any] = self._collect
 
@@ -251,22 +276,22 @@ class Taps:
         read = self._readers(self.layout, (images.shape[-2], images.shape[-1]))
         handles = self._open(self.layout, read)
         try:
-            output, blocks, qkv, maps = self._forward(images, *more)
+            output, blocks, qkv, maps, norms = self._forward(images, *more)
         finally:
             for handle in handles:
                 handle.remove()
         readings = [reader(tensor) for reader, tensor in zip(read, qkv, strict=True)] if qkv else []
-        return Seen(token_logits(output), blocks, readings, maps)
+        return Seen(token_logits(output), blocks, readings, maps, norms)
 
-    def _collect(self, images: Tensor, *more: Tensor) -> tuple[Any, list[Tensor], list[Tensor], list[Tensor]]:
+    def _collect(self, images: Tensor, *more: Tensor) -> tuple[Any, *tuple[list[Tensor], ...]]:
         """One pass with open hooks; the lists that these fill are emptied, so that no tensor outlives its step."""
         for found in self._found.values():
             found.clear()
         output = (self.run or self.student.forward)(images, *more)
-        blocks, qkv, maps = (list(found) for found in self._found.values())
+        readings = [list(found) for found in self._found.values()]
         for found in self._found.values():
             found.clear()
-        return output, blocks, qkv, maps
+        return output, *readings
 
     def _open(self, where: Layout, read: list[Reader]) -> list[RemovableHandle]:
         handles = []
@@ -280,6 +305,11 @@ class Taps:
             found = self._found["class_attention"]
             looks = [lambda qkv, reader=reader: reader(qkv).class_maps() for reader in read]
             handles += [_hook(module, found, look) for module, look in zip(projections, looks, strict=True)]
+        if "norms" in self.needs:
+            found = self._found["norms"]
+            handles += [_hook(self.student.get_submodule(name), found, _tensor) for name in self._norms]
+            last = self.student.get_submodule(where.blocks[-1])
+            handles.append(_hook(last, found, lambda x: last_norm(self.student, _tensor(x))))
         return handles
 
     def _readers(self, where: Layout, image_size: tuple[int, int]) -> list[Reader]:

@@ -1,68 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's student seen from inside, as a page: explain.html."""
+"""A run's student seen from inside: a page of its own, explain.html, and sections of the run's report."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-from torch import Tensor, nn
-
-from ..analysis.inside import look_inside, similarity
-from ..data.augment.crop import CentreCrop
-from ..data.dataset import Dataset
-from ..data.images import Images
-from ..data.loader import evaluation_batches
-from ..errors import UserError
-from ..models.task import Task
-from ..models.weights import load
+from ..analysis.explanation import Explanation
 from ..training.rundir import RunDir
-from ..training.session import recipe_of
 from .inside import inside_sections, likeness_section
 from .marks import text
-from .page import document
-
-BATCH = 128
-FEWEST = 4  # images; CKA cannot be estimated from fewer
+from .page import Section, document
 
 
-def write_explanation(run: RunDir, dataset: Dataset, most: int, beside: RunDir | None = None) -> Path:
-    """Look at a run's student with test images (validation or training ones, where there are none) and draw the page.
-
-    Args:
-        run: whose weights that count are looked at.
-        dataset: the run's.
-        most: images to look at; which ones is drawn once and for all.
-        beside: another run, whose layers are compared with this one's on the same images.
-
-    Raises: UserError for too few images, or a student without attention.
-    """
-    splits = {"test": dataset.test, "validation": dataset.val, "training": dataset.train}
-    split, images = next((name, images) for name, images in splits.items() if images is not None)
-    if min(most, len(images)) < FEWEST:
-        raise UserError(f"an explanation needs at least {FEWEST} images, got {min(most, len(images))} of {split}")
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-    some = images.part(order[:most])
-    student, batches = _opened(run, some)
-    found = look_inside(student, batches)
-    sections = inside_sections(found)
-    if beside is not None:
-        (first, some_batches), (second, others) = _opened(run, some), _opened(beside, some)
-        cka = similarity(first, second, zip(some_batches, others, strict=True))
-        sections.append(likeness_section(cka, run.path.name, beside.path.name))
+def write_explanation(run: RunDir, found: Explanation) -> Path:
+    """Draw explain.html."""
     title = f"Inside {run.read('run.json')['student']['name']}: {run.path.name}"
-    words = f"Means over {found.images:,} {split} images, {run.which()[0]} weights."
-    return run.write("explain.html", document(title, f"<p>{text(words)}</p>", sections))
+    return run.write("explain.html", document(title, f"<p>{text(_basis(found))}</p>", _sections(run, found)))
 
 
-def _opened(run: RunDir, images: Images) -> tuple[nn.Module, Iterator[Tensor]]:
-    """A run's student and the images as it takes them, on the device that it was trained for."""
-    student, task, _ = load(run.weights(run.which()[0]))
-    recipe = recipe_of(run)
-    use_gpu = torch.cuda.is_available() and recipe.section("engine").device != "cpu"
-    device, pictures = torch.device("cuda" if use_gpu else "cpu"), recipe.section("images")
-    crop = CentreCrop(pictures.eval_crop, pictures.eval_interpolation)
-    return student.to(device).eval(), _pixels(images, task, device, crop)
+def explanation_sections(run: RunDir, found: Explanation | None) -> list[Section]:
+    """The same for the report; nothing where the run was not explained."""
+    if found is None:
+        return []
+    first, *others = _sections(run, found)
+    return [Section(first.title, f"<p>{text(_basis(found))}</p>{first.html}"), *others]
 
 
-def _pixels(images: Images, task: Task, device: torch.device, crop: CentreCrop) -> Iterator[Tensor]:
-    return (batch["image"] for batch in evaluation_batches(images, task, BATCH, device, crop))
+def _sections(run: RunDir, found: Explanation) -> list[Section]:
+    sections = inside_sections(found.inside)
+    if found.cka is not None:
+        sections.append(likeness_section(found.cka, run.path.name, found.beside, found.inside.reading))
+    return sections
+
+
+def _basis(found: Explanation) -> str:
+    layer = {
+        "norms": "what a block's first norm makes of its input, from the embedded patches (layer 0) to what leaves the "
+        "last norm",
+        "blocks": "what a block gives, as it is",
+    }[found.inside.reading]
+    basis = f"Means over {found.inside.images:,} {found.split} images, {found.weights} weights."
+    return f"{basis} In likeness and smoothing, a layer is {layer}."

@@ -25,17 +25,22 @@ def inside_sections(found: Inside) -> list[Section]:
     distance, entropy = zip(*found.uniform, strict=True)
     heads = _over_layers("Attention distance, pixels", "pixels", found.distance, distance, DISTANCE)
     heads += _over_layers("Attention entropy, nats", "nats", found.entropy, entropy, ENTROPY)
-    names = _names("layer", len(found.cka))
+    names = _layers("layer", len(found.cka), found.reading)
     alike = value_map("Likeness of layers", [("CKA", found.cka.double().cpu().numpy())], names, names, ALIKE)
     sections = [Section("How far its heads look", heads), Section("Which layers are alike", alike)]
     return [*sections, Section("What its layers smooth", _smoothing(found))]
 
 
-def likeness_section(cka: Tensor, first: str, second: str) -> Section:
-    """CKA between the layers of two students, by their names."""
-    rows, columns = _names(first, cka.shape[0]), _names(second, cka.shape[1])
+def likeness_section(cka: Tensor, first: str, second: str, reading: str) -> Section:
+    """CKA between the layers of two students, by their names, and their layers with the same number as a line."""
+    rows, columns = _layers(first, cka.shape[0], reading), _layers(second, cka.shape[1], reading)
     maps = [(f"{first}: down, {second}: to the right", cka.double().cpu().numpy())]
-    return Section(f"Beside {second}", value_map("Likeness of layers", maps, rows, columns, ALIKE))
+    alike = value_map("Likeness of layers", maps, rows, columns, ALIKE)
+    if len(rows) != len(columns):
+        return Section(f"Beside {second}", alike)
+    line = {"CKA": list(enumerate(cka.diag().tolist(), _first(reading)))}
+    same = line_chart("Likeness of layers with the same number", line, ("layer", "CKA"))
+    return Section(f"Beside {second}", f'<div class="grid-2">{alike}{same}</div>')
 
 
 def _over_layers(title: str, unit: str, values: Sequence[Tensor], uniform: Sequence[float], note: str) -> str:
@@ -57,16 +62,26 @@ def _over_layers(title: str, unit: str, values: Sequence[Tensor], uniform: Seque
 def _smoothing(found: Inside) -> str:
     if not found.frequencies:
         return ""
-    last = {"last frequency": [(float(i), value) for i, value in enumerate(found.amplitude[:, -1].tolist(), 1)]}
+    begin = _first(found.reading)
+    last = {"last frequency": [(float(i), value) for i, value in enumerate(found.amplitude[:, -1].tolist(), begin)]}
     title = f"Delta log amplitude, at {found.frequencies[-1]:.2f} pi a patch"
     by_frequency = {
-        f"layer {layer + 1}": list(zip(found.frequencies, found.amplitude[layer].tolist(), strict=True))
+        f"layer {layer + begin}": list(zip(found.frequencies, found.amplitude[layer].tolist(), strict=True))
         for layer in shown_layers(len(found.amplitude))
     }
     axes = ("frequency, pi a patch", "log amplitude")
     over_layers = line_chart(title, last, ("layer", "log amplitude"), note=SMOOTH)
     over_frequencies = line_chart("Relative log amplitude", by_frequency, axes, note=SMOOTH)
     return f'<div class="grid-2">{over_layers}{over_frequencies}</div>'
+
+
+def _first(reading: str) -> int:
+    """Number of the first layer."""
+    return 0 if reading == "norms" else 1
+
+
+def _layers(word: str, count: int, reading: str) -> list[str]:
+    return [f"{word} {number}" for number in range(_first(reading), count + _first(reading))]
 
 
 def _names(word: str, count: int) -> list[str]:

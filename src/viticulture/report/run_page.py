@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..analysis.explanation import read_explanation
 from ..analysis.link_extraction import read_links
 from ..data.dataset import Dataset
 from ..data.images import Images
@@ -18,6 +19,7 @@ from ..models.weights import load
 from ..training.rundir import RunDir
 from .attention import attention_section
 from .curves import read_curves
+from .explain_page import explanation_sections
 from .links import links_section
 from .localisation import localisation_section
 from .page import Costs, PicturedMistake, RunPage, Section, render
@@ -63,6 +65,7 @@ def page_of(run: RunDir, dataset: Dataset, results: Mapping[str, Result]) -> Run
             *localisation_section(read_localisations(run)),
             *_links(run, curves),
             *reconstruction_section(run, dataset),
+            *explanation_sections(run, read_explanation(run)),
         ],
         recipe=(run.path / "recipe.yaml").read_text(encoding="utf-8"),
         reproduce={

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes on inside a run's student, measured on its own images and kept in explain.json."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data.augment.crop import CentreCrop
+from ..data.dataset import Dataset
+from ..data.images import Images
+from ..data.loader import evaluation_batches
+from ..errors import UserError
+from ..models.task import Task
+from ..models.weights import load
+from ..training.rundir import RunDir
+from ..training.session import recipe_of
+from .inside import Inside, look_inside, numbers, similarity, tensor
+
+BATCH = 128
+FEWEST = 4  # images; CKA cannot be estimated from fewer
+FILE = "explain.json"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A run's student, seen from inside.
+
+    Args:
+        weights: which of the run's were looked at.
+        split: whose images were shown.
+        inside: what was found.
+        beside: name of another run, or nothing.
+        cka: between this student's layers and the other's, [layers, other layers]; None without another one.
+    """
+
+    weights: str
+    split: str
+    inside: Inside
+    beside: str = ""
+    cka: Tensor | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers, as JSON holds them."""
+        beside = None if self.cka is None else {"run": self.beside, "cka": numbers(self.cka)}
+        return {"weights": self.weights, "split": self.split, **self.inside.to_dict(), "beside": beside}
+
+    @classmethod
+    def from_dict(cls, found: dict[str, Any]) -> "Explanation":
+        """The inverse of `to_dict`."""
+        inside, beside = Inside.from_dict(found), found["beside"]
+        other = ("", None) if beside is None else (beside["run"], tensor(beside["cka"]))
+        return cls(found["weights"], found["split"], inside, *other)
+
+
+def explain_run(
+    run: RunDir, dataset: Dataset, most: int, beside: RunDir | None = None, reading: str = "norms"
+) -> Explanation:
+    """Look at a run's student with test images (validation or training ones, where there are none); keep the numbers.
+
+    Args:
+        run: whose weights that count are looked at.
+        dataset: the run's.
+        most: images to look at; which ones is drawn once and for all.
+        beside: another run, whose layers are compared with this one's on the same images.
+        reading: what stands for a layer, norms or blocks, see `inside`.
+
+    Raises: UserError for too few images, or a student without attention or without what is to be read.
+    """
+    splits = {"test": dataset.test, "validation": dataset.val, "training": dataset.train}
+    split, images = next((name, images) for name, images in splits.items() if images is not None)
+    if min(most, len(images)) < FEWEST:
+        raise UserError(f"an explanation needs at least {FEWEST} images, got {min(most, len(images))} of {split}")
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    some = images.part(order[:most])
+    student, batches = _opened(run, some)
+    found = Explanation(run.which()[0], split, look_inside(student, batches, reading))
+    if beside is not None:
+        (first, some_batches), (second, others) = _opened(run, some), _opened(beside, some)
+        cka = similarity(first, second, zip(some_batches, others, strict=True), reading)
+        found = Explanation(found.weights, split, found.inside, beside.path.name, cka)
+    run.write(FILE, found.to_dict())
+    return found
+
+
+def read_explanation(run: RunDir) -> Explanation | None:
+    """What was found the last time; None before the first."""
+    return Explanation.from_dict(run.read(FILE)) if (run.path / FILE).exists() else None
+
+
+def _opened(run: RunDir, images: Images) -> tuple[nn.Module, Iterator[Tensor]]:
+    """A run's student and the images as it takes them, on the device that it was trained for."""
+    student, task, _ = load(run.weights(run.which()[0]))
+    recipe = recipe_of(run)
+    use_gpu = torch.cuda.is_available() and recipe.section("engine").device != "cpu"
+    device, pictures = torch.device("cuda" if use_gpu else "cpu"), recipe.section("images")
+    crop = CentreCrop(pictures.eval_crop, pictures.eval_interpolation)
+    return student.to(device).eval(), _pixels(images, task, device, crop)
+
+
+def _pixels(images: Images, task: Task, device: torch.device, crop: CentreCrop) -> Iterator[Tensor]:
+    return (batch["image"] for batch in evaluation_batches(images, task, BATCH, device, crop))
