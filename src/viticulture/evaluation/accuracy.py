@@ -15,6 +15,7 @@ from torchmetrics.functional.classification import multiclass_confusion_matrix, 
 from ..errors import UserError
 
 CALIBRATION_BINS = 15
+ONE_HEAD = "its one head"
 NORMAL_QUANTILE = 1.959963984540054  # two-sided 95 %
 
 
@@ -78,6 +79,7 @@ class Evaluation:
         reliability: the bins that hold images, by rising confidence.
         per_class: one score a class, in the order of the classes.
         confusion: [C, C] int64, images by true class (row) and predicted class (column).
+        rule: which heads of a student with several made the answers: "class token" or "mean of 3 heads".
     """
 
     images: int
@@ -92,6 +94,7 @@ class Evaluation:
     reliability: tuple[ReliabilityBin, ...]
     per_class: tuple[ClassScore, ...]
     confusion: NDArray[np.int64]
+    rule: str = ONE_HEAD
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON; the confusion matrix as [true, predicted, images] where images > 0."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure every set of weights that a run keeps, on every split that did not teach it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -16,8 +16,11 @@ from ..training.recipe import Recipe
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
 from .accuracy import Evaluation, Predictions, collect, measure
+from .advisers import judge_agreement
+from .heads import heads_of
 
 BATCH = 256
+FEW = 8  # images that tell which head answers
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,15 @@ def judge(run: RunDir, dataset: Dataset) -> dict[str, Result]:
         return {}
     splits = {name: images for name, images in (("test", dataset.test), ("val", dataset.val)) if images is not None}
     recipe = recipe_of(run)
-    results = {
+    results: dict[str, Result] = {
         f"{weights}/{split}": _result(run, recipe, weights, images)
         for split, images in splits.items()
         for weights in run.which()
     }
     run.write("evaluation.json", {key: result.evaluation.to_dict() for key, result in results.items()})
+    if results:
+        key, first = next(iter(results.items()))
+        judge_agreement(run, recipe, key, first.images)
     return results
 
 
@@ -81,4 +87,6 @@ def _result(run: RunDir, recipe: Recipe, weights: str, images: Images) -> Result
     crop = CentreCrop(pictures.eval_crop, pictures.eval_interpolation)
     batches = evaluation_batches(images, task, BATCH, device, crop)
     predictions = collect(student.to(device), batches, images.records.names)
-    return Result(measure(predictions, task.classes), predictions, images)
+    few = next(evaluation_batches(images.part(torch.arange(min(FEW, len(images)))), task, FEW, device, crop))
+    rule = heads_of(student.eval(), few["image"], recipe).rule
+    return Result(replace(measure(predictions, task.classes), rule=rule), predictions, images)

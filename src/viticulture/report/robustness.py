@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from statistics import fmean
 
 from ..data.corrupt.levels import BLUR, DIGITAL, EXTRA, NOISE, SEVERITIES, WEATHER
+from ..evaluation.accuracy import ONE_HEAD
 from ..evaluation.robustness import Robustness
 from .figures import bar_chart, line_chart, table
 from .page import Section
@@ -60,7 +61,7 @@ def _charts(found: Robustness) -> str:
 
 def _note(found: Robustness) -> str:
     words = f"{found.images:,} images{' of each' if found.errors else ''}, {found.weights} weights."
-    if found.rule != "its one head":
+    if found.rule != ONE_HEAD:
         words += f" The student answers by its {found.rule}."
     if found.corrupted_by:
         words += f" Strengths of {found.corrupted_by}."

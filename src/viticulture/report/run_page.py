@@ -12,11 +12,13 @@ from ..analysis.link_extraction import read_links
 from ..data.dataset import Dataset
 from ..data.images import Images
 from ..evaluation.accuracy import most_confident_mistakes
+from ..evaluation.advisers import read_agreement
 from ..evaluation.judge import Result
 from ..evaluation.localise import read_localisations
 from ..evaluation.out_of_distribution import read_robustness
 from ..models.weights import load
 from ..training.rundir import RunDir
+from .agreement import agreement_section
 from .attention import attention_section
 from .curves import read_curves
 from .explain_page import explanation_sections
@@ -60,6 +62,7 @@ def page_of(run: RunDir, dataset: Dataset, results: Mapping[str, Result]) -> Run
         examples=_examples(dataset.train, dataset.classes),
         warnings=facts["remarks"],
         sections=[
+            *agreement_section(read_agreement(run)),
             *robustness_section(read_robustness(run)),
             *([_attention(run, results)] if results else []),
             *localisation_section(read_localisations(run)),

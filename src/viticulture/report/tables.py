@@ -4,7 +4,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..evaluation.accuracy import Evaluation
+from ..evaluation.accuracy import ONE_HEAD, Evaluation
 from .sheet import Cell, Column, Sheet, Spread
 
 LONGEST_LIST = 60
@@ -41,6 +41,8 @@ def summary(evaluated: Sequence[Evaluated]) -> Sheet:
     ]
     if found and k >= len(found[0].per_class):  # true of any guess
         del rows[3]
+    if any(each.rule != ONE_HEAD for each in found):
+        rows.insert(1, ["answered by", *(each.rule for each in found)])
     columns = [Column(""), *(Column(f"{each.weights}, {each.split}", "decimal") for each in evaluated)]
     return Sheet("Evaluation", columns, rows)
 
