@@ -119,6 +119,8 @@ def test_numbers_survive_json(beside: bool) -> None:
     for name in (field.name for field in fields(Inside) if field.name != "reading"):
         torch.testing.assert_close(getattr(again.inside, name), getattr(inside, name), rtol=0, atol=0, equal_nan=True)
     assert (again.cka is None) != beside
+    if again.cka is not None:
+        torch.testing.assert_close(again.cka, inside.cka, rtol=0, atol=0, equal_nan=True)
 
 
 def test_a_run_is_explained_on_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
