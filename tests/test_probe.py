@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import viticulture
 from viticulture import api
 from viticulture.cli import main
+from viticulture.data.cache import cached
 from viticulture.data.dataset import Dataset, Pictures, prepare
 from viticulture.errors import UserError
 from viticulture.evaluation import linear_probe, neighbours
@@ -47,7 +48,7 @@ def test_every_linear_probe_is_scikit_learns_logistic_regression(monkeypatch: py
     """On standardised features, C = 1 / (N decay); in double precision, all decays in one pass.
 
     Catches: a decayed bias, a decay per class or per batch, sum for mean, decays mixed up once some are done, chunks
-    lost, constant features that divide by zero, a basis not turned back, steps refused and yet remembered.
+    lost, constant features that divide by zero, a basis not turned back.
     """
     monkeypatch.setattr(linear_probe, "CHUNK", chunk)
     x, labels = clusters(90)
@@ -132,7 +133,7 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
     assert not torch.equal(read(subject(heads=4), data), first)
     (tmp_path / "photos/train/a/0.png").unlink()
     assert len(read(subject(), prepare(str(tmp_path / "photos"), pictures=Pictures(image_size=8)))) < len(first)
-    assert "features" in api.cache()
+    assert len([name for name in cached() if name.startswith("features/")]) == 4
     assert "freed" in api.cache(clear=True)
     assert "0 stores" in api.cache()
 
@@ -180,9 +181,12 @@ def test_a_person_probes_runs_with_and_without_labels(tmp_path: Path, capsys: py
     run = viticulture.train("digits", "default/digits", out=str(tmp_path / "run"), overrides=small)
     assert main(["probe", str(run.path)]) == 0
     assert "90 images to learn from, 10 to choose by, 900 to test" in " ".join(capsys.readouterr().out.split())
-    kept = json.loads((run.path / "probe.json").read_text())["last/digits"]
+    kept = json.loads((run.path / "probe.json").read_text())["last/digits/100"]
     assert len(kept["findings"]) == 4
     assert len(kept["findings"][0]["sweep"]) == len(DECAYS)
+    assert main(["probe", str(run.path), "digits", "--features", "class"]) == 0
+    assert "807 images to learn from" in " ".join(capsys.readouterr().out.split())
+    assert set(json.loads((run.path / "probe.json").read_text())) == {"last/digits/100", "last/digits/897"}
     bare = tmp_path / "bare"
     bare.mkdir()
     for number, pixels in enumerate(np.random.default_rng(0).integers(0, 255, (24, 8, 8), dtype=np.uint8)):

@@ -122,38 +122,35 @@ def minimise(loss: Loss, start: Tensor, tolerance: float, most_steps: int) -> Te
     """The minima, [G, C, D + 1], from a start of that shape; heads that are done are left alone."""
     found, left = start.clone(), torch.arange(len(start), device=start.device)
     here, (value, slope) = start, loss(start)
-    moves: list[tuple[Tensor, Tensor]] = []  # and how each changed the slope; zero where a step was refused
-    length, ahead, spread = torch.ones_like(value), -slope, torch.ones_like(value)
+    moves: list[tuple[Tensor, Tensor]] = []  # and how each changed the slope, refused ones included
+    length, ahead = torch.ones_like(value), -slope
     for number in range(most_steps):
         there = here + length * ahead
         lower, steeper = loss(there)
         good = lower <= value + ENOUGH * length * dot(slope, ahead)
-        move, change = good * (there - here), good * (steeper - slope)
-        moves = [*moves[1 - MEMORY :], (move, change)]
+        moves = [*moves[1 - MEMORY :], (there - here, steeper - slope)]
         here, value, slope = (torch.where(good, *pair) for pair in ((there, here), (lower, value), (steeper, slope)))
         length = torch.where(good, torch.ones_like(length), length / 2)
-        spread = torch.where(good, ratio(dot(move, change), dot(change, change)), spread)
-        ahead = -newton(slope, moves, spread)
+        ahead = -newton(slope, moves)
         if number % LOOK == LOOK - 1:
             found[left] = here
             go_on = (-dot(slope, ahead) / 2 > tolerance).flatten()
             if not go_on.any():
                 break
             left, loss = left[go_on], loss.of(go_on)
-            state = (here, value, slope, length, ahead, spread)
-            here, value, slope, length, ahead, spread = (each[go_on] for each in state)
+            here, value, slope, length, ahead = (each[go_on] for each in (here, value, slope, length, ahead))
             moves = [(move[go_on], change[go_on]) for move, change in moves]
     found[left] = here
     return found
 
 
-def newton(slope: Tensor, moves: Sequence[tuple[Tensor, Tensor]], spread: Tensor) -> Tensor:
-    """The slope times the inverse Hessian that past moves tell of, `spread` elsewhere: [2], Algorithm 7.4."""
+def newton(slope: Tensor, moves: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """The slope times the inverse Hessian that past moves tell of: [2], Algorithm 7.4, for every head by itself."""
     step, parts = slope, []
     for move, change in reversed(moves):
         parts.append(ratio(dot(move, step), dot(move, change)))
         step = step - parts[-1] * change
-    step = spread * step
+    step = step * ratio(dot(*moves[-1]), dot(moves[-1][1], moves[-1][1]))  # [2], Eq. (7.20)
     for (move, change), part in zip(moves, reversed(parts), strict=True):
         step = step + (part - ratio(dot(change, step), dot(move, change))) * move
     return step

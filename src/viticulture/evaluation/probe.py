@@ -129,7 +129,7 @@ def probe(source: str, data: str = "", features: str = "", weights: str = "") ->
 
 
 def keep(found: Probe, out: str = "") -> Path | None:
-    """Write the numbers: into a file, or else into the run's probe.json, beside those of other weights and data."""
+    """Write the numbers: into a file, or else into the run's probe.json, beside those of other weights and images."""
     if out:
         with replacing(Path(out)) as part:
             part.write_text(json.dumps(found.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -138,7 +138,8 @@ def keep(found: Probe, out: str = "") -> Path | None:
         return None
     run = RunDir.open(found.subject)
     known = run.read("probe.json") if (run.path / "probe.json").exists() else {}
-    return run.write("probe.json", {**known, f"{found.weights}/{found.data}": found.to_dict()})
+    learnt = found.images["train"] + found.images["val"]
+    return run.write("probe.json", {**known, f"{found.weights}/{found.data}/{learnt}": found.to_dict()})
 
 
 def _images(run: RunDir | None, data: str, subject: Subject) -> Dataset:
