@@ -24,6 +24,7 @@ from viticulture.models.many_heads import every_head
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.weights import load, save
+from viticulture.study.outcomes import other_measure
 from viticulture.training.recipe import resolve
 from viticulture.training.session import dataset_of, recipe_of
 
@@ -145,10 +146,13 @@ def test_every_result_says_which_rule_made_its_number_and_the_number_is_that_rul
     assert rule in page
 
 
-def test_a_run_measures_its_heads_and_teachers_on_its_test_images(advised: Callable[[str], viticulture.Run]) -> None:
+@pytest.mark.parametrize("inference", ["class", "mean"])
+def test_a_run_measures_its_heads_and_teachers_on_its_test_images(
+    advised: Callable[[str], viticulture.Run], inference: str
+) -> None:
     """agreement.json against the heads asked by hand. Catches images that teachers see in another normalisation than in
     training, tokens in another order than their teachers, the training split."""
-    run = advised("class")
+    run = advised(inference)
     found = read_agreement(run.folder)
     assert found is not None
     assert found == Agreement.from_dict(json.loads(json.dumps(found.to_dict())))
@@ -158,7 +162,9 @@ def test_a_run_measures_its_heads_and_teachers_on_its_test_images(advised: Calla
     for name, logits in zip(("class token", "conv token", "inv token"), heads, strict=True):
         assert found.accuracy[name] == pytest.approx((logits.argmax(-1) == labels).double().mean().item())
     assert found.accuracy["student"] == run.accuracy
-    assert (found.images, found.split, found.rule) == (len(labels), "test", "class token")
+    assert (found.images, found.split, found.rule) == (len(labels), "test", run.evaluations["last/test"].rule)
+    assert other_measure(run.folder, "divergence/inv/conv") == found.divergence[2][0]
+    assert other_measure(run.folder, "divergence/inv/other") is None
     conv = load(run.path.parent / "conv")[0].eval()
     dataset = dataset_of(run.folder, recipe_of(run.folder))
     assert dataset.test is not None

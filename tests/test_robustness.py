@@ -22,6 +22,7 @@ from viticulture.evaluation.heads import Heads
 from viticulture.evaluation.out_of_distribution import judge_robustness, read_robustness
 from viticulture.evaluation.robustness import ALEXNET, Robustness, wrong_answers
 from viticulture.models.weights import load
+from viticulture.study.outcomes import other_measure
 from viticulture.training.session import dataset_of, recipe_of
 
 SIDE = 16
@@ -216,6 +217,7 @@ def test_some_of_imagenets_classes_are_chosen_from_alone(run: api.Run, tmp_path:
             scores = student(torch.from_numpy(image).float()[None])[0]
             wrong += int((scores[first] > scores[second]) != (place == first))
     assert found.clean[0] == wrong / 10
+    assert other_measure(run.folder, "robustness/a/head 3") == 1 - found.clean[3]
 
 
 def test_the_command_prints_a_table_and_leaves_files_and_a_part_of_the_page(
@@ -231,6 +233,8 @@ def test_the_command_prints_a_table_and_leaves_files_and_a_part_of_the_page(
         rows = list(csv.DictReader(file))
     assert len(rows) == (1 + 95) * 4
     found = read_robustness(run.folder)["test"]
+    assert other_measure(run.folder, "robustness/test/class") == found.mean_error(1)
+    assert other_measure(run.folder, "robustness/imagenet-a/class") is None
     row = next(row for row in rows if (row["corruption"], row["severity"], row["head"]) == ("snow", "4", "class"))
     assert float(row["error"]) == pytest.approx(found.errors["snow"][3][1])
     page = (run.path / "report.html").read_text()

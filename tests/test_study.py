@@ -389,12 +389,15 @@ def verdict_of(verdict: Any, name: str) -> tuple[float, ...]:
 
 def test_a_row_of_another_measure_shares_the_training(tmp_path: Path) -> None:
     """The agent's accuracy in Bootstrapping's tables comes from the student's run. Fails if it trains again, or if the
-    student's accuracy stands in its place."""
+    student's accuracy stands in its place, also where the run does not know the number yet."""
     loss = Contender("its loss", PLAIN.recipe, PLAIN.overrides, published=3.0, measure="loss")
-    study = made(tmp_path / "study", grid(PLAIN, loss))
+    later = Contender("its robustness", PLAIN.recipe, PLAIN.overrides, measure="robustness/imagenet-a/student")
+    study = made(tmp_path / "study", grid(PLAIN, loss, later))
     assert len(work(study.path)) == 1
     outcomes = standing(study.grid, Outcomes(study))
-    assert [one.status for one in outcomes] == ["finished", "finished"]
+    assert [one.status for one in outcomes] == ["finished"] * 3
+    assert outcomes[2].test is outcomes[2].val is None
+    assert [one.contender.name for one in verdicts(study, outcomes)[0].standings].count("its robustness") == 0
     assert outcomes[1].test is not None
     assert outcomes[1].test > 1  # nats
     write_table(study, Outcomes(study))

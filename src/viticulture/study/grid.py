@@ -35,7 +35,7 @@ class Contender:
         overrides: dotted recipe keys that differ from the recipe.
         data: its own data set, for a paper's table with several; empty for the study's.
         published: a paper's number, percent.
-        measure: what the published number is; another one than accuracy belongs to a guide's network.
+        measure: what the published number is: the student's accuracy, or see `outcomes.other_measure`.
     """
 
     name: str

@@ -5,9 +5,12 @@ import csv
 import io
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..evaluation.advisers import read_agreement
+from ..evaluation.out_of_distribution import read_robustness
 from ..training.rundir import RunDir
 from .folder import StudyDir, read_json
 from .grid import Cell
@@ -102,19 +105,44 @@ class Outcomes:
             counting = next(iter(results.values()))
             weights = next(iter(results)).partition("/")[0]
             shares = {split: results.get(f"{weights}/{split}", {}).get("top1") for split in ("test", "val")}
-            test = shares["test"] if cell.contender.measure == "accuracy" else guide_measure(run, cell)
+            test, val, measure = shares["test"], shares["val"], cell.contender.measure
+            if measure != "accuracy":
+                test, val = other_measure(run, measure), None
             numbers = {key: counting[key] for key in ("images", "balanced_accuracy", "macro_f1", "nll")}
             numbers["calibration_error"] = counting["calibration_error"]
-            return Outcome(cell, "finished", "", test, shares["val"], numbers, facts)
+            return Outcome(cell, "finished", "", test, val, numbers, facts)
         failure = self.study.failure(cell)
         if failure:
             return Outcome(cell, "failed", str(failure["error"]), facts=facts)
         return Outcome(cell, "begun" if facts else "missing", facts=facts)
 
 
-def guide_measure(run: RunDir, cell: Cell) -> float | None:
-    """The last value that a guide's network measured on held-out images while it trained."""
-    names = {f"{split}/{cell.contender.measure}" for split in ("test", "val")}
+def other_measure(run: RunDir, measure: str) -> float | None:
+    """What a table's number is where it is not the student's accuracy; None where the run does not know it.
+
+    divergence/HEAD/TEACHER        nats, from agreement.json
+    robustness/FOLDER/HEAD         from robustness.json: the mean error of corruptions; accuracy where there are none
+    anything else                  the last value that a guide measured on held-out images while it trained
+    """
+    kind, _, rest = measure.partition("/")
+    name, _, of = rest.partition("/")
+    if kind == "divergence":
+        agreement = read_agreement(run)
+        heads = [head.removesuffix(" token") for head in agreement.heads] if agreement else []
+        if agreement is None or name not in heads or of not in agreement.teachers:
+            return None
+        return agreement.divergence[heads.index(name)][agreement.teachers.index(of)]
+    if kind == "robustness":
+        for data, found in read_robustness(run).items():
+            if Path(data).name == name and of in found.heads:
+                head = found.heads.index(of)
+                return found.mean_error(head) if found.errors else 1 - found.clean[head]
+        return None
+    return _last_value(run, measure)
+
+
+def _last_value(run: RunDir, measure: str) -> float | None:
+    names = {f"{split}/{measure}" for split in ("test", "val")}
     found = None
     if run.metrics.exists():
         with run.metrics.open(newline="", encoding="utf-8") as file:

@@ -80,7 +80,8 @@ class Work:
         cells = {cell.name: cell for cell in self.study.grid.cells()}
         done = sum(self._finished(one) for one in cells.values())
         share = outcome.test if outcome.test is not None else outcome.val
-        came = f"failed: {outcome.error}" if outcome.status == "failed" else f"{100 * (share or 0):.1f} %"
+        number = "trained" if share is None else f"{100 * share:.1f} %"
+        came = f"failed: {outcome.error}" if outcome.status == "failed" else number
         stage = f", round {cell.round + 1}" if self.study.grid.terms.halving else ""
         words = f"{cell.contender.name}, {cell.amount.name}, seed {cell.seed}{stage}: {came}, {seconds:.0f} s"
         self.tell(f"[{done}/{len(cells)}] {words}")

@@ -23,7 +23,7 @@ class Row:
         overrides: dotted recipe keys that differ from the recipe.
         published: the paper's number, in percent unless the table says otherwise; None where it prints none.
         seeds: trainings behind the published number.
-        measure: what the number is; accuracy is the student's, other measures are those of a guide.
+        measure: what the number is; accuracy is the student's, others are listed in `study.outcomes.other_measure`.
     """
 
     name: str
