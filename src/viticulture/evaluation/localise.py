@@ -93,8 +93,10 @@ class Localisation:
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> "Localisation":
         """What `to_dict` gave."""
-        ways = {way: BoxAccuracy(**{key: tuple(value) for key, value in found[way].items()}) for way in _WAYS}
-        return Localisation(found["weights"], found["images"], found["left_out"], **ways)
+        largest, any_part, everything = (
+            BoxAccuracy(tuple(found[way]["shares"]), tuple(found[way]["thresholds"])) for way in _WAYS
+        )
+        return Localisation(found["weights"], found["images"], found["left_out"], largest, any_part, everything)
 
 
 _WAYS = ("largest", "any_part", "everything")
