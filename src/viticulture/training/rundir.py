@@ -8,7 +8,7 @@ metrics.csv        step, epoch, name, value; a line a measurement
 tensorboard/       the same for TensorBoard
 checkpoints/       last.ckpt, from which the run resumes exactly
 weights/           best, last and ema, each a folder with model.safetensors and config.json
-evaluation.json, predictions.csv, report.html
+evaluation.json, predictions.csv, explain.json, report.html
 """
 
 import fcntl
