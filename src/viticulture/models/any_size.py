@@ -12,7 +12,7 @@ from timm.models import VisionTransformer
 from torch import Tensor, nn
 
 from ..errors import UserError
-from .masked_autoencoder import begin, check, patchify, position_tables, project
+from .masked_autoencoder import Grid, begin, check, patchify, position_tables, project
 
 
 def at_any_size(student: nn.Module) -> Callable[[Tensor], Any] | None:
@@ -32,11 +32,17 @@ def look(student: VisionTransformer, images: Tensor) -> Tensor:
     prefix_table, table = position_tables(student)
     grid = images.shape[-2] // patch[0], images.shape[-1] // patch[1]
     if grid != student.patch_embed.grid_size:
-        own = student.patch_embed.grid_size
-        table = resample_abs_pos_embed(table, list(grid), list(own), num_prefix_tokens=0)
+        table = stretched(table, student.patch_embed.grid_size, grid)
     x = begin(student, project(student, patchify(images, patch)) + table, prefix_table)
     logits: Tensor = student.forward_head(student.norm(student.blocks(x)))
     return logits
+
+
+# Not compiled: for sizes that vary, torch 2.15 fails on the backward pass.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def stretched(table: Tensor, grid: Grid, wanted: Grid) -> Tensor:
+    """Positions of patches, [1, P, D], for another grid (bicubic)."""
+    return resample_abs_pos_embed(table, list(wanted), list(grid), num_prefix_tokens=0)
 
 
 def check_size(student: nn.Module, side: int) -> None:
