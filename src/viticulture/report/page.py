@@ -24,6 +24,8 @@ TITLES = {
     "accuracy": ("Accuracy, %", "%"),
     "lr": ("Learning rate", "rate"),
     "images_per_second": ("Training speed, images/s", "images/s"),
+    "attention_link_weight": ("Weight of the attention links (lambda)", "weight"),
+    "teacher_entropy": ("Entropy of what the teacher says", "nats"),
     "bootstrap_gradient_cosine": ("Shared weights: cosine between the student's and the agent's gradients", "cosine"),
     "bootstrap_gradient_conflict": ("Shared weights: share of steps whose two gradients conflict", "share"),
     "bootstrap_features_left": ("Share of the feature weight that the decay has left", "share"),
