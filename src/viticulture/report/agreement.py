@@ -15,8 +15,7 @@ def agreement_section(found: Agreement | None) -> list[Section]:
     if found.missing:
         return [Section("Teachers", f"<p>{text(f'The teachers could not be asked: {found.missing}')}</p>")]
     left, right = pairs(found)
-    tables = f'{table(advice(found))}<div class="grid-2">{table(left)}{table(right)}</div>'
-    return [Section("Teachers", tables)]
+    return [Section("Teachers", table(advice(found)) + table(left) + table(right))]
 
 
 def advice(found: Agreement) -> Sheet:
@@ -36,7 +35,7 @@ def advice(found: Agreement) -> Sheet:
     ]
     note = (
         f"{found.images:,} {found.split} images, {found.weights} weights. KL(teacher || head): nats, mean over "
-        f"images. The student answers by {found.rule}."
+        f"images. The student answers by its {found.rule}."
     )
     return Sheet("The student, its heads and its teachers", columns, rows, note)
 
