@@ -92,6 +92,14 @@ def test_rows_that_train_the_same_thing_are_trained_once() -> None:
     assert len({cell.name for cell in made.cells()}) == 2
 
 
+def test_a_recipe_file_is_called_by_its_own_name() -> None:
+    """Fails if a folder fills every axis of the page, or if two files of one name become one contender."""
+    named = [one.name for one in of_recipes(["mine/a.yaml", "dhvt/digits", "b.yml"])]
+    assert named == ["a", "dhvt/digits", "b"]
+    assert [one.name for one in of_recipes(["mine/a.yaml", "yours/a.yaml"])] == ["mine/a.yaml", "yours/a.yaml"]
+    assert of_recipes(["mine/a.yaml"])[0].recipe == "mine/a.yaml"
+
+
 def test_a_table_becomes_a_grid() -> None:
     """Published numbers and measures travel along; its own field is a table, too."""
     contenders = of_table(read_table("dhvt/table4"))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -165,8 +166,10 @@ class Grid:
 
 
 def of_recipes(names: Sequence[str]) -> tuple[Contender, ...]:
-    """Recipes by their names."""
-    return tuple(Contender(name, name) for name in names)
+    """Recipes by their names; a file by its own name, without folder and ending, where no two are alike."""
+    short = [Path(name).stem if name.endswith((".yaml", ".yml")) else name for name in names]
+    clear = len(set(short)) == len(names)
+    return tuple(Contender(short[i] if clear else name, name) for i, name in enumerate(names))
 
 
 def of_table(table: Table, data: str = "") -> tuple[Contender, ...]:
