@@ -173,6 +173,13 @@ def test_a_plan_survives_json_and_an_extended_study_keeps_it() -> None:
     assert extended.epochs["third", "all images"] == plan.epochs["slow", "all images"]
 
 
+def test_a_contender_added_since_has_no_length_yet() -> None:
+    """A page drawn before the study goes on. Fails if it ends in a KeyError."""
+    plan, larger = planned(grid()), grid(contenders=3, amounts=Amounts(per_class=(5,)))
+    added = next(cell for cell in larger.cells() if cell.contender.name == "third")
+    assert plan.overrides(larger, added) == {"data.per_class": 5}
+
+
 def test_halving_costs_what_its_rounds_cost() -> None:
     """Eight contenders: 8 quarters, 4 halves, 2 wholes instead of 8 wholes, the cheap one dropped first, to be safe.
 

@@ -9,12 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, isfinite, log10
 
+from rich.cells import cell_len
+
 from .axes import log_ticks, span, ticks
 from .marks import figure, number, short, svg, text
 
 WIDTH, HEIGHT = 400, 260
 LEFT, RIGHT, TOP, BOTTOM = 48, 16, 24, 40
 ROW = 30
+NAME, CELL = 30, 7.2
+"""Longest name in terminal columns, and pixels that a column takes in a forest chart."""
 COLOURS, MARKERS = 6, 5
 Band = tuple[float, float] | None
 Place = Callable[[float, float], tuple[float, float]]
@@ -92,7 +96,9 @@ def forest_chart(title: str, series: Sequence[Series], label: str, note: str = "
         return ""
     low, high = _limits(values, ends)
     marks = ticks(low, high)
-    low, high, left, width = marks[0], marks[-1], 132, 480
+    cells = min(max(cell_len(one.name) for one in series), NAME)
+    low, high, left = marks[0], marks[-1], CELL * cells + 16
+    width = left + 348
     height = TOP + ROW * len(series) + 30
 
     def place(x: float, row: float) -> tuple[float, float]:
@@ -108,7 +114,7 @@ def forest_chart(title: str, series: Sequence[Series], label: str, note: str = "
     for row, one in enumerate(series):
         mean = sum(x for x, _ in one.points) / len(one.points)
         (x, y), tip = place(mean, row), one.tips[0] if one.tips else ""
-        inside = f'<text x="{left - 10}" y="{y + 4:.1f}" class="end name">{short(one.name, 19)}</text>'
+        inside = f'<text x="{left - 10}" y="{y + 4:.1f}" class="end name">{short(one.name, NAME)}</text>'
         if one.bands and (band := one.bands[0]):
             inside += _whisker([place(end, row) for end in band], upright=False)
         for value, _ in one.points:

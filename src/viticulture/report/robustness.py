@@ -34,7 +34,8 @@ def robustness_table(found: Robustness) -> Sheet:
         for name in (name for name in names if name in found.errors):
             by_severity = [severity[0] for severity in found.errors[name]]
             rows.append([_plain(name), fmean(by_severity), *by_severity, *(found.error(name, k) for k in tokens)])
-    return Sheet(f"Errors on {found.data}, by severity", columns, rows, _note(found))
+    of = "the run's test images" if found.data == "test" else found.data
+    return Sheet(f"Errors on {of}, by severity", columns, rows, _note(found))
 
 
 def robustness_section(every: Mapping[str, Robustness]) -> list[Section]:

@@ -48,7 +48,9 @@ class Plan:
     share: float = 1.0
 
     def overrides(self, grid: Grid, cell: Cell) -> dict[str, Any]:
-        """Recipe keys of a cell's length; a warm-up keeps its share of the training."""
+        """Recipe keys of a cell's length, where it is planned; a warm-up keeps its share of the training."""
+        if (cell.contender.name, cell.amount.name) not in self.epochs:
+            return dict(cell.amount.overrides)  # added to study.yaml since
         share = grid.terms.rounds[cell.round]
         full, own = self.epochs[cell.contender.name, cell.amount.name], self.own[cell.contender.name]
         epochs = max(1, round(share * full))
