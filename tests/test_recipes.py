@@ -120,6 +120,6 @@ def test_unknown_keys_and_values_are_refused_with_the_nearest_valid_ones() -> No
 
 def test_an_override_takes_an_entry_out_or_puts_one_in() -> None:
     """`--augment.mix null` and `--augment.flip.probability 0.2`."""
-    values = resolve("x", read("default/small-images"), {"augment.mix": None, "augment.blur.probability": 0.2}).values
+    values = resolve("x", read("dhvt/cifar100-cpu"), {"augment.mix": None, "augment.blur.probability": 0.2}).values
     assert "mix" not in values["augment"]
     assert values["augment"]["blur"]["probability"] == 0.2
