@@ -44,10 +44,7 @@ class Method(LightningModule, ABC):
         self.guides = nn.ModuleDict(dict(guides))
         self.aids = nn.ModuleDict()  # networks of the method's own, trained with the student and then thrown away
         self.noise = 0  # uniform numbers for each image that `losses` finds in the batch
-        self.small = (
-            0,
-            0,
-        )  # further views (image3, image4, ...) that a batch must hold: how many, and their side, pixels
+        self.small = (0, 0)  # small views (image3, image4, ...) that `losses` finds in the batch: how many, side in px
         self.optim, self.schedule = optim, schedule
         self.taps = Taps(student, frozenset().union(*(guide.needs for guide in guides.values())))
         self.split = "val"  # what validation batches are called in the metrics

@@ -20,21 +20,18 @@ _WATER, _MUD = np.array([175, 238, 238]) / 255, np.array([63, 42, 20]) / 255
 _RELIEF = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])
 
 
-def snow(
-    image: Picture,
-    draw: Generator,
-    mean: float,
-    sd: float,
-    zoom: float,
-    threshold: float,
-    reach: float,
-    sigma: float,
-    clear: float,
-) -> Picture:
+def snow(image: Picture, draw: Generator, *strength: float) -> Picture:
     """Flakes that fall at an angle ~ U(-135, -45) degrees, over an image that lost colour.
 
     clear image + (1 - clear) max(image, 1.5 grey + 0.5) + flakes + the flakes turned by 180 degrees
+
+    Args:
+        image: see above.
+        draw: see above.
+        strength: mean and sd of the noise that makes flakes, by how much it is enlarged, the threshold above which it
+            is a flake, reach and sigma of the smear (pixels), and clear.
     """
+    mean, sd, zoom, threshold, reach, sigma, clear = strength
     flakes = zoomed(draw.normal(mean, sd, image.shape[:2]), zoom)
     flakes = np.clip(np.where(flakes < threshold, 0, flakes), 0, 1)
     flakes = smear(flakes, reach, sigma, draw.uniform(-135, -45))[..., None]
@@ -84,32 +81,20 @@ def plasma(side: int, decay: float, draw: Generator) -> np.ndarray:
     return found / found.max()
 
 
-def spatter(
-    image: Picture,
-    draw: Generator,
-    mean: float,
-    sd: float,
-    sigma: float,
-    threshold: float,
-    strength: float,
-    mud: float,
-) -> Picture:
+def spatter(image: Picture, draw: Generator, *strength: float) -> Picture:
     """Drops where smoothed noise exceeds a threshold: of water, which brightens, or of mud, which covers.
 
     Args:
         image: see above.
         draw: see above.
-        mean: of the noise.
-        sd: of the noise.
-        sigma: of its smoothing, pixels.
-        threshold: above it there is liquid.
-        strength: of water; of mud the sd in pixels that smoothes its rim.
-        mud: 1 for mud, 0 for water.
+        strength: mean and sd of the noise, sigma of its smoothing (pixels), the threshold above which there is liquid,
+            how much water brightens, or for mud the sd in pixels that smoothes its rim, and 1 for mud or 0 for water.
     """
+    mean, sd, sigma, threshold, weight, mud = strength
     liquid = gaussian_filter(draw.normal(mean, sd, image.shape[:2]), sigma, mode="nearest")
     wet = liquid > threshold
     if mud:
-        cover = gaussian_filter(wet.astype(np.float64), strength, mode="nearest")
+        cover = gaussian_filter(wet.astype(np.float64), weight, mode="nearest")
         cover = np.where(cover < 0.8, 0, cover)[..., None]
         return image * (1 - cover) + _MUD * cover
     if not wet.any():
@@ -122,4 +107,4 @@ def spatter(
     levels = 255 * (ranks - first) / max(1, ranks[-1] - first)
     shine = np.clip(convolve(levels[depth], _RELIEF[::-1, ::-1], mode="mirror"), 0, 255)
     drops = np.where(wet, liquid, 0) * uniform_filter(shine, 3, mode="mirror")
-    return image + strength * (drops / max(drops.max(), 1e-6))[..., None] * _WATER
+    return image + weight * (drops / max(drops.max(), 1e-6))[..., None] * _WATER
