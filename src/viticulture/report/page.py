@@ -192,7 +192,9 @@ def _curves(curves: Mapping[str, Points]) -> str:
     rank = {"accuracy": 0, "loss": 1, "lr": 3, "images_per_second": 4}
     charts, any_loss = [], False
     for quantity in sorted(groups, key=lambda quantity: rank.get(quantity, 2)):
-        title, unit = TITLES.get(quantity, (f"Loss term: {quantity}", "loss"))
+        divergence = quantity.endswith("_kl")
+        usual = (f"Divergence (KL): {quantity[:-3]}", "nats") if divergence else (f"Loss term: {quantity}", "loss")
+        title, unit = TITLES.get(quantity, usual)
         axes = ("epoch", unit)
         linear = line_chart(title, groups[quantity], axes)
         if unit == "loss":
