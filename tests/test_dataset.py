@@ -114,6 +114,16 @@ def test_the_run_s_seed_draws_the_subset_and_leaves_what_is_held_out() -> None:
     assert np.bincount(per_class.train.records.labels).tolist() == [4, 4, 4]
 
 
+def test_runs_of_other_seeds_may_learn_from_the_same_images() -> None:
+    """A student and its teacher. Fails if the subset's seed is not used in the run's place, for shares and counts, or if
+    it draws what is held out."""
+    given = source({"train": [100, 100, 100]})
+    for chosen in ({"fraction": 0.1}, {"per_class": 4}):
+        first = sets(prepare(given, Selection(**chosen), seed=3))
+        assert sets(prepare(given, Selection(**chosen, subset_seed=3), seed=7)) == first
+        assert sets(prepare(given, Selection(**chosen, subset_seed=0), seed=3))[0] != first[0]
+
+
 def test_the_paper_s_subset_ignores_the_seed() -> None:
     """Bootstrapping ViTs, papers 1.6. Fails if the run's seed reaches it."""
     given = source({"train": [40, 40, 40], "test": [5, 5, 5]})
@@ -210,6 +220,7 @@ def test_unlabelled_images_are_left_out_or_join_the_training_images() -> None:
         (lambda: Selection(val_fraction=1.0), "val_fraction must lie in"),
         (lambda: Selection(test_fraction=-0.1), "test_fraction must lie in"),
         (lambda: Selection(split_seed=-1), "split_seed"),
+        (lambda: Selection(subset_seed=-1), "subset_seed"),
         (lambda: Pictures(image_size=0), "image_size must be at least 1"),
         (lambda: Pictures(store_size=-3), "store_size must be at least 1"),
         (lambda: Pictures(budget_gb=0), "budget_gb must be positive"),

@@ -15,6 +15,7 @@ from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.training.assemble import build_guides, patch_size
 from viticulture.training.recipe import Recipe, about, method_class, parse, read, resolve, shipped
+from viticulture.training.references import replaced
 from viticulture.training.table import read_table, tables
 
 STEPPED: set[str] = set()
@@ -90,8 +91,10 @@ def test_a_shipped_recipe_is_valid_and_says_what_it_is(name: str, weights: Path)
 @pytest.mark.parametrize(("table", "row"), ROWS)
 def test_a_row_of_a_table_can_be_trained(table: str, row: str, weights: Path) -> None:
     """Its recipe exists, its overrides are recipe keys, and what they describe takes a finite step."""
-    found = read_table(table).row(row)
-    check_step(resolve(found.recipe, read(found.recipe), found.overrides), weights)
+    found, rows = read_table(table).row(row), read_table(table).rows
+    runs = {one.name: f"runs/{Path(one.recipe).name}" for one in rows}
+    overrides = {**found.overrides, **replaced(found.overrides, runs)}
+    check_step(resolve(found.recipe, read(found.recipe), overrides), weights)
 
 
 def test_unknown_keys_and_values_are_refused_with_the_nearest_valid_ones() -> None:

@@ -48,6 +48,7 @@ def compare(
 def compare_table(
     table: str = "",
     data: str = "",
+    amounts: Amounts = ALL_IMAGES,
     seeds: int = 1,
     terms: Terms = OWN_LENGTHS,
     where: Where = HERE,
@@ -56,8 +57,9 @@ def compare_table(
     """Train a paper's table and put the published numbers beside ours.
 
     Args:
-        table: its name (`viticulture tables`).
+        table: its name (`viticulture tables`), or a YAML file of that form: rows may learn from rows (`row:NAME`).
         data: where the images are, when not under the names that the table uses.
+        amounts: as for `compare`.
         seeds: trainings of every row.
         terms: as for `compare`; every recipe has its own length unless told otherwise.
         where: as for `compare`.
@@ -65,7 +67,7 @@ def compare_table(
     """
     from ..study.declare import of_a_table
 
-    return _compare(of_a_table(table, data, seeds, terms, overrides or {}), where)
+    return _compare(of_a_table(table, data, amounts, seeds, terms, overrides or {}), where)
 
 
 def compare_resume(study: str, data: str = "", where: Where = HERE) -> "Study":

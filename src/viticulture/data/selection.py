@@ -25,9 +25,11 @@ class Selection:
         test_fraction: share of all images held out for the test where the data has no test split; 0 holds out none.
         fraction: share of every class's training images to learn from, in (0, 1]; null for all.
         per_class: training images of every class to learn from; null for all.
-        rule: how a fraction is drawn. balanced: by the run's seed; bootstrapping: the one fixed subset of the paper.
+        rule: how a fraction is drawn. balanced: by a seed; bootstrapping: the one fixed subset of the paper.
         skip_unreadable: go on without images that cannot be read, instead of stopping.
         split_seed: draws what is held out; apart from the run's seed, so that runs share their test images.
+        subset_seed: draws what is learnt from, in place of the run's seed, so that runs of other seeds, such as a
+            student and its teacher, learn from the same images.
     """
 
     val_fraction: float = 0.1
@@ -37,6 +39,7 @@ class Selection:
     rule: Literal["balanced", "bootstrapping"] = "balanced"
     skip_unreadable: bool = False
     split_seed: int = 0
+    subset_seed: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("val_fraction", "test_fraction"):
@@ -50,12 +53,14 @@ class Selection:
             raise UserError(f"give fraction or per_class, not both, got {self.fraction} and {self.per_class}")
         if self.rule == "bootstrapping" and self.fraction is None:
             raise UserError("the rule bootstrapping draws a fraction; give one, such as --fraction 0.1")
-        if self.split_seed < 0:
-            raise UserError(f"split_seed must not be negative, got {self.split_seed}")
+        for name in ("split_seed", "subset_seed"):
+            if (getattr(self, name) or 0) < 0:
+                raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
 
 
 def select(source: Source, selection: Selection, seed: int, labelled: bool = True) -> tuple[Splits, list[str]]:
-    """Choose the images of each split: hold out first (by `split_seed`), then thin the training images (by `seed`).
+    """Choose the images of each split: hold out first (by `split_seed`), then thin the training images (by
+    `subset_seed`, or else by `seed`).
 
     Args:
         source: the images.
@@ -80,6 +85,7 @@ def select(source: Source, selection: Selection, seed: int, labelled: bool = Tru
                 notes.append(f"no images could be held out as {kind}: {fraction:g} of them is less than one")
     train = splits["train"]
     labels = source.labels[train]
+    seed = seed if selection.subset_seed is None else selection.subset_seed
     if selection.per_class is not None:
         if not source.classes:
             raise UserError(f"per_class needs labels, and {source.name} has none; give a fraction")

@@ -16,6 +16,7 @@ from ..disk import replacing
 from ..errors import UserError
 from ..evaluation.judge import Result, judge
 from ..models.taps import layout
+from ..training.references import replaced
 from ..training.run import fit
 from ..training.rundir import RunDir
 from ..training.session import Session, begin, recipe_of, reopen
@@ -43,7 +44,8 @@ def train_cell(study: StudyDir, cell: Cell, plan: Plan, data: str = "") -> None:
         study.check_splits(cell.contender.data or study.grid.data, session.dataset.split_names)
         fit(session)
         results = judge(session.run, session.dataset)
-        keep_answers(session.run, results)
+        if results:  # none where labels were not used
+            keep_answers(session.run, results)
         session.run.update(status="finished")  # last: a kill before this is made good by the next start
     finally:
         session.run.unlock()
@@ -56,18 +58,25 @@ def train_cell(study: StudyDir, cell: Cell, plan: Plan, data: str = "") -> None:
 def contents(study: StudyDir, cell: Cell, plan: Plan) -> str:
     """Digest of everything that decides what a cell learns, but for the images."""
     known = study.facts["recipes"][study.slugs[cell.contender.name]]
-    return digest([known, plan.overrides(study.grid, cell), cell.seed, cell.contender.data])
+    return digest([known, plan.overrides(study.grid, cell), cell.training_seed, cell.contender.data])
 
 
 def command(study: StudyDir, cell: Cell, plan: Plan) -> str:
     """The shell command that trains the same thing by itself."""
     contender = cell.contender
     words = ["viticulture", "train", contender.data or study.grid.data, "--recipe", contender.recipe]
-    chosen = {**contender.overrides, **study.grid.conditions, **plan.overrides(study.grid, cell)}
+    chosen = {**contender.overrides, **teachers(study, cell), **study.grid.conditions}
+    chosen |= plan.overrides(study.grid, cell)
     for key, value in chosen.items():
         written = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
         words += [f"--{key}", written]
-    return shlex.join([*words, "--seed", str(cell.seed)])
+    return shlex.join([*words, "--seed", str(cell.training_seed)])
+
+
+def teachers(study: StudyDir, cell: Cell) -> dict[str, Any]:
+    """Recipe keys that name the runs of other cells that this one learns from."""
+    runs = {need.contender.name: str(study.run(need).path) for need in study.grid.needs(cell)}
+    return replaced(cell.contender.overrides, runs)
 
 
 def keep_answers(run: RunDir, results: dict[str, Result]) -> None:
@@ -112,8 +121,9 @@ def _session(study: StudyDir, cell: Cell, plan: Plan, data: str) -> Session:
             return _marked(reopen(str(run.path), where), cell, marked)
     study.clear(cell)
     recipe = study.recipe_file(cell.contender)
-    overrides = plan.overrides(study.grid, cell)
-    session = begin(where, str(recipe), cell.seed, str(run.path), False, overrides, command(study, cell, plan))
+    overrides = {**teachers(study, cell), **study.grid.conditions, **plan.overrides(study.grid, cell)}
+    alone = command(study, cell, plan)
+    session = begin(where, str(recipe), cell.training_seed, str(run.path), False, overrides, alone)
     return _marked(session, cell, marked)
 
 

@@ -30,7 +30,7 @@ def of_own_images(
     return Grid(data, contenders, amounts, _seeds(seeds), conditions, terms, epochs)
 
 
-def of_a_table(name: str, data: str, seeds: int, terms: Terms, overrides: dict[str, Any]) -> Grid:
+def of_a_table(name: str, data: str, amounts: Amounts, seeds: int, terms: Terms, overrides: dict[str, Any]) -> Grid:
     """A paper's table, every row as the paper trains it; `data` replaces its data sets."""
     overrides, epochs = _length(overrides)
     contenders = of_table(read_table(name))
@@ -38,7 +38,7 @@ def of_a_table(name: str, data: str, seeds: int, terms: Terms, overrides: dict[s
     if data or len(sets) == 1:
         data = data or sets[0]
         contenders = tuple(replace(one, data="") for one in contenders)
-    return Grid(data or sets[0], contenders, Amounts(), _seeds(seeds), overrides, terms, epochs, name)
+    return Grid(data or sets[0], contenders, amounts, _seeds(seeds), overrides, terms, epochs, name)
 
 
 def field(source: Source) -> tuple[Contender, ...]:

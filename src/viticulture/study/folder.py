@@ -282,7 +282,7 @@ def locked(path: Path) -> Iterator[None]:
 
 def entry(contender: Contender) -> str:
     """Digest of what a contender trains."""
-    return digest([contender.recipe, contender.overrides, contender.data])
+    return digest(contender.training)
 
 
 def read_json(path: Path) -> dict[str, Any]:

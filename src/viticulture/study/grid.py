@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from ..errors import UserError, unknown
+from ..training.references import references
 from ..training.table import Row, Table
 from .terms import ALL_IMAGES, EQUAL_EPOCHS, Amount, Amounts, Terms
 
@@ -33,10 +34,12 @@ class Contender:
     Args:
         name: what people call it.
         recipe: a shipped recipe or a YAML file.
-        overrides: dotted recipe keys that differ from the recipe.
+        overrides: dotted recipe keys that differ from the recipe; `row:NAME` is the run of another contender, on the
+            same amount of data and from the same seed.
         data: its own data set, for a paper's table with several; empty for the study's.
         published: a paper's number, percent.
         measure: what the published number is: the student's accuracy, or see `outcomes.other_measure`.
+        seed_offset: added to the study's seeds, for a second training of the same thing, such as another teacher.
     """
 
     name: str
@@ -45,6 +48,12 @@ class Contender:
     data: str = ""
     published: float | None = None
     measure: str = "accuracy"
+    seed_offset: int = 0
+
+    @property
+    def training(self) -> list[Any]:
+        """All that decides what is trained; contenders that agree in it share their cells."""
+        return [self.recipe, self.overrides, self.data, self.seed_offset]
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,17 @@ class Cell:
     seed: int
     round: int
     name: str
+
+    @property
+    def training_seed(self) -> int:
+        """What the training's own randomness follows from."""
+        return self.seed + self.contender.seed_offset
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """Recipe keys that say which images it learns from: those of its seed, whatever the contender adds to it."""
+        shared = {"data.subset_seed": self.seed} if self.contender.seed_offset else {}
+        return {**self.amount.overrides, **shared}
 
 
 @dataclass(frozen=True)
@@ -102,6 +122,21 @@ class Grid:
             raise UserError(f"epochs must be at least 1, got {self.epochs}")
         if wrong := [key for key in self.conditions if key in ("data.fraction", "data.per_class")]:
             raise UserError(f"{wrong[0]} is what a study varies; use --fractions or --per-class")
+        self._check_references(names)
+
+    def _check_references(self, names: list[str]) -> None:
+        """Every row that is named exists, and none waits for itself."""
+        wanted = {one.name: list(references(one.overrides).values()) for one in self.contenders}
+        for key, row in [pair for one in self.contenders for pair in references(one.overrides).items()]:
+            if row not in names:
+                raise unknown(f"contender that {key} names", row, names)
+        if any(wanted.values()) and self.terms.halving:
+            raise UserError("contenders that learn from each other cannot be halved; leave --halving out")
+        left = set(names)
+        while ready := {name for name in left if not left & set(wanted[name])}:
+            left -= ready
+        if left:
+            raise UserError(f"contenders wait for each other in a circle: {', '.join(sorted(left))}")
 
     @property
     def baseline(self) -> Contender:
@@ -113,7 +148,7 @@ class Grid:
         found: dict[str, str] = {}
         known: dict[str, str] = {}
         for contender in self.contenders:
-            content = digest([contender.recipe, contender.overrides, contender.data])
+            content = digest(contender.training)
             if content not in known:
                 known[content] = _unused(contender.name, known.values())
             found[contender.name] = known[content]
@@ -130,6 +165,14 @@ class Grid:
             for seed in self.seeds
             for amount in self.amounts.each()
             for one in self.contenders
+        ]
+
+    def needs(self, cell: Cell) -> list[Cell]:
+        """The cells whose runs a cell learns from; they are trained first."""
+        named = references(cell.contender.overrides).values()
+        alike = (cell.amount, cell.seed)
+        return [
+            one for one in self.cells(cell.round) if one.contender.name in named and (one.amount, one.seed) == alike
         ]
 
     def to_yaml(self) -> str:
@@ -178,7 +221,9 @@ def of_table(table: Table, data: str = "") -> tuple[Contender, ...]:
 
 
 def _of_row(row: Row, data: str) -> Contender:
-    return Contender(row.name, row.recipe, dict(row.overrides), data or row.data or "", row.published, row.measure)
+    return Contender(
+        row.name, row.recipe, dict(row.overrides), data or row.data or "", row.published, row.measure, row.seed_offset
+    )
 
 
 def slug(name: str) -> str:

@@ -18,7 +18,7 @@ from .grid import Cell
 
 @dataclass(frozen=True)
 class Outcome:
-    """One cell, trained or not; what is not known is None.
+    """One cell, trained or not; what is not known, or what a run without labels has not, is None.
 
     Args:
         cell: which one.
@@ -102,6 +102,8 @@ class Outcomes:
         facts = read_json(run.path / "run.json") if (run.path / "run.json").exists() else None
         if facts and facts.get("status") == "finished":
             results = run.read("evaluation.json")
+            if not results:  # it learnt without labels
+                return Outcome(cell, "finished", facts=facts)
             counting = next(iter(results.values()))
             weights = next(iter(results)).partition("/")[0]
             shares = {split: results.get(f"{weights}/{split}", {}).get("top1") for split in ("test", "val")}

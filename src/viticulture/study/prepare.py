@@ -2,6 +2,9 @@
 """Before a study's first cell: measure every contender on the data, then plan."""
 
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from ..data.sources import Source, open_source
 from ..errors import UserError
@@ -16,6 +19,7 @@ from .plan import Key, Plan, make_plan
 from .ray_tasks import run_on_ray
 from .rounds import write_table
 from .slurm import write_script
+from .stand_ins import stand_ins
 from .terms import Amount, Where
 from .work import changed
 from .workers import count, run_workers
@@ -56,6 +60,13 @@ def _paces(
     found, errors = dict(known), list[Exception]()
     sources: dict[str, Source] = {}
     by_slug: dict[tuple[str, str], Pace] = {}
+
+    def opened(one: Contender) -> Source:
+        where = data or place(study, one)
+        if where not in sources:
+            sources[where] = open_source(where)
+        return sources[where]
+
     for one in study.grid.contenders:
         for amount in study.grid.amounts.each():
             key, double = (one.name, amount.name), (study.slugs[one.name], amount.name)
@@ -63,10 +74,9 @@ def _paces(
                 continue
             try:
                 if double not in by_slug:
-                    where = data or place(study, one)
-                    if where not in sources:
-                        sources[where] = open_source(where)
-                    by_slug[double] = _pace(study, recipes[one.name], amount, sources[where])
+                    with TemporaryDirectory() as folder:
+                        doubles = stand_ins(study.grid, recipes, one, amount, opened, Path(folder))
+                        by_slug[double] = _pace(study, recipes[one.name], {**doubles, **amount.overrides}, opened(one))
                 found[key] = by_slug[double]
             except Exception as error:
                 errors.append(error)
@@ -76,8 +86,8 @@ def _paces(
     return found
 
 
-def _pace(study: StudyDir, recipe: Recipe, amount: Amount, source: Source) -> Pace:
-    recipe, seed = resolve(recipe.name, recipe.values, amount.overrides), study.grid.seeds[0]
+def _pace(study: StudyDir, recipe: Recipe, overrides: dict[str, Any], source: Source) -> Pace:
+    recipe, seed = resolve(recipe.name, recipe.values, overrides), study.grid.seeds[0]
     return measure(recipe, load_dataset(source, recipe, seed), study.path, seed)
 
 

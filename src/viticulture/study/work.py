@@ -46,14 +46,36 @@ class Work:
             left = [cell for cell in wanted if cell.name not in self.tried and not self._finished(cell)]
             if not left:
                 return
-            if not any(self._one(cell) for cell in left):
-                if not self.study.grid.terms.halving:
+            if any(self._give_up(cell) for cell in left):
+                continue
+            ready = [cell for cell in left if not self._unmet(cell)]
+            if not any(self._one(cell) for cell in ready):
+                if ready == left and not self.study.grid.terms.halving:
                     return  # others train what is left
                 time.sleep(POLL_SECONDS)
 
     def one(self, cell: Cell) -> bool:
-        """Train one cell unless it is finished or another process trains it; whether this process did."""
+        """Train one cell, and first those that it learns from, unless it is finished or another process trains it;
+        whether this process did. Waits for others that train what it learns from."""
+        while not self._finished(cell) and (unmet := self._unmet(cell)):
+            if self._give_up(cell):
+                return False
+            if not any(self.one(need) for need in unmet if need.name not in self.tried):
+                time.sleep(POLL_SECONDS)
         return not self._finished(cell) and self._one(cell)
+
+    def _unmet(self, cell: Cell) -> list[Cell]:
+        """Cells that must be finished before this one begins."""
+        return [need for need in self.study.grid.needs(cell) if not self._finished(need)]
+
+    def _give_up(self, cell: Cell) -> bool:
+        """Whether a cell cannot be trained, because one that it learns from failed here; then that is recorded."""
+        failed = [need for need in self._unmet(cell) if need.name in self.tried]
+        for need in failed[:1]:
+            self.tried.add(cell.name)
+            self.study.record_failure(cell, f"it learns from {need.contender.name}, which failed")
+            self._say(self.outcomes.of(cell), 0.0)
+        return bool(failed)
 
     def _one(self, cell: Cell) -> bool:
         with self.study.claim(cell) as mine:

@@ -19,6 +19,7 @@ from .assemble import assemble, batch_size
 from .processes import check_devices, is_leader
 from .progress import showing
 from .recipe import Recipe, method_class, parse, read, resolve
+from .references import check_alone
 from .rundir import RunDir, fresh, surroundings
 
 
@@ -57,6 +58,7 @@ def begin(
     if checked is None:
         recipe = default_recipe(source)
         checked = resolve(recipe, read(recipe), overrides)
+    check_alone(checked.values)
     check_devices(checked.section("engine"))
     dataset = load_dataset(source, checked, seed)
     checked = checked.settled("images", dataset.pictures)

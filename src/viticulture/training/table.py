@@ -20,9 +20,10 @@ class Row:
         name: as the paper prints it.
         recipe: name of a shipped recipe.
         data: data set that `viticulture train` reads.
-        overrides: dotted recipe keys that differ from the recipe.
+        overrides: dotted recipe keys that differ from the recipe; `row:NAME` is the run of another row.
         published: the paper's number, in percent unless the table says otherwise; None where it prints none.
         seeds: trainings behind the published number.
+        seed_offset: added to the seed, for a second training of the same thing, such as another teacher.
         measure: what the number is; accuracy is the student's, others are listed in `study.outcomes.other_measure`.
     """
 
@@ -33,6 +34,7 @@ class Row:
     published: float | None
     seeds: int
     measure: str
+    seed_offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,14 @@ def tables() -> dict[str, Path]:
 
 
 def read_table(name: str) -> Table:
-    """A table by its name. Raises: UserError for an unknown name or a malformed file."""
-    if name not in (files := tables()):
-        raise unknown("table", name, files)
-    content = yaml.safe_load(files[name].read_text(encoding="utf-8"))
+    """A table by its name, or a YAML file of that form. Raises: UserError for an unknown name or a malformed file."""
+    file = (files := tables()).get(name) or Path(name)
+    if name not in files and not (name.endswith((".yaml", ".yml")) and file.is_file()):
+        raise unknown("table (nor is there such a file)", name, files)
     try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
         shared = {"recipe": content.get("recipe"), "data": content.get("data"), "seeds": 1, "measure": "accuracy"}
         rows = tuple(Row(**{"overrides": {}, "published": None, **shared, **row}) for row in content["rows"])
         return Table(name, content["title"], rows)
-    except (TypeError, KeyError) as error:
-        raise UserError(f"table {name} is malformed: {error}") from error
+    except (TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
+        raise UserError(f"table {name} is malformed: {' '.join(str(error).split())}") from error
