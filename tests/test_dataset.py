@@ -115,8 +115,8 @@ def test_the_run_s_seed_draws_the_subset_and_leaves_what_is_held_out() -> None:
 
 
 def test_runs_of_other_seeds_may_learn_from_the_same_images() -> None:
-    """A student and its teacher. Fails if the subset's seed is not used in the run's place, for shares and counts, or if
-    it draws what is held out."""
+    """A student and its teacher. Fails if the subset's seed does not take the run's place for shares or for counts, or
+    draws what is held out."""
     given = source({"train": [100, 100, 100]})
     for chosen in ({"fraction": 0.1}, {"per_class": 4}):
         first = sets(prepare(given, Selection(**chosen), seed=3))

@@ -227,6 +227,17 @@ def test_published_numbers_stand_beside_ours(tmp_path: Path) -> None:
     assert "published and ours" in render_study(made)
 
 
+def test_the_rows_of_an_unpublished_table_compete(tmp_path: Path) -> None:
+    """Fails if a table of our own ends in a sentence about published numbers that it does not have."""
+    study(tmp_path / "s", ["worse", "b", "best"], (10,), 5, step=0.2)
+    file = tmp_path / "s" / "study.yaml"
+    file.write_text(file.read_text() + "table: co_advise/cpu\n")
+    made = Study(tmp_path / "s")
+    assert made.winner == "best"
+    assert made.answer.startswith("best grows the best ViT on digits")
+    assert "co_advise/cpu on digits" in render_study(made)
+
+
 def test_a_study_without_results_has_a_page(tmp_path: Path) -> None:
     """Fails if a page needs a finished cell, or prints None or nan."""
     grid = Grid("digits", (Contender("a", "default/digits"),))

@@ -33,11 +33,9 @@ def write_study(study: Study) -> Path:
 def render_study(study: Study) -> str:
     """The page as HTML text."""
     grid = study.folder.grid
-    title = (
-        f"{grid.table}: published and ours"
-        if grid.table
-        else f"Which method grows the best ViT on {subject(grid.data)}?"
-    )
+    title = f"Which method grows the best ViT on {subject(grid.data)}?"
+    if grid.table:
+        title = f"{grid.table}: published and ours" if grid.published else f"{grid.table} on {subject(grid.data)}"
     header = f'<p class="answer">{text(study.answer)}</p>{_tiles(study)}{warning_box("Please note", _notes(study))}'
     found = study.verdicts
     sections = [
@@ -76,7 +74,7 @@ def _notes(study: Study) -> list[str]:
     failed = len(_single([one for one in study.outcomes if one.status == "failed"]))
     notes = [f"{failed} trainings failed; their errors stand below."] if failed else []
     notes += study.folder.facts.get("remarks", [])
-    if study.verdicts and study.verdicts[-1].by == "test" and not study.folder.grid.table:
+    if study.verdicts and study.verdicts[-1].by == "test" and not study.folder.grid.published:
         notes.append("Nothing is held out for validation, so test images rank, which favours the first.")
     if study.verdicts and all(len(one.outcomes) == 1 for one in study.verdicts[-1].standings):
         notes.append("One seed tells nothing about chance; train three or more.")

@@ -58,14 +58,13 @@ def results_sheet(study: Study) -> Sheet:
     columns = [Column("contender")]
     several = len({verdict.data for verdict in found}) > 1
     columns += [Column(_heading(verdict, several), "spread") for verdict in found]
-    published = any(one.published is not None for one in grid.contenders)
-    if published:
+    if grid.published:
         columns += [Column("published", "decimal"), Column("ours − published", "decimal")]
     rows: list[list[Cell]] = []
     for one in grid.contenders:
         standings = [next((s for s in verdict.standings if s.contender == one), None) for verdict in found]
         row: list[Cell] = [one.name, *(spread(s.test) if s else None for s in standings)]
-        if published:
+        if grid.published:
             ours = next((100 * s.test.mean for s in standings if s), None)
             known = one.published
             gap = f"{ours - known:+.1f}" if ours is not None and known is not None else None

@@ -143,6 +143,11 @@ class Grid:
         """What the others are compared with."""
         return self.contenders[0]
 
+    @property
+    def published(self) -> bool:
+        """Whether there are a paper's numbers to reproduce; otherwise the contenders compete."""
+        return any(one.published is not None for one in self.contenders)
+
     def slugs(self) -> dict[str, str]:
         """Contender -> its name in file names; contenders that train the same thing share the first one's."""
         found: dict[str, str] = {}

@@ -137,7 +137,7 @@ def _verdict(study: StudyDir, data: str, amount: Amount, outcomes: Sequence[Outc
     }
     rivals = dict(sorted(rivals.items(), key=lambda item: item[1].mean))
     clear = all(one.separates() and one.mean > 0 for one in rivals.values())
-    named = clear and len(rivals) == len(others) > 0 and not grid.table
+    named = clear and len(rivals) == len(others) > 0 and not grid.published
     best = next((one for one in standings if not one.vit and one not in others and one is not leader), None)
     beside = paired(answers, leader.outcomes, best.outcomes) if best else None
     reference = (best.contender.name, beside) if best and beside else None
@@ -188,7 +188,7 @@ def answer(grid: Grid, found: Sequence[Verdict], finished: int, cells: int) -> s
     left = "" if finished == cells else f" ({finished} of {cells} trainings are finished.)"
     if not found:
         return f"Nothing is finished yet: 0 of {cells} trainings."
-    if grid.table:
+    if grid.published:
         return _beside_published(grid, found) + left
     verdict = found[-1]
     leader = verdict.leader
@@ -233,7 +233,7 @@ def _beside_reference(verdict: Verdict) -> str:
 def _beside_published(grid: Grid, found: Sequence[Verdict]) -> str:
     rows = [one for verdict in found for one in verdict.standings if one.contender.published is not None]
     if not rows:
-        return f"{grid.table}: none of its finished rows has a published number."
+        return f"{grid.table}: no row that has a published number is finished yet."
     gaps = [100 * one.test.mean - (one.contender.published or 0.0) for one in rows]
     inside = [
         one
