@@ -14,11 +14,21 @@ from viticulture import api
 from viticulture.cli import main
 from viticulture.data.boxes import read_boxes
 from viticulture.errors import UserError
-from viticulture.evaluation.localisation import intersection_over_union
-from viticulture.evaluation.localise import class_taps, held_out, localise, other_images, read_localisations
+from viticulture.evaluation.localisation import BoxAccuracy, intersection_over_union
+from viticulture.evaluation.localise import (
+    Localisation,
+    class_taps,
+    held_out,
+    keep,
+    localise,
+    other_images,
+    read_localisations,
+)
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
+from viticulture.study.outcomes import other_measure
 from viticulture.training.session import dataset_of, recipe_of
+from viticulture.training.table import read_table
 
 SIZE = (20, 32)  # H x W, of which a square student sees the middle 20 columns
 
@@ -58,6 +68,21 @@ def test_a_run_is_judged_on_the_images_that_have_a_box_in_view(grown: tuple[api.
     assert found.everything.shares == (1, 0, 0)
     assert found.largest.shares[0] == 1, "threshold 0 draws the whole image"
     assert all(any_part >= part for any_part, part in zip(found.any_part.shares, found.largest.shares, strict=True))
+
+
+def test_a_row_of_table_c_is_read_from_what_was_localised(grown: tuple[api.Run, Path]) -> None:
+    """MaxBoxAcc at 0.3, at 0.5, and their mean, as AAL's Table C has it; not told before. Fails for MaxBoxAccV2's
+    numbers, or those of a box around the image."""
+    folder = grown[0].folder
+    assert other_measure(folder, "localisation/0.3") is None
+    largest, rest = BoxAccuracy((0.5, 0.2, 0.1), (0.0, 0.0, 0.0)), BoxAccuracy((0.9, 0.8, 0.7), (0.0, 0.0, 0.0))
+    keep(folder, "", Localisation("last", 2, 4, largest, rest, rest))
+    wanted = {"0.3": 0.5, "0.5": 0.2, "0.3,0.5": 0.35, "0.3,0.5,0.7": 0.8 / 3}
+    for overlaps, share in wanted.items():
+        assert other_measure(folder, f"localisation/{overlaps}") == pytest.approx(share)
+    measures = {row.measure.partition("/")[2] for row in read_table("attention_link/tableC").rows} - {""}
+    assert measures == set(wanted)
+    (folder.path / "localisation.json").unlink()
 
 
 def test_a_student_that_looks_at_bright_patches_finds_bright_boxes(grown: tuple[api.Run, Path], tmp_path: Path) -> None:

@@ -6,10 +6,13 @@ import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ..errors import UserError
 from ..evaluation.advisers import read_agreement
+from ..evaluation.localisation import OVERLAPS
+from ..evaluation.localise import read_localisations
 from ..evaluation.out_of_distribution import read_robustness
 from ..training.rundir import RunDir
 from .folder import StudyDir, read_json
@@ -124,6 +127,7 @@ def other_measure(run: RunDir, measure: str) -> float | None:
 
     divergence/HEAD/TEACHER        nats, from agreement.json
     robustness/FOLDER/HEAD         from robustness.json: the mean error of corruptions; accuracy where there are none
+    localisation/0.3,0.5           from localisation.json: MaxBoxAcc at an overlap, or its mean over several
     anything else                  the last value that a guide measured on held-out images while it trained
     """
     kind, _, rest = measure.partition("/")
@@ -140,6 +144,10 @@ def other_measure(run: RunDir, measure: str) -> float | None:
                 head = found.heads.index(of)
                 return found.mean_error(head) if found.errors else 1 - found.clean[head]
         return None
+    if kind == "localisation":
+        places = [OVERLAPS.index(float(overlap)) for overlap in rest.split(",")]
+        every = [fmean(found.largest.shares[place] for place in places) for found in read_localisations(run).values()]
+        return every[0] if every else None
     return _last_value(run, measure)
 
 
