@@ -212,6 +212,20 @@ def test_a_row_that_needs_another_is_not_trained_alone(photos: Path, tmp_path: P
     assert not (tmp_path / "r").exists()
 
 
+def test_a_row_alone_has_the_seed_and_the_images_of_its_cell(photos: Path, tmp_path: Path) -> None:
+    """Fails if `--row` forgets the row's offset, or draws other images by it."""
+    rows = [{"name": "a"}, {"name": "b", "seed_offset": 3}]
+    shared = {"recipe": "default/digits", "data": str(photos), "overrides": {**SMALL, "data.per_class": 4}}
+    file = tmp_path / "mine.yaml"
+    file.write_text(json.dumps({"title": "t", "rows": [{**row, **shared} for row in rows]}))
+    found = []
+    for row in ("a", "b"):
+        run = viticulture.train_row(str(file), row, seed=2, out=str(tmp_path / row), overrides={"train.epochs": 1})
+        found.append((run.facts["seed"], json.loads((run.path / "split.json").read_text())["names"]["train"]))
+    assert [seed for seed, _ in found] == [2, 5]
+    assert found[0][1] == found[1][1]
+
+
 def test_a_table_may_be_a_persons_own_file(tmp_path: Path) -> None:
     """Fails if a file is taken for the name of a shipped table, or its mistakes end in a traceback."""
     file = tmp_path / "mine.yaml"

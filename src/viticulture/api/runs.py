@@ -133,7 +133,9 @@ def train_row(
     from ..training.table import read_table
 
     found = read_table(table).row(row)
-    return train(data or found.data, found.recipe, seed, out, overwrite, {**found.overrides, **(overrides or {})})
+    shared = {"data.subset_seed": seed} if found.seed_offset else {}  # another training on the same images
+    chosen = {**found.overrides, **shared, **(overrides or {})}
+    return train(data or found.data, found.recipe, seed + found.seed_offset, out, overwrite, chosen)
 
 
 def resume(run: str, data: str = "") -> Run:
