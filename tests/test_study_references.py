@@ -2,8 +2,10 @@
 """Contenders of one study learn from each other: `row:NAME` is the run of that name, on the same images."""
 
 import json
+import re
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from viticulture.study.folder import StudyDir
 from viticulture.study.grid import Contender, Grid
 from viticulture.study.plan import Plan
 from viticulture.study.prepare import prepare
+from viticulture.study.slurm import write_script
 from viticulture.study.study import Study
 from viticulture.study.terms import Amounts, Terms
 from viticulture.study.work import Work
@@ -200,6 +203,13 @@ def test_a_study_of_teachers_and_students_is_measured_before_either_is_trained(p
     assert not told
     assert {name for name, _ in plan.paces} == {one.name for one in of.contenders}
     assert plan.total(of)
+    minutes = re.search(r"--time=(\d+)", write_script(study, plan).read_text())
+    assert minutes
+    assert int(minutes[1]) >= 10
+    paces = {key: replace(pace, step=60.0, steps=10) for key, pace in plan.paces.items()}  # 10 minutes an epoch
+    minutes = re.search(r"--time=(\d+)", write_script(study, replace(plan, paces=paces)).read_text())
+    assert minutes
+    assert 40 <= int(minutes[1]) < 42  # twice what the student and its teacher take
     assert not list(study.path.rglob("*.safetensors"))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from .folder import StudyDir
+from .grid import Cell
 from .plan import Plan
 
 MARGIN = 2.0
@@ -25,7 +26,7 @@ def write_script(study: StudyDir, plan: Plan) -> Path:
     left = [number for number, name in enumerate(names) if not study.finished(cells[name])]
     if not left:
         raise UserError(f"every cell of {study.path} is finished; `viticulture report {study.path}` writes its page")
-    known = [seconds for cell in cells.values() if (seconds := plan.seconds(cell, study.grid)) is not None]
+    known = [seconds for cell in cells.values() if (seconds := _seconds(study, plan, cell)) is not None]
     minutes = max(10, round(MARGIN * max(known) / 60)) if known else 24 * 60
     folder = study.path.absolute()
     worker = f"{shlex.quote(sys.executable)} -m viticulture.study.workers {shlex.quote(str(folder))}"
@@ -38,9 +39,17 @@ def write_script(study: StudyDir, plan: Plan) -> Path:
 #SBATCH --time={minutes}
 #SBATCH --requeue
 # {len(left)} cells; the study's folder and the data must lie where every machine sees them. A task that is stopped and
-# requeued goes on from its checkpoint. Submit by: sbatch {shlex.quote(str(folder / "study.sbatch"))}
+# requeued goes on from its checkpoint; one whose teachers are missing trains or awaits them.
+# Submit by: sbatch {shlex.quote(str(folder / "study.sbatch"))}
 # When all are done: viticulture report {shlex.quote(str(folder))}
 cd {shlex.quote(str(Path.cwd()))}
 exec {worker} --only "$SLURM_ARRAY_TASK_ID"
 """
     return study.write("study.sbatch", script)
+
+
+def _seconds(study: StudyDir, plan: Plan, cell: Cell) -> float | None:
+    """Estimate of a cell and of what it learns from, which its task may have to train first."""
+    own = plan.seconds(cell, study.grid)
+    needs = [_seconds(study, plan, need) or 0.0 for need in study.grid.needs(cell)]
+    return None if own is None else own + sum(needs)
