@@ -136,6 +136,14 @@ def test_teachers_are_trained_first_and_every_student_learns_from_its_own(photos
     assert one != two
 
 
+def test_a_subset_that_the_study_chooses_holds_for_every_teacher() -> None:
+    """`--data.subset_seed 0` for all: fails if a second teacher draws its own, so that it knows other images."""
+    of = Grid("digits", (TEACHER, OTHER), Amounts(per_class=(4,)), (1,))
+    other = of.cells()[1]
+    assert other.overrides({}) == {"data.per_class": 4, "data.subset_seed": 1}
+    assert other.overrides({"data.subset_seed": 0}) == {"data.per_class": 4}
+
+
 def test_a_cells_command_names_the_run_that_it_learned_from(photos: Path, tmp_path: Path) -> None:
     """Fails if the command that is printed for a cell cannot be run alone."""
     study = made(tmp_path / "s", photos, TEACHER, TAUGHT)

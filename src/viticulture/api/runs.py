@@ -134,7 +134,7 @@ def train_row(
 
     found = read_table(table).row(row)
     shared = {"data.subset_seed": seed} if found.seed_offset else {}  # another training on the same images
-    chosen = {**found.overrides, **shared, **(overrides or {})}
+    chosen = {**shared, **found.overrides, **(overrides or {})}
     return train(data or found.data, found.recipe, seed + found.seed_offset, out, overwrite, chosen)
 
 

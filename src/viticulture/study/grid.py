@@ -79,10 +79,11 @@ class Cell:
         """What the training's own randomness follows from."""
         return self.seed + self.contender.seed_offset
 
-    @property
-    def overrides(self) -> dict[str, Any]:
-        """Recipe keys that say which images it learns from: those of its seed, whatever the contender adds to it."""
-        shared = {"data.subset_seed": self.seed} if self.contender.seed_offset else {}
+    def overrides(self, conditions: Mapping[str, Any]) -> dict[str, Any]:
+        """Recipe keys that say which images it learns from: those of its seed, whatever the contender adds to it,
+        unless the study's conditions or the contender choose them."""
+        chosen = "data.subset_seed" in {**conditions, **self.contender.overrides}
+        shared = {"data.subset_seed": self.seed} if self.contender.seed_offset and not chosen else {}
         return {**self.amount.overrides, **shared}
 
 

@@ -50,11 +50,11 @@ class Plan:
     def overrides(self, grid: Grid, cell: Cell) -> dict[str, Any]:
         """Recipe keys of a cell's length, where it is planned; a warm-up keeps its share of the training."""
         if (cell.contender.name, cell.amount.name) not in self.epochs:
-            return cell.overrides  # added to study.yaml since
+            return cell.overrides(grid.conditions)  # added to study.yaml since
         share = grid.terms.rounds[cell.round]
         full, own = self.epochs[cell.contender.name, cell.amount.name], self.own[cell.contender.name]
         epochs = max(1, round(share * full))
-        found: dict[str, Any] = {"train.epochs": epochs, **cell.overrides}
+        found: dict[str, Any] = {"train.epochs": epochs, **cell.overrides(grid.conditions)}
         warmup = self.warmups[cell.contender.name]
         if warmup is not None and epochs != own:
             found["schedule.warmup_epochs"] = min(warmup * epochs / own, epochs / 2)
