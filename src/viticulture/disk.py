@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that appear under their name only when they are whole."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .errors import UserError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
@@ -25,10 +28,18 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         part.replace(path)
     except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror or error}; free some space or choose another place (a training goes "
-            "on from its last whole checkpoint by `viticulture resume`)"
-        ) from error
+        raise unwritable(path, error) from error
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def unwritable(path: Path, error: OSError) -> UserError:
+    """What to tell a person whose file could not be written: space is the cure for a full disk alone."""
+    mend = "see that its folder is there and may be written, or choose another place"
+    if error.errno in FULL:
+        mend = (
+            "free some space or choose another place (a training goes on from its last whole checkpoint by "
+            "`viticulture resume`)"
+        )
+    return UserError(f"cannot write {path}: {error.strerror or error}; {mend}")

@@ -3,7 +3,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .runs import train
+from .runs import Run, train
 
 if TYPE_CHECKING:
     from ..report.sheet import Sheet
@@ -57,10 +57,12 @@ def resolved(recipe: str, overrides: dict[str, Any], data: str = "") -> str:
 
 
 def say(result: Any) -> None:
-    """Print what a verb returned as a person wants to see it."""
+    """Print what a verb returned as a person wants to see it; of several processes that trained, the first does."""
     from ..report.words import say as words
+    from ..training.processes import is_leader
 
-    words(result)
+    if is_leader() or not isinstance(result, Run):
+        words(result)
 
 
 def demo() -> "Sheet":

@@ -214,20 +214,25 @@ def export(run: str, out: str, weights: str = "") -> Path:
 
 
 def _grow(session: "Session") -> Run:
-    """Train, measure, report."""
+    """Train, measure, report.
+
+    Of several processes, all train; the first then measures, draws the page and prints, while the others wait until it
+    has ended, and return the same run without a word.
+    """
     from ..evaluation.judge import judge
     from ..report.run_page import write_page
     from ..report.words import introduce
-    from ..training.processes import is_leader
+    from ..training.processes import is_leader, the_first_works
     from ..training.run import fit
 
     if is_leader():
         introduce(session)
     fit(session)
-    if is_leader():
-        write_page(session.run, session.dataset, judge(session.run, session.dataset))
-        session.run.update(status="finished")  # last: a kill before this is made good by resume
-        session.run.unlock()
+    with the_first_works():
+        if is_leader():
+            write_page(session.run, session.dataset, judge(session.run, session.dataset))
+            session.run.update(status="finished")  # last: a kill before this is made good by resume
+            session.run.unlock()
     return Run(session.run.path)
 
 

@@ -52,6 +52,8 @@ def refusals(folder: Path) -> Iterator[None]:
             raise UserError(f"no room left for {folder}: {error.strerror}; {advice}") from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise UserError(f"cannot write to {folder}: {error.strerror}; {advice}") from error
+        if error.errno == errno.ENOENT and error.filename and folder.is_relative_to(error.filename):  # HOME in /proc
+            raise UserError(f"cannot make {folder}: {error.strerror}; {advice}") from error
         raise
 
 

@@ -146,7 +146,7 @@ class Method(LightningModule, ABC):
         """Log the measures of one held-out batch."""
         self.place = None
         values = {f"{self.split}/{name}": value for name, value in self.measures(batch).items()}
-        self.log_dict(values, batch_size=len(batch["image"]), on_epoch=True)
+        self.log_dict(values, batch_size=len(batch["image"]), on_epoch=True, sync_dist=True)
 
     def start_epoch(self) -> None:
         for guide in self.guides.values():

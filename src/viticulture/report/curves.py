@@ -4,6 +4,8 @@
 import csv
 from pathlib import Path
 
+from ..training.metrics import damaged
+
 Points = list[tuple[float, float]]
 
 
@@ -15,7 +17,16 @@ def read_curves(metrics: Path) -> dict[str, Points]:
     A row written at the end of an epoch attains the maximum. Where a resumed run repeats steps, the later row counts.
     Reads rows of `step, epoch, name, value`, and Lightning's CSVLogger, where each name is a column with gaps.
     A value may be NaN or infinite.
+
+    Raises: UserError if the file holds no such table.
     """
+    try:
+        return _curves(metrics)
+    except (OSError, ValueError, TypeError, csv.Error) as error:
+        raise damaged(metrics, error) from error
+
+
+def _curves(metrics: Path) -> dict[str, Points]:
     with metrics.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row.get("step") and row.get("epoch")]
     steps = max(((float(row["step"]) + 1) / (float(row["epoch"]) + 1) for row in rows), default=1.0)

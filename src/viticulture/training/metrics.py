@@ -8,7 +8,8 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from ..disk import replacing
+from ..disk import replacing, unwritable
+from ..errors import UserError
 
 COLUMNS = ("step", "epoch", "name", "value")
 
@@ -41,19 +42,33 @@ class MetricsFile(Logger):
         values = dict(metrics)
         epoch = int(values.pop("epoch", 0))
         new = not self.path.exists()
-        with self.path.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            if new:
-                writer.writerow(COLUMNS)
-            writer.writerows((step or 0, epoch, name, repr(float(value))) for name, value in values.items())
+        try:
+            with self.path.open("a", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file)
+                if new:
+                    writer.writerow(COLUMNS)
+                writer.writerows((step or 0, epoch, name, repr(float(value))) for name, value in values.items())
+        except OSError as error:
+            raise unwritable(self.path, error) from error
 
 
 def cut(path: Path, step: int) -> None:
-    """Drop what was measured after a step (a killed run's last, unfinished stretch) and any torn last line."""
+    """Drop what was measured after a step (a killed run's last, unfinished stretch) and any torn last line.
+
+    Raises: UserError if the file cannot be read as text.
+    """
     if not path.exists():
         return
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.reader(file) if len(row) == len(COLUMNS)]
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.reader(file) if len(row) == len(COLUMNS)]
+    except (OSError, ValueError, csv.Error) as error:
+        raise damaged(path, error) from error
     kept = [row for row in rows if row[0] == "step" or (row[0].isdigit() and int(row[0]) < step)]
     with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(kept)
+
+
+def damaged(path: Path, error: Exception) -> UserError:
+    """What to tell a person whose measurements cannot be read."""
+    return UserError(f"{path} is damaged ({error}); take it away: the run goes on without its curves so far")

@@ -1,12 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices and processes a run has: checked before it starts."""
+"""Which devices and processes a run has: checked before it starts; who waits for whom at its end."""
 
+import itertools
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 
 import torch
+from torch import distributed
+from torch.distributed import PrefixStore, distributed_c10d
 
 from ..errors import UserError
 from .settings import Engine
+
+POLL_SECONDS = 0.5
+FAREWELL = timedelta(seconds=10)  # for processes that may be gone already
+_endings = itertools.count()  # every process counts the trainings that it sees to their end
 
 
 def is_leader() -> bool:
@@ -15,7 +26,7 @@ def is_leader() -> bool:
 
 
 def check_devices(engine: Engine) -> None:
-    """Raises: UserError if the devices asked for are not there."""
+    """Raises: UserError if the devices asked for are not there, or not as many processes were started."""
     if engine.device == "cuda" and not torch.cuda.is_available():
         raise UserError("engine.device is cuda, but torch sees no GPU; use --device cpu, or check the driver")
     if engine.device == "mps" and not torch.backends.mps.is_available():
@@ -23,3 +34,45 @@ def check_devices(engine: Engine) -> None:
     on_gpu = engine.device == "cuda" or (engine.device == "auto" and torch.cuda.is_available())
     if on_gpu and engine.devices > torch.cuda.device_count():
         raise UserError(f"engine.devices is {engine.devices}, but torch sees {torch.cuda.device_count()} GPU(s)")
+    started, wanted = os.environ.get("WORLD_SIZE", ""), engine.devices * engine.nodes
+    if {"RANK", "LOCAL_RANK"} & os.environ.keys() and started not in ("", str(wanted)):
+        raise UserError(
+            f"{started} processes were started, but engine.devices times engine.nodes is {wanted}: say by --devices how "
+            "many train on each machine, and by --engine.nodes on how many machines"
+        )
+
+
+@contextmanager
+def the_first_works() -> Iterator[None]:
+    """The end of a training: no process leaves this block before the first has, who alone has work to do in it.
+
+    They must stay, since whoever started them (Lightning, torchrun) ends all when one ends with an error, and what
+    they would read of the run is not there before the first has measured it. They wait without a limit, as measuring
+    may take longer than any barrier allows, by asking the store through which they met. Where the first process
+    fails, it tells them, and they leave in silence, as its own words and exit status say what happened. Where it is
+    killed, its store goes with it (torchrun, whose store lives on, ends them itself).
+
+    Raises: UserError in the others if the first process was killed.
+    """
+    if not (distributed.is_available() and distributed.is_initialized()):
+        yield
+        return
+    store = PrefixStore(f"viticulture/{next(_endings)}", distributed_c10d._get_default_store())
+    rank, world = distributed.get_rank(), distributed.get_world_size()
+    if rank == 0:
+        try:
+            yield
+        finally:
+            store.set("over", "")
+            with suppress(RuntimeError):  # the store stays until the others have heard
+                store.wait([f"left {other}" for other in range(1, world)], FAREWELL)
+        return
+    yield
+    try:
+        while not store.check(["over"]):
+            time.sleep(POLL_SECONDS)
+        store.set(f"left {rank}", "")
+    except RuntimeError as error:
+        raise UserError(
+            "the first process ended before it had measured the run; `viticulture resume RUN` makes good for it"
+        ) from error

@@ -2,8 +2,10 @@
 """One training from its first or next step to its last; the only file that knows Lightning's Trainer."""
 
 import logging
+import signal
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from ..data.augment.crop import CentreCrop
 from ..data.images import Images
 from ..data.loader import CPU, Loader, Shard, evaluation_batches
+from ..disk import FULL, unwritable
 from ..guides.guide import Batch
 from ..methods.method import Method
 from ..models.weights import save
@@ -24,7 +27,7 @@ from .replay import Replay
 from .rundir import RunDir
 from .session import Session
 from .settings import Engine, Train
-from .state import Ema, KeepLast, RandomState, WholeCheckpointIO, load_checkpoint
+from .state import Ema, KeepLast, RandomState, WholeCheckpointIO
 
 ALONE = Shard()
 LOG_EVERY_STEPS = 50
@@ -130,6 +133,7 @@ class Watch(Callback):
             self.best, self.best_epoch = value, trainer.current_epoch
             if trainer.is_global_zero:
                 assert isinstance(pl_module, Method)
+                self.run.check_there()
                 facts = {**self.facts, "epoch": self.best_epoch + 1}
                 save(pl_module.student, self.run.weights("best"), pl_module.task, facts)
 
@@ -149,19 +153,22 @@ def watched_split(session: Session) -> Images | None:
 def fit(session: Session) -> None:
     """Train to the last epoch, from `last.ckpt` where the run has one; leaves last, best and EMA weights in the run.
 
-    Raises: UserError for a loss that is no number, a full disk or a damaged checkpoint; the run then resumes.
+    Of several processes each returns once all have trained the last step; the first alone has written.
+
+    Raises: UserError for a loss that is no number, a full disk, a removed run or a damaged checkpoint.
     """
     run, method = session.run, session.method
     train: Train = session.recipe.section("train")
     engine: Engine = session.recipe.section("engine")
     on_gpu = torch.cuda.is_available() and engine.device in ("auto", "cuda")
     method.steps_per_epoch, method.epochs = len(training_loader(session)), train.epochs
-    resumed = run.checkpoint if run.checkpoint.exists() else None
+    resumed = run.checkpoint if session.begun and run.checkpoint.exists() else None
+    checkpoints = WholeCheckpointIO(session.mark)
     if resumed and is_leader():
-        cut(run.metrics, load_checkpoint(resumed)["global_step"])
+        cut(run.metrics, checkpoints.load_checkpoint(resumed)["global_step"])
     facts = {"run": run.path.name, "seed": session.seed, "recipe": session.recipe.name}
     ema = Ema(method.student, train.ema_decay) if train.ema_decay else None
-    keep = KeepLast(run.checkpoint, engine.checkpoint_minutes)
+    keep = KeepLast(run, engine.checkpoint_minutes)
     size = batch_size(session.recipe, len(session.dataset.train))
     callbacks: list[Callback] = [
         RandomState(),
@@ -196,7 +203,7 @@ def fit(session: Session) -> None:
         log_every_n_steps=min(LOG_EVERY_STEPS, method.steps_per_epoch * train.accumulate),
         logger=[MetricsFile(run.metrics), TensorBoardLogger(run.path, name="tensorboard", version="")],
         callbacks=callbacks,
-        plugins=[WholeCheckpointIO()],
+        plugins=[checkpoints],
         enable_progress_bar=False,
         enable_model_summary=False,
         limit_val_batches=None if watched else 0,
@@ -208,12 +215,23 @@ def fit(session: Session) -> None:
         trainer.fit(method, datamodule=Feed(session), ckpt_path=resumed, weights_only=True)
     except SystemExit as stop:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from stop
+    except BaseException as error:
+        if trainer.strategy.launcher is not None:
+            trainer.strategy.launcher.kill(signal.SIGKILL)  # processes begun here would wait for this one's next step
+        if isinstance(error, OSError) and _concerns(run.path, error):
+            raise unwritable(Path(error.filename or run.path), error) from error
+        raise
     if trainer.is_global_zero:
         for name, student in {"last": method.student, **({"ema": ema.student} if ema else {})}.items():
             save(student, run.weights(name), method.task, {**facts, "epoch": train.epochs})
         run.update(seconds=round(keep.seconds_spent(), 1), steps=trainer.global_step, batch_size=size)
         if replay:
             run.update(teacher_answers=replay.counts)
+
+
+def _concerns(run: Path, error: OSError) -> bool:
+    """Whether it was the run that could not be written: TensorBoard's thread tells so by whatever the system says."""
+    return error.errno in FULL or (error.filename is not None and Path(error.filename).is_relative_to(run))
 
 
 def _precision(engine: Engine, on_gpu: bool) -> Any:

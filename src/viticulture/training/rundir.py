@@ -2,7 +2,7 @@
 """A run as a folder on disk: what it holds, who may write, and how nothing half-written is taken for whole.
 
 recipe.yaml        every setting, as resolved
-run.json           versions, seed, command, commit, data, student, status, hardware
+run.json           versions, seed, command, commit, data, student, status, hardware, settings as in recipe.yaml
 split.json         which image is in which split
 metrics.csv        step, epoch, name, value; a line a measurement
 tensorboard/       the same for TensorBoard
@@ -15,6 +15,7 @@ import fcntl
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 from contextlib import suppress
@@ -23,12 +24,35 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
-from ..disk import replacing
+from ..disk import replacing, unwritable
 from ..errors import UserError
 from ..version import VERSION
 
 FORMAT = 1
 """Version of the folder's layout and of what a resumed run assumes; raised when either changes."""
+
+FACTS: dict[str, Any] = {  # what run.json holds from the first on
+    "recipe": str,
+    "seed": int,
+    "status": str,
+    "command": str,
+    "commit": str | None,
+    "started": str,
+    "versions.viticulture": str,
+    "hardware": dict,
+    "data.source": str,
+    "data.folder": str | None,
+    "data.name": str,
+    "data.fingerprint": str,
+    "data.classes": list,
+    "data.images": dict,
+    "student.name": str,
+    "student.parameters": int,
+    "student.macs": int | None,
+    "remarks": list,
+}
+
+BEGUN = {"recipe.yaml", "split.json"}  # written before run.json, which makes the folder a run
 
 
 class RunDir:
@@ -67,8 +91,18 @@ class RunDir:
     def check_free(path: str | Path, overwrite: bool = False) -> None:
         """Raises: UserError if something is at the path, unless told to overwrite a run."""
         path = Path(path)
-        if not path.exists() or (path.is_dir() and not {entry.name for entry in path.iterdir()} - {"run.lock"}):
-            return
+        try:
+            if not path.exists():
+                parent = next(folder for folder in path.absolute().parents if folder.exists())
+                if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+                    raise UserError(f"{parent} is no folder that may be written; choose another --out than {path}")
+                return
+            if not path.is_dir():
+                raise UserError(f"{path} is a file, and a run is a folder; choose another --out")
+            if not any(path.iterdir()) or _unborn(path):
+                return
+        except OSError as error:
+            raise UserError(f"cannot use {path} as run folder: {error.strerror}; choose another --out") from error
         if not overwrite:
             raise UserError(
                 f"{path} exists already; choose another --out, add --overwrite, "
@@ -85,9 +119,10 @@ class RunDir:
         try:
             run.path.mkdir(parents=True, exist_ok=True)
             run.lock()
-            for entry in run.path.iterdir():
+            # run.json goes last: until then a kill leaves what --overwrite takes for a run
+            for entry in sorted(run.path.iterdir(), key=lambda entry: entry.name == "run.json"):
                 if entry.name != "run.lock":
-                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+                    shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
         except OSError as error:
             raise UserError(
                 f"cannot write the run folder {run.path}: {error.strerror}; choose another --out"
@@ -99,27 +134,59 @@ class RunDir:
         """An existing run. Raises: UserError if the folder is none, or of another version."""
         run = cls(path)
         if not (run.path / "run.json").is_file():
+            if _unborn(run.path):
+                raise UserError(
+                    f"{run.path} was stopped before its first step, so there is nothing to go on with; begin it again: "
+                    f"viticulture train ... --out {run.path}"
+                )
             what = "is no run folder (it holds no run.json)" if run.path.exists() else "does not exist"
             raise UserError(f"{run.path} {what}; runs are made by `viticulture train`")
-        found = run.read("run.json").get("format")
+        facts = run.read("run.json")
+        found = facts.get("format")
         if found != FORMAT:
             raise UserError(
                 f"{run.path} was made by another version of viticulture (layout {found}, this one reads {FORMAT}); "
                 "install the version named in its run.json"
             )
+        for key, kind in FACTS.items():
+            value: Any = facts
+            for part in key.split("."):
+                value = value.get(part, _ABSENT) if isinstance(value, dict) else _ABSENT
+            if not isinstance(value, kind):
+                what = "is missing" if value is _ABSENT else f"cannot be {value!r:.40}"
+                raise UserError(f"{run.path / 'run.json'} is damaged: {key} {what}; bring back a copy, or train anew")
         return run
 
+    def check_there(self) -> None:
+        """Raises: UserError if somebody removed the run, which would arise again torn when the next file is written."""
+        if not (self.path / "run.json").exists():
+            raise UserError(f"{self.path} was removed while it was trained; train anew")
+
+    def anew(self) -> str:
+        """The command that trains by this run's recipe.yaml from the start."""
+        facts = self.read("run.json")
+        words = ["viticulture", "train", facts["data"]["folder"] or facts["data"]["source"]]
+        return shlex.join([*words, "--recipe", str(self.path / "recipe.yaml"), "--seed", str(facts["seed"])])
+
     def lock(self) -> None:
-        """Be the one writer, until `unlock` or the process's end. Raises: UserError if another process is."""
+        """Be the one writer, until `unlock` or the process's end; sweeps what killed writers left half-written.
+
+        Raises: UserError if another process is.
+        """
         if self._lock is not None:
             return
-        file = (self.path / "run.lock").open("a")
+        try:
+            file = (self.path / "run.lock").open("a")
+        except OSError as error:
+            raise unwritable(self.path / "run.lock", error) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
             raise UserError(f"{self.path} is in use by another process; wait for it or choose another --out") from error
         self._lock = file
+        for part in self.path.rglob(".*.part"):
+            part.unlink(missing_ok=True)
 
     def unlock(self) -> None:
         """Let another process write."""
@@ -135,13 +202,21 @@ class RunDir:
             part.write_text(text, encoding="utf-8")
         return path
 
-    def read(self, name: str) -> dict[str, Any]:
-        """A JSON file of the run. Raises: UserError if it is missing or damaged."""
+    def text(self, name: str) -> str:
+        """A text file of the run. Raises: UserError if it is missing or no text."""
         try:
-            content = json.loads((self.path / name).read_text(encoding="utf-8"))
+            return (self.path / name).read_text(encoding="utf-8")
         except FileNotFoundError as error:
             raise UserError(f"{self.path} holds no {name}") from error
-        except ValueError as error:
+        except (OSError, ValueError) as error:
+            raise UserError(f"cannot read {self.path / name}: {error}; bring back a copy, or train anew") from error
+
+    def read(self, name: str) -> dict[str, Any]:
+        """A JSON file of the run. Raises: UserError if it is missing or damaged."""
+        text = self.text(name)
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{self.path / name} is damaged: {error}") from error
         if not isinstance(content, dict):
             raise UserError(f"{self.path / name} is damaged: expected a JSON object")
@@ -151,6 +226,15 @@ class RunDir:
         """Add or replace facts in run.json."""
         known = self.read("run.json") if (self.path / "run.json").exists() else {"format": FORMAT}
         self.write("run.json", {**known, **facts})
+
+
+_ABSENT = object()
+
+
+def _unborn(path: Path) -> bool:
+    """Whether a folder holds no more than a run that was killed while it was made."""
+    names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+    return "run.lock" in names and all(name.endswith(".part") for name in names - BEGUN - {"run.lock"})
 
 
 def fresh(root: str | Path, stem: str) -> Path:

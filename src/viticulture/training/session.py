@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything a training needs before its first step, checked in the order in which a person wants to hear of it."""
 
+import hashlib
+import json
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,6 +36,8 @@ class Session:
         method: student, guides and losses.
         seed: what all randomness follows from.
         remarks: what a person should know, such as images that stand in two splits.
+        mark: digest of settings, seed and images; a checkpoint of another mark is not this run's.
+        begun: whether it goes on, from its checkpoint where it has one.
     """
 
     run: RunDir
@@ -42,6 +46,8 @@ class Session:
     method: Method
     seed: int
     remarks: list[str]
+    mark: str = ""
+    begun: bool = False
 
 
 def begin(
@@ -89,8 +95,9 @@ def begin(
             },
             student={"name": checked.section("student").name, "parameters": parameters, "macs": macs},
             remarks=remarks,
+            settings=checked.values,
         )
-    return Session(run, checked, dataset, method, seed, remarks)
+    return Session(run, checked, dataset, method, seed, remarks, mark(checked.values, seed, dataset.fingerprint))
 
 
 def reopen(path: str, data: str = "") -> Session:
@@ -109,23 +116,53 @@ def reopen(path: str, data: str = "") -> Session:
     if dataset.fingerprint != facts["data"]["fingerprint"]:
         raise UserError(
             f"the images of {facts['data']['source']} are not those that {path} began with; "
-            "bring them back, or train anew"
+            f"bring them back, or train anew: {run.anew()}"
         )
     method, _ = assemble(recipe, dataset, facts["seed"])
-    return Session(run, recipe, dataset, method, facts["seed"], facts["remarks"])
+    marked = mark(facts.get("settings", recipe.values), facts["seed"], dataset.fingerprint)
+    return Session(run, recipe, dataset, method, facts["seed"], facts["remarks"], marked, begun=True)
+
+
+def mark(settings: dict[str, Any], seed: int, fingerprint: str) -> str:
+    """Digest of all that decides what a run learns."""
+    return hashlib.sha256(json.dumps([settings, seed, fingerprint], sort_keys=True).encode()).hexdigest()[:32]
 
 
 def recipe_of(run: RunDir) -> Recipe:
-    """The resolved recipe that a run keeps."""
-    path = run.path / "recipe.yaml"
-    return resolve(run.read("run.json")["recipe"], parse(path.read_text(encoding="utf-8"), str(path)))
+    """The recipe that a run began with, from its recipe.yaml.
+
+    Raises: UserError if a value in the file was changed since: a run is one training, by one recipe.
+    """
+    facts, path = run.read("run.json"), run.path / "recipe.yaml"
+    recipe = resolve(facts["recipe"], parse(run.text("recipe.yaml"), str(path)))
+    now, then = _flat(recipe.values), _flat(resolve(facts["recipe"], facts.get("settings", recipe.values)).values)
+    if changed := sorted(key for key in now.keys() | then.keys() if now.get(key) != then.get(key)):
+        shown = [f"{key} from {then.get(key)!r} to {now.get(key)!r}" for key in changed[:5]]
+        more = f" and {len(changed) - 5} more" if changed[5:] else ""
+        raise UserError(
+            f"{path} was changed after the run began: {', '.join(shown)}{more}; put it back, or begin a new run by it: "
+            f"{run.anew()}"
+        )
+    return recipe
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted key -> value."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        inner = _flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {}
+        found |= inner or {f"{prefix}{key}": value}
+    return found
 
 
 def dataset_of(run: RunDir, recipe: Recipe, data: str = "") -> Dataset:
     """The images of a run with its very splits; `data` says where they are now if they have moved."""
-    facts = run.read("run.json")
+    facts, names = run.read("run.json"), run.read("split.json").get("names")
+    lists = names.values() if isinstance(names, dict) else [None]
+    if not all(isinstance(part, list) and all(isinstance(name, str) for name in part) for part in lists):
+        raise UserError(f"{run.path / 'split.json'} is damaged: it must hold names of images by split")
     known = data or facts["data"]["folder"] or facts["data"]["source"]
-    return load_dataset(open_source(known), recipe, facts["seed"], run.read("split.json")["names"])
+    return load_dataset(open_source(known), recipe, facts["seed"], names)
 
 
 def load_dataset(source: Source, recipe: Recipe, seed: int, remembered: dict[str, list[str]] | None = None) -> Dataset:

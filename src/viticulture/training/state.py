@@ -8,6 +8,8 @@ and the one stream it does not own, torch's global one (dropout), travels in the
 import io
 import pickle
 import time
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,34 +23,55 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..disk import replacing
 from ..errors import UserError
+from .rundir import RunDir
 
 
 class WholeCheckpointIO(TorchCheckpointIO):
-    """Checkpoints appear under their name only when they are complete on the disk, and load without running code."""
+    """Checkpoints appear under their name only when they are complete on the disk, and load without running code.
+
+    Args:
+        mark: says whose they are; those of another run are refused.
+    """
+
+    def __init__(self, mark: str = "") -> None:
+        super().__init__()
+        self.mark = mark
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         buffer = io.BytesIO()  # torch's own file writer tells a full disk as a RuntimeError about positions
-        torch.save(checkpoint, buffer)
+        torch.save({**checkpoint, "mark": self.mark}, buffer)
         with replacing(Path(path)) as part:
             part.write_bytes(buffer.getbuffer())
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        return load_checkpoint(path)
+        content = load_checkpoint(path)
+        if content.get("mark") != self.mark:
+            raise UserError(
+                f"checkpoint {path} is not of this run: its recipe, seed or images are others; bring back the run's own"
+            )
+        return content
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """A checkpoint on the CPU. Raises: UserError if it is missing or damaged."""
     try:
+        with zipfile.ZipFile(path) as file:  # torch writes checksums, but does not read them
+            if (part := file.testzip()) is not None:
+                raise zipfile.BadZipFile(part)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise UserError(
             f"there is no checkpoint {path}: the run was stopped before its first one; train anew"
         ) from error
-    except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError) as error:
+    except (
+        *(zipfile.BadZipFile, zlib.error, NotImplementedError),
+        *(RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError),
+    ) as error:
         raise UserError(
-            f"checkpoint {path} is damaged or no checkpoint ({type(error).__name__}); train anew"
+            f"checkpoint {path} is damaged or no checkpoint ({type(error).__name__}); bring back a copy of it, or "
+            "train anew"
         ) from error
     if not isinstance(content, dict) or "state_dict" not in content:
         raise UserError(f"checkpoint {path} is no checkpoint of a run")
@@ -61,12 +84,12 @@ class KeepLast(Checkpoint):
     Nothing is written between an epoch's last step and its validation, so a resumed run never skips a validation.
 
     Args:
-        path: the file.
+        run: whose it is.
         minutes: longest time between two checkpoints.
     """
 
-    def __init__(self, path: Path, minutes: float) -> None:
-        self.path, self.interval = path, 60 * minutes
+    def __init__(self, run: RunDir, minutes: float) -> None:
+        self.run, self.interval = run, 60 * minutes
         self.saved_at = self.began_at = time.monotonic()
         self.seconds_before = 0.0
 
@@ -95,7 +118,9 @@ class KeepLast(Checkpoint):
         self._save(trainer)
 
     def _save(self, trainer: Trainer) -> None:
-        trainer.save_checkpoint(self.path)
+        if trainer.is_global_zero:
+            self.run.check_there()
+        trainer.save_checkpoint(self.run.checkpoint)
         self.saved_at = time.monotonic()
 
 
