@@ -21,6 +21,8 @@ from viticulture.data.augment.rand_augment import RandAugment
 from viticulture.data.images import Records, StoredImages
 from viticulture.data.loader import Loader, Shard, evaluation_batches, repeated
 from viticulture.errors import UserError
+from viticulture.training.assemble import batch_size
+from viticulture.training.recipe import resolve
 
 MEAN, STD, CLASSES = (0.5, 0.4, 0.3), (0.2, 0.2, 0.2), 3
 
@@ -93,6 +95,29 @@ def test_two_processes_together_are_one(repeats: int) -> None:
         one, two = whole.batch(3, step), [half.batch(3, step) for half in halves]
         for key in one:
             assert torch.equal(one[key], torch.stack([part[key] for part in two], 1).flatten(0, 1))
+
+
+@pytest.mark.parametrize("count", [11, 14, 26])
+def test_mixing_on_several_processes_gets_batches_that_pair_the_same_images(count: int) -> None:
+    """The size that is chosen makes two processes one; one that does not (6 images: 3 each) is refused, as is a set
+    too small to be shared. Without mixing, or alone, any size that can be shared will do.
+
+    Catches: an odd number of images a process, where a partner half a batch away is another one than on one process.
+    """
+
+    def size(images: int = count, **train: int) -> int:
+        overrides = {"engine.devices": 2, **{f"train.{key}": value for key, value in train.items()}}
+        return batch_size(resolve("mixed", {"augment": {"mix": {}}}, overrides), images)
+
+    whole = loader(count, size())
+    halves = [loader(count, size(), shard=Shard(rank, 2)) for rank in (0, 1)]
+    one, two = whole.batch(0, 0), [half.batch(0, 0) for half in halves]
+    assert torch.equal(one["label"], torch.stack([part["label"] for part in two], 1).flatten(0, 1))
+    for wrong in ({"batch_size": 6}, {"batch_size": 6, "accumulate": 3}, {"images": 3}):
+        with pytest.raises(UserError, match=r"multiple of (4|12).*mixing"):
+            size(**wrong)
+    assert size(batch_size=8, accumulate=2) == 8
+    assert batch_size(resolve("alone", {"augment": {"mix": {}}}, {"train.batch_size": 5}), count) == 5
 
 
 def test_repeated_augmentation_is_deits(golden: Callable[[str], Any]) -> None:

@@ -2,6 +2,7 @@
 """From a recipe and a data set to the method that is about to run: student, guides, optimiser settings."""
 
 from dataclasses import is_dataclass
+from math import lcm
 from typing import get_type_hints
 
 import torch
@@ -16,7 +17,7 @@ from ..methods.method import Method
 from ..models.students import create_student, takes_patch_size
 from ..models.task import Task
 from ..models.weights import initialise
-from .recipe import Recipe, cls_name, guide_class, method_class
+from .recipe import VIEWS, Recipe, cls_name, guide_class, method_class
 from .settings import Engine, Student, Train
 
 
@@ -118,28 +119,32 @@ def augmentations(
 
 def batch_size(recipe: Recipe, images: int) -> int:
     """Images per optimiser step over all processes: the recipe's, or a power of two from 16 to 512 near a fortieth of
-    the images, cut to what processes and portions can share.
+    the images, cut to what processes and portions can share. Where images are mixed, each of several processes gets an
+    even number: then every image's partner, half a batch away, is on the same process, as on one.
 
-    Raises: UserError if the recipe asks for more than there are, or for what cannot be shared equally.
+    Raises: UserError if the recipe asks for more than there are, or for what cannot be shared so.
     """
     train: Train = recipe.section("train")
     engine: Engine = recipe.section("engine")
     epoch = len(repeated(torch.arange(images), train.repeats, 1))
-    shares = train.accumulate * engine.devices * engine.nodes
+    processes = engine.devices * engine.nodes
+    mixed = processes > 1 and any("mix" in recipe.values[view] for view in VIEWS)
+    shares = lcm(train.accumulate, 2 if mixed else 1) * processes
+    rule = f"a multiple of {shares}: train.accumulate is {train.accumulate}, there are {processes} process(es)"
+    rule += ", and mixing pairs the images of each" if mixed else ""
+    if shares > epoch:
+        raise UserError(f"a batch must be {rule}, but an epoch has {epoch} training images; take fewer devices")
     if train.batch_size is None:
         size = 16
         while size < 512 and 2 * size * 40 <= images:
             size *= 2
         size = min(size, epoch)
-        return max(size - size % shares, min(shares, epoch))
+        return max(size - size % shares, shares)
     if train.batch_size > epoch:
         raise UserError(
             f"train.batch_size must not exceed the {epoch} training images of an epoch, got {train.batch_size}; "
             "leave it out to have it chosen"
         )
     if train.batch_size % shares:
-        raise UserError(
-            "train.batch_size must be a multiple of train.accumulate times the number of processes, got "
-            f"{train.batch_size}, {train.accumulate} and {engine.devices * engine.nodes}"
-        )
+        raise UserError(f"train.batch_size must be {rule}; got {train.batch_size}")
     return train.batch_size

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training on several processes: nobody leaves early, nobody stays behind, one speaks."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import distributed
+
+from viticulture.errors import UserError
+from viticulture.training.processes import check_devices, the_first_works
+from viticulture.training.rundir import RunDir
+from viticulture.training.settings import Engine
+
+SMALL = (
+    "digits --recipe default/digits --student vit_nano --data.per_class 4 --data.val_fraction 0.1 --train.watch val "
+    "--batch-size 8 --schedule.warmup_epochs 0 --devices 2 --device cpu"
+).split()
+ALONE = {"OMP_NUM_THREADS": "1"}
+
+
+def take_part(rank: int, ending: str, ports: Any, arrived: Any, words: Any) -> None:
+    """One of two processes at the end of a training; runs in a child."""
+    store = distributed.TCPStore("127.0.0.1", 0 if rank == 0 else ports.get(), None, rank == 0, wait_for_workers=False)
+    if rank == 0:
+        ports.put(store.port)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    try:
+        with the_first_works():
+            if rank == 1:
+                arrived.set()
+            else:
+                arrived.wait()
+                time.sleep(0.2)  # time for the mistake to leave early
+                words.put("the first has worked")
+                if ending == "killed":
+                    time.sleep(0.2)  # for the queue's thread
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if ending == "error":
+                    raise ZeroDivisionError
+        words.put(f"{rank} left")
+    except (UserError, ZeroDivisionError) as error:
+        words.put(f"{rank} {type(error).__name__}")
+
+
+@pytest.mark.parametrize(
+    ("ending", "expected"),
+    [
+        ("well", {"0 left", "1 left"}),
+        ("error", {"0 ZeroDivisionError", "1 left"}),
+        ("killed", {"1 UserError"}),
+    ],
+)
+def test_nobody_leaves_before_the_first_and_nobody_outlives_it(ending: str, expected: set[str]) -> None:
+    """Catches: another process that leaves while the first still measures, or waits for ever for one that is gone."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["viticulture.training.session", "viticulture.training.run"])
+    ports, arrived, words = context.Queue(), context.Event(), context.Queue()
+    pair = [context.Process(target=take_part, args=(rank, ending, ports, arrived, words)) for rank in (0, 1)]
+    for process in pair:
+        process.start()
+    assert words.get() == "the first has worked"
+    assert {words.get() for _ in expected} == expected
+    for process in pair:
+        process.join()
+
+
+SLOW = """
+import sys, threading
+import lightning.fabric.strategies.launchers.subprocess_script as launcher
+from viticulture.cli import main
+from viticulture.evaluation import judge
+from viticulture.training.processes import is_leader
+
+observer, looks, honest = launcher._ChildProcessObserver, threading.Semaphore(0), judge.judge
+
+def look(self, honest=observer._run):
+    looks.release()
+    return honest(self)
+
+def slow(run, dataset):  # longer than the launcher takes to look after its processes, many times
+    while looks.acquire(blocking=False):
+        pass
+    for _ in range(40):
+        looks.acquire()
+    return honest(run, dataset)
+
+observer.__init__.__defaults__ = (0.1,)
+observer._run, judge.judge = look, slow
+sys.exit(main())
+"""
+
+
+def test_a_training_on_two_processes_ends_well_however_long_it_is_measured(tmp_path: Path) -> None:
+    """Lightning looks after its processes every few seconds, and kills all once one ended with an error: here it looks
+    often, and the first process measures until it has looked forty times.
+
+    Catches: a process that reads or prints results that are not there yet, results printed twice, Lightning's warnings.
+    """
+    (tmp_path / "slow.py").write_text(SLOW)
+    run = tmp_path / "run"
+    command = [sys.executable, str(tmp_path / "slow.py"), "train", *SMALL, "--epochs", "1", "--out", str(run)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **ALONE})
+    assert done.returncode == 0, done.stderr
+    assert RunDir.open(run).read("run.json")["status"] == "finished"
+    assert done.stdout.count("report: ") == 1
+    assert "sync_dist" not in done.stderr
+
+
+def torchrun(*words: str) -> subprocess.Popen[str]:
+    """Two processes on this machine, as torchrun starts them, in a group of their own."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return subprocess.Popen(
+        [*command, "-m", "viticulture", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **ALONE},
+    )
+
+
+def second(parent: int) -> int:
+    """Process id of the second of the processes that torchrun started."""
+    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        if b"LOCAL_RANK=1" in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+            return int(child)
+    raise AssertionError("torchrun has no second process")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds a process by Linux's /proc")
+def test_a_training_by_torchrun_resumes_after_one_process_is_killed(tmp_path: Path) -> None:
+    """Train; train again, kill the second process in the middle, resume: the same weights, bit for bit.
+
+    Catches: a process left behind, a run that torchrun's other processes spoil or cannot go on with, words said twice.
+    """
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    long = [*SMALL, "--epochs", "30", "--engine.checkpoint_minutes", "1e-9", "--augment.mix.mixup", "0.8"]
+    undisturbed = torchrun("train", *long, "--out", str(whole))
+    out, err = undisturbed.communicate()
+    assert undisturbed.returncode == 0, err
+    assert out.count("report: ") == 1
+
+    stopped = torchrun("train", *long, "--out", str(broken))
+    while stopped.poll() is None and not RunDir(broken).checkpoint.exists():
+        time.sleep(0.01)
+    os.kill(second(stopped.pid), signal.SIGKILL)
+    stopped.communicate()  # returns once all that write to its pipes are gone
+    assert stopped.returncode != 0
+    assert RunDir.open(broken).read("run.json")["status"] == "running"
+
+    resumed = torchrun("resume", str(broken))
+    _, err = resumed.communicate()
+    assert resumed.returncode == 0, err
+    assert RunDir.open(broken).read("run.json")["status"] == "finished"
+    for which in ("last", "best"):
+        ours, theirs = (load_file(RunDir(run).weights(which) / "model.safetensors") for run in (whole, broken))
+        for name, value in ours.items():
+            torch.testing.assert_close(theirs[name], value, rtol=0, atol=0)
+
+
+def test_as_many_processes_train_as_the_recipe_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun with two processes and a recipe for one would train twice into the same folder."""
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match=r"2 processes were started.*is 1.*--devices"):
+        check_devices(Engine())
+    check_devices(Engine(devices=2))
