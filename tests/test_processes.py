@@ -20,10 +20,8 @@ from viticulture.training.processes import check_devices, the_first_works
 from viticulture.training.rundir import RunDir
 from viticulture.training.settings import Engine
 
-SMALL = (
-    "digits --recipe default/digits --student vit_nano --data.per_class 4 --data.val_fraction 0.1 --train.watch val "
-    "--batch-size 8 --schedule.warmup_epochs 0 --devices 2 --device cpu"
-).split()
+SMALL = ["digits", "--recipe", "default/digits", "--student", "vit_nano", "--batch-size", "8", "--data.per_class", "4"]
+SMALL += ["--data.val_fraction", "0.1", "--schedule.warmup_epochs", "0", "--devices", "2", "--device", "cpu"]
 ALONE = {"OMP_NUM_THREADS": "1"}
 
 
@@ -143,7 +141,7 @@ def test_a_training_by_torchrun_resumes_after_one_process_is_killed(tmp_path: Pa
     Catches: a process left behind, a run that torchrun's other processes spoil or cannot go on with, words said twice.
     """
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    long = [*SMALL, "--epochs", "30", "--engine.checkpoint_minutes", "1e-9", "--augment.mix.mixup", "0.8"]
+    long = [*SMALL, "--epochs", "20", "--train.watch", "val", "--augment.mix.mixup", "0.8"]
     undisturbed = torchrun("train", *long, "--out", str(whole))
     out, err = undisturbed.communicate()
     assert undisturbed.returncode == 0, err

@@ -16,9 +16,11 @@ import torch
 from torch import Tensor, nn
 
 import viticulture
+from viticulture.data.cache import locked
+from viticulture.disk import replacing, unwritable
 from viticulture.errors import UserError
 from viticulture.report.curves import read_curves
-from viticulture.training.metrics import cut
+from viticulture.training.metrics import MetricsFile, cut
 from viticulture.training.progress import StopOnNonFinite
 from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
@@ -136,6 +138,34 @@ def damage(run: Path, what: str) -> None:
         path.write_bytes(path.read_bytes()[:1000])
     elif what == "pickle":
         torch.save({"state_dict": Evil()}, run / "checkpoints" / "last.ckpt")
+    elif what == "nothing":
+        torch.save({"state_dict": {}}, run / "checkpoints" / "last.ckpt")
+    elif what == "other":
+        path = run / "checkpoints" / "last.ckpt"
+        WholeCheckpointIO("other").save_checkpoint(load_checkpoint(path), path)
+    elif what == "bits":
+        path = run / "checkpoints" / "last.ckpt"
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    elif what in ("recipe", "seed", "data", "status", "student", "remarks"):
+        del facts[what]
+    elif what == "text":
+        facts["seed"] = "one"
+    elif what == "deep":
+        (run / "run.json").write_text('{"a":' * 100_000)
+        return
+    elif what == "splits":
+        (run / "split.json").write_text('{"names": {"train": [1]}}')
+    elif what == "no recipe":
+        (run / "recipe.yaml").unlink()
+    elif what == "binary recipe":
+        (run / "recipe.yaml").write_bytes(b"\xff\xfe\x00")
+    elif what == "binary metrics":
+        (run / "metrics.csv").write_bytes(b"\xff\xfe\x00")
+    elif what == "folder":
+        (run / "metrics.csv").unlink()
+        (run / "metrics.csv").mkdir()
     (run / "run.json").write_text(json.dumps(facts))
 
 
@@ -166,6 +196,22 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("facts", "damaged"),
         ("checkpoint", "damaged"),
         ("pickle", "damaged or no checkpoint"),
+        ("bits", "damaged or no checkpoint.*train anew"),
+        ("nothing", "not of this run"),
+        ("other", "not of this run"),
+        ("recipe", "recipe is missing"),
+        ("seed", "seed is missing"),
+        ("data", "data.source is missing"),
+        ("status", "status is missing"),
+        ("student", "student.name is missing"),
+        ("remarks", "remarks is missing"),
+        ("text", "seed cannot be 'one'"),
+        ("deep", "run.json is damaged"),
+        ("splits", "split.json is damaged"),
+        ("no recipe", "holds no recipe.yaml"),
+        ("binary recipe", "cannot read .*recipe.yaml"),
+        ("binary metrics", "metrics.csv is damaged"),
+        ("folder", "metrics.csv is damaged"),
     ],
 )
 def test_a_run_that_cannot_go_on_exactly_says_why(tmp_path: Path, stopped: Path, what: str, words: str) -> None:
@@ -233,3 +279,100 @@ def test_overwriting_replaces_a_run_and_nothing_else(tmp_path: Path, stopped: Pa
     (tmp_path / "letters" / "a.txt").write_text("dear")
     with pytest.raises(UserError, match="replaces runs only"):
         RunDir.create(tmp_path / "letters", overwrite=True)
+
+
+def test_a_recipe_that_was_changed_is_named_with_the_way_to_a_new_run(tmp_path: Path, stopped: Path) -> None:
+    """Catches: a resumed run that is a mixture of two recipes, or whose recipe.yaml tells another training.
+
+    Comments and another way to write the same value change nothing.
+    """
+    run = Path(shutil.copytree(stopped, tmp_path / "run"))
+    recipe, whole = run / "recipe.yaml", (run / "recipe.yaml").read_text()
+    recipe.write_text(whole.replace("epochs: 2", "epochs:   0x2  # two").replace("# recipe", "# my recipe"))
+    assert reopen(str(run)).recipe.section("train").epochs == 2
+    recipe.write_text(whole.replace("  epochs: 2", "  epochs: 3").replace("  clip_norm: null", "  clip_norm: 1.5"))
+    words = rf"train.clip_norm from None to 1.5, train.epochs from 2 to 3; .*--recipe {recipe} --seed 0"
+    for use in (viticulture.resume, viticulture.evaluate):
+        with pytest.raises(UserError, match=words):
+            use(str(run))
+
+
+def test_a_run_killed_while_it_was_made_bars_nothing(tmp_path: Path) -> None:
+    """Catches: a folder that train, --overwrite and resume all refuse; a person's own recipe.yaml swept away."""
+    run = RunDir.create(tmp_path / "run")
+    run.write("recipe.yaml", "train: {epochs: 1}")
+    run.write("split.json", {"names": {}})
+    (run.path / ".run.json.77.part").write_text("{")
+    run.unlock()
+    for overwrite in (False, True):
+        RunDir.check_free(run.path, overwrite)
+    with pytest.raises(UserError, match=r"before its first step.*begin it again"):
+        viticulture.resume(str(run.path))
+    RunDir.create(run.path).unlock()
+    assert [path.name for path in run.path.iterdir()] == ["run.lock"]
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "recipe.yaml").write_text("train: {epochs: 1}")
+    with pytest.raises(UserError, match="exists already"):
+        RunDir.check_free(tmp_path / "own")
+
+
+def test_what_killed_writers_left_is_swept_by_the_next(tmp_path: Path, stopped: Path) -> None:
+    """Fails if half-written checkpoints pile up, or somebody who only reads removes what another writes."""
+    run = Path(shutil.copytree(stopped, tmp_path / "run"))
+    left = [run / "checkpoints" / ".last.ckpt.77.part", run / "weights" / "last" / ".config.json.77.part"]
+    for part in left:
+        part.write_text("half")
+    RunDir.open(run)
+    assert all(part.exists() for part in left)
+    RunDir.open(run).lock()
+    assert not any(part.exists() for part in left)
+
+
+def test_a_run_has_a_folder_that_may_be_made(tmp_path: Path) -> None:
+    """Told before anything is read. Catches: a file, or something inside one, as the folder of a run."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is a file, and a run is a folder"):
+        small(tmp_path / "file")
+    with pytest.raises(UserError, match=r"file is no folder that may be written"):
+        small(tmp_path / "file" / "run")
+
+
+def test_a_run_removed_while_it_trains_ends_in_a_line(tmp_path: Path) -> None:
+    """Catches: a traceback out of TensorBoard's thread, or a torn run that arises again from the next checkpoint."""
+    session = small(tmp_path / "run")
+    honest = session.method.losses
+
+    def losses(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        shutil.rmtree(session.run.path, ignore_errors=True)
+        terms: dict[str, Tensor] = honest(batch)
+        return terms
+
+    session.method.losses = losses
+    with pytest.raises(UserError, match=r"run was removed|cannot write .*run"):
+        fit(session)
+    assert not session.run.path.exists()
+
+
+def test_space_is_asked_for_where_it_is_the_cause(tmp_path: Path) -> None:
+    """A limit on file sizes stands in for a full disk while a measurement is appended; a missing folder is another
+    thing. Catches: a traceback out of metrics.csv; advice to free space that helps nobody."""
+    metrics = MetricsFile(tmp_path / "metrics.csv")
+    metrics.log_metrics({"train/loss": 1.0}, 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (metrics.path.stat().st_size + 3, hard))
+        with pytest.raises(UserError, match=r"metrics.csv.*free some space"):
+            metrics.log_metrics({"train/loss": 0.5}, 50)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="see that its folder is there"), replacing(tmp_path / "file" / "x"):
+        raise AssertionError("there is nothing to write to")
+    assert "free some space" not in str(unwritable(tmp_path, PermissionError(13, "Permission denied")))
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="/proc takes no folders, not even root's")
+def test_a_home_that_takes_no_files_is_told_with_the_way_out() -> None:
+    """Catches: a traceback where HOME, and so the cache, lies where nothing can be made."""
+    with pytest.raises(UserError, match="VITICULTURE_CACHE"), locked(Path("/proc/nowhere/.cache/viticulture/a.lock")):
+        raise AssertionError("there is no such folder")

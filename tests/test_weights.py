@@ -155,6 +155,23 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     content = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
     refused("is damaged or no safetensors file")
+    flipped = bytearray(content)
+    flipped[-1000] ^= 1
+    (folder / "model.safetensors").write_bytes(flipped)
+    refused("checksum")
+    for size in ([3, 16], [1, 16, 16], [3, "a", "b"], [3, 0, 16], [3, 10**6, 10**6], 16):
+        spoil(folder / "config.json", lambda config, size=size: config["pretrained_cfg"].update(input_size=size))
+        refused("damaged or not written by viticulture")
+    for key, colours in (("mean", [0.5]), ("mean", "abc"), ("mean", [0, 0, float("nan")]), ("std", [1, 1, 0])):
+        spoil(folder / "config.json", lambda config, key=key, to=colours: config["pretrained_cfg"].update({key: to}))
+        refused("damaged or not written by viticulture")
+    for nonsense in ({"depth": 100_000}, {"depth": "abc"}, {"num_heads": []}, {"mlp_ratio": {}}, 7, {"dim": None}):
+        spoil(folder / "config.json", lambda config, to=nonsense: config.update(model_args=to))
+        refused("damaged|does not work|option")
+    spoil(folder / "config.json", lambda config: config.update(num_classes=10**12))
+    refused("damaged or not written by viticulture")
+    (folder / "config.json").write_text('{"a":' * 100_000)
+    refused("config.json is damaged")
     (folder / "model.safetensors").unlink()
     refused("there is no weights file")
 

@@ -12,7 +12,9 @@ the settings (argparse.Namespace) that many scripts store beside them.
 
 import argparse
 import json
+import math
 import re
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,9 @@ from .transplant import State, grid_of, transplant
 FILES = ("model.safetensors", "config.json")
 PLACES = (".", "weights/best", "weights/last")
 """Where a folder of weights, or else a run, keeps its files; the first that exists counts."""
+CHECKSUM = "crc32"
+"""Name, in our safetensors' header, of the checksum of the values; flipped bits would be other weights."""
+MOST_CLASSES, LONGEST_SIDE = 1_000_000, 8192  # beyond these a config.json is taken for damaged
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")  # .tar: scripts that write NAME.pth.tar
 
 
@@ -51,7 +56,7 @@ def save(student: nn.Module, folder: Path, task: Task, extra: Mapping[str, Any] 
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in student.state_dict().items()}
     config = json.dumps(_config(student, task, dict(extra or {})), indent=2, ensure_ascii=False)
     with replacing(folder / FILES[0]) as part:
-        part.write_bytes(safetensors.torch.save(weights, {"format": "pt"}))
+        part.write_bytes(_sealed(safetensors.torch.save(weights, {"format": "pt"})))
     with replacing(folder / FILES[1]) as part:
         part.write_text(config, encoding="utf-8")
 
@@ -81,34 +86,65 @@ def _config(student: nn.Module, task: Task, extra: dict[str, Any]) -> dict[str, 
     }
 
 
+def _sealed(content: bytes) -> bytes:
+    """The bytes of a safetensors file with a checksum of its values in its header."""
+    header, values = _opened(content)
+    header.setdefault("__metadata__", {})[CHECKSUM] = f"{zlib.crc32(values):08x}"
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # values begin at a multiple of 8 bytes
+    return len(text).to_bytes(8, "little") + text + values
+
+
+def _opened(content: bytes) -> tuple[dict[str, Any], memoryview]:
+    """Header and values of a whole safetensors file."""
+    begin = 8 + int.from_bytes(content[:8], "little")
+    return json.loads(content[8:begin]), memoryview(content)[begin:]
+
+
 def load(folder: Path) -> tuple[nn.Module, Task, dict[str, Any]]:
     """The student that `save` wrote, in inference mode, with its task and the whole of config.json.
 
     Raises: UserError if files are missing, damaged or do not belong together.
     """
-    student, task, config = _built(folder)
+    config = read_config(folder)
+    weights = read_weights(folder / FILES[0])
+    student, task = _built(config, folder / FILES[1], len(weights))
     try:
-        student.load_state_dict(read_weights(folder / FILES[0]))
+        student.load_state_dict(weights)
     except RuntimeError as error:
         raise UserError(f"{folder / FILES[0]} does not fit {FILES[1]} beside it: {_brief(error)}") from error
     return student.eval(), task, config
 
 
-def _built(folder: Path) -> tuple[nn.Module, Task, dict[str, Any]]:
-    """The student that a config.json describes, with random weights."""
-    config = read_config(folder)
-    task, name, arguments = _read(config, folder / FILES[1])
+def _built(config: dict[str, Any], path: Path, tensors: int) -> tuple[nn.Module, Task]:
+    """The student that a config.json describes, with random weights; so many tensors lie beside it."""
+    task, name, arguments = _read(config, path)
     options = {key: value for key, value in arguments.items() if key not in FROM_DATA}
-    return create_student(name, task, arguments.get("patch_size"), options), task, config
+    depth = arguments.get("depth")
+    if isinstance(depth, int) and depth > tensors:  # to build it would take minutes
+        raise UserError(f"{path} is damaged: it asks for {depth} blocks, and {tensors} tensors lie beside it")
+    try:
+        return create_student(name, task, arguments.get("patch_size"), options), task
+    except UserError:
+        raise
+    except Exception as error:  # whatever a constructor makes of nonsense
+        raise UserError(f"{path} is damaged: no {name} can be built by it ({_brief(error)})") from error
 
 
 def _read(config: dict[str, Any], path: Path) -> tuple[Task, str, dict[str, Any]]:
     """Task, student and its keywords out of a config.json, ours or timm's own."""
     try:
         described, classes = config["pretrained_cfg"], int(config["num_classes"])
+        if not 0 <= classes <= MOST_CLASSES:
+            raise ValueError(f"{classes} classes")
         names = described.get("label_names") or range(classes)
-        height, width = described["input_size"][1:]
-        task = Task(tuple(map(str, names)), (height, width), tuple(described["mean"]), tuple(described["std"]))
+        channels, height, width = described["input_size"]
+        if channels != 3 or not all(isinstance(side, int) and 0 < side <= LONGEST_SIDE for side in (height, width)):
+            raise ValueError(f"images of {channels}, {height}, {width}")
+        mean, std = (tuple(map(float, described[key])) for key in ("mean", "std"))
+        if len(mean) != 3 or len(std) != 3 or not all(math.isfinite(x) for x in mean + std) or min(std) <= 0:
+            raise ValueError(f"colours of mean {mean} and standard deviation {std}")
+        task = Task(tuple(map(str, names)), (height, width), mean, std)
         if len(task.classes) != classes:
             raise ValueError(f"{classes} classes but {len(task.classes)} names")
         return task, str(config.get("student", config["architecture"])), dict(config.get("model_args", {}))
@@ -123,7 +159,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{folder} is no folder of weights: cannot read {path.name} ({error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged: {error}") from error
     if not isinstance(config, dict):
         raise UserError(f"{path} is damaged: it must hold an object, got {type(config).__name__}")
@@ -137,7 +173,11 @@ def read_weights(path: Path) -> State:
     """
     try:
         if path.suffix == ".safetensors":
-            found = bare(safetensors.torch.load_file(path))
+            content = path.read_bytes()
+            found = bare(safetensors.torch.load(content))
+            header, values = _opened(content)
+            if header.get("__metadata__", {}).get(CHECKSUM) not in (None, f"{zlib.crc32(values):08x}"):
+                raise SafetensorError("its values are not those that were written (checksum)")
         else:
             with torch.serialization.safe_globals([argparse.Namespace]):
                 found = bare(torch.load(path, map_location="cpu", weights_only=True))
@@ -209,7 +249,7 @@ def initialise(student: nn.Module, source: str, blocks: int | None = None) -> li
     if folder is not None:
         theirs = read_weights(folder / FILES[0])
         with torch.device("meta"):
-            grid = grid_of(_built(folder)[0])
+            grid = grid_of(_built(read_config(folder), folder / FILES[1], len(theirs))[0])
     elif Path(source).suffix in SUFFIXES:
         theirs = read_weights(Path(source))
     else:

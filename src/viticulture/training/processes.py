@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import torch
 from torch import distributed
-from torch.distributed import PrefixStore, distributed_c10d
+from torch.distributed import distributed_c10d
 
 from ..errors import UserError
 from .settings import Engine
@@ -37,8 +37,8 @@ def check_devices(engine: Engine) -> None:
     started, wanted = os.environ.get("WORLD_SIZE", ""), engine.devices * engine.nodes
     if {"RANK", "LOCAL_RANK"} & os.environ.keys() and started not in ("", str(wanted)):
         raise UserError(
-            f"{started} processes were started, but engine.devices times engine.nodes is {wanted}: say by --devices how "
-            "many train on each machine, and by --engine.nodes on how many machines"
+            f"{started} processes were started, but engine.devices times engine.nodes is {wanted}: say by --devices "
+            "how many train on each machine, and by --engine.nodes on how many machines"
         )
 
 
@@ -57,7 +57,7 @@ def the_first_works() -> Iterator[None]:
     if not (distributed.is_available() and distributed.is_initialized()):
         yield
         return
-    store = PrefixStore(f"viticulture/{next(_endings)}", distributed_c10d._get_default_store())
+    store = distributed_c10d.PrefixStore(f"viticulture/{next(_endings)}", distributed_c10d._get_default_store())
     rank, world = distributed.get_rank(), distributed.get_world_size()
     if rank == 0:
         try:
