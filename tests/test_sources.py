@@ -159,7 +159,7 @@ def test_images_outside_the_layout_are_named_in_a_note(opened: Callable[..., Sou
     """Fails if images are dropped in silence."""
     beside = opened("train/a/1.png", "train/b/2.png", "test/a/3.png", "extra/4.png", "cover.png")
     assert len(beside) == 3
-    assert beside.notes == ("2 images beside the split folders were not read (in extra)",)
+    assert beside.notes == ("not read: 2 images beside the split folders (in extra)",)
     loose = opened("train/cover.png")
     assert any("beside the class folders" in note for note in loose.notes)
 

@@ -12,7 +12,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import UserError
-from .sources import Reader, Source, classify, rows_of, some, split_of
+from .files import open_file
+from .sources import Reader, Source, classify, readable, rows_of, some, split_of
 
 _LABELS = ("label", "labels", "fine_label", "class", "category", "target")
 
@@ -37,7 +38,9 @@ class HubReader(Reader):
             raise OSError("no image in this row")
         if image["bytes"] is not None:
             return io.BytesIO(image["bytes"])
-        return Path(image["path"]).open("rb")
+        if image["path"] is None:
+            raise OSError("neither bytes nor a path in this row")
+        return open_file(image["path"])
 
 
 def open_hub(name: str) -> Source:
@@ -132,5 +135,5 @@ def _labels(name: str, tables: list[Any], datasets: Any) -> tuple[tuple[str, ...
     values = [value for table in tables for value in table.select_columns([column]).to_dict()[column]]
     if column in named:
         numbers = np.array([-1 if value is None else value for value in values], dtype=np.int64)
-        return tuple(features[column].names), numbers
+        return tuple(map(readable, features[column].names)), numbers
     return classify([None if value is None else str(value) for value in values])
