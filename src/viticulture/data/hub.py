@@ -10,7 +10,7 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, BinaryIO
@@ -21,7 +21,7 @@ from ..errors import UserError
 from .files import open_file
 from .sources import Reader, Source, classify, readable, rows_of, shortened, some, split_of
 
-_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.,-]+)?")
+_NAME = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?(:[\w.,-]+)?")
 _PATIENCE = 3.0
 """Seconds to wait for Hugging Face's answer; its own library would ask six times over half a minute."""
 
@@ -60,15 +60,19 @@ def open_hub(name: str) -> Source:
     """
     if not name:
         raise UserError("hf: needs the name of a data set, such as hf:owner/name")
-    datasets = _library(name)
-    if Path(name).expanduser().exists():
-        return open_local(Path(name).expanduser())
+    path, there = Path(name), False
+    with suppress(OSError, RuntimeError):  # too long for a path, or ~ of nobody
+        path = path.expanduser()
+        there = path.exists()
+    if there:
+        return open_local(path)
     if not _NAME.fullmatch(name):
         raise UserError(f"hf: takes owner/name or owner/name:configuration, got {shortened(name)!r}, which is no path")
-    path, _, configuration = name.partition(":")
+    datasets = _library(name)
+    owner, _, configuration = name.partition(":")
     try:
         with _offline_where_unreachable():
-            loaded = datasets.load_dataset(path, configuration or None)
+            loaded = datasets.load_dataset(owner, configuration or None)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
