@@ -87,7 +87,9 @@ def _offline_where_unreachable() -> Iterator[None]:
     import datasets
     import huggingface_hub
 
-    switches = [(module, module.HF_HUB_OFFLINE) for module in (datasets.config, huggingface_hub.constants)]
+    switches: list[tuple[Any, bool]] = [
+        (module, module.HF_HUB_OFFLINE) for module in (datasets.config, huggingface_hub.constants)
+    ]
     if not any(offline for _, offline in switches) and not _answers(huggingface_hub.constants.ENDPOINT):
         for module, _ in switches:
             module.HF_HUB_OFFLINE = True
