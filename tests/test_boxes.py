@@ -46,6 +46,7 @@ def test_three_layouts_of_the_same_boxes_are_read_alike(tmp_path: Path) -> None:
         ("b.txt", "\n", "holds no boxes"),
         ("bounding_boxes.txt", "1 2 3 4 5\n", "images.txt, which names them, is missing"),
         ("b.json", "{", "no COCO file"),
+        ("b.json", "[" * 10**5, "no COCO file"),
         ("b.json", '{"images": []}', "annotations"),
         ("b.json", '{"images": [], "annotations": [{"image_id": 1, "bbox": [1, 2, 3, 4]}]}', "no COCO file"),
         ("b.json", '{"images": [{"id": 1, "file_name": "a"}], "annotations": [{"image_id": 1, "bbox": [1, 2, 0, 4]}]}',

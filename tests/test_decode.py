@@ -191,7 +191,7 @@ def test_what_is_no_image_is_unreadable(case: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "TIFF", "BMP"])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "TIFF", "BMP", "AVIF"])
 def test_truncated_and_damaged_files_are_unreadable_or_read(kind: str) -> None:
     """A cut file raises; random damage either raises `Unreadable` or still decodes, and nothing else ever happens.
 

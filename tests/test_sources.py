@@ -19,7 +19,10 @@ import pytest
 from PIL import Image
 
 from viticulture.data import archives, folders, shards
+from viticulture.data.augment.augment import Augment
+from viticulture.data.dataset import Pictures, Selection, prepare
 from viticulture.data.decode import Unreadable
+from viticulture.data.loader import Loader, Shard
 from viticulture.data.sources import Source, classify, natural, open_source, split_of
 from viticulture.errors import UserError
 
@@ -159,7 +162,7 @@ def test_images_outside_the_layout_are_named_in_a_note(opened: Callable[..., Sou
     """Fails if images are dropped in silence."""
     beside = opened("train/a/1.png", "train/b/2.png", "test/a/3.png", "extra/4.png", "cover.png")
     assert len(beside) == 3
-    assert beside.notes == ("2 images beside the split folders were not read (in extra)",)
+    assert beside.notes == ("not read: 2 images beside the split folders (in extra)",)
     loose = opened("train/cover.png")
     assert any("beside the class folders" in note for note in loose.notes)
 
@@ -493,3 +496,148 @@ def test_classes_sort_as_people_count() -> None:
 def test_split_names(word: str, split: str | None) -> None:
     """Fails if a class called "valley" is taken for validation."""
     assert split_of(word) == split
+
+
+def test_pipes_among_the_images_are_unreadable_and_make_nobody_wait(tmp_path: Path) -> None:
+    """In a folder and in a CSV. Fails (by never ending) if a pipe without a writer is opened as a file."""
+    root = write(tmp_path / "data", "a/1.png", "b/2.png")
+    os.mkfifo(root / "a" / "0.png")
+    (tmp_path / "list.csv").write_text("path,label\ndata/a/0.png,a\ndata/b/2.png,b\n")
+    for source in (open_source(root), open_source(tmp_path / "list.csv")):
+        for read in (source.read, source.measure):
+            with pytest.raises(Unreadable, match=r"a/0.png: broken: no regular file"):
+                read(0)
+    os.mkfifo(tmp_path / "data.csv")
+    with pytest.raises(UserError, match="neither a file nor a folder"):
+        open_source(tmp_path / "data.csv")
+
+
+def test_a_link_to_itself_is_unreadable(tmp_path: Path) -> None:
+    """Fails if listing the folder ends in a traceback."""
+    root = write(tmp_path / "data", "a/1.png", "b/2.png")
+    (root / "a" / "0.png").symlink_to("0.png")
+    (root / "c").symlink_to("c")
+    source = open_source(root)
+    assert source.names == ["a/0.png", "a/1.png", "b/2.png"]
+    with pytest.raises(Unreadable, match="symbolic links"):
+        source.read(0)
+
+
+def test_names_that_are_no_text_stay_different_and_can_be_written(tmp_path: Path) -> None:
+    """A byte, what stands for the byte, and what stands for that. Fails if two files share a name, or a name cannot be
+    printed."""
+    root = write(tmp_path / "data", "b/2.png")
+    names = [b"q\xff.png", b"q\\udcff.png", b"q\\\\udcff.png", b"q\\.png", "q\u00e9.png".encode()]
+    (root / "q\udcff").mkdir()
+    for number, name in enumerate(names):
+        Path(os.fsdecode(os.fsencode(root / "q\udcff") + b"/" + name)).write_bytes(picture(number))
+    source = open_source(root)
+    assert len(set(source.names)) == 6
+    for text in (*source.names, *source.classes):
+        text.encode()
+    read = {source.names[i]: source.read(i).getpixel((0, 0))[0] for i in range(6)}
+    assert read[r"q\udcff/q\udcff.png"] == 0
+    assert read[r"q\udcff/q\\udcff.png"] == 1
+    assert sorted(read.values()) == [0, 0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("", "must be the name of a set, a file or a folder"),
+        ("  ", "must be the name"),
+        ("a" * 5000, "File name too long"),
+        ("a/" + "b" * 5000, "File name too long"),
+        ("x\0y", "unknown data set|no such file"),
+        ("~nobody-of-that-name/x", "no such file or folder"),
+    ],
+)
+def test_words_that_name_nothing_are_refused_in_a_line(word: str, message: str) -> None:
+    """Fails if an empty word means the current folder, a word is repeated in its full length, or pathlib's errors come
+    through."""
+    with pytest.raises(UserError, match=message) as caught:
+        open_source(word)
+    assert len(str(caught.value)) < 600
+
+
+def test_a_nul_in_a_csv_is_told_with_its_line(tmp_path: Path) -> None:
+    write(tmp_path, "1.png")
+    (tmp_path / "list.csv").write_text("path,label\n1.png,a\n2\0.png,b\n")
+    with pytest.raises(UserError, match=r"line 3.*NUL|line contains NUL"):
+        open_source(tmp_path / "list.csv")
+
+
+def test_deep_json_in_a_shard_is_refused(tmp_path: Path) -> None:
+    """Fails if the parser's RecursionError comes through."""
+    with tarfile.open(tmp_path / "x.tar", "w") as file:
+        for name, raw in (("1.png", picture(1)), ("1.json", b'{"label": ' + b"[" * 10**5)):
+            member = tarfile.TarInfo(name)
+            member.size = len(raw)
+            file.addfile(member, io.BytesIO(raw))
+    with pytest.raises(UserError, match=r"the label of 1.png cannot be read"):
+        open_source(tmp_path / "x.tar")
+
+
+def test_listing_costs_one_stat_a_file_and_no_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted for 40 and for 80 files: the difference is 40. Fails if a file is asked for twice, or opened."""
+    calls: list[int] = []
+    asked = folders.stamp
+    monkeypatch.setattr(folders, "stamp", lambda status: calls.append(1) or asked(status))
+    monkeypatch.setattr(folders.FileReader, "open", lambda self, i: pytest.fail("opened"))
+    counts = []
+    for count in (40, 80):
+        root = write(tmp_path / str(count), *(f"train/{'ab'[i % 2]}/{i}.png" for i in range(count)))
+        calls.clear()
+        assert len(open_source(root)) == count
+        counts.append(len(calls))
+    assert counts == [40, 80]
+
+
+def test_layout_asks_about_folders_not_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand times fewer. Fails if the split that a folder names is looked up for each of its files."""
+    asked: list[str] = []
+    monkeypatch.setattr(folders, "split_of", lambda name: asked.append(name) or split_of(name))
+    spent = []
+    for images in (10, 1000):
+        asked.clear()
+        layout = folders.arrange(
+            [f"{kind}/c{c}/{i}.jpg" for kind in ("train", "val") for c in range(9) for i in range(images)], []
+        )
+        assert {kind: len(rows) for kind, rows in layout.splits.items()} == dict.fromkeys(("train", "val"), 9 * images)
+        spent.append(len(asked))
+    assert spent[0] == spent[1]
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_shards_over_processes_give_every_sample_once(
+    world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes, or two nodes of two: every sample once an epoch, read by the process whose it is and no other; the
+    tars are listed once a machine. Fails if processes share samples, or each lists every tar again."""
+    for shard in range(3):
+        with tarfile.open(tmp_path / f"{shard}.tar", "w") as file:
+            for i in range(16):
+                for ending, raw in (("png", picture(16 * shard + i)), ("cls", b"%d" % (i % 2))):
+                    member = tarfile.TarInfo(f"{i:03d}.{ending}")
+                    member.size = len(raw)
+                    file.addfile(member, io.BytesIO(raw))
+    listed: list[Path] = []
+    listing = shards.tar_spans
+    monkeypatch.setattr(shards, "tar_spans", lambda path: listed.append(path) or listing(path))
+    read: list[int] = []
+    opening = archives.TarReader.open
+    monkeypatch.setattr(archives.TarReader, "open", lambda self, i: read.append(i) or opening(self, i))
+    seen: list[int] = []
+    for rank in range(world):
+        data = prepare(tmp_path, Selection(val_fraction=0, test_fraction=0), Pictures(2, 2, stream=True))
+        view = Augment([], (2, 2), (0, 0, 0), (1, 1, 1), 2)
+        read.clear()
+        mine = [
+            number
+            for batch in Loader(data.train, (view,), 12, 0, shard=Shard(rank, world, workers=0))
+            for number in batch["index"].tolist()
+        ]
+        assert sorted(read) == sorted(mine)
+        seen += mine
+    assert sorted(seen) == list(range(48))
+    assert len(listed) == 3

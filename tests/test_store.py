@@ -3,6 +3,7 @@
 
 import errno
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -161,16 +162,19 @@ def test_unreadable_images_stop_the_build_or_are_skipped_and_remembered(tmp_path
         np.testing.assert_array_equal(held.pixels[good].permute(0, 2, 3, 1).numpy(), noise(20, 5, 5)[names])
 
 
-def test_headers_give_the_sizes_without_pixels(tmp_path: Path) -> None:
-    """For streaming. Fails if a size is transposed, or an unreadable file goes unnoticed."""
-    data = folder(tmp_path / "data", noise(5, 6, 9))
+def test_a_survey_finds_what_only_decoding_shows(tmp_path: Path) -> None:
+    """For streaming with --skip-unreadable. Fails if a size is transposed, or a file with a whole header passes."""
+    data = folder(tmp_path / "data", noise(5, 60, 90), suffix=".jpg")
     (data / "class 0" / "x.jpg").write_bytes(b"text")
+    (data / "class 0" / "0000.jpg").write_bytes((data / "class 0" / "0002.jpg").read_bytes()[:-3000])
     source = open_source(data)
-    with pytest.raises(UserError, match="1 of 6 images"):
-        store.read_headers(source, np.arange(6))
-    headers = store.read_headers(source, np.arange(6), skip_unreadable=True)
-    assert [source.names[i] for i in headers.unreadable] == ["class 0/x.jpg"]
-    assert sorted(headers.sizes.tolist()) == [[0, 0], *[[6, 9]] * 5]
+    for _ in range(2):
+        survey = store.survey(source, np.arange(6))
+        assert {source.names[i]: why for i, why in survey.unreadable.items() if "trunc" in why}.keys() == {
+            "class 0/0000.jpg"
+        }
+        assert {source.names[i] for i in survey.unreadable} == {"class 0/0000.jpg", "class 0/x.jpg"}
+        assert sorted(survey.sizes.tolist()) == [*[[0, 0]] * 2, *[[60, 90]] * 4]
 
 
 def test_a_budget_is_kept() -> None:
@@ -313,23 +317,72 @@ def test_an_interrupted_build_leaves_nothing() -> None:
     assert stores() == []
 
 
-def test_a_damaged_store_is_told_and_not_used(tmp_path: Path) -> None:
-    """Fails if a cut file is mapped (its reading kills the process), or pickled arrays are unpickled."""
+@pytest.mark.parametrize("name", ["pixels.npy", "sizes.npy", "digests.npy", "store.json", cache.SEAL])
+def test_one_flipped_bit_has_a_store_made_again(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In the middle of any file, or its end cut off, or the file gone. Fails if other pixels, sizes or reasons are used
+    than were decoded, a cut file is mapped (reading it kills the process), or nobody is told."""
+    source = in_memory(noise(10, 4, 4))
+    whole = store.build(source, 4)
+    (path,) = (tmp_path / "cache" / "stores").glob(f"*/{name}")
+    raw = path.read_bytes()
+    middle = len(raw) - 5
+    for damaged in (
+        raw[:middle] + bytes([raw[middle] ^ 1]) + raw[middle + 1 :],
+        raw[:middle],
+        b"[]",
+        b"[" * 10**5,
+        None,
+    ):
+        caplog.clear()
+        path.unlink()
+        if damaged is not None:
+            path.write_bytes(damaged)
+        again = store.build(source, 4)
+        assert len(caplog.messages) == 1
+        assert "it is made again" in caplog.messages[0]
+        torch.testing.assert_close(again.pixels, whole.pixels, rtol=0, atol=0)
+        np.testing.assert_array_equal(again.sizes, whole.sizes)
+        assert again.unreadable == {}
+        assert path.read_bytes() == raw
+        caplog.clear()
+        store.build(source, 4)
+        assert caplog.messages == []
+
+
+def test_damage_in_any_block_of_a_long_file_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the first or the last block alone is compared, or blocks of equal sums change places unseen."""
+    monkeypatch.setattr(cache, "_BLOCK", 64)
+    made = []
+
+    def make(folder: Path) -> None:
+        made.append(folder)
+        (folder / "file").write_bytes(bytes(range(200)))
+
+    target = tmp_path / "cache" / "stores" / "k"
+    for place in (0, 63, 64, 130, 199):
+        raw = bytearray((cache.publish(target, make) / "file").read_bytes())
+        raw[place] ^= 0x80
+        (target / "file").write_bytes(raw)
+    raw = (cache.publish(target, make) / "file").read_bytes()
+    (target / "file").write_bytes(raw[64:128] + raw[:64] + raw[128:])
+    cache.publish(target, make)
+    assert len(made) == 7
+
+
+def test_pickled_arrays_are_never_unpickled(tmp_path: Path) -> None:
+    """Fails if a person who can write into the cache, checksums and all, can run code."""
     source = in_memory(noise(10, 4, 4))
     store.build(source, 4)
-    (path,) = (tmp_path / "cache" / "stores").glob("*/pixels.npy")
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(UserError, match=r"damaged.*cache --clear"):
-        store.build(source, 4)
+    (path,) = (tmp_path / "cache" / "stores").glob("*/sizes.npy")
 
     class Evil:
         def __reduce__(self) -> Any:
             return Path.touch, (tmp_path / "owned",)
 
-    for other in (np.array([Evil()], dtype=object), np.zeros((9, 3, 4, 4), dtype=np.uint8)):
-        np.save(path, other, allow_pickle=True)
-        with pytest.raises(UserError, match="damaged"):
-            store.build(source, 4)
+    np.save(path, np.array([Evil()], dtype=object), allow_pickle=True)
+    (path.parent / cache.SEAL).write_text(json.dumps(cache._checksums(path.parent)))
+    with pytest.raises(ValueError, match="pickle"):
+        store.build(source, 4)
     assert not (tmp_path / "owned").exists()
 
 

@@ -9,6 +9,12 @@ class UserError(ValueError):
     """A mistake in a command, a recipe or the data; the command line prints it without a traceback and exits 2."""
 
 
+def counted(count: int, noun: str) -> str:
+    """A number and what it counts: 1 file, 2 files, 1,000 classes."""
+    many = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else many}"
+
+
 def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
     """An error for a name that does not exist, with the nearest names that do.
 

@@ -160,7 +160,7 @@ def _coco(path: Path, text: str) -> Found:
             found.setdefault(names[one["image_id"]], []).append(edges)
     except UserError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{path} is no COCO file of instances ({type(error).__name__}: {error}); it needs images with id and "
             "file_name, and annotations with image_id and bbox"

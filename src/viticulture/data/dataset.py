@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..errors import UserError, unknown
+from ..errors import UserError, counted, unknown
 from . import store
 from .images import Images, Records, StoredImages
 from .pictures import (
@@ -184,9 +184,11 @@ def _read(
     size = pictures.store_size
     assert size is not None
     image_bytes, budget = 3 * size * size, int(pictures.budget_gb * 1e9)
-    held: store.Headers
+    held: store.Survey
     if pictures.stream or (pictures.stream is None and len(used) * image_bytes > budget):
-        held = store.read_headers(source, used, skip_unreadable=True, progress=progress)
+        # Unless bad images are to be skipped, none is opened before the training asks for it: there may be millions.
+        unknown = store.Survey(used, np.full((len(used), 2), -1, dtype=np.int32), {})
+        held = store.survey(source, used, progress) if skip_unreadable else unknown
     else:
         # All where all fit: runs on other subsets, seeds and splits then share one store.
         rows = None if len(source) * image_bytes <= budget else used
@@ -203,7 +205,7 @@ def _read(
     return _Read(kept, images, unreadable, held if isinstance(held, store.Store) else None)
 
 
-def _images(source: Source, rows: np.ndarray, places: np.ndarray, held: store.Headers, size: int) -> Images:
+def _images(source: Source, rows: np.ndarray, places: np.ndarray, held: store.Survey, size: int) -> Images:
     records = Records(
         labels=torch.from_numpy(source.labels[rows]),
         sizes=torch.from_numpy(held.sizes[places]),
@@ -228,7 +230,7 @@ def _normalisation(source: Source, read: _Read, pictures: Pictures) -> tuple[Cha
 def _contents(source: Source, read: _Read) -> list[str]:
     parts = []
     for kind, rows in sorted(read.splits.items()):
-        marks = [source.stamps[i] for i in rows]
+        marks = [f"{source.place}\0{source.names[i]}\0{source.stamps[i]}" for i in rows.tolist()]
         if read.held is not None:
             marks = [mark.tobytes().hex() for mark in read.held.digests[np.searchsorted(read.held.rows, rows)]]
         parts += [kind, digest(map(str, source.labels[rows].tolist())), digest(marks)]
@@ -238,9 +240,9 @@ def _contents(source: Source, read: _Read) -> list[str]:
 def _warnings(source: Source, read: _Read, selection: Selection, skipped: dict[str, str]) -> list[str]:
     found = []
     if skipped:
-        found.append(f"{len(skipped)} images could not be read and were skipped: {some(list(skipped), 5)}")
+        found.append(f"skipped {counted(len(skipped), 'image')} that could not be read: {some(list(skipped), 5)}")
     if source.ignored:
-        found.append(f"{len(source.ignored)} files are no images and were ignored: {some(source.ignored, 5)}")
+        found.append(f"ignored what is no image: {counted(len(source.ignored), 'file')}, {some(source.ignored, 5)}")
     if read.held is not None:
         for kind in ("test", "val"):
             found += _repeated(source, read.held, read.splits["train"], read.splits.get(kind), kind)
@@ -250,7 +252,7 @@ def _warnings(source: Source, read: _Read, selection: Selection, skipped: dict[s
         found.append(f"classes are uneven: {most} training images, {least}")
     tiny = [name for name, count in zip(source.classes, counts, strict=True) if count < _TINY]
     if tiny and selection.per_class is None:
-        found.append(f"{len(tiny)} classes have fewer than {_TINY} training images: {some(tiny, 5)}")
+        found.append(f"fewer than {_TINY} training images in {counted(len(tiny), 'class')}: {some(tiny, 5)}")
     return found
 
 
@@ -265,4 +267,5 @@ def _repeated(source: Source, held: store.Store, train: np.ndarray, other: np.nd
     if not same:
         return []
     first, second = (source.names[i] for i in same[0])
-    return [f"{len(same)} {kind} images are identical to training images, pixel by pixel, such as {second} and {first}"]
+    images = counted(len(same), f"{kind} image")
+    return [f"{images}, pixel by pixel the same as training images: such as {second} and {first}"]

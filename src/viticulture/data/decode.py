@@ -12,7 +12,6 @@
 A file that cannot be read raises `Unreadable`, whatever is wrong with it.
 """
 
-import struct
 import warnings
 from functools import cache
 from typing import BinaryIO, NamedTuple
@@ -38,7 +37,6 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _SIDEWAYS = (5, 6, 7, 8)
-_BROKEN = (OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, struct.error, MemoryError)
 
 # Pillow's remarks about odd tags and large images say nothing that `Unreadable` does not.
 warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -105,7 +103,7 @@ def decode(file: BinaryIO | np.ndarray, name: str, shrink: int | None = None) ->
             width, height = height, width
     except Unreadable:
         raise
-    except _BROKEN as error:
+    except Exception as error:  # Pillow hands on whatever its formats raise, a RuntimeError for AVIF
         raise Unreadable(name, reason(error)) from error
     return Picture(image, height, width, mode)
 
@@ -124,7 +122,7 @@ def measure(file: BinaryIO | np.ndarray, name: str) -> tuple[int, int]:
         sideways = opened.format != "TIFF" and _orientation(opened) in _SIDEWAYS
     except Unreadable:
         raise
-    except _BROKEN as error:
+    except Exception as error:
         raise Unreadable(name, reason(error)) from error
     return (width, height) if sideways else (height, width)
 
@@ -158,7 +156,7 @@ def _formats() -> tuple[str, ...]:
 def _orientation(image: Image.Image) -> int:
     try:
         return int(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except _BROKEN:  # a damaged tag says nothing about the pixels
+    except Exception:  # a damaged tag says nothing about the pixels
         return 1
 
 

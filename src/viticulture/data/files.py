@@ -2,11 +2,15 @@
 """Images that are files of their own."""
 
 import os
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from .sources import Reader
+
+MISSING = "missing"
+"""The stamp of what is not there."""
 
 
 class FileReader(Reader):
@@ -16,16 +20,22 @@ class FileReader(Reader):
         self.root, self.paths = str(root), paths
 
     def open(self, i: int) -> BinaryIO:
-        return open(os.path.join(self.root, self.paths[i]), "rb")  # noqa: PTH118, PTH123  (a third of the time)
+        return open_file(os.path.join(self.root, self.paths[i]))  # noqa: PTH118  (a third of the time)
 
 
-def stamp(path: str, status: Callable[[], os.stat_result]) -> str:
-    """What changes when a file may have changed: path, size in bytes, time of its last change in nanoseconds.
+def open_file(path: str | Path) -> BinaryIO:
+    """Open a file to be read. Raises: OSError for what is none: a pipe would have its reader wait for ever."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError("no regular file, but a pipe or a device")
+    return file
 
-    The path is absolute: two folders unpacked from archives may agree in names, sizes and times, and yet not in pixels.
-    """
+
+def stamp(status: Callable[[], os.stat_result]) -> str:
+    """What changes when a file may have changed: its size in bytes, the time of its last change in nanoseconds."""
     try:
         found = status()
     except OSError:  # a dangling link; reading it will say so
-        return f"{path}\0missing"
-    return f"{path}\0{found.st_size}\0{found.st_mtime_ns}"
+        return MISSING
+    return f"{found.st_size} {found.st_mtime_ns}"

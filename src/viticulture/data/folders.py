@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, counted
 from . import archives, hub, shards
 from .files import FileReader, stamp
 from .sources import Reader, Source, classify, readable, rows_of, some, split_of
@@ -35,7 +35,12 @@ _LEFT_BEHIND = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini", "$RECYCLE.BIN"
 
 
 class File(NamedTuple):
-    """One file below a folder: its path relative to it, with slashes, and what tells whether it changed."""
+    """One file below a folder.
+
+    Args:
+        path: relative to the folder, with slashes.
+        stamp: what tells whether it changed; empty for files that are no images.
+    """
 
     path: str
     stamp: str
@@ -62,13 +67,14 @@ class Layout(NamedTuple):
 def open_folder(path: Path) -> Source:
     """Open a folder of images, of WebDataset shards, or one that Hugging Face's `datasets` wrote."""
     files, folders = scan(path)
-    images = [file for file in files if is_image(file.path)]
-    others = [file.path for file in files if not is_image(file.path)]
+    images = [file for file in files if file.stamp]
+    others = [file.path for file in files if not file.stamp]
     if not images and any(other.endswith(".tar") for other in others):
         return shards.open_shards(path)
     if not images and any(other.endswith((".parquet", ".arrow")) for other in others):
         return hub.open_local(path)
-    return _source(path, images, folders, others, lambda kept: FileReader(path, [images[i].path for i in kept]))
+    place = str(path.resolve())
+    return _source(path, images, folders, others, lambda kept: FileReader(path, [images[i].path for i in kept]), place)
 
 
 def open_zip(path: Path) -> Source:
@@ -76,7 +82,7 @@ def open_zip(path: Path) -> Source:
     spans, folders = archives.zip_spans(path)
     spans = [span for span in spans if _wanted(span.name)]
     kept = [span for span in spans if is_image(span.name)]
-    images = [File(span.name, f"{span.name}\0{span.size}\0{span.checksum:08x}") for span in kept]
+    images = [File(span.name, f"{span.size} {span.checksum:08x}") for span in kept]
     others = [span.name for span in spans if not is_image(span.name)]
     folders = [folder for folder in folders if _wanted(folder)]
     return _source(path, images, folders, others, lambda rows: archives.ZipReader(path, [kept[i] for i in rows]))
@@ -97,7 +103,7 @@ def scan(root: Path) -> tuple[list[File], list[str]]:
         relative, path = waiting.pop()
         for entry in _entries(path):
             below = f"{relative}{entry.name}"
-            if entry.is_dir():
+            if _is_folder(entry):
                 if entry.is_symlink():
                     if (place := _place(entry.stat())) in seen:
                         continue
@@ -105,7 +111,7 @@ def scan(root: Path) -> tuple[list[File], list[str]]:
                 folders.append(below)
                 waiting.append((f"{below}/", entry.path))
             else:
-                files.append(File(below, stamp(entry.path, entry.stat) if is_image(below) else ""))
+                files.append(File(below, stamp(entry.stat) if is_image(below) else ""))
     return files, folders
 
 
@@ -119,11 +125,15 @@ def arrange(paths: Sequence[str], folders: Sequence[str]) -> Layout:
     Raises: UserError if two folders mean the same split.
     """
     order = sorted(range(len(paths)), key=paths.__getitem__)
-    files = [paths[i].split("/") for i in order]
-    places = {*map(tuple, (folder.split("/") for folder in folders)), *(tuple(file[:-1]) for file in files)}
+    # An image's part in the data set follows from its folder: there are a thousand times fewer of those.
+    number: dict[str, int] = {}
+    inside = np.array([number.setdefault(path[: max(path.rfind("/"), 0)], len(number)) for path in paths], dtype=int)
+    inside, counts = inside[order], np.bincount(inside, minlength=len(number))
+    holders = [tuple(folder.split("/")) if folder else () for folder in number]
+    places = {*map(tuple, (folder.split("/") for folder in folders)), *holders}
     places |= {place[:depth] for place in places for depth in range(1, len(place))}
     places.discard(())
-    depth = _depth(files, places)
+    depth = _depth(holders, places)
     notes: list[str] = []
 
     tops = {place[depth] for place in places if len(place) > depth}
@@ -137,44 +147,59 @@ def arrange(paths: Sequence[str], folders: Sequence[str]) -> Layout:
                 raise UserError(f"folders {' and '.join(same)} both mean the {kind} split; keep one of them")
         depth += 1
 
-    kept, labels, kinds, loose, beside = [], [], [], 0, 0
     with_classes = {place[depth - 1] if split else "" for place in places if len(place) > depth}
-    for i, file in zip(order, files, strict=True):
-        top = file[depth - 1] if split else ""
-        if split and (top not in parts or len(file) <= depth):
-            beside += 1
-        elif len(file) == depth + 1 and top in with_classes:
-            loose += 1
+    kinds: list[str | None] = []  # of each holder: the split of its images; None where they are not read
+    loose = beside = 0
+    for holder, count in zip(holders, counts.tolist(), strict=True):
+        top = holder[depth - 1] if split and len(holder) >= depth else ""
+        if split and top not in parts:
+            beside, kind = beside + count, None
+        elif len(holder) == depth and top in with_classes:
+            loose, kind = loose + count, None
         else:
-            kept.append(i)
-            labels.append(file[depth] if len(file) > depth + 1 else None)
-            kinds.append(parts[top] if split else "train")
+            kind = parts[top] if split else "train"
+        kinds.append(kind)
     if beside:
-        others = sorted(readable(top) for top in tops - parts.keys())
-        notes.append(
-            f"{beside} images beside the split folders were not read (in {some(others, 5) or 'the top folder'})"
-        )
+        others = some(sorted(readable(top) for top in tops - parts.keys()), 5) or "the top folder"
+        notes.append(f"not read: {counted(beside, 'image')} beside the split folders (in {others})")
     if loose:
-        notes.append(f"{loose} images beside the class folders were not read")
-    inside = {place[depth] for place in places if len(place) > depth and (not split or place[depth - 1] in parts)}
-    classes, numbers = classify(labels, also=inside)
-    return Layout(kept, tuple(map(readable, classes)), numbers, rows_of(kinds), tuple(notes))
+        notes.append(f"not read: {counted(loose, 'image')} beside the class folders")
+    also = {place[depth] for place in places if len(place) > depth and (not split or place[depth - 1] in parts)}
+    labels = [
+        holder[depth] if kind and len(holder) > depth else None for holder, kind in zip(holders, kinds, strict=True)
+    ]
+    classes, codes = classify(labels, also)
+    read = np.array([kind is not None for kind in kinds], dtype=bool)[inside]
+    kept = np.array(order, dtype=int)[read].tolist()
+    return Layout(
+        kept, classes, codes[inside[read]], rows_of(np.array(kinds, dtype=object)[inside[read]]), tuple(notes)
+    )
 
 
-def _depth(files: Sequence[Sequence[str]], places: set[tuple[str, ...]]) -> int:
-    """How many folders merely wrap all the others."""
+def _depth(holders: Sequence[tuple[str, ...]], places: set[tuple[str, ...]]) -> int:
+    """How many folders merely wrap all the others.
+
+    Args:
+        holders: folders that hold images.
+        places: every folder.
+    """
     depth = 0
     while True:
         tops = {place[depth] for place in places if len(place) > depth}
         inner = any(len(place) > depth + 1 for place in places)
-        loose = any(len(file) == depth + 1 for file in files)
+        loose = any(len(holder) == depth for holder in holders)
         if len(tops) != 1 or not inner or loose or split_of(tops.pop()):
             return depth
         depth += 1
 
 
 def _source(
-    path: Path, images: list[File], folders: list[str], others: list[str], reader: Callable[[list[int]], Reader]
+    path: Path,
+    images: list[File],
+    folders: list[str],
+    others: list[str],
+    reader: Callable[[list[int]], Reader],
+    place: str = "",
 ) -> Source:
     layout = arrange([image.path for image in images], folders)
     return Source(
@@ -187,6 +212,7 @@ def _source(
         reader=reader(layout.kept),
         ignored=tuple(sorted(map(readable, others))),
         notes=layout.notes,
+        place=place,
     )
 
 
@@ -196,6 +222,13 @@ def _wanted(path: str) -> bool:
 
 def _place(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself; reading it will say so
+        return False
 
 
 def _entries(path: str) -> Iterator[os.DirEntry[str]]:

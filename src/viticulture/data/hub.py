@@ -6,13 +6,24 @@ a .parquet file          a folder of them, or one that `Dataset.save_to_disk` wr
 """
 
 import io
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from ..errors import UserError
-from .sources import Reader, Source, classify, rows_of, some, split_of
+from .files import open_file
+from .sources import Reader, Source, classify, readable, rows_of, shortened, some, split_of
+
+_NAME = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?(:[\w.,-]+)?")
+_PATIENCE = 3.0
+"""Seconds to wait for Hugging Face's answer; its own library would ask six times over half a minute."""
 
 _LABELS = ("label", "labels", "fine_label", "class", "category", "target")
 
@@ -37,7 +48,9 @@ class HubReader(Reader):
             raise OSError("no image in this row")
         if image["bytes"] is not None:
             return io.BytesIO(image["bytes"])
-        return Path(image["path"]).open("rb")
+        if image["path"] is None:
+            raise OSError("neither bytes nor a path in this row")
+        return open_file(image["path"])
 
 
 def open_hub(name: str) -> Source:
@@ -45,18 +58,65 @@ def open_hub(name: str) -> Source:
 
     Raises: UserError if the extra is missing, there is no such data set, or it holds no images.
     """
+    if not name:
+        raise UserError("hf: needs the name of a data set, such as hf:owner/name")
+    path, there = Path(name), False
+    with suppress(OSError, RuntimeError):  # too long for a path, or ~ of nobody
+        path = path.expanduser()
+        there = path.exists()
+    if there:
+        return open_local(path)
+    if not _NAME.fullmatch(name):
+        raise UserError(f"hf: takes owner/name or owner/name:configuration, got {shortened(name)!r}, which is no path")
     datasets = _library(name)
-    if Path(name).expanduser().exists():
-        return open_local(Path(name).expanduser())
-    path, _, configuration = name.partition(":")
+    owner, _, configuration = name.partition(":")
     try:
-        loaded = datasets.load_dataset(path, configuration or None)
+        with _offline_where_unreachable():
+            loaded = datasets.load_dataset(owner, configuration or None)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
             f"{name!r} is neither a file or folder here nor could it be loaded from Hugging Face: {reason}"
         ) from error
     return _source(name, loaded)
+
+
+@contextmanager
+def _offline_where_unreachable() -> Iterator[None]:
+    """Where Hugging Face does not answer, have its libraries look into their caches only, and at once."""
+    import datasets
+    import huggingface_hub
+
+    switches: list[tuple[Any, bool]] = [
+        (module, module.HF_HUB_OFFLINE) for module in (datasets.config, huggingface_hub.constants)
+    ]
+    if not any(offline for _, offline in switches) and not _answers(huggingface_hub.constants.ENDPOINT):
+        for module, _ in switches:
+            module.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        for module, offline in switches:
+            module.HF_HUB_OFFLINE = offline
+
+
+def _answers(address: str) -> bool:
+    """Whether a server says anything within a few seconds; looking up its name may take longer than any timeout."""
+    answered = Event()
+
+    def ask() -> None:
+        try:
+            urllib.request.urlopen(address, timeout=_PATIENCE).close()
+        except urllib.error.HTTPError:
+            pass
+        except (OSError, ValueError):
+            return
+        answered.set()
+
+    asking = Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_PATIENCE)
+    return answered.is_set()
 
 
 def open_local(path: Path) -> Source:
@@ -82,6 +142,7 @@ def _library(name: str) -> Any:
             f"{name!r} needs Hugging Face's library: pip install 'viticulture[hf]' (or is it a mistyped path?)"
         ) from None
     datasets.disable_progress_bars()
+    datasets.logging.set_verbosity_error()  # what matters comes back as an error
     return datasets
 
 
@@ -132,5 +193,5 @@ def _labels(name: str, tables: list[Any], datasets: Any) -> tuple[tuple[str, ...
     values = [value for table in tables for value in table.select_columns([column]).to_dict()[column]]
     if column in named:
         numbers = np.array([-1 if value is None else value for value in values], dtype=np.int64)
-        return tuple(features[column].names), numbers
+        return tuple(map(readable, features[column].names)), numbers
     return classify([None if value is None else str(value) for value in values])

@@ -16,7 +16,7 @@ class Records:
 
     Args:
         labels: [N] int64, position of the class in the source's `classes`; -1 without a label.
-        sizes: [N, 2] int32, height and width of the upright original, pixels.
+        sizes: [N, 2] int32, height and width of the upright original, pixels; -1 where only opening it would tell.
         names: N paths or names that a person recognises.
     """
 
@@ -41,6 +41,10 @@ class Images(ABC):
     @abstractmethod
     def part(self, numbers: Tensor) -> "Images":
         """The images with these numbers, [n], as a split of their own."""
+
+    @abstractmethod
+    def extent(self, number: int) -> tuple[int, int]:
+        """Height and width of one upright original, pixels."""
 
     @abstractmethod
     def original(self, number: int) -> np.ndarray:
@@ -71,10 +75,14 @@ class StoredImages(Images):
         """The same split with its pixels (only its own) on a device, so that no step copies images."""
         return StoredImages(self.pixels[self.rows].to(device), torch.arange(len(self)), self.records)
 
+    def extent(self, number: int) -> tuple[int, int]:
+        height, width = self.records.sizes[number].tolist()
+        return height, width
+
     def original(self, number: int) -> np.ndarray:
         """Stretched back to the proportions of the original; the longer side has S pixels."""
         pixels: np.ndarray = self.take(torch.tensor([number]))[0].permute(1, 2, 0).cpu().numpy()
-        height, width = self.records.sizes[number].tolist()
+        height, width = self.extent(number)
         side, longest = len(pixels), max(height, width)
         shape = (max(1, round(side * width / longest)), max(1, round(side * height / longest)))
         return pixels if shape == (side, side) else np.asarray(Image.fromarray(pixels).resize(shape))

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import UserError
-from .files import FileReader, stamp
-from .sources import Source, classify, readable, rows_of, some, split_of
+from ..errors import UserError, counted
+from .files import MISSING, FileReader, stamp
+from .sources import Source, classify, readable, rows_of, shortened, some, split_of
 
 
 class Row(NamedTuple):
@@ -33,14 +33,15 @@ def open_csv(path: Path) -> Source:
     rows = list(_rows(path))
     _check(path, rows)
     classes, labels = classify([row.label for row in rows])
-    files = [path.resolve().parent / row.path for row in rows]
-    stamps = [stamp(str(file), file.stat) for file in files]
+    place = path.resolve().parent
+    stamps = [stamp((place / row.path).stat) for row in rows]
     missing = [
-        f"{row.path} (line {row.line})" for row, mark in zip(rows, stamps, strict=True) if mark.endswith("missing")
+        f"{shortened(row.path)} (line {row.line})" for row, mark in zip(rows, stamps, strict=True) if mark == MISSING
     ]
     if missing:
         raise UserError(
-            f"{path} lists {len(missing)} files that do not exist; paths are relative to the CSV: {some(missing)}"
+            f"{path} lists what does not exist; paths are relative to the CSV: {counted(len(missing), 'file')},"
+            f" {some(missing)}"
         )
     return Source(
         name=readable(path.name),
@@ -50,6 +51,7 @@ def open_csv(path: Path) -> Source:
         splits=rows_of([split_of(row.split) if row.split else "train" for row in rows]),
         stamps=stamps,
         reader=FileReader(path.parent, [row.path for row in rows]),
+        place=str(place),
     )
 
 
@@ -88,6 +90,8 @@ def _check(path: Path, rows: list[Row]) -> None:
     for row in rows:
         if not row.path:
             raise UserError(f"{path}, line {row.line}: the path is empty")
+        if "\0" in row.path:
+            raise UserError(f"{path}, line {row.line}: the path holds a NUL, which no file's name does")
         if row.split is not None and split_of(row.split) is None:
             raise UserError(f"{path}, line {row.line}: split must be train, val or test, got {row.split!r}")
         if row.path in first:

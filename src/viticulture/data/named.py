@@ -178,8 +178,9 @@ def _from_files(name: str, sets: dict[str, Any], root: Path) -> Source:
         labels=np.array(labels, dtype=np.int64),
         names=[readable(path) for path in paths],
         splits=splits,
-        stamps=[stamp(str(file), file.stat) for file in (root.resolve() / path for path in paths)],
+        stamps=[stamp((root / path).stat) for path in paths],
         reader=FileReader(root, paths),
+        place=str(root.resolve()),
     )
 
 

@@ -26,6 +26,10 @@ NORMALIZE: dict[str, tuple[Channels, Channels]] = {
 """Mean and standard deviation of channels in [0, 1]. Those of CIFAR are the ones of "Bootstrapping ViTs", whose code
 uses the standard deviation of CIFAR-10 for both; `dataset` computes the true ones."""
 
+MAX_SIDE = 4096
+"""Largest input and store, pixels: an image of it takes 50 MB. Larger numbers are typing errors that would fill memory
+one image at a time."""
+
 _USUAL = (64, 96, 128, 160, 224)
 _SMALL = 64
 _SAMPLE = 512
@@ -62,8 +66,13 @@ class Pictures:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"{name} must be at least 1 pixel, got {value}")
-        if self.budget_gb <= 0:
-            raise UserError(f"budget_gb must be positive, got {self.budget_gb}")
+            if value is not None and value > MAX_SIDE:
+                memory = f"{3 * value**2 / 1e9:,.2f} GB"
+                raise UserError(
+                    f"{name} must not exceed {MAX_SIDE} pixels, got {value}: each image would take {memory}"
+                )
+        if not 0 < self.budget_gb < math.inf:
+            raise UserError(f"budget_gb must be positive and finite, got {self.budget_gb}")
         if not 0 < self.eval_crop <= 1:
             raise UserError(f"eval_crop must lie in (0, 1], got {self.eval_crop}")
         if self.eval_interpolation not in ("bilinear", "bicubic"):

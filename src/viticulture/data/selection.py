@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, counted
 from . import subsets
 from .sources import Source, some
 
@@ -93,7 +93,7 @@ def select(source: Source, selection: Selection, seed: int, labelled: bool = Tru
         short = [source.classes[c] for c, n in enumerate(_count(source, train)) if n < selection.per_class]
         if short:
             notes.append(
-                f"{len(short)} classes have fewer than {selection.per_class} training images: {some(short, 5)}"
+                f"fewer than {selection.per_class} training images in {counted(len(short), 'class')}: {some(short, 5)}"
             )
     elif selection.fraction is not None:
         if selection.rule == "bootstrapping":
@@ -116,8 +116,8 @@ def recall(source: Source, remembered: Mapping[str, Sequence[str]]) -> Splits:
     gone = [name for names in remembered.values() for name in names if name not in position]
     if gone:
         raise UserError(
-            f"{len(gone)} images that this run was given are no longer in {source.name}: {some(gone)}; put them"
-            " back, or start a new run"
+            f"{source.name} no longer holds {counted(len(gone), 'image')} that this run was given: {some(gone)}; put"
+            " back what is gone, or start a new run"
         )
     return {kind: np.array([position[name] for name in names], dtype=np.int64) for kind, names in remembered.items()}
 
@@ -152,7 +152,7 @@ def _with_labels(source: Source) -> tuple[Splits, list[str]]:
     for kind, rows in source.splits.items():
         kept = rows[source.labels[rows] >= 0]
         if len(kept) < len(rows):
-            notes.append(f"{len(rows) - len(kept)} {kind} images have no label and are left out")
+            notes.append(f"left out {counted(len(rows) - len(kept), f'{kind} image')} without a label")
         if len(kept):
             splits[kind] = kept
     return splits, notes

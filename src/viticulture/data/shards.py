@@ -36,7 +36,7 @@ def open_shards(data: str | Path) -> Source:
     root = Path(data) if Path(data).is_dir() else paths[0].parent
     shown = [path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path) for path in paths]
     kinds = _kinds(shown)
-    stamps = [stamp(str(path.resolve()), path.stat) for path in paths]
+    stamps = [f"{path.resolve()}\0{stamp(path.stat)}" for path in paths]
 
     def make(folder: Path) -> None:
         (folder / "index.json").write_text(json.dumps([_index(path) for path in paths]), "utf-8")
@@ -51,7 +51,7 @@ def open_shards(data: str | Path) -> Source:
         labels=labels,
         names=[readable(f"{shown[number]}/{name}") for number, name, *_ in samples],
         splits=rows_of([kinds[sample[0]] for sample in samples]),
-        stamps=[f"{stamps[number]}\0{name}\0{offset}" for number, name, offset, *_ in samples],
+        stamps=[stamps[sample[0]] for sample in samples],
         reader=TarReader(
             paths, [(number, Span(name, offset, size, size)) for number, name, offset, size, _ in samples]
         ),
@@ -110,6 +110,6 @@ def _label(path: Path, archive: Archive, parts: dict[str, Span]) -> str | None:
         if "json" in parts:
             value: Any = json.loads(archive.read(parts["json"].offset, parts["json"].size)).get("label")
             return None if value is None else str(value)
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise UserError(f"{path}: the label of {next(iter(parts.values())).name} cannot be read: {error}") from error
     return None

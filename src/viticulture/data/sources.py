@@ -29,6 +29,8 @@ from ..errors import UserError, unknown
 from . import decode
 
 _SPLIT = re.compile(r"(train|val|test)(ing|id|idation)?([ _-]?(set|data|images))?", flags=re.IGNORECASE)
+_UNPRINTABLE = re.compile(r"[\ud800-\udfff]|\\u[0-9a-f]{4}")
+_LONG = 100
 
 
 class Reader(ABC):
@@ -47,14 +49,16 @@ class Source:
         name: what to call the data.
         classes: class names in the order of the labels.
         labels: [N] int64, position of the class in `classes`; -1 without a label.
-        names: N different names that a person recognises: paths relative to the data.
+        names: N different names that a person recognises and that can be printed: paths relative to the data.
         splits: "train", "val", "test" -> int64 positions, disjoint: what the data itself declares. Data without splits
             has all its images under "train".
-        stamps: N marks that change when an image may have changed: path, size and time of a file, checksum of a zip's
-            member, digest of pixels in memory.
+        stamps: N marks that change when the image of that name may have changed: size and time of a file, checksum of
+            a zip's member, digest of pixels in memory.
         reader: reads image i.
         ignored: files among the images that are none.
         notes: what a person should know about how the data was read.
+        place: where names and stamps hold, an absolute path; empty where stamps tell contents. Two folders unpacked
+            from archives may agree in names, sizes and times, and yet not in pixels.
     """
 
     name: str
@@ -66,6 +70,7 @@ class Source:
     reader: Reader
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    place: str = ""
 
     def __post_init__(self) -> None:
         if not self.names:
@@ -103,7 +108,7 @@ class Source:
     def fingerprint(self) -> str:
         """32 hexadecimal digits that change with anything of the source: files, labels, classes, splits."""
         splits = [f"{key}={digest(map(str, rows.tolist()))}" for key, rows in sorted(self.splits.items())]
-        parts = (self.classes, map(str, self.labels.tolist()), self.names, self.stamps, splits)
+        parts = (self.classes, map(str, self.labels.tolist()), (self.place,), self.names, self.stamps, splits)
         return digest(digest(part) for part in parts)
 
     @contextmanager
@@ -127,6 +132,8 @@ def open_source(data: str | Path) -> Source:
     from . import folders, hub, listing, named, shards
 
     text = str(data)
+    if not text.strip():
+        raise UserError(f"data must be the name of a set, a file or a folder, got {text!r}; write . for {Path.cwd()}")
     if isinstance(data, str):
         if text.lower() in named.NAMES:
             return named.open_named(text.lower())
@@ -134,10 +141,18 @@ def open_source(data: str | Path) -> Source:
             return hub.open_hub(text.removeprefix("hf:"))
         if ".tar" in text and re.search(r"[{*?\[]", text):
             return shards.open_shards(text)
-    path = Path(data).expanduser()
-    if path.is_dir():
+    path = Path(data)
+    try:
+        path = path.expanduser()
+        folder, file, there = path.is_dir(), path.is_file(), path.exists()
+    except (OSError, ValueError, RuntimeError) as error:  # too long a word, a NUL in it, an unknown ~user
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"no such file or folder: {shortened(text)!r} ({why})") from error
+    if folder:
         return folders.open_folder(path)
-    if path.exists():
+    if there and not file:
+        raise UserError(f"{path} is no data: neither a file nor a folder, but a pipe or a device")
+    if file:
         openers: dict[str, Callable[[Path], Source]] = {
             ".zip": folders.open_zip,
             ".csv": listing.open_csv,
@@ -150,8 +165,10 @@ def open_source(data: str | Path) -> Source:
         raise UserError(f"{path} is no data: expected a folder, {', '.join(openers)}, or the name of a data set")
     if "/" in text or "\\" in text or path.suffix or text.startswith(("~", ".")) or isinstance(data, Path):
         hint = f"; Hugging Face sets are named hf:{text}" if re.fullmatch(r"[\w-]+/[\w.-]+", text) else ""
-        raise UserError(f"no such file or folder: {text!r} (looked in {Path.cwd()}){hint}")
-    raise UserError(f"{unknown('data set', text, named.NAMES)} (and no file or folder of that name in {Path.cwd()})")
+        raise UserError(f"no such file or folder: {shortened(text)!r} (looked in {Path.cwd()}){hint}")
+    raise UserError(
+        f"{unknown('data set', shortened(text), named.NAMES)} (and no file or folder of that name in {Path.cwd()})"
+    )
 
 
 def split_of(name: str) -> str | None:
@@ -160,7 +177,7 @@ def split_of(name: str) -> str | None:
     return found[1].lower() if found else None
 
 
-def rows_of(kinds: Sequence[str | None]) -> dict[str, np.ndarray]:
+def rows_of(kinds: Sequence[str | None] | np.ndarray) -> dict[str, np.ndarray]:
     """The positions of each split that occurs, from the split of every image."""
     array = np.array(kinds, dtype=object)
     return {kind: np.flatnonzero(array == kind) for kind in ("train", "val", "test") if kind in kinds}
@@ -176,13 +193,13 @@ def natural(name: str) -> tuple[list[tuple[int, str]], str]:
 
 
 def classify(labels: Sequence[str | None], also: Iterable[str] = ()) -> tuple[tuple[str, ...], np.ndarray]:
-    """Class names in natural order, and the [N] int64 labels that point to them; None becomes -1.
+    """Class names that can be printed, in natural order, and the [N] int64 labels that point to them; None becomes -1.
 
     Args:
         labels: the class name of each image.
         also: classes that have no image.
     """
-    same = {name: unicodedata.normalize("NFC", name) for name in {*labels, *also} if name is not None}
+    same = {name: readable(unicodedata.normalize("NFC", name)) for name in {*labels, *also} if name is not None}
     classes = tuple(sorted(set(same.values()), key=natural))
     number = {name: i for i, name in enumerate(classes)}
     code: dict[str | None, int] = {name: number[plain] for name, plain in same.items()}
@@ -199,8 +216,19 @@ def digest(parts: Iterable[str]) -> str:
 
 
 def readable(name: str) -> str:
-    """A file name that can be printed, also where the file system holds bytes that are no text."""
-    return name.encode("utf-8", "backslashreplace").decode("utf-8")
+    """A name that can be printed and written, also where a file system holds bytes that are no text.
+
+    Such a byte becomes `\\udc` and two hexadecimal digits. In a name with one, or with what looks like one, a backslash
+    becomes two: different names stay different.
+    """
+    if not _UNPRINTABLE.search(name):
+        return name
+    return name.replace("\\", r"\\").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def shortened(text: str) -> str:
+    """A word as it is told in an error: its end gives way where it is very long."""
+    return text if len(text) <= _LONG else f"{text[:_LONG]}..."
 
 
 def some(names: Sequence[str], most: int = 10) -> str:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every image decoded once, squeezed to one size, and kept as a memory map that all processes share.
 
-    stores/KEY/pixels.npy     [M, 3, S, S] uint8          KEY: what the images are (Source.stamps), S, which of them
+    stores/KEY/pixels.npy     [M, 3, S, S] uint8          KEY: the images' names, stamps and place, S, which of them
     stores/KEY/sizes.npy      [M, 2] int32                height and width of the upright original; 0, 0 if unreadable
     stores/KEY/digests.npy    [M, 16] uint8               of the decoded pixels, to find identical images
-    stores/KEY/store.json     version, S, unreadable images with reasons
+    stores/KEY/store.json     unreadable images with reasons
 
 An image of another size is squeezed to S x S by Pillow's bicubic filter, widened when it shrinks (no aliasing).
 Bicubic, because a random crop resamples the pixels once more, and bilinear twice would blur; images of S x S stay as
@@ -14,7 +14,6 @@ the fraction, still equal for equal files.
 
 import hashlib
 import json
-import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -28,22 +27,22 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..errors import UserError
-from .cache import cache_folder, publish
+from ..errors import UserError, counted
+from .cache import cache_folder, cores, publish
 from .decode import Picture, Unreadable
 from .sources import Source, digest, some
 
 Progress = Callable[[int, int], None]
 """Called with the images done and the images in all."""
 
-_VERSION = "1"
+_VERSION = "2"
 _CHUNK = 32
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, eq=False)
-class Headers:
-    """What is known of images without decoding them.
+class Survey:
+    """What is known of images that were decoded once.
 
     Args:
         rows: [M] int64, their positions in the source, ascending.
@@ -57,8 +56,8 @@ class Headers:
 
 
 @dataclass(frozen=True, eq=False)
-class Store(Headers):
-    """Decoded images.
+class Store(Survey):
+    """Decoded images, kept.
 
     Args:
         digests: [M, 16] uint8; equal where the images are identical, pixel by pixel.
@@ -93,11 +92,11 @@ def build(
     need = len(wanted) * 3 * size * size
     if budget is not None and need > budget:
         raise UserError(
-            f"{len(wanted)} images of {size} x {size} pixels take {_gb(need)}, more than the budget of {_gb(budget)};"
-            " raise budget_gb, lower store_size, take a fraction, or stream"
+            f"{counted(len(wanted), 'image')} of {size} x {size} pixels would take {_gb(need)}, more than the budget of"
+            f" {_gb(budget)}; raise budget_gb, lower store_size, take a fraction, or stream"
         )
     stores = cache_folder() / "stores"
-    key = digest([_VERSION, *source.stamps, str(size), *map(str, wanted if len(wanted) < len(source) else ())])
+    key = _key(source, wanted, str(size))
 
     def make(folder: Path) -> None:
         free = shutil.disk_usage(folder).free
@@ -108,35 +107,26 @@ def build(
             )
         _fill(folder, source, size, wanted, progress)
 
-    store = _load(publish(stores / key, make), size, wanted)
+    store = _load(publish(stores / key, make), wanted)
     if not skip_unreadable:
         refuse(source, store.unreadable, len(wanted))
     return store
 
 
-def read_headers(
-    source: Source, rows: np.ndarray, skip_unreadable: bool = False, progress: Progress | None = None
-) -> Headers:
-    """Sizes of images that will be streamed, from their headers; remembered in the cache like a store.
+def survey(source: Source, rows: np.ndarray, progress: Progress | None = None) -> Survey:
+    """Decode images that will be streamed, to know those that cannot be read; remembered in the cache like a store.
 
-    Damage behind a header shows only when the image is decoded.
-
-    Raises: UserError if images cannot be read.
+    It takes as long as an epoch that only reads.
     """
     wanted = np.unique(rows)
-    key = digest([_VERSION, *source.stamps, "headers", *map(str, wanted)])
 
     def make(folder: Path) -> None:
-        found = list(in_parallel(lambda i: _header(source, i), wanted.tolist(), progress))
+        found = list(in_parallel(lambda i: _seen(source, i), wanted.tolist(), progress))
         np.save(folder / "sizes.npy", np.array([size for size, _ in found], dtype=np.int32))
-        _describe(folder, 0, {i: why for i, (_, why) in zip(wanted.tolist(), found, strict=True) if why})
+        _describe(folder, {i: why for i, (_, why) in zip(wanted.tolist(), found, strict=True) if why})
 
-    folder = publish(cache_folder() / "indexes" / key, make)
-    sizes = np.load(folder / "sizes.npy", allow_pickle=False)
-    headers = Headers(wanted, sizes, _unreadable(folder))
-    if not skip_unreadable:
-        refuse(source, headers.unreadable, len(wanted))
-    return headers
+    folder = publish(cache_folder() / "indexes" / _key(source, wanted, "survey"), make)
+    return Survey(wanted, np.load(folder / "sizes.npy", allow_pickle=False), _unreadable(folder))
 
 
 def refuse(source: Source, unreadable: dict[int, str], count: int) -> None:
@@ -147,8 +137,8 @@ def refuse(source: Source, unreadable: dict[int, str], count: int) -> None:
     if unreadable:
         files = [f"{source.names[i]} ({reason})" for i, reason in sorted(unreadable.items())]
         raise UserError(
-            f"{len(files)} of {count} images cannot be read: {some(files)}; mend or remove them, or go on without them:"
-            " --skip-unreadable"
+            f"{len(files)} of {counted(count, 'image')} cannot be read: {some(files)}; mend or remove them, or go on"
+            " without them: --skip-unreadable"
         )
 
 
@@ -162,7 +152,7 @@ def in_parallel(
     work: Callable[[int], _T], items: Sequence[int], progress: Progress | None = None, chunk: int = _CHUNK
 ) -> Iterator[_T]:
     """The results of `work`, in the order of the items, computed by a thread per core a little ahead of their use."""
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = cores()
     parts = [items[start : start + chunk] for start in range(0, len(items), chunk)]
     waiting: deque[Future[list[_T]]] = deque()
     done = 0
@@ -189,7 +179,7 @@ def _fill(folder: Path, source: Source, size: int, rows: np.ndarray, progress: P
     with (folder / "pixels.npy").open("wb") as file:
         header = {"descr": "|u1", "fortran_order": False, "shape": (len(rows), 3, size, size)}
         np.lib.format.write_array_header_2_0(file, header)
-        squeezed = in_parallel(lambda i: _squeeze(source, i, size), rows.tolist(), progress)
+        squeezed = in_parallel(lambda i: _kept(source, i, size), rows.tolist(), progress)
         for number, result in enumerate(squeezed):
             if isinstance(result, str):
                 unreadable[int(rows[number])] = result
@@ -200,32 +190,42 @@ def _fill(folder: Path, source: Source, size: int, rows: np.ndarray, progress: P
                 file.write(pixels)
     np.save(folder / "sizes.npy", sizes)
     np.save(folder / "digests.npy", digests)
-    _describe(folder, size, unreadable)
+    _describe(folder, unreadable)
 
 
-def _squeeze(source: Source, i: int, size: int) -> tuple[bytes, tuple[int, int], bytes] | str:
+def squeeze(image: Image.Image, size: int) -> np.ndarray:
+    """An image as a store keeps it: [3, S, S] uint8."""
+    if image.size != (size, size):
+        image = image.resize((size, size), Image.Resampling.BICUBIC)
+    return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
+
+
+def _key(source: Source, rows: np.ndarray, what: str) -> str:
+    """Changes with the images, which of them, and what is kept of them."""
+    parts = map(str, rows.tolist() if len(rows) < len(source) else ())
+    return digest([_VERSION, what, source.place, digest(source.names), digest(source.stamps), *parts])
+
+
+def _kept(source: Source, i: int, size: int) -> tuple[bytes, tuple[int, int], bytes] | str:
     """Pixels [3, S, S], original height and width, digest; or what is wrong with the image."""
     try:
         picture = source.picture(i, shrink=size)
     except Unreadable as error:
         return error.reason
-    image = picture.image
-    if image.size != (size, size):
-        image = image.resize((size, size), Image.Resampling.BICUBIC)
-    pixels = np.asarray(image).transpose(2, 0, 1).tobytes()
-    return pixels, (picture.height, picture.width), pixel_digest(picture)
+    return squeeze(picture.image, size).tobytes(), (picture.height, picture.width), pixel_digest(picture)
 
 
-def _header(source: Source, i: int) -> tuple[tuple[int, int], str]:
+def _seen(source: Source, i: int) -> tuple[tuple[int, int], str]:
+    """Original height and width; and what is wrong with the image, if anything is."""
     try:
-        return source.measure(i), ""
+        picture = source.picture(i, shrink=1)  # damage shows at any scale
     except Unreadable as error:
         return (0, 0), error.reason
+    return (picture.height, picture.width), ""
 
 
-def _describe(folder: Path, size: int, unreadable: dict[int, str]) -> None:
-    about = {"version": _VERSION, "size": size, "unreadable": unreadable}
-    (folder / "store.json").write_text(json.dumps(about), "utf-8")
+def _describe(folder: Path, unreadable: dict[int, str]) -> None:
+    (folder / "store.json").write_text(json.dumps({"unreadable": unreadable}), "utf-8")
 
 
 def _unreadable(folder: Path) -> dict[int, str]:
@@ -233,16 +233,10 @@ def _unreadable(folder: Path) -> dict[int, str]:
     return {int(i): reason for i, reason in about["unreadable"].items()}
 
 
-def _load(folder: Path, size: int, rows: np.ndarray) -> Store:
-    try:
-        pixels = np.load(folder / "pixels.npy", mmap_mode="c", allow_pickle=False)
-        sizes, digests = (np.load(folder / f"{name}.npy", allow_pickle=False) for name in ("sizes", "digests"))
-        unreadable = _unreadable(folder)
-        if pixels.shape != (len(rows), 3, size, size):
-            raise ValueError(f"its shape is {pixels.shape}")
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"the store {folder} is damaged ({error}); remove it: viticulture cache --clear") from error
-    return Store(rows, sizes, unreadable, digests, torch.from_numpy(pixels))
+def _load(folder: Path, rows: np.ndarray) -> Store:
+    sizes, digests = (np.load(folder / f"{name}.npy", allow_pickle=False) for name in ("sizes", "digests"))
+    pixels = np.load(folder / "pixels.npy", mmap_mode="c", allow_pickle=False)
+    return Store(rows, sizes, _unreadable(folder), digests, torch.from_numpy(pixels))
 
 
 def _gb(size: int) -> str:

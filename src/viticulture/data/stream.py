@@ -1,33 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images too many for memory: worker processes decode and crop them when asked for; the rest stays batched."""
+"""Images too many for a store: worker processes decode them when asked for, squeeze them as a store would, and crop.
 
-import os
+Batches are those of a store, bit for bit on a CPU; where a store's crops are made on a GPU, up to a grey level. Only
+`normalize: dataset` differs, whose statistics a stream takes from a sample.
+"""
+
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from ..errors import UserError
 from .augment.augment import Augment
-from .augment.crop import BoxCrop
+from .cache import cores
+from .decode import Unreadable
 from .images import Images, Records
-from .resample import on_pixels
 from .sources import Source
+from .store import squeeze
 
 T = TypeVar("T")
 
 
 class StreamImages(Images):
-    """Images of one split that are decoded again each time.
+    """Images of one split that are decoded again each time, to the very pixels that a store would keep.
 
     Args:
         source: reads image i, upright RGB; must survive pickling.
         rows: [N] int64, which of the source's images belong to this split, in the split's order.
         records: labels and names of those N; sizes may be unknown (-1), since a worker sees the opened image.
-        size: side of the square to which images are squeezed where a crop starts from stored pixels.
+        size: side of the square to which images are squeezed, as in a store.
     """
 
     def __init__(self, source: Source, rows: Tensor, records: Records, size: int) -> None:
@@ -40,6 +44,9 @@ class StreamImages(Images):
     def original(self, number: int) -> np.ndarray:
         return np.asarray(self.source.read(int(self.rows[number])))
 
+    def extent(self, number: int) -> tuple[int, int]:
+        return self.source.measure(int(self.rows[number]))
+
     def cut(self, numbers: Tensor, augments: Sequence[Augment], u: Sequence[Tensor]) -> list[Tensor]:
         """Decode each image once and cut every view out of it.
 
@@ -49,52 +56,45 @@ class StreamImages(Images):
             u: for each view its uniform numbers, [B, columns].
 
         Returns: for each view [B, 3, H, W] uint8.
+        Raises: UserError for an image that cannot be read.
         """
-        views: list[list[Tensor]] = [[] for _ in augments]
-        for position, row in enumerate(self.rows[numbers].tolist()):
-            image = self.source.read(row)
-            for augment, table, view in zip(augments, u, views, strict=True):
-                view.append(self._cut(image, augment, table[position : position + 1]))
-        return [torch.cat(view) for view in views]
-
-    def _cut(self, image: Image.Image, augment: Augment, u: Tensor) -> Tensor:
-        """One view of one image, [1, 3, H, W] uint8."""
-        crop, sizes = augment.crop, torch.tensor([[image.height, image.width]])
-        if not isinstance(crop, BoxCrop):
-            return augment.cut([pixels(image, (self.size, self.size), True)], sizes, u)
-        u = u[:, : crop.columns]
-        boxes = on_pixels(crop.boxes(u, sizes, augment.image_size), image.height, image.width)
-        ((top, left, height, width),) = boxes.tolist()
-        part = image.crop((left, top, left + width, top + height))
-        return pixels(part, augment.image_size, bool(crop.bicubic(u)))[None]
-
-
-def pixels(image: Image.Image, size: tuple[int, int], bicubic: bool) -> Tensor:
-    """An image resized to H, W as [3, H, W] uint8."""
-    way = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
-    resized = np.array(image.resize((size[1], size[0]), way))
-    return torch.from_numpy(resized).permute(2, 0, 1).contiguous()
+        try:
+            pictures = [self.source.picture(row, shrink=self.size) for row in self.rows[numbers].tolist()]
+        except Unreadable as error:
+            raise UserError(
+                f"{error}; mend or remove it, or have every image read once beforehand and go on without those that"
+                " cannot be read: --skip-unreadable"
+            ) from error
+        pixels = [torch.from_numpy(squeeze(picture.image, self.size)) for picture in pictures]
+        sizes = torch.tensor([[picture.height, picture.width] for picture in pictures])
+        return [augment.cut(pixels, sizes, table) for augment, table in zip(augments, u, strict=True)]
 
 
 def helpers(wanted: int | None, needed: bool) -> int:
     """Worker processes: as many as wanted; by default none, or where they are needed one a core, up to eight."""
     if wanted is not None:
         return wanted
-    return min(len(os.sched_getaffinity(0)), 8) if needed else 0
+    return min(cores(), 8) if needed else 0
 
 
-class _Steps(Dataset[T]):
-    """What a worker computes for a key."""
+class _Steps(Dataset[T | UserError]):
+    """What a worker computes for a key, or why a person must help: torch would rebuild that error without its kind."""
 
     def __init__(self, produce: Callable[[Any], T]) -> None:
         self.produce = produce
 
-    def __getitem__(self, key: Any) -> T:
-        return self.produce(key)
+    def __getitem__(self, key: Any) -> T | UserError:
+        try:
+            return self.produce(key)
+        except UserError as error:
+            return error
 
 
 def ahead(produce: Callable[[Any], T], keys: Iterable[Any], workers: int) -> Iterator[T]:
     """`produce(key)` for each key in order, computed ahead by worker processes of one thread each; 0 compute here."""
     # A generator of its own: a DataLoader draws a seed for its workers, which must not move the global stream.
     generator = torch.Generator()
-    return iter(DataLoader(_Steps(produce), None, sampler=keys, num_workers=workers, generator=generator))
+    for result in DataLoader(_Steps(produce), None, sampler=keys, num_workers=workers, generator=generator):
+        if isinstance(result, UserError):
+            raise result
+        yield result

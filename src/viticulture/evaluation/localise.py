@@ -147,12 +147,11 @@ def localise(run: RunDir, images: Images, boxes: Mapping[str, Boxes], weights: s
     device = torch.device("cuda" if torch.cuda.is_available() and recipe.section("engine").device != "cpu" else "cpu")
     pictures = recipe.section("images")
     crop = CentreCrop(pictures.eval_crop, pictures.eval_interpolation)
-    sizes = images.records.sizes.tolist()
     numbers: list[int] = []
     true: list[Boxes] = []
     for number, found in enumerate(boxes_of(images.records.names, boxes)):
         if found is not None:
-            seen = in_view(found, (sizes[number][0], sizes[number][1]), crop, task.image_size)
+            seen = in_view(found, images.extent(number), crop, task.image_size)
             if len(seen):
                 numbers.append(number)
                 true.append(seen)

@@ -15,9 +15,11 @@ from torch import Tensor
 from ..data.augment.crop import CentreCrop
 from ..data.dataset import Pictures
 from ..data.decode import Unreadable, decode
+from ..data.files import open_file
 from ..data.folders import is_image, scan
 from ..data.images import Records, StoredImages
 from ..data.loader import CPU, evaluation_batches
+from ..data.sources import readable
 from ..disk import replacing
 from ..errors import UserError
 from ..models.task import Task
@@ -59,6 +61,8 @@ def predict_files(run: RunDir, weights: str, images: Sequence[str]) -> list[Pred
 
     Raises: UserError if a path does not exist, or there is no image in what was named.
     """
+    if not all(images):
+        raise UserError("an image to classify must have a name, got an empty word; write . for the current folder")
     paths = [path for name in images for path in _files(Path(name))]
     if not paths:
         raise UserError(f"no images in {', '.join(images) or 'nothing'}; name image files, or folders that hold some")
@@ -106,7 +110,7 @@ def _classify(student: torch.nn.Module, task: Task, pictures: Pictures, paths: S
     errors: dict[Path, str] = {}
     for path in paths:
         try:
-            with path.open("rb") as file:
+            with open_file(path) as file:
                 picture = decode(file, str(path), side)
         except Unreadable as error:
             errors[path] = error.reason
@@ -126,7 +130,9 @@ def _classify(student: torch.nn.Module, task: Task, pictures: Pictures, paths: S
         )
         shares = dict(zip(pixels, collect(student, batches, names).probabilities.tolist(), strict=True))
     return [
-        Prediction(str(path), "", 0.0, {}, errors[path]) if path in errors else _one(str(path), task, shares[path])
+        Prediction(readable(str(path)), "", 0.0, {}, errors[path])
+        if path in errors
+        else _one(readable(str(path)), task, shares[path])
         for path in paths
     ]
 

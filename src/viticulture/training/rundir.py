@@ -199,7 +199,8 @@ class RunDir:
         path = self.path / name
         text = content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False) + "\n"
         with replacing(path) as part:
-            part.write_text(text, encoding="utf-8")
+            # A path may hold bytes that are no text: escaped so, JSON gives them back as they were.
+            part.write_text(text, encoding="utf-8", errors="backslashreplace")
         return path
 
     def text(self, name: str) -> str:

@@ -41,7 +41,7 @@ class Crop(ABC):
 
 
 class BoxCrop(Crop):
-    """A box of the image, resized; a stream applies the same box to the original file."""
+    """A box of the image, resized."""
 
     @abstractmethod
     def boxes(self, u: Tensor, sizes: Tensor, image_size: tuple[int, int]) -> Tensor:
