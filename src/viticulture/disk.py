@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that appear under their name only when they are whole."""
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .errors import UserError
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -25,10 +29,33 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         part.replace(path)
     except OSError as error:
+        mend = "free some space or choose another place" if error.errno in FULL else "choose another place"
         raise UserError(
-            f"cannot write {path}: {error.strerror or error}; free some space or choose another place (a training goes "
-            "on from its last whole checkpoint by `viticulture resume`)"
+            f"cannot write {path}: {error.strerror or error}; {mend} (a training goes on from its last "
+            "whole checkpoint by `viticulture resume`)"
         ) from error
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def read_text(path: Path, what: str) -> str:
+    """The text of a file that a person names.
+
+    Args:
+        path: the file.
+        what: it is, for the error: "recipe".
+
+    Raises: UserError if there is no such file, it cannot be read, or is no text.
+    """
+    try:
+        regular = stat.S_ISREG(path.stat().st_mode)  # a pipe would be waited for
+        text = path.read_bytes().decode("utf-8") if regular else ""
+    except UnicodeDecodeError as error:
+        raise UserError(f"{what} {path} is no text in UTF-8 (byte {error.start}); save it as that") from error
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"cannot read {what} {path}: {reason}") from error
+    if not regular:
+        raise UserError(f"{what} {path} is no file")
+    return text
