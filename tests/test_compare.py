@@ -157,7 +157,7 @@ def test_the_default_field_fits_the_images(photos: Path) -> None:
 def test_a_group_of_options_is_read_from_its_dataclass() -> None:
     """Fails if a default, a type or a help text is written twice."""
     parser = Parser("compare", viticulture.api.compare)
-    found = parser.keywords(["x", "--per-class", "5,10", "--budget", "2h", "--halving", "--recipes", "a, b"])
+    found = parser.command(["x", "--per-class", "5,10", "--budget", "2h", "--halving", "--recipes", "a, b"]).keywords
     assert found["amounts"] == viticulture.Amounts(per_class=(5, 10))
     assert found["terms"] == viticulture.Terms("2h", "epochs", True)
     assert found["recipes"] == ("a", "b")

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people write by mistake or in malice: each ends in one line that says what to mend, before anything is written.
+
+To add a mistake: a line in MISTAKES, and its file, if it needs one, in FILES.
+"""
+
+import shlex
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from viticulture.cli import main
+
+FILES: dict[str, bytes] = {
+    "latin.yaml": "student: vit_nano  # f\xfcr Anf\xe4nger\n".encode("latin-1"),
+    "number.yaml": b"5: 3\n",
+    "deep.yaml": b"student: " + b"[" * 5000,
+    "deep-blocks.yaml": b"student:\n" + b"".join(b" " * i + b"a:\n" for i in range(1, 200)),
+    "long.yaml": b"# " + b"x" * 10**6,
+    "billions.yaml": b"a: &a [x, x]\n"
+    + b"".join(b"b%d: &b%d [*b%d, *b%d]\n" % (i, i, i - 1, i - 1) for i in range(1, 40)),
+    "itself.yaml": b"student: &a {options: *a}\n",
+    "twice.yaml": b"train:\n  epochs: 3\n  epochs: 4\n",
+    "tag.yaml": b"student: !!python/object/apply:os.system ['touch pwned']\n",
+    "day.yaml": b"train: {epochs: 2026-99-99}\n",
+    "inner-number.yaml": b"student: {options: {5: 3}}\n",
+    "null.yaml": b"train: {epochs: null}\n",
+    "list.yaml": b"- train\n",
+    "rows.yaml": b"rows: 5\ntitle: x\n",
+    "row.yaml": b"title: x\ndata: digits\nrecipe: default/digits\nrows: [{name: x, overrides: 5}]\n",
+    "\x1b[31mred.yaml": b"optim: {lr: -1}\n",
+}
+FILES["billions.yaml"] = FILES["billions.yaml"].replace(b"*b0", b"*a")
+
+NULL = "needs a value, got null"
+FINITE = "must be a finite number"
+MISTAKES: list[tuple[str, str]] = [
+    # null, where a value is needed
+    ("train digits --lr ''", f"optim.lr {NULL}"),
+    ("train digits --optim.lr null", f"optim.lr {NULL}"),
+    ("train digits --optim.betas null", f"optim.betas {NULL}"),
+    ("train digits --student ''", f"student.name {NULL}"),
+    ("train digits --student.options null", f"student.options {NULL}"),
+    ("train digits --train.epochs null", f"train.epochs {NULL}"),
+    ("train digits --train.accumulate null", f"train.accumulate {NULL}"),
+    ("train digits --engine.device null", f"engine.device {NULL}"),
+    ("train digits --engine.devices null", f"engine.devices {NULL}"),
+    ("train digits --data.val_fraction null", f"data.val_fraction {NULL}"),
+    ("train digits --images.budget_gb null", f"images.budget_gb {NULL}"),
+    ("train digits --method.name null", "unknown method None"),
+    ("train digits --method.name '[1]'", "unknown method [1]"),
+    ("train digits --augment.flip.probability null", f"augment.flip.probability {NULL}"),
+    ("train digits --guides.logits.teacher null", "required: guides.logits.teacher"),
+    ("train digits --recipe null.yaml", f"train.epochs {NULL}"),
+    # numbers that are none, or that no machine holds
+    ("train digits --train.clip_norm .nan", FINITE),
+    ("train digits --images.budget_gb .nan", FINITE),
+    ("train digits --optim.weight_decay .nan", FINITE),
+    ("train digits --optim.betas '[.nan, 0.9]'", FINITE),
+    ("train digits --engine.checkpoint_minutes .inf", FINITE),
+    ("train digits --schedule.min_lr -.inf", FINITE),
+    ("train digits --student.options.drop_path_rate .nan", FINITE),
+    ("train digits --augment.flip.probability .nan", FINITE),
+    ("train digits --guides.logits.weight .nan --guides.logits.teacher x", FINITE),
+    ("links x --threshold nan", "--threshold: invalid number"),
+    ("compare digits --fractions nan", "comma-separated"),
+    ("train digits --seed 18446744073709551616", "beyond 63 bits"),
+    ("train digits --epochs 99999999999999999999", "beyond 63 bits"),
+    ("train digits --epochs 999999999999", "train.epochs must be at most"),
+    ("train digits --train.repeats 999999999999", "train.repeats must be at most"),
+    ("train digits --engine.devices 999999999999", "engine.devices and engine.nodes"),
+    ("train digits --epochs " + "9" * 5000, "not valid YAML"),
+    # words that are no choice
+    ("train digits --train.watch tset", "watch"),
+    ("train digits --engine.precision 8", "precision"),
+    # a student's options
+    ("train digits --student vit_nano --student.options.drop_path_rate 5", "must lie in [0, 1), got 5"),
+    ("train digits --student vit_nano --student.options.depth abc", "cannot be built with {'depth': 'abc'}"),
+    ("train digits --student vit_nano --student.options.depth 100000", "at most 1000"),
+    ("train digits --student vit_nano --student.options.embed_dim 8000000", "parameters"),
+    ("""train digits --student vit_nano --student.options='{"attn_layer":"linear"}'""", "vit_nano decides attn_layer"),
+    ("""train digits --student vit_nano --student.options='{"mlp_layer":"x"}'""", "cannot be built with"),
+    ("train digits --student vit_nano --student.options.weight 1", "unknown option of vit_nano 'weight'"),
+    ("train digits --student vit_nano --student.options '{5: 3}'", "keys are words"),
+    ("train digits --student '[1]'", "student"),
+    # augmentations are built before the run's folder is made
+    ("train digits --augment.erase.probability 2", "erase.probability"),
+    ("train digits --augment.padded_crop.padding -5", "padding"),
+    ("train digits --augment.resized_crop.scale '[0.5, 1]' --augment.padded_crop.padding 2", "one crop at most"),
+    # recipes and tables as files
+    ("train digits --recipe latin.yaml", "no text in UTF-8"),
+    ("train --table latin.yaml --row x", "no text in UTF-8"),
+    ("train digits --recipe number.yaml", "keys are words, got 5"),
+    ("train digits --recipe inner-number.yaml", "keys are words, got 5 in student.options"),
+    ("train digits --recipe deep.yaml", "levels"),
+    ("train digits --recipe deep-blocks.yaml", "levels"),
+    ("train digits --student " + "[" * 5000, "levels"),
+    ("train digits --recipe long.yaml", "too long"),
+    ("train digits --recipe billions.yaml", "values"),
+    ("train digits --recipe itself.yaml", "values"),
+    ("train digits --recipe twice.yaml", "'epochs' stands twice"),
+    ("train digits --recipe tag.yaml", "not valid YAML"),
+    ("train digits --recipe day.yaml", "train.epochs"),
+    ("train digits --recipe list.yaml", "must hold sections"),
+    ("train digits --recipe .", "unknown recipe '.'"),
+    ("train digits --recipe folder.yaml", "is no file"),
+    ("train digits --recipe nowhere.yaml", "No such file"),
+    ("train --table rows.yaml --row x", "malformed"),
+    ("train --table row.yaml --row x", "overrides"),
+    ("compare --table deep.yaml", "levels"),
+    # the command itself
+    ("compare digits --recipes ,", "comma-separated"),
+    ("compare digits --per-class ,", "comma-separated"),
+    ("train digits --recipe " + "x" * 5000, "unknown recipe"),
+    ("train digits --recipe " + "x" * 5000 + ".yaml", "File name too long"),
+    ("train digits --lr " + "x" * 5000, "optim.lr"),
+    ("train digits --" + "x" * 5000 + ".y 1", "unknown recipe section"),
+    ("resume " + "x" * 5000, "so long a name"),
+    ("x" * 5000, "unknown verb"),
+    ("train digits --recipe $'\\e[31mx.yaml'", "cannot read recipe"),
+    ("train digits --recipe $'\\e[31mred.yaml'", "optim.lr must be positive"),
+    ("train digits --lr $'\\e[31m'", "not valid YAML"),
+    ("resume $'\\e[31mx'", "does not exist"),
+    ("export run", "--out"),
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds FILES."""
+    folder = tmp_path_factory.mktemp("misuse")
+    for name, content in FILES.items():
+        (folder / name).write_bytes(content)
+    (folder / "folder.yaml").mkdir()
+    return folder
+
+
+def words(command: str) -> list[str]:
+    """The words that bash makes of a command, as far as these need it."""
+    return [word.removeprefix("$").replace("\\e", "\x1b") for word in shlex.split(command)]
+
+
+@pytest.mark.parametrize(("command", "phrase"), MISTAKES, ids=[command[:70] for command, _ in MISTAKES])
+def test_a_mistake_ends_in_a_line_before_anything_is_written(
+    command: str, phrase: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails if it is accepted, ends in a traceback, leaves a file, or steers the terminal."""
+    monkeypatch.chdir(place)
+    before = {entry.name for entry in place.iterdir()}
+    assert main(words(command)) == 2
+    shown = capsys.readouterr()
+    assert phrase in shown.err
+    assert len(shown.err) < 2100
+    assert shown.err.count("\n") <= 2
+    assert not [letter for letter in shown.err if unicodedata.category(letter) == "Cc" and letter != "\n"]
+    assert {entry.name for entry in place.iterdir()} == before
