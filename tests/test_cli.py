@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -27,19 +26,18 @@ def pictures(root: Path, counts: dict[str, int], side: int = 16) -> Path:
     return root
 
 
-def test_help_answers_without_importing_torch() -> None:
-    """Catches: a heavy import outside a verb. Half a second is the promise; the best of five tries shrugs off noise."""
-    times = []
-    for _ in range(5):
-        began = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-X", "importtime", "-m", "viticulture", "--help"], capture_output=True, text=True
-        )
-        times.append(time.perf_counter() - began)
-    assert done.returncode == 0
-    assert "train" in done.stdout
-    assert "| torch" not in done.stderr
-    assert min(times) < 0.5
+def test_help_answers_without_importing_what_takes_time() -> None:
+    """Catches: an import of torch and its like outside a verb. What is imported decides the time on every machine."""
+    program = (
+        "import sys; from viticulture.cli import main; main(['--help']); "
+        "print(sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    shown, imported = done.stdout.rstrip().rsplit("\n", 1)
+    assert "train" in shown
+    assert "viticulture" in imported
+    for slow in ("torch", "torchvision", "timm", "lightning", "numpy", "PIL", "jsonargparse", "sklearn", "rich"):
+        assert f"'{slow}'" not in imported
 
 
 def mistakes(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
