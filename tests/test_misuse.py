@@ -4,13 +4,28 @@
 To add a mistake: a line in MISTAKES, and its file, if it needs one, in FILES.
 """
 
+import os
 import shlex
+import subprocess
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import pytest
+from timm.models import register_model
+from torch import nn
 
+from viticulture import cli
 from viticulture.cli import main
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.report.sheet import Column, Sheet, print_table
+from viticulture.report.words import say
+from viticulture.study.folder import StudyDir
+from viticulture.study.grid import Contender, Grid
+from viticulture.text import command_line, comment, counted, read_yaml, write_yaml
+from viticulture.training.rundir import RunDir
+from viticulture.training.session import begin, recipe_of
 
 FILES: dict[str, bytes] = {
     "latin.yaml": "student: vit_nano  # f\xfcr Anf\xe4nger\n".encode("latin-1"),
@@ -155,3 +170,101 @@ def test_a_mistake_ends_in_a_line_before_anything_is_written(
     assert shown.err.count("\n") <= 2
     assert not [letter for letter in shown.err if unicodedata.category(letter) == "Cc" and letter != "\n"]
     assert {entry.name for entry in place.iterdir()} == before
+
+
+NASTY = [
+    "two\nlines",
+    "\x1b[31mred",
+    "a # b",
+    "n/x\ntrain: {epochs: 7}\n#",
+    'it\'s \\ $HOME `id` "x"',
+    "\u202eturned",
+    "no\x85break\u2028here",
+    "\t",
+    "",
+    "dünn 葡萄 🍇",
+    os.fsdecode(b"caf\xe9\x9b"),
+]
+
+
+def test_a_command_is_one_line_that_bash_reads_back() -> None:
+    """Whatever its words hold. Fails if a line break, an escape sequence or a byte that is no UTF-8 is written raw, or
+    comes back as something else."""
+    line = command_line(["printf", "%s\\0", *NASTY])
+    assert line.isprintable()
+    done = subprocess.run(
+        ["bash", "-c", line], capture_output=True, check=True, env={**os.environ, "LC_ALL": "C.UTF-8"}
+    )
+    assert done.stdout == b"".join(os.fsencode(word) + b"\0" for word in NASTY)
+    for word in NASTY:
+        assert comment(word).count("\n") == 1
+        assert read_yaml(comment(word), "x") is None
+
+
+def test_words_of_a_command_never_become_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the head of a run's recipe and of a study's declaration. Fails if either cannot be read back, or means
+    something else than what was trained."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "mine\ntrain: {epochs: 9}\n#.yaml"
+    file.write_text("student: vit_nano\ntrain: {epochs: 2}\n", encoding="utf-8")
+    nasty = "viticulture train digits --out 'n\ntrain: {epochs: 7}\n#' \x1b[31m"
+    session = begin("digits", str(file), 0, str(tmp_path / "n\ntrain: {epochs: 7}\n#"), False, {}, nasty)
+    session.run.unlock()
+    assert recipe_of(RunDir.open(session.run.path)).values == session.recipe.values
+    assert session.recipe.section("train").epochs == 2
+
+    grid = Grid("digits", (Contender("x", str(file)),), epochs=2)
+    StudyDir.create(tmp_path / "study", grid, "viticulture compare digits\nepochs: 7\n#")
+    assert StudyDir.open(tmp_path / "study").grid == grid
+
+
+def test_names_that_steer_a_terminal_are_shown_without_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Fails if a path, a title or a heading reaches the terminal as it is."""
+    say(Path("\x1b[31mrun"))
+    say("one\ntwo \x1b[31m")
+    print_table(Sheet("\x1b[31m", [Column("\x1b]0;x\x07"), Column("n", "count")], [("\x1b[2J", 1)], "\x1b[31m"))
+    shown = capsys.readouterr().out
+    assert "one\ntwo" in shown
+    assert not [letter for letter in shown if unicodedata.category(letter) == "Cc" and letter != "\n"]
+
+
+def test_yaml_is_read_back_as_it_was_written() -> None:
+    """Fails if a day becomes a date, a shared part an alias, or a merge of sections a repeated key."""
+    shared = {"probability": 0.5}
+    plain = {
+        "init": "2026-01-31",
+        "a": shared,
+        "b": shared,
+        "text": "\x1b: # \n",
+        "none": None,
+        "list": [1, 1e-05, True],
+    }
+    assert "&" not in write_yaml(plain)
+    assert read_yaml(write_yaml(plain), "x") == plain
+    assert read_yaml("{init: 2026-01-31, rate: 1e-3}", "x") == {"init": "2026-01-31", "rate": "1e-3"}
+    merged = read_yaml("a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: *b, y: 4}\n", "x")
+    assert merged == {"a": {"x": 1, "y": 2}, "b": {"x": 3, "y": 2}, "c": {"x": 3, "y": 4}}
+
+
+def test_an_error_inside_a_network_is_not_told_as_a_persons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug that calls something by a wrong keyword. Fails if it is reported as an unknown option, or hidden."""
+
+    @register_model
+    def broken_student(**options: Any) -> nn.Module:
+        return nn.Linear(2, 2, weight=options)  # type: ignore[call-arg]
+
+    task = Task(("a", "b"), (8, 8), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    for options in ({}, {"drop_rate": 0.1}):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'weight'"):
+            create_student("broken_student", task, None, options)
+
+
+def test_export_takes_its_file_with_or_without_the_option() -> None:
+    """As the README shows it, and as it was. Fails if one of them is refused or changes what is written."""
+    short, long = cli.read(["export", "run", "x.onnx"]), cli.read(["export", "run", "--out", "x.onnx"])
+    assert short.keywords == long.keywords == {"run": "run", "out": "x.onnx", "weights": ""}
+
+
+def test_one_thing_is_said_in_the_singular() -> None:
+    said = [counted(1, "epoch"), counted(2, "epoch"), counted(1, "class"), counted(1000, "class"), counted(0, "file")]
+    assert said == ["1 epoch", "2 epochs", "1 class", "1,000 classes", "0 files"]
