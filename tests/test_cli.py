@@ -9,9 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from viticulture.cli import main
+from viticulture.training.recipe import read, resolve
+from viticulture.training.table import read_table
 
 FAST = ["--epochs", "1", "--per-class", "4", "--student.name", "vit_nano"]
 
@@ -144,3 +147,7 @@ def test_a_person_can_train_look_and_use(tmp_path: Path, capsys: pytest.CaptureF
 def test_the_resolved_recipe_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "digits", "--recipe", "default/digits", "--epochs", "7", "--print-config"]) == 0
     assert "epochs: 7" in capsys.readouterr().out
+    assert main(["train", "--table", "dhvt/table4", "--row", "DHVT-T, 4 heads", "--seed", "3", "--print-config"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    row = read_table("dhvt/table4").row("DHVT-T, 4 heads")
+    assert shown == yaml.safe_load(resolve(row.recipe, read(row.recipe), row.overrides).to_yaml())

@@ -127,6 +127,7 @@ MISTAKES: list[tuple[str, str]] = [
     # the command itself
     ("compare digits --recipes ,", "comma-separated"),
     ("compare digits --per-class ,", "comma-separated"),
+    ("compare digits --recipes default/digits --seeds 99999999999", "at most 1000"),
     ("train digits --recipe " + "x" * 5000, "unknown recipe"),
     ("train digits --recipe " + "x" * 5000 + ".yaml", "File name too long"),
     ("train digits --lr " + "x" * 5000, "optim.lr"),
@@ -246,7 +247,7 @@ def test_yaml_is_read_back_as_it_was_written() -> None:
     assert merged == {"a": {"x": 1, "y": 2}, "b": {"x": 3, "y": 2}, "c": {"x": 3, "y": 4}}
 
 
-def test_an_error_inside_a_network_is_not_told_as_a_persons(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_inside_a_network_is_not_told_as_a_persons() -> None:
     """A bug that calls something by a wrong keyword. Fails if it is reported as an unknown option, or hidden."""
 
     @register_model

@@ -174,7 +174,7 @@ def test_a_shorter_training_has_a_shorter_warm_up() -> None:
     ("made", "words"),
     [
         (lambda: Features(adapt="grids"), "features.adapt must be sequence or grid, got 'grids'"),  # type: ignore[arg-type]
-        (lambda: Train(watch="tset"), "train.watch must be val or test or none, got 'tset'"),  # type: ignore[arg-type]
+        (lambda: Train(watch="tset"), "train.watch must be val, test or none, got 'tset'"),  # type: ignore[arg-type]
         (lambda: Train(epochs=2.5), "train.epochs must be a whole number"),  # type: ignore[arg-type]
         (lambda: Train(epochs=True), "train.epochs must be a whole number"),
         (lambda: Train(clip_norm=float("nan")), "train.clip_norm must be a finite number"),

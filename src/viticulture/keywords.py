@@ -76,7 +76,8 @@ def _check(key: str, kind: Any, value: Any) -> None:
     given = [choice for choice in choices if choice is not NoneType]
     shapes = [get_origin(choice) or choice for choice in given]
     if shapes == [Literal] and value not in (words := get_args(given[0])):
-        raise UserError(f"{key} must be {' or '.join(map(str, words))}, got {value!r}")
+        *others, last = map(str, words)
+        raise UserError(f"{key} must be {', '.join(others)} or {last}, got {value!r}")
     if all(shape in PLAIN for shape in shapes):
         types = {fit for shape in shapes for fit in PLAIN[shape][1]}
         if not isinstance(value, tuple(types)) or (isinstance(value, bool) and bool not in types):
