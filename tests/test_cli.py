@@ -5,14 +5,16 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from viticulture.cli import main
+from viticulture.training.recipe import read, resolve
+from viticulture.training.table import read_table
 
 FAST = ["--epochs", "1", "--per-class", "4", "--student.name", "vit_nano"]
 
@@ -27,19 +29,18 @@ def pictures(root: Path, counts: dict[str, int], side: int = 16) -> Path:
     return root
 
 
-def test_help_answers_without_importing_torch() -> None:
-    """Catches: a heavy import outside a verb. Half a second is the promise; the best of five tries shrugs off noise."""
-    times = []
-    for _ in range(5):
-        began = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-X", "importtime", "-m", "viticulture", "--help"], capture_output=True, text=True
-        )
-        times.append(time.perf_counter() - began)
-    assert done.returncode == 0
-    assert "train" in done.stdout
-    assert "| torch" not in done.stderr
-    assert min(times) < 0.5
+def test_help_answers_without_importing_what_takes_time() -> None:
+    """Catches: an import of torch and its like outside a verb. What is imported decides the time on every machine."""
+    program = (
+        "import sys; from viticulture.cli import main; main(['--help']); "
+        "print(sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    shown, imported = done.stdout.rstrip().rsplit("\n", 1)
+    assert "train" in shown
+    assert "viticulture" in imported
+    for slow in ("torch", "torchvision", "timm", "lightning", "numpy", "PIL", "jsonargparse", "sklearn", "rich"):
+        assert f"'{slow}'" not in imported
 
 
 def mistakes(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
@@ -146,3 +147,7 @@ def test_a_person_can_train_look_and_use(tmp_path: Path, capsys: pytest.CaptureF
 def test_the_resolved_recipe_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "digits", "--recipe", "default/digits", "--epochs", "7", "--print-config"]) == 0
     assert "epochs: 7" in capsys.readouterr().out
+    assert main(["train", "--table", "dhvt/table4", "--row", "DHVT-T, 4 heads", "--seed", "3", "--print-config"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    row = read_table("dhvt/table4").row("DHVT-T, 4 heads")
+    assert shown == yaml.safe_load(resolve(row.recipe, read(row.recipe), row.overrides).to_yaml())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 import viticulture
@@ -52,8 +53,8 @@ def test_a_person_compares_looks_extends_and_trains_the_winner(
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("model.safetensors")}
     assert len(before) == 4 * 2  # best and last
 
-    yaml = (tmp_path / "s" / "study.yaml").read_text(encoding="utf-8")
-    (tmp_path / "s" / "study.yaml").write_text(yaml.replace("seeds:\n- 0", "seeds:\n- 0\n- 7"), encoding="utf-8")
+    grid = (tmp_path / "s" / "study.yaml").read_text(encoding="utf-8")
+    (tmp_path / "s" / "study.yaml").write_text(grid.replace("seeds:\n- 0", "seeds:\n- 0\n- 7"), encoding="utf-8")
     assert main(["compare", "resume", "s"]) == 0
     assert capsys.readouterr().err.count("seed 7") == 4
     assert {path: path.stat().st_mtime_ns for path in before} == before
@@ -61,6 +62,11 @@ def test_a_person_compares_looks_extends_and_trains_the_winner(
     assert found.counts == (8, 8)
     assert found.answer.startswith("No winner on") or found.winner
     assert main(["report", "s"]) == 0
+
+    capsys.readouterr()
+    assert main(["train", str(photos), "--like", "s", "--print-config"]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert printed == yaml.safe_load(found.folder.recipe_file(found.leader.contender).read_text(encoding="utf-8"))
 
     recipe = json.loads((found.folder.run(found.leader.outcomes[0].cell).path / "run.json").read_text())["recipe"]
     assert main(["train", str(photos), "--like", "s", *SHORT, "--out", "run"]) == 0
@@ -157,7 +163,7 @@ def test_the_default_field_fits_the_images(photos: Path) -> None:
 def test_a_group_of_options_is_read_from_its_dataclass() -> None:
     """Fails if a default, a type or a help text is written twice."""
     parser = Parser("compare", viticulture.api.compare)
-    found = parser.keywords(["x", "--per-class", "5,10", "--budget", "2h", "--halving", "--recipes", "a, b"])
+    found = parser.command(["x", "--per-class", "5,10", "--budget", "2h", "--halving", "--recipes", "a, b"]).keywords
     assert found["amounts"] == viticulture.Amounts(per_class=(5, 10))
     assert found["terms"] == viticulture.Terms("2h", "epochs", True)
     assert found["recipes"] == ("a", "b")

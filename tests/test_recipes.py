@@ -2,6 +2,9 @@
 """Every shipped recipe and every row of every table is complete, valid, and names a student that can be built."""
 
 import json
+import re
+from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,15 @@ from torch import nn
 
 from random_teachers import with_random_teachers
 from viticulture.errors import UserError
+from viticulture.guides.bootstrap import Features, Mutual
+from viticulture.keywords import check_keywords, made_parts
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
+from viticulture.optim import Optim, Schedule, shortened_warmup
 from viticulture.training.assemble import build_guides, patch_size
 from viticulture.training.recipe import Recipe, about, method_class, parse, read, resolve, shipped
 from viticulture.training.references import replaced
+from viticulture.training.settings import Engine, Student, Train
 from viticulture.training.table import read_table, tables
 
 STEPPED: set[str] = set()
@@ -126,3 +133,73 @@ def test_an_override_takes_an_entry_out_or_puts_one_in() -> None:
     values = resolve("x", read("dhvt/cifar100-cpu"), {"augment.mix": None, "augment.blur.probability": 0.2}).values
     assert "mix" not in values["augment"]
     assert values["augment"]["blur"]["probability"] == 0.2
+
+
+def test_what_a_recipe_was_made_from_is_never_written_to() -> None:
+    """Overrides reach into nested keywords. Fails if they are set in the caller's values, in another recipe's, in two
+    places that an alias of YAML filled, or by somebody who changes a section that was handed out."""
+    teachers = {"conv": "row:A", "inv": "row:B"}
+    raw = {"student": "vit_nano", "guides": {"co_advise": {"teachers": teachers}}, "augment": {"flip": None}}
+    kept = deepcopy(raw)
+    first = resolve("x", raw, {"student.options.drop_path_rate": 0.1})
+    before = deepcopy(first.values)
+    mine = {"conv": "runs/a"}
+    second = resolve(first.name, first.values, {"guides.co_advise.teachers": mine, "student.options.depth": 2})
+    third = resolve(second.name, second.values, {"guides.co_advise.teachers.inv": "runs/b"})
+    first.section("student").options["depth"] = 7
+    assert (raw, first.values, mine) == (kept, before, {"conv": "runs/a"})
+    assert second.values["guides"]["co_advise"]["teachers"] == {"conv": "runs/a"}
+    assert third.values["guides"]["co_advise"]["teachers"] == {"conv": "runs/a", "inv": "runs/b"}
+
+    shared = parse("student: vit_nano\naugment: &view {flip: {probability: 0.5}}\naugment2: *view\n", "x")
+    twice = resolve("x", shared, {"method.name": "moco_v3", "augment.flip.probability": 0.2}).values
+    assert (twice["augment"]["flip"]["probability"], twice["augment2"]["flip"]["probability"]) == (0.2, 0.5)
+
+
+def test_a_shorter_training_has_a_shorter_warm_up() -> None:
+    """As a study's cells have: the same share of the epochs, half of them at most, and it is told. Fails if a short try
+    of a recipe is refused, or a warm-up is changed that a person chose or that fits."""
+    raw = {"train": {"epochs": 100}, "schedule": {"warmup_epochs": 10}}
+    short = resolve("x", raw, {"train.epochs": 5})
+    assert short.section("schedule").warmup_epochs == shortened_warmup(10, 100, 5) == 0.5
+    assert any("0.5 of 5 epochs" in remark for remark in short.remarks)
+    assert resolve("x", short.values).remarks == ()
+    fits = resolve("x", raw, {"train.epochs": 11})
+    assert (fits.section("schedule").warmup_epochs, fits.remarks) == (10, ())
+    with pytest.raises(UserError, match="fewer"):
+        resolve("x", raw, {"train.epochs": 5, "schedule.warmup_epochs": 10})
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda: Features(adapt="grids"), "features.adapt must be sequence or grid, got 'grids'"),  # type: ignore[arg-type]
+        (lambda: Train(watch="tset"), "train.watch must be val, test or none, got 'tset'"),  # type: ignore[arg-type]
+        (lambda: Train(epochs=2.5), "train.epochs must be a whole number"),  # type: ignore[arg-type]
+        (lambda: Train(epochs=True), "train.epochs must be a whole number"),
+        (lambda: Train(clip_norm=float("nan")), "train.clip_norm must be a finite number"),
+        (lambda: Optim(lr=None), "optim.lr needs a value"),  # type: ignore[arg-type]
+        (lambda: Optim(betas=(0.9, float("inf"))), "optim.betas must be a finite number"),
+        (lambda: Schedule(rule="cosin"), "schedule.rule"),  # type: ignore[arg-type]
+        (lambda: Engine(precision="8"), "engine.precision"),  # type: ignore[arg-type]
+        (lambda: Student(options=None), "student.options needs a value"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_section_made_in_python_is_checked_as_a_recipe_is(made: Callable[[], Any], words: str) -> None:
+    """Fails if a wrong word, null or nan is taken where no parser stands between."""
+    with pytest.raises(UserError, match=re.escape(words)):
+        made()
+
+
+def test_a_dataclass_among_keywords_is_made_from_its_section() -> None:
+    """Fails if a method, or a keyword that may also be null, gets the mapping itself."""
+
+    class Learner:
+        def __init__(self, mutual: Mutual, features: Features | None = None, weight: float = 1.0) -> None:
+            """Nothing."""
+
+    made = made_parts(Learner, {"features": {"weight": 2.0}, "mutual": {"temperature": 1.0}, "weight": 3.0})
+    assert made == {"features": Features(weight=2.0), "mutual": Mutual(temperature=1.0), "weight": 3.0}
+    assert made_parts(Learner, {"features": None}) == {"features": None}
+    with pytest.raises(UserError, match=r"x\.features\.adapt must be sequence or grid"):
+        check_keywords("x", Learner, {"features": {"adapt": "grids"}})

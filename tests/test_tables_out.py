@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from viticulture.evaluation.accuracy import Evaluation, Predictions, measure
-from viticulture.report.sheet import Column, Sheet, Spread, clean, print_table
+from viticulture.report.sheet import Column, Sheet, Spread, print_table
 from viticulture.report.tables import (
     Evaluated,
     comparison,
@@ -20,6 +20,7 @@ from viticulture.report.tables import (
     per_class,
     summary,
 )
+from viticulture.text import clean
 
 ODD = [
     "[bold]red[/bold]",

@@ -1,24 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: argument parsing only. Verbs, options, defaults and help are read off the functions in `api`.
 
-A parameter without default is a word of the command, and so are `data` and `pattern`; the others are options.
-`list[str]` takes all remaining words, `bool` is a switch. Verbs with `overrides` also take every recipe key:
-`--optim.lr 1e-4`.
+A parameter without default is a word of the command, and so are `data` and `pattern`; the others are options, and
+`out` is one everywhere. `list[str]` takes all remaining words, `bool` is a switch. Verbs with `overrides` also take
+every recipe key: `--optim.lr 1e-4`.
 """
 
 import argparse
+import errno
 import inspect
+import math
 import os
 import sys
 from collections.abc import Callable, Container
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NoReturn, get_args, get_origin
 
-import yaml
 from docstring_parser import parse as parse_docstring
 
 from . import api
-from .errors import UserError, unknown
+from .errors import UserError, shortened, unknown
+from .text import clean, read_yaml
 from .version import VERSION
 
 VERBS: dict[str, Callable[..., Any]] = {
@@ -44,6 +46,8 @@ VERBS: dict[str, Callable[..., Any]] = {
 
 OF_A_TABLE: dict[str, Callable[..., Any]] = {"train": api.train_row, "compare": api.compare_table}  # with --table
 
+PRINTABLE = (api.train, api.train_row)  # verbs with --print-config
+
 SHORT = {  # option -> the recipe key that it is short for
     "--per-class": "data.per_class",
     "--fraction": "data.fraction",
@@ -58,6 +62,9 @@ SHORT = {  # option -> the recipe key that it is short for
     "--device": "engine.device",
     "--devices": "engine.devices",
 }
+
+LONGEST = 1000
+"""Letters of an error's beginning, and of its end; what is longer repeats something that was received."""
 
 MAY_BE_LEFT_OUT = ("data", "pattern")  # words of a command that have a default
 
@@ -77,8 +84,11 @@ def main(words: list[str] | None = None) -> int:
     try:
         _run(list(sys.argv[1:] if words is None else words))
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return _refused(str(error))
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return _refused(f"no file can have so long a name: {shortened(str(error.filename))}")
     except KeyboardInterrupt:
         print("stopped; `viticulture resume RUN` goes on from the last checkpoint", file=sys.stderr)
         return 130
@@ -87,9 +97,57 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
+def _refused(message: str) -> int:
+    """Say what to mend, whatever the words hold that were received."""
+    if len(message) > 2 * LONGEST:
+        message = f"{message[:LONGEST]} ... {message[-LONGEST:]}"
+    print("\n".join(map(clean, f"error: {message}".split("\n"))), file=sys.stderr)
+    return 2
+
+
 def entry() -> NoReturn:
     """The `viticulture` command."""
     sys.exit(main())
+
+
+def number(word: str) -> float:
+    """A finite number."""
+    value = float(word)
+    if not math.isfinite(value):
+        raise ValueError(word)
+    return value
+
+
+READERS: dict[Any, Callable[[str], Any]] = {int: int, float: number}
+"""Annotation of an option -> what reads its word, where that is no plain text."""
+
+
+def several(kind: type) -> Callable[[str], tuple[Any, ...]]:
+    """What reads a word with commas between its values, of which there is at least one."""
+
+    def read(word: str) -> tuple[Any, ...]:
+        values = [value.strip() for value in word.split(",") if value.strip()]
+        if not values:
+            raise ValueError(word)
+        return tuple(READERS.get(kind, kind)(value) for value in values)
+
+    read.__name__ = f"comma-separated {kind.__name__}"
+    return read
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a person asks for.
+
+    Args:
+        verb: the function.
+        keywords: its arguments.
+        printed: whether only to print the recipe that it would train.
+    """
+
+    verb: Callable[..., Any]
+    keywords: dict[str, Any]
+    printed: bool = False
 
 
 class Parser(argparse.ArgumentParser):
@@ -100,12 +158,17 @@ class Parser(argparse.ArgumentParser):
         self.verb = verb
         super().__init__(prog=f"viticulture {name}", description=about.short_description, add_help=False)
         meaning = {param.arg_name: " ".join((param.description or "").split()) for param in about.params}
-        self.names = [key for key in inspect.signature(verb).parameters if key != "overrides"]
+        every = inspect.signature(verb).parameters
+        self.names = [key for key in every if key != "overrides"]
+        self.takes_recipe = "overrides" in every
         for key in self.names:
             parameter = inspect.signature(verb).parameters[key]
             help_text = meaning.get(key, "").replace("%", "%%")
             if is_dataclass(parameter.default):
                 self._add_group(parameter.default)
+            elif parameter.default is parameter.empty and key == "out":
+                self.add_argument(key, nargs="?", default=argparse.SUPPRESS, help="the same without --out")
+                self._add_option(key, parameter.annotation, None, help_text)
             elif parameter.default is parameter.empty:
                 self.add_argument(key, nargs="+" if parameter.annotation == list[str] else None, help=help_text)
             elif key in MAY_BE_LEFT_OUT:
@@ -114,6 +177,9 @@ class Parser(argparse.ArgumentParser):
                 self.add_argument(f"--{key.replace('_', '-')}", dest=key, action="store_true", help=help_text)
             else:
                 self._add_option(key, parameter.annotation, parameter.default, help_text)
+        if verb in PRINTABLE:
+            text = "print the recipe with every key and its value, and stop"
+            self.add_argument("--print-config", action="store_true", help=text)
 
     def _add_group(self, group: Any) -> None:
         """The fields of a dataclass as options; `keywords` puts it together again."""
@@ -129,26 +195,23 @@ class Parser(argparse.ArgumentParser):
     def _add_option(self, key: str, kind: Any, default: Any, text: str) -> None:
         """An option; of a tuple, several values with commas between them."""
         text = f"{text} (default: {default})" if default else text
-        read = kind if kind in (int, float) else str
-        if get_origin(kind) is tuple:
-            each = get_args(kind)[0]
-
-            def read(words: str) -> tuple[Any, ...]:
-                return tuple(each(word.strip()) for word in words.split(",") if word.strip())
-
-            read.__name__ = f"comma-separated {each.__name__}"
+        read = several(get_args(kind)[0]) if get_origin(kind) is tuple else READERS.get(kind, str)
         self.add_argument(f"--{key.replace('_', '-')}", dest=key, type=read, default=default, help=text)
 
-    def keywords(self, words: list[str]) -> dict[str, Any]:
-        """The verb's arguments out of a command."""
-        given, found = vars(self.parse_args(words)), {}
+    def command(self, words: list[str]) -> Command:
+        """The verb and its arguments out of the words that follow it."""
+        overrides, left = split_overrides(words, self.options) if self.takes_recipe else ({}, words)
+        given = vars(self.parse_args(left))
+        found: dict[str, Any] = {"overrides": overrides} if self.takes_recipe else {}
+        if given.get("out", "") is None:
+            self.error("the following arguments are required: --out")
         for key in self.names:
             group = inspect.signature(self.verb).parameters[key].default
             if is_dataclass(group) and not isinstance(group, type):
                 found[key] = type(group)(**{field.name: given[field.name] for field in fields(group)})
             else:
                 found[key] = given[key]
-        return found
+        return Command(self.verb, found, given.get("print_config", False))
 
     @property
     def options(self) -> set[str]:
@@ -167,6 +230,26 @@ def _run(words: list[str]) -> None:
     if words[0] == "--version":
         print(VERSION)
         return
+    parser, rest = _parser(words)
+    if {"-h", "--help"} & set(rest):
+        print(parser.format_help() + (_recipe_help() if parser.takes_recipe else ""), end="")
+        return
+    command = parser.command(rest)
+    if command.printed:
+        wanted = inspect.signature(api.resolved).parameters
+        print(api.resolved(**{key: value for key, value in command.keywords.items() if key in wanted}), end="")
+    else:
+        api.say(command.verb(**command.keywords))
+
+
+def read(words: list[str]) -> Command:
+    """A command's words, but not the program's name, as what they ask for. Raises: UserError for what is not one."""
+    parser, rest = _parser(words)
+    return parser.command(rest)
+
+
+def _parser(words: list[str]) -> tuple[Parser, list[str]]:
+    """The parser of a command's verb, and the words that it reads."""
     name, rest = words[0], words[1:]
     if name not in VERBS:
         raise unknown("verb", name, VERBS)
@@ -175,24 +258,12 @@ def _run(words: list[str]) -> None:
         verb = OF_A_TABLE[name]
     elif name == "compare" and rest[:1] == ["resume"]:
         verb, rest = api.compare_resume, rest[1:]
-    takes_recipe = "overrides" in inspect.signature(verb).parameters
-    parser = Parser(name, verb)
-    overrides, rest = split_overrides(rest, parser.options) if takes_recipe else ({}, rest)
-    if {"-h", "--help"} & set(rest):
-        print(parser.format_help() + (_recipe_help() if takes_recipe else ""), end="")
-        return
-    if "--print-config" in rest and "recipe" in parser.names:
-        rest.remove("--print-config")
-        given = parser.parse_args(rest)
-        print(api.resolved(given.recipe, overrides, given.data), end="")
-        return
-    api.say(verb(**parser.keywords(rest), **({"overrides": overrides} if takes_recipe else {})))
+    return Parser(name, verb), rest
 
 
 def _recipe_help() -> str:
     lines = (f"  {short} VALUE".ljust(26) + f"short for --{key}" for short, key in SHORT.items())
-    head = "\n  --print-config          print the recipe with every key and its value, and stop\n"
-    return head + "\nrecipe keys:\n" + "\n".join(lines) + "\n\n" + api.reference()
+    return "\nrecipe keys:\n" + "\n".join(lines) + "\n\n" + api.reference()
 
 
 def split_overrides(words: list[str], own: Container[str] = ()) -> tuple[dict[str, Any], list[str]]:
@@ -220,8 +291,5 @@ def split_overrides(words: list[str], own: Container[str] = ()) -> tuple[dict[st
                 value = "true"
             else:
                 raise UserError(f"{option} needs a value, as {option} VALUE")
-        try:
-            found[SHORT.get(option, option.removeprefix("--"))] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise UserError(f"{option} has a value that is not valid YAML: {value}") from error
+        found[SHORT.get(option, option.removeprefix("--"))] = read_yaml(value, f"the value of {option}, {value!r},")
     return found, left

@@ -3,6 +3,7 @@
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -43,3 +44,25 @@ def unwritable(path: Path, error: OSError) -> UserError:
             "`viticulture resume`)"
         )
     return UserError(f"cannot write {path}: {error.strerror or error}; {mend}")
+
+
+def read_text(path: Path, what: str) -> str:
+    """The text of a file that a person names.
+
+    Args:
+        path: the file.
+        what: it is, for the error: "recipe".
+
+    Raises: UserError if there is no such file, it cannot be read, or is no text.
+    """
+    try:
+        regular = stat.S_ISREG(path.stat().st_mode)  # a pipe would be waited for
+        text = path.read_bytes().decode("utf-8") if regular else ""
+    except UnicodeDecodeError as error:
+        raise UserError(f"{what} {path} is no text in UTF-8 (byte {error.start}); save it as that") from error
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"cannot read {what} {path}: {reason}") from error
+    if not regular:
+        raise UserError(f"{what} {path} is no file")
+    return text

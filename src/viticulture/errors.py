@@ -15,20 +15,30 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else many}"
 
 
-def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
+LONGEST = 200
+"""Letters of what was received that an error shows; no name that is meant is longer."""
+
+
+def unknown(kind: str, name: object, valid: Iterable[str]) -> UserError:
     """An error for a name that does not exist, with the nearest names that do.
 
     Args:
         kind: what was looked for, in the singular: "recipe", "student".
-        name: what was asked for.
+        name: what was asked for, a word as a rule.
         valid: every name that exists; the nearest are shown, or all of them where there are few.
     """
     names = sorted(valid)
-    near = get_close_matches(name, names, n=5, cutoff=0.5)
+    word = str(name)
+    near = get_close_matches(word, names, n=5, cutoff=0.5) if len(word) <= LONGEST else []
     if near:
         hint = f"did you mean {' or '.join(near)}?"
     elif len(names) <= 20:
         hint = f"valid: {', '.join(names) or 'none'}"
     else:
         hint = f"there are {len(names)}, such as {', '.join(names[:5])}"
-    return UserError(f"unknown {kind} {name!r}; {hint}")
+    return UserError(f"unknown {kind} {shortened(repr(name))}; {hint}")
+
+
+def shortened(text: str) -> str:
+    """The beginning of what was received, where it is long."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} letters)"

@@ -17,6 +17,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from .errors import UserError
+from .keywords import check_fields
 
 Group = dict[str, Any]
 """Parameters that share settings: `params` [(name, parameter)], `lr`, `weight_decay`."""
@@ -55,8 +56,7 @@ class Optim:
     sam_rho: float | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in ("adamw", "sgd", "nesterov"):
-            raise UserError(f"optim.name must be adamw, sgd or nesterov, got {self.name!r}")
+        check_fields("optim", self)
         if self.lr <= 0:
             raise UserError(f"optim.lr must be positive, got {self.lr}")
         if self.weight_decay < 0:
@@ -194,10 +194,7 @@ class Schedule:
     min_lr: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.rule not in ("cosine", "timm", "constant"):
-            raise UserError(f"schedule.rule must be cosine, timm or constant, got {self.rule!r}")
-        if self.each not in ("step", "epoch"):
-            raise UserError(f"schedule.each must be step or epoch, got {self.each!r}")
+        check_fields("schedule", self)
         if min(self.warmup_epochs or 0.0, self.warmup_lr, self.min_lr) < 0:
             raise UserError(
                 "schedule.warmup_epochs, schedule.warmup_lr and schedule.min_lr must not be negative, "
@@ -246,6 +243,17 @@ class Schedule:
         """
         self.warmup(epochs)
         return LambdaLR(optimizer, lambda update: self.rate(update, steps_per_epoch, epochs, lr) / lr)
+
+
+def shortened_warmup(warmup: float, own: int, epochs: int) -> float:
+    """Warm-up epochs of a training of another length than its recipe's: its share of the whole, at most a half.
+
+    Args:
+        warmup: epochs that the recipe warms up.
+        own: epochs of the recipe.
+        epochs: of the training.
+    """
+    return min(warmup * epochs / own, epochs / 2)
 
 
 def cosine(part: float, high: float, low: float) -> float:

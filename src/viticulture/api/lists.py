@@ -3,7 +3,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .runs import Run, train
+from .runs import Run, row_of, train, winner
 
 if TYPE_CHECKING:
     from ..report.sheet import Sheet
@@ -44,10 +44,33 @@ def reference() -> str:
     return text()
 
 
-def resolved(recipe: str, overrides: dict[str, Any], data: str = "") -> str:
-    """A recipe with overrides applied and defaults filled in, as YAML; the data chooses the default recipe."""
+def resolved(
+    data: str = "",
+    recipe: str = "default",
+    overrides: dict[str, Any] | None = None,
+    like: str = "",
+    table: str = "",
+    row: str = "",
+    seed: int = 0,
+) -> str:
+    """The recipe that `train`, or `train_row` where there is a table, would train by, complete, as YAML.
+
+    Args:
+        data: as for `train`; chooses the default recipe.
+        recipe: as for `train`.
+        overrides: as for `train`.
+        like: as for `train`.
+        table: as for `train_row`.
+        row: as for `train_row`.
+        seed: as for `train_row`; what a row learns from may follow from it.
+    """
     from ..training.recipe import read, resolve
 
+    if table:
+        found = row_of(table, row, overrides, seed)
+        recipe, overrides = found.recipe, found.overrides
+    if like:
+        recipe = winner(like, recipe)
     if recipe == "default":
         from ..data.sources import open_source
         from ..training.session import default_recipe

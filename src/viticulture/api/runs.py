@@ -2,13 +2,13 @@
 """Verbs on one training: train, go on, measure, use, export."""
 
 import os
-import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
+from ..text import command_line
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..evaluation.predict import Prediction
     from ..training.rundir import RunDir
     from ..training.session import Session
+    from ..training.table import Row
 
 
 @dataclass(frozen=True)
@@ -100,13 +101,7 @@ def train(
     """
     from ..training.session import begin
 
-    if like:
-        from ..study.study import Study
-
-        if recipe != "default":
-            raise UserError(f"give --recipe or --like, not both, got {recipe} and {like}")
-        found = Study(Path(like))
-        recipe = str(found.folder.recipe_file(found.leader.contender))
+    recipe = winner(like, recipe) if like else recipe
     return _grow(begin(data, recipe, seed, out, overwrite, overrides or {}, command()))
 
 
@@ -130,12 +125,27 @@ def train_row(
         overwrite: as for `train`.
         overrides: recipe keys to change on top of the row's.
     """
+    found = row_of(table, row, overrides, seed)
+    return train(data or found.data, found.recipe, seed + found.seed_offset, out, overwrite, found.overrides)
+
+
+def row_of(table: str, row: str, overrides: dict[str, Any] | None = None, seed: int = 0) -> "Row":
+    """A row of a table as it is trained by itself, from a seed and with keys of one's own."""
     from ..training.table import read_table
 
     found = read_table(table).row(row)
     shared = {"data.subset_seed": seed} if found.seed_offset else {}  # another training on the same images
-    chosen = {**shared, **found.overrides, **(overrides or {})}
-    return train(data or found.data, found.recipe, seed + found.seed_offset, out, overwrite, chosen)
+    return replace(found, overrides={**shared, **found.overrides, **(overrides or {})})
+
+
+def winner(like: str, recipe: str = "default") -> str:
+    """The file of the recipe that is first in a study. Raises: UserError if another recipe is named beside it."""
+    from ..study.study import Study
+
+    if recipe != "default":
+        raise UserError(f"give --recipe or --like, not both, got {recipe} and {like}")
+    found = Study(Path(like))
+    return str(found.folder.recipe_file(found.leader.contender))
 
 
 def resume(run: str, data: str = "") -> Run:
@@ -240,4 +250,6 @@ def command() -> str:
     """The shell command that this process runs, without folders of this machine; a Python program's name otherwise."""
     program, *words = sys.argv or [""]
     name = Path(program).name
-    return shlex.join([name if name != "__main__.py" else "viticulture", *words]) if name else f"python ({os.getpid()})"
+    return (
+        command_line([name if name != "__main__.py" else "viticulture", *words]) if name else f"python ({os.getpid()})"
+    )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..study.terms import ALL_IMAGES, EQUAL_EPOCHS, HERE, OWN_LENGTHS, Amounts, Terms, Where
+from ..text import clean
 from .runs import command
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _conduct(folder: "StudyDir", where: Where, data: str = "") -> "Study":
     from ..study.study import Study
 
     def tell(words: str) -> None:
-        print(words, file=sys.stderr, flush=True)
+        print(clean(words), file=sys.stderr, flush=True)
 
     conduct(folder, where, tell, introduce_study, data)
     found = Study(folder.path)

@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..errors import UserError
+from ..keywords import check_fields
 from .decode import Unreadable
 from .sources import Source
 from .store import in_parallel
@@ -62,6 +63,7 @@ class Pictures:
     eval_interpolation: Literal["bilinear", "bicubic"] = "bicubic"
 
     def __post_init__(self) -> None:
+        check_fields("images", self)
         for name in ("image_size", "store_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -75,8 +77,6 @@ class Pictures:
             raise UserError(f"budget_gb must be positive and finite, got {self.budget_gb}")
         if not 0 < self.eval_crop <= 1:
             raise UserError(f"eval_crop must lie in (0, 1], got {self.eval_crop}")
-        if self.eval_interpolation not in ("bilinear", "bicubic"):
-            raise UserError(f"eval_interpolation must be bilinear or bicubic, got {self.eval_interpolation!r}")
 
 
 def sample_sizes(source: Source) -> np.ndarray:

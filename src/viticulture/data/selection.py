@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from ..errors import UserError, counted
+from ..keywords import check_fields
 from . import subsets
 from .sources import Source, some
 
@@ -42,6 +43,7 @@ class Selection:
     subset_seed: int | None = None
 
     def __post_init__(self) -> None:
+        check_fields("data", self)
         for name in ("val_fraction", "test_fraction"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name} must lie in [0, 1), got {getattr(self, name)}")

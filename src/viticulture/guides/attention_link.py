@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..keywords import check_fields
 from ..models.links import Links, read_link_set
 from ..models.taps import Seen, layout
 from ..models.task import Task
@@ -51,6 +52,7 @@ class Decay:
     late_from: int = 200
 
     def __post_init__(self) -> None:
+        check_fields("guides.attention_link.decay", self)
         if not (0 < self.rate <= 1 and 0 < self.late_rate <= 1):
             raise UserError(
                 f"guides.attention_link.decay needs rates in (0, 1], got rate={self.rate}, late_rate={self.late_rate}"

@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..keywords import check_fields
 from ..losses import cross_entropy, soft_distillation
 from ..models.agent_cnn import AgentShape, agent_for
 from ..models.shared_agent import SharedAgent, shared_agent_for
@@ -54,6 +55,7 @@ class Features:
     decay: Literal["linear", "none"] = "linear"
 
     def __post_init__(self) -> None:
+        check_fields("guides.bootstrap.features", self)
         if self.weight < 0:
             raise UserError(f"guides.bootstrap.features.weight must not be negative, got {self.weight}")
 
@@ -71,6 +73,7 @@ class Mutual:
     temperature: float = 4.0
 
     def __post_init__(self) -> None:
+        check_fields("guides.bootstrap.mutual", self)
         if self.weight < 0 or self.temperature <= 0:
             raise UserError(
                 "guides.bootstrap.mutual needs a weight of at least 0 and a positive temperature, "

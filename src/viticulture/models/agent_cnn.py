@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..keywords import check_fields
 from .dropout import Dropout
 from .generalized_conv import GeneralizedConv
 from .task import Task
@@ -51,9 +52,7 @@ class AgentShape:
     start: Start = "usual"
 
     def __post_init__(self) -> None:
-        for name, valid in (("stem", ("base", "res")), ("norm", ("pre", "post")), ("start", ("usual", "published"))):
-            if getattr(self, name) not in valid:
-                raise UserError(f"an agent's {name} must be {' or '.join(valid)}, got {getattr(self, name)!r}")
+        check_fields("an agent's shape", self)
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise UserError(f"an agent's dropout must lie in [0, 1), got {self.dropout}")
 

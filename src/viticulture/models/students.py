@@ -27,6 +27,10 @@ from .task import Task
 
 FROM_DATA = {"num_classes", "img_size", "in_chans", "patch_size"}
 """Keywords that no option may set: the task, or `patch_size` beside the options, decides them."""
+DEEPEST = 1000
+"""Blocks of the deepest student; building many more takes minutes before anybody hears of a slip."""
+LARGEST = 10**10
+"""Parameters of the largest one."""
 
 
 def _factory_keywords() -> set[str]:
@@ -101,10 +105,12 @@ def create_student(
         raise UserError(
             f"options of a student must leave {key} alone, got {options[key]!r}; the data or the recipe decides it"
         )
+    for key, value in options.items():
+        _check_option(key, value)
     arguments = {**options, "num_classes": len(task.classes), "img_size": task.image_size}
     if patch_size is not None:
         arguments["patch_size"] = patch_size
-    arguments = _tried(name, arguments, task)
+    arguments = _tried(name, arguments, task, options)
     student = timm.create_model(name, **arguments)
     return_both_heads: Callable[[bool], None] | None = getattr(student, "set_distilled_training", None)
     if return_both_heads is not None:
@@ -123,27 +129,49 @@ def blueprint(student: nn.Module) -> Blueprint:
     return found
 
 
-def _tried(name: str, arguments: dict[str, Any], task: Task) -> dict[str, Any]:
-    """The arguments that build a student which classifies the task's images; img_size only where its class takes it."""
+def _check_option(key: str, value: Any) -> None:
+    """Numbers that a network takes without a word, and then cannot learn with or never ends to build."""
+    if key.endswith("_rate") and value is not None and not (isinstance(value, int | float) and 0 <= value < 1):
+        raise UserError(f"option {key} of a student must lie in [0, 1), got {value!r}")
+    depths = value if isinstance(value, list | tuple) else [value]
+    if "depth" in key and any(isinstance(depth, int) and depth > DEEPEST for depth in depths):
+        raise UserError(f"option {key} of a student must be at most {DEEPEST}, got {value!r}")
+
+
+def _tried(name: str, arguments: dict[str, Any], task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that build a student which classifies the task's images; img_size only where its class takes it.
+
+    A TypeError is a person's only where it names one of their options, or where there is none without the options.
+    """
     height, width = task.image_size
     try:
         with torch.device("meta"), torch.no_grad():
             trial = timm.create_model(name, **arguments).eval()
+            if (size := sum(weight.numel() for weight in trial.parameters())) > LARGEST:
+                raise UserError(f"{name} with {options} would have {size:,} parameters, at most {LARGEST:,} are built")
             _check_patches(trial, task)
             (logits, *_) = token_logits(trial(torch.zeros(1, 3, height, width)))
     except UserError:
         raise
     except TypeError as error:
-        found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-        if not found:
-            raise
-        if found[1] == "img_size":  # convolutional networks
-            return _tried(name, {key: value for key, value in arguments.items() if key != "img_size"}, task)
-        if found[1] == "patch_size":
+        found = re.search(r"(unexpected keyword|multiple values for).* argument '(\w+)'", str(error))
+        key = found[2] if found and found[2] in arguments else ""
+        if key == "img_size":  # convolutional networks
+            return _tried(name, {key: value for key, value in arguments.items() if key != "img_size"}, task, options)
+        if key == "patch_size":
             raise UserError(
                 f"{name} has no patches to size; leave patch_size out, got {arguments['patch_size']}"
             ) from error
-        raise unknown(f"option of {name}", found[1], _keywords(name)) from error
+        if found and key and found[1].startswith("multiple"):
+            raise UserError(
+                f"{name} decides {key} itself; leave it out of its options, got {options[key]!r}"
+            ) from error
+        if key:
+            raise unknown(f"option of {name}", key, _keywords(name)) from error
+        if not options:
+            raise
+        _tried(name, {key: value for key, value in arguments.items() if key not in options}, task, {})
+        raise UserError(f"{name} cannot be built with {options}: {str(error).splitlines()[0]}") from error
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{name} does not work on {height}x{width} images with {arguments}: {reason}") from error
@@ -178,7 +206,8 @@ def _keywords(name: str) -> set[str]:
         found |= parameters.keys()
         if constructor and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             break
-    return found - FROM_DATA - {"self", "args", "kwargs", "options", "name", "device", "dtype"}
+    decided = {"attn_layer"} if name in plain_vit.SIZES else set()  # by `plant`
+    return found - decided - FROM_DATA - {"self", "args", "kwargs", "options", "name", "device", "dtype"}
 
 
 def token_logits(output: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from ..study.study import Study
 from ..study.verdict import Standing, Verdict, subject
+from ..text import clean
 from .figures import table
 from .marks import figure, text
-from .sheet import Cell, Column, Sheet, clean
+from .sheet import Cell, Column, Sheet
 
 PAIRS = 8  # a contender
 MOST_PAIRS = 40

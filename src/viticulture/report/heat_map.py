@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.cells import cell_len
 
+from ..text import clean
 from .marks import figure, short, svg
-from .sheet import clean
 
 SHADES = 8
 LONGEST_NAME = 20  # letters

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A sheet as a LaTeX table with booktabs' rules."""
 
-from .sheet import Sheet, clean
+from ..text import clean
+from .sheet import Sheet
 
 SPECIAL = {
     "\\": r"\textbackslash{}",

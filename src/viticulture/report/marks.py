@@ -5,7 +5,7 @@ from html import escape
 
 from rich.cells import cell_len, set_cell_size
 
-from .sheet import clean
+from ..text import clean
 
 
 def text(words: object) -> str:

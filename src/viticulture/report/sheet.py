@@ -4,7 +4,6 @@
 import csv
 import io
 import sys
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -17,11 +16,9 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..text import clean
+
 Form = Literal["text", "prose", "count", "percent", "decimal", "signed", "significant", "spread"]
-UNSEEN = "\N{REPLACEMENT CHARACTER}"
-TURNERS = frozenset(
-    "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-)  # of the reading direction
 
 
 @dataclass(frozen=True)
@@ -82,8 +79,8 @@ class Sheet:
 
     def __rich__(self) -> RenderableType:
         table = Table(
-            title=Text(self.title, "bold") if self.title else None,
-            caption=Text(self.note) if self.note else None,
+            title=Text(clean(self.title), "bold") if self.title else None,
+            caption=Text(clean(self.note)) if self.note else None,
             box=box.SIMPLE_HEAD,
             title_justify="left",
             caption_justify="left",
@@ -94,7 +91,7 @@ class Sheet:
         texts = self.texts()
         for number, column in enumerate(self.columns):
             justify: Literal["left", "right"] = "left" if column.words else "right"
-            heading = column.name
+            heading = clean(column.name)
             if not column.words:  # a long heading breaks rather than widens
                 longest = max([len(row[number]) for row in texts] + [len(word) for word in heading.split()] + [1])
                 heading = fill(heading, longest)
@@ -152,12 +149,6 @@ def show(cell: Cell, form: Form) -> str:
     if form == "significant":
         return f"{cell:,.0f}" if abs(cell) >= 100 else f"{cell:.3g}"
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:.3f}"
-
-
-def clean(text: str) -> str:
-    """Text without characters that steer a terminal or a reader's direction: names come from strangers' files."""
-    bad = {c for c in set(text) if c in TURNERS or unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")}
-    return "".join(UNSEEN if c in bad else c for c in text) if bad else text
 
 
 def print_table(*tables: RenderableType, file: TextIO | None = None) -> None:

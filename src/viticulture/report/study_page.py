@@ -8,13 +8,14 @@ from ..study.cell import command
 from ..study.outcomes import Outcome
 from ..study.study import Study
 from ..study.verdict import subject
+from ..text import clean
 from .class_differences import class_section
 from .disagreement import disagreement
 from .figures import table
 from .latex import latex
 from .marks import figure, text
 from .page import Section, document, duration, tile, warning_box
-from .sheet import Cell, Column, Sheet, clean
+from .sheet import Cell, Column, Sheet
 from .study_figures import accuracy_charts, cost_charts, curve_charts
 from .study_tables import failures, full_sheet, plan_note, results_sheet
 

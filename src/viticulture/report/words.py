@@ -14,10 +14,11 @@ from ..evaluation.predict import Prediction
 from ..study.folder import StudyDir
 from ..study.plan import Plan
 from ..study.study import Study
+from ..text import clean, counted
 from ..training.session import Session
 from .page import scaled
 from .run_page import named
-from .sheet import Column, Sheet, clean, print_table
+from .sheet import Column, Sheet, print_table
 from .study_tables import failures, plan_sheet, results_sheet
 from .tables import Evaluated, inspection, percent, summary
 
@@ -28,12 +29,13 @@ def introduce(session: Session) -> None:
     console = Console(stderr=True, highlight=False)
     data, student, side = facts["data"], facts["student"], session.dataset.image_size
     counts = ", ".join(f"{count:,} {split}" for split, count in data["images"].items())
+    epochs = counted(session.recipe.section("train").epochs, "epoch")
     parameters, macs = scaled(student["parameters"]), scaled(student["macs"])
-    classes = f"{len(data['classes']):,} classes" if data["classes"] else "labels unused"
+    classes = counted(len(data["classes"]), "class") if data["classes"] else "labels unused"
     lines = [
         f"data     {data['name']}: {counts} images, {classes}, shown at {side} x {side}",
         f"student  {student['name']}: {parameters} parameters, {macs} multiply-adds an image",
-        f"recipe   {session.recipe.name}: {session.recipe.section('train').epochs} epochs, seed {session.seed}",
+        f"recipe   {session.recipe.name}: {epochs}, seed {session.seed}",
         f"run      {session.run.path}",
         *(f"note     {remark}" for remark in session.remarks),
     ]
@@ -44,7 +46,7 @@ def introduce(session: Session) -> None:
 def introduce_study(study: StudyDir, plan: Plan) -> None:
     """Say on standard error what a study is about to train, and how long that takes here."""
     print_table(plan_sheet(study.grid, plan), file=sys.stderr)
-    print(f"study    {study.path}", file=sys.stderr, flush=True)
+    print(clean(f"study    {study.path}"), file=sys.stderr, flush=True)
 
 
 def say(result: Any) -> None:
@@ -52,17 +54,17 @@ def say(result: Any) -> None:
     if isinstance(result, Study):
         print_table(*([results_sheet(result)] if result.verdicts else []), *failures(result))
         print(clean(result.answer))
-        print(f"report: {result.path / 'report.html'}")
+        print(clean(f"report: {result.path / 'report.html'}"))
     elif hasattr(result, "evaluations"):
         if result.evaluations:
             print_table(results(result.evaluations))
-        print(f"report: {result.path / 'report.html'}")
+        print(clean(f"report: {result.path / 'report.html'}"))
     elif isinstance(result, Inspection):
         print_table(*_inspected(result))
     elif isinstance(result, Path):
-        print(result)
+        print(clean(str(result)))
     elif isinstance(result, str):
-        print(result.rstrip())
+        print(*map(clean, result.rstrip().split("\n")), sep="\n")
     elif isinstance(result, Sheet):
         print_table(result)
     elif isinstance(result, dict) and all(isinstance(value, Evaluation) for value in result.values()):

@@ -3,7 +3,6 @@
 
 import gc
 import io
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from ..disk import replacing
 from ..errors import UserError
 from ..evaluation.judge import Result, judge
 from ..models.taps import layout
+from ..text import command_line
 from ..training.references import replaced
 from ..training.run import fit
 from ..training.rundir import RunDir
@@ -70,7 +70,7 @@ def command(study: StudyDir, cell: Cell, plan: Plan) -> str:
     for key, value in chosen.items():
         written = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
         words += [f"--{key}", written]
-    return shlex.join([*words, "--seed", str(cell.training_seed)])
+    return command_line([*words, "--seed", str(cell.training_seed)])
 
 
 def teachers(study: StudyDir, cell: Cell) -> dict[str, Any]:

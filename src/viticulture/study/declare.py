@@ -56,6 +56,6 @@ def _length(overrides: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
 
 
 def _seeds(count: int) -> tuple[int, ...]:
-    if count < 1:
-        raise UserError(f"a study needs at least one seed, got {count}; three give a spread")
+    if not 1 <= count <= 1000:
+        raise UserError(f"a study needs at least one seed and at most 1000, got {count}; three give a spread")
     return tuple(range(count))

@@ -26,6 +26,7 @@ from typing import Any
 
 from ..disk import replacing
 from ..errors import UserError
+from ..text import comment
 from ..training.processes import check_devices
 from ..training.recipe import Recipe, parse, read, resolve
 from ..training.rundir import RunDir
@@ -64,7 +65,7 @@ class StudyDir:
             raise UserError(f"cannot write the study folder {path}: {error.strerror}; choose another --out") from error
         for name, text in texts.items():
             study.write(f"recipes/{study.slugs[name]}.yaml", text)
-        study.write("study.yaml", f"# {command}\n{grid.to_yaml()}")
+        study.write("study.yaml", f"{comment(command)}{grid.to_yaml()}")
         study.write_json(
             "study.json",
             {

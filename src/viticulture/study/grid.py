@@ -10,9 +10,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ..errors import UserError, unknown
+from ..text import read_yaml, write_yaml
 from ..training.references import references
 from ..training.table import Row, Table
 from .terms import ALL_IMAGES, EQUAL_EPOCHS, Amount, Amounts, Terms
@@ -189,16 +188,12 @@ class Grid:
         plain["terms"] = _differences(Terms, self.terms)
         plain["seeds"] = list(self.seeds)
         kept = {key: value for key, value in plain.items() if value not in (None, "", {})}
-        return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, width=110)
+        return write_yaml(kept)
 
     @staticmethod
     def from_yaml(text: str, name: str) -> "Grid":
         """A declaration. Raises: UserError naming what is wrong with it."""
-        try:
-            raw = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise UserError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
-        values = _checked(Grid, raw, name)
+        values = _checked(Grid, read_yaml(text, name), name)
         for key in ("data", "contenders"):
             if not values.get(key):
                 raise UserError(f"{name} must say {key}")

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..errors import UserError
+from ..optim import shortened_warmup
 from .grid import Cell, Contender, Grid
 from .pace import Pace
 from .terms import Amount
@@ -57,7 +58,7 @@ class Plan:
         found: dict[str, Any] = {"train.epochs": epochs, **cell.overrides(grid.conditions)}
         warmup = self.warmups[cell.contender.name]
         if warmup is not None and epochs != own:
-            found["schedule.warmup_epochs"] = min(warmup * epochs / own, epochs / 2)
+            found["schedule.warmup_epochs"] = shortened_warmup(warmup, own, epochs)
         return found
 
     def seconds(self, cell: Cell, grid: Grid) -> float | None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from ..errors import UserError
+from ..text import command_line
 from .folder import StudyDir
 from .grid import Cell
 from .plan import Plan
@@ -40,8 +41,8 @@ def write_script(study: StudyDir, plan: Plan) -> Path:
 #SBATCH --requeue
 # {len(left)} cells; the study's folder and the data must lie where every machine sees them. A task that is stopped and
 # requeued goes on from its checkpoint; one whose teachers are missing trains or awaits them.
-# Submit by: sbatch {shlex.quote(str(folder / "study.sbatch"))}
-# When all are done: viticulture report {shlex.quote(str(folder))}
+# Submit by: {command_line(["sbatch", str(folder / "study.sbatch")])}
+# When all are done: {command_line(["viticulture", "report", str(folder)])}
 cd {shlex.quote(str(Path.cwd()))}
 exec {worker} --only "$SLURM_ARRAY_TASK_ID"
 """

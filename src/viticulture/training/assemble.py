@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a recipe and a data set to the method that is about to run: student, guides, optimiser settings."""
 
-from dataclasses import is_dataclass
 from math import lcm
-from typing import get_type_hints
 
 import torch
 from torch import nn
 
-from ..data.augment.augment import TRANSFORMS, Augment
+from ..data.augment.augment import Augment
 from ..data.dataset import Dataset
 from ..data.loader import repeated
 from ..errors import UserError
 from ..guides.guide import Guide
+from ..keywords import made_parts
 from ..methods.method import Method
 from ..models.students import create_student, takes_patch_size
 from ..models.task import Task
 from ..models.weights import initialise
-from .recipe import VIEWS, Recipe, cls_name, guide_class, method_class
+from .recipe import VIEWS, Recipe, guide_class, method_class, transforms
 from .settings import Engine, Student, Train
 
 
@@ -48,9 +47,10 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
     student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
     remarks = initialise(student, wanted.init, wanted.init_blocks) if wanted.init else []
     guides = build_guides(recipe, student, task)
-    keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
+    made = method_class(recipe)
+    keywords = {key: value for key, value in made_parts(made, recipe.values["method"]).items() if key != "name"}
     optim, schedule = recipe.section("optim"), recipe.section("schedule")
-    method = method_class(recipe)(student, task, guides, optim, schedule, **keywords)
+    method = made(student, task, guides, optim, schedule, **keywords)
     if bool(method.small[0]) != bool(recipe.values["augment_local"]):
         name, count = recipe.values["method"]["name"], method.small[0]
         mend = "say by augment_local how they are made" if count else "take augment_local out"
@@ -60,17 +60,10 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
 
 def build_guides(recipe: Recipe, student: nn.Module, task: Task) -> dict[str, Guide]:
     """The guides that a recipe names, for this student."""
-    guides = {}
-    for name, keywords in recipe.values["guides"].items():
-        made = guide_class(name)
-        kinds = get_type_hints(made.__init__)
-        parts = {  # keywords that are sections of their own
-            key: kinds[key](**value)
-            for key, value in keywords.items()
-            if is_dataclass(kinds[key]) and isinstance(value, dict)
-        }
-        guides[name] = made(student, task, **{**keywords, **parts})
-    return guides
+    return {
+        name: guide_class(name)(student, task, **made_parts(guide_class(name), keywords))
+        for name, keywords in recipe.values["guides"].items()
+    }
 
 
 def _check_views(recipe: Recipe) -> None:
@@ -96,7 +89,6 @@ def augmentations(
         noise: further uniform numbers for each image, drawn with the first view.
         small: how many views are made by `augment_local`, and their side, pixels.
     """
-    classes = {cls_name(cls): cls for cls in TRANSFORMS}
     task = task_of(dataset)
     large = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
     count, side = small
@@ -106,7 +98,7 @@ def augmentations(
     ]
     return tuple(
         Augment(
-            [classes[name](**keywords) for name, keywords in section.items()],
+            transforms(section),
             image_size,
             task.mean,
             task.std,

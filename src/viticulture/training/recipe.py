@@ -11,22 +11,25 @@ import inspect
 import pkgutil
 import re
 from argparse import ArgumentError
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jsonargparse import ArgumentParser
 
 from .. import guides, methods
-from ..data.augment.augment import TRANSFORMS
+from ..data.augment.augment import TRANSFORMS, Augment
 from ..data.dataset import Pictures, Selection
-from ..errors import UserError, unknown
+from ..disk import read_text
+from ..errors import UserError, shortened, unknown
 from ..guides.guide import Guide
+from ..keywords import check_keywords
 from ..methods.method import Method
-from ..optim import Optim, Schedule
+from ..optim import Optim, Schedule, shortened_warmup
+from ..text import read_yaml, write_yaml
 from .settings import Engine, Student, Train
 
 SECTIONS: dict[str, type] = {
@@ -46,19 +49,21 @@ GIVEN = {"student", "task", "guides", "optim", "schedule"}  # constructor argume
 
 @dataclass(frozen=True)
 class Recipe:
-    """A checked recipe with every default filled in.
+    """A checked recipe with every default filled in; `resolve` makes one, and shares no value with what it was given.
 
     Args:
         name: where it came from: a shipped recipe's name or a path.
-        values: section -> keyword -> value, plain YAML types.
+        values: section -> keyword -> value, plain YAML types; not to be written to.
+        remarks: what a person should know about how it was settled.
     """
 
     name: str
     values: dict[str, Any]
+    remarks: tuple[str, ...] = ()
 
     def section(self, name: str) -> Any:
         """One of the dataclass sections as its object: `recipe.section("train").epochs`."""
-        return SECTIONS[name](**self.values[name])
+        return SECTIONS[name](**deepcopy(self.values[name]))
 
     def settled(self, name: str, section: Any) -> "Recipe":
         """The recipe with a dataclass section replaced, now that its automatic choices are made."""
@@ -66,7 +71,7 @@ class Recipe:
 
     def to_yaml(self) -> str:
         """The recipe as a file that trains the same thing."""
-        return yaml.safe_dump(_plain(self.values), sort_keys=False, allow_unicode=True, width=110)
+        return write_yaml(_plain(self.values))
 
 
 def shipped() -> dict[str, Path]:
@@ -77,22 +82,15 @@ def shipped() -> dict[str, Path]:
 
 def read(name: str) -> dict[str, Any]:
     """The raw values of a shipped recipe, or of a YAML file given by its path."""
-    path = shipped().get(name)
-    if path is None and name.endswith((".yaml", ".yml")):
-        path = Path(name)
-        if not path.is_file():
-            raise UserError(f"there is no recipe file {name}")
-    if path is None:
-        raise unknown("recipe", name, shipped())
-    return parse(path.read_text(encoding="utf-8"), name)
+    files = shipped()
+    if name not in files and not name.endswith((".yaml", ".yml")):
+        raise unknown("recipe", name, files)
+    return parse(read_text(files.get(name, Path(name)), "recipe"), name)
 
 
 def parse(text: str, name: str) -> dict[str, Any]:
     """YAML text as raw recipe values."""
-    try:
-        raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"recipe {name} is not valid YAML: {' '.join(str(error).split())}") from error
+    raw = read_yaml(text, f"recipe {name}")
     if not isinstance(raw, dict):
         raise UserError(f"recipe {name} must hold sections such as 'student:' and 'train:', got {type(raw).__name__}")
     return raw
@@ -115,8 +113,10 @@ def resolve(name: str, raw: dict[str, Any], overrides: dict[str, Any] | None = N
     Raises: UserError naming the key, the value and the valid alternatives.
     """
     values = _nested(raw)
+    own = values["train"].get("epochs")
+    _check_keys(overrides)
     for key, value in (overrides or {}).items():
-        _override(values, key, value)
+        _override(values, key, _plain(value))
     parser = _parser(values)
     valid = {action.dest for action in parser._actions}
     for key in _leaves(values, valid):
@@ -129,11 +129,36 @@ def resolve(name: str, raw: dict[str, Any], overrides: dict[str, Any] | None = N
         raise UserError(_one_line(str(error))) from error
     for named in NAMED:
         checked[named] = {key: checked.get(named, {}).get(key) or {} for key in values[named]}
-    for section, made in SECTIONS.items():
-        made(**checked[section])  # a section checks its own values at construction
     recipe = Recipe(name, {section: checked[section] for section in ORDER})
+    _check(recipe)
+    if overrides and "train.epochs" in overrides and "schedule.warmup_epochs" not in overrides:
+        recipe = _warmed_up(recipe, own)
     recipe.section("schedule").warmup(recipe.section("train").epochs)
     return recipe
+
+
+def _check(recipe: Recipe) -> None:
+    """Everything that can be checked without images. Sections and transforms check their values at construction."""
+    for place, made in _constructors(recipe.values).items():
+        content: Any = recipe.values
+        for part in place.split("."):
+            content = content[part]
+        check_keywords(place, made, content)
+    for section in SECTIONS:
+        recipe.section(section)
+    for view in VIEWS:
+        Augment(transforms(recipe.values[view]), (1, 1), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), classes=2)
+
+
+def _warmed_up(recipe: Recipe, own: int | None) -> Recipe:
+    """The recipe with a warm-up that ends before the training, which is shorter than its own; told as a remark."""
+    schedule, train = recipe.section("schedule"), recipe.section("train")
+    warmup = schedule.warmup_epochs
+    if warmup is None or warmup < train.epochs:
+        return recipe
+    fitted = replace(schedule, warmup_epochs=shortened_warmup(warmup, own or Train.epochs, train.epochs))
+    remark = f"the warm-up takes {fitted.warmup_epochs:g} of {train.epochs} epochs; the recipe's own takes {warmup:g}"
+    return replace(recipe.settled("schedule", fitted), remarks=(*recipe.remarks, remark))
 
 
 def reference() -> str:
@@ -157,13 +182,17 @@ def choices(package: Any) -> list[str]:
     return [found.name for found in pkgutil.iter_modules(package.__path__) if found.name != contract]
 
 
-@cache
 def find(package_name: str, name: str) -> type:
     """The one public method or guide in the file of that name."""
     package = importlib.import_module(package_name)
-    base: type = {"methods": Method, "guides": Guide}[package_name.rsplit(".", 1)[1]]
     if name not in choices(package):
         raise unknown(package_name.rsplit(".", 1)[1].removesuffix("s"), name, choices(package))
+    return _found(package_name, name)
+
+
+@cache
+def _found(package_name: str, name: str) -> type:
+    base: type = {"methods": Method, "guides": Guide}[package_name.rsplit(".", 1)[1]]
     module = importlib.import_module(f"{package_name}.{name}")
     (found,) = (
         cls
@@ -186,24 +215,37 @@ def guide_class(name: str) -> type[Guide]:
 def _parser(values: dict[str, Any]) -> ArgumentParser:
     """A parser that knows exactly the keys that these values may use."""
     parser = ArgumentParser(exit_on_error=False, prog="viticulture train DATA")
-    for name, section in SECTIONS.items():
-        parser.add_class_arguments(section, name)
-    method = values["method"].get("name", "supervised")
     parser.add_argument("--method.name", type=str, default="supervised", help=f"one of {', '.join(choices(methods))}")
-    parser.add_class_arguments(find(methods.__name__, method), "method", skip=GIVEN)
-    for name in values["guides"]:
-        parser.add_class_arguments(guide_class(name), f"guides.{name}", skip=GIVEN)
-    transforms = {cls_name(cls): cls for cls in TRANSFORMS}
-    for view in VIEWS:
-        for name in values[view]:
-            if name not in transforms:
-                raise unknown("augmentation", name, transforms)
-            parser.add_class_arguments(transforms[name], f"{view}.{name}")
+    for place, made in _constructors(values).items():
+        parser.add_class_arguments(made, place, skip=GIVEN)
     return parser
+
+
+def _constructors(values: dict[str, Any]) -> dict[str, type]:
+    """Dotted place -> the class that takes the keywords that stand there."""
+    found: dict[str, type] = dict(SECTIONS)
+    found["method"] = find(methods.__name__, values["method"].get("name", "supervised"))
+    found |= {f"guides.{name}": guide_class(name) for name in values["guides"]}
+    return found | {f"{view}.{name}": transform_class(name) for view in VIEWS for name in values[view]}
+
+
+def transform_class(name: str) -> type:
+    """The class of an augmentation by its name in a recipe."""
+    named = {cls_name(cls): cls for cls in TRANSFORMS}
+    if name not in named:
+        raise unknown("augmentation", name, named)
+    return named[name]
+
+
+def transforms(section: dict[str, Any]) -> list[Any]:
+    """The transforms of a view, as its section of a recipe describes them."""
+    return [transform_class(name)(**keywords) for name, keywords in section.items()]
 
 
 def _nested(raw: dict[str, Any]) -> dict[str, Any]:
     """A deep copy in which every section exists and an empty one is an empty mapping."""
+    _check_keys(raw)
+    raw = _plain(raw)
     for section in raw:
         if section not in ORDER:
             raise unknown("recipe section", section, ORDER)
@@ -213,11 +255,20 @@ def _nested(raw: dict[str, Any]) -> dict[str, Any]:
         if isinstance(content, str) and section in ("student", "method"):
             content = {"name": content}  # one dial first: `student: vit_tiny`
         if not isinstance(content, dict | None):
-            raise UserError(f"recipe section {section} must hold keywords, got {content!r}")
+            raise UserError(f"recipe section {section} must hold keywords, got {shortened(repr(content))}")
         values[section] = {
             key: {} if value is None and section in NAMED else value for key, value in (content or {}).items()
         }
     return values
+
+
+def _check_keys(values: Any, place: str = "") -> None:
+    """Keys are words, however deep. Raises: UserError for one that is a number."""
+    if isinstance(values, dict):
+        for key, content in values.items():
+            if not isinstance(key, str):
+                raise UserError(f"a recipe's keys are words, got {key!r}{place and f' in {place}'}")
+            _check_keys(content, f"{place}.{key}" if place else key)
 
 
 def _override(values: dict[str, Any], key: str, value: Any) -> None:
@@ -255,6 +306,7 @@ def _leaves(values: dict[str, Any], valid: set[str], prefix: str = "") -> list[s
 
 
 def _plain(value: Any) -> Any:
+    """A copy of YAML's types that shares no part with the original, nor one part of itself with another."""
     if isinstance(value, dict):
         return {str(key): _plain(content) for key, content in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

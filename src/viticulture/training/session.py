@@ -14,8 +14,10 @@ from ..data.dataset import Dataset, prepare
 from ..data.decode import Unreadable
 from ..data.sources import Source, open_source
 from ..errors import UserError
+from ..keywords import BITS
 from ..methods.method import Method
 from ..models.students import count
+from ..text import comment
 from ..version import VERSION
 from .assemble import assemble, batch_size
 from .processes import check_devices, is_leader
@@ -54,8 +56,8 @@ def begin(
     data: str, recipe: str, seed: int, out: str, overwrite: bool, overrides: dict[str, Any], command: str
 ) -> Session:
     """Check everything, then make the run's folder. Raises: UserError for any mistake, before anything is written."""
-    if seed < 0:
-        raise UserError(f"the seed must not be negative, got {seed}")
+    if not 0 <= seed < 2**BITS:
+        raise UserError(f"the seed must not be negative nor beyond {BITS} bits, got {seed}")
     checked = resolve(recipe, read(recipe), overrides) if recipe != "default" else None
     path = _path(out, data)
     if is_leader():
@@ -70,12 +72,12 @@ def begin(
     checked = checked.settled("images", dataset.pictures)
     method, remarks = assemble(checked, dataset, seed)
     size = batch_size(checked, len(dataset.train))
-    remarks = [*dataset.warnings, *remarks, *method.remarks(size)]
+    remarks = [*checked.remarks, *dataset.warnings, *remarks, *method.remarks(size)]
     run = RunDir(path)
     if is_leader():
         run = RunDir.create(path, overwrite)
         os.environ["VITICULTURE_RUN"] = str(path.absolute())  # for the processes that Lightning starts beside this one
-        run.write("recipe.yaml", f"# {command}\n# recipe: {checked.name}\n{checked.to_yaml()}")
+        run.write("recipe.yaml", f"{comment(command)}{comment(f'recipe: {checked.name}')}{checked.to_yaml()}")
         run.write("split.json", {"names": dataset.split_names})
         parameters, macs = count(method.student, method.task.image_size)
         run.update(

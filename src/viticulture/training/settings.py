@@ -5,6 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..errors import UserError
+from ..keywords import check_fields
+
+MOST_EPOCHS, MOST_REPEATS, MOST_DEVICES = 10**6, 1000, 10**4
+"""Beyond them a number is a slip of the pen, which nobody would hear of before the training ends."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Student:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_fields("student", self)
         if self.init_blocks is not None and self.init is None:
             raise UserError(
                 f"student.init_blocks takes blocks from student.init, got {self.init_blocks} and no init; "
@@ -64,9 +69,13 @@ class Train:
     watch: Literal["val", "test", "none"] = "val"
 
     def __post_init__(self) -> None:
+        check_fields("train", self)
         for name in ("epochs", "accumulate", "repeats"):
             if getattr(self, name) < 1:
                 raise UserError(f"train.{name} must be at least 1, got {getattr(self, name)}")
+        for name, most in (("epochs", MOST_EPOCHS), ("repeats", MOST_REPEATS)):
+            if getattr(self, name) > most:
+                raise UserError(f"train.{name} must be at most {most:,}, got {getattr(self, name)}")
         if self.batch_size is not None and self.batch_size < 1:
             raise UserError(f"train.batch_size must be at least 1, got {self.batch_size}")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
@@ -101,8 +110,12 @@ class Engine:
     replay_gb: float | None = None
 
     def __post_init__(self) -> None:
-        if self.devices < 1 or self.nodes < 1:
-            raise UserError(f"engine.devices and engine.nodes must be at least 1, got {self.devices} and {self.nodes}")
+        check_fields("engine", self)
+        if not (1 <= self.devices <= MOST_DEVICES and 1 <= self.nodes <= MOST_DEVICES):
+            raise UserError(
+                f"engine.devices and engine.nodes must lie between 1 and {MOST_DEVICES:,}, got {self.devices} and "
+                f"{self.nodes}"
+            )
         if self.replay_gb is not None and self.replay_gb <= 0:
             raise UserError(f"engine.replay_gb must be positive, got {self.replay_gb}; null keeps nothing")
         if self.checkpoint_minutes <= 0:

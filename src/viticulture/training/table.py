@@ -6,10 +6,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ..data.sources import natural
+from ..disk import read_text
 from ..errors import UserError, unknown
+from ..keywords import check_fields
+from ..text import read_yaml
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class Row:
     seeds: int
     measure: str
     seed_offset: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields(f"row {self.name}", self)
 
 
 @dataclass(frozen=True)
@@ -68,13 +72,12 @@ def tables() -> dict[str, Path]:
 
 def read_table(name: str) -> Table:
     """A table by its name, or a YAML file of that form. Raises: UserError for an unknown name or a malformed file."""
-    file = (files := tables()).get(name) or Path(name)
-    if name not in files and not (name.endswith((".yaml", ".yml")) and file.is_file()):
-        raise unknown("table (nor is there such a file)", name, files)
+    if name not in (files := tables()) and not name.endswith((".yaml", ".yml")):
+        raise unknown("table", name, files)
+    content = read_yaml(read_text(files.get(name, Path(name)), "table"), f"table {name}")
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
         shared = {"recipe": content.get("recipe"), "data": content.get("data"), "seeds": 1, "measure": "accuracy"}
         rows = tuple(Row(**{"overrides": {}, "published": None, **shared, **row}) for row in content["rows"])
         return Table(name, content["title"], rows)
-    except (TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
+    except (TypeError, KeyError, AttributeError) as error:
         raise UserError(f"table {name} is malformed: {' '.join(str(error).split())}") from error

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of keywords against the constructor that takes them: what its annotations say, said to a person."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from .errors import UserError
+
+PLAIN: dict[Any, tuple[str, tuple[type, ...]]] = {
+    bool: ("true or false", (bool,)),
+    int: ("a whole number", (int,)),
+    float: ("a number", (int, float)),
+    str: ("a word", (str,)),
+    dict: ("keywords and values", (dict,)),
+    list: ("a list", (list, tuple)),
+    tuple: ("a list", (list, tuple)),
+}
+"""Annotation, but for what it holds -> how a person says it, and the types that are meant."""
+BITS = 63
+"""Of the largest whole number that torch takes."""
+
+
+def check_keywords(owner: str, made: Callable[..., Any], values: Mapping[str, Any]) -> None:
+    """Compare values with the annotations of a constructor, dataclasses among them too.
+
+    Args:
+        owner: the keys' prefix in a recipe, such as "train" or "guides.logits".
+        made: the class, or its constructor.
+        values: some of its keywords.
+
+    Raises: UserError for null where a value is needed, a number that is none (nan, infinity, beyond 64 bits), a value
+        of another type, or a word that is no choice.
+    """
+    kinds = annotations(made)
+    for name, value in values.items():
+        _check(f"{owner}.{name}", kinds.get(name, Any), value)
+
+
+def check_fields(owner: str, made: Any) -> None:
+    """The same for an object of a dataclass, at the beginning of its `__post_init__`."""
+    check_keywords(owner, type(made), vars(made))
+
+
+def made_parts(made: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords for a constructor, with its dataclasses made out of their sections of a recipe."""
+    return {name: _made(annotations(made).get(name, Any), value) for name, value in values.items()}
+
+
+@cache
+def annotations(made: Callable[..., Any]) -> dict[str, Any]:
+    """Keyword -> annotation of a constructor."""
+    return get_type_hints(made.__init__ if isinstance(made, type) else made)  # type: ignore[misc]
+
+
+def _made(kind: Any, value: Any) -> Any:
+    parts = [choice for choice in _choices(kind) if is_dataclass(choice)]
+    return parts[0](**value) if parts and isinstance(value, dict) else value  # type: ignore[operator]
+
+
+def _choices(kind: Any) -> tuple[Any, ...]:
+    """The members of a union, or the one annotation itself."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def _check(key: str, kind: Any, value: Any) -> None:
+    choices = _choices(kind)
+    if value is None:
+        if Any not in choices and NoneType not in choices:
+            raise UserError(f"{key} needs a value, got null")
+        return
+    _check_numbers(key, value)
+    given = [choice for choice in choices if choice is not NoneType]
+    shapes = [get_origin(choice) or choice for choice in given]
+    if shapes == [Literal] and value not in (words := get_args(given[0])):
+        *others, last = map(str, words)
+        raise UserError(f"{key} must be {', '.join(others)} or {last}, got {value!r}")
+    if all(shape in PLAIN for shape in shapes):
+        types = {fit for shape in shapes for fit in PLAIN[shape][1]}
+        if not isinstance(value, tuple(types)) or (isinstance(value, bool) and bool not in types):
+            raise UserError(f"{key} must be {' or '.join(PLAIN[shape][0] for shape in shapes)}, got {value!r}")
+    for choice in given:
+        if is_dataclass(choice) and isinstance(value, dict):
+            check_keywords(key, choice, value)  # type: ignore[arg-type]
+
+
+def _check_numbers(key: str, value: Any) -> None:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _check_numbers(f"{key}.{name}", inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check_numbers(key, inner)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{key} must be a finite number, got {value}")
+    elif isinstance(value, int) and abs(value) >= 2**BITS:
+        raise UserError(f"{key} is a number beyond {BITS} bits, got {value}")

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text from people and for people: YAML read within bounds, commands that can be pasted back, a terminal left alone."""
+
+import shlex
+import unicodedata
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+from .errors import UserError
+
+LONGEST = 2**18
+"""Letters of the longest YAML that is read: a study of a thousand contenders; more would take many seconds."""
+DEEPEST = 32
+"""Levels of brackets or indentation in it."""
+UNSEEN = "\N{REPLACEMENT CHARACTER}"
+TURNERS = frozenset(
+    "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+)  # of the reading direction
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values only, of bounded depth and size; every key stands once, and a day is a name, not a date."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 (as PyYAML declares it)
+        letter: [(tag, pattern) for tag, pattern in rules if tag != "tag:yaml.org,2002:timestamp"]
+        for letter, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.depth = self.values = 0
+        self.behind: dict[str, int] = {}  # anchor -> values that it stands for
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event, before = self.peek_event(), self.values  # type: ignore[no-untyped-call]
+        alias = isinstance(event, yaml.AliasEvent)
+        self.values += self.behind.get(event.anchor, LONGEST) if alias else 1  # an anchor within itself has no size
+        self.depth += 1
+        if self.depth > DEEPEST or self.values > LONGEST:
+            raise yaml.YAMLError(f"more than {DEEPEST} levels or {LONGEST:,} values")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        if event.anchor and not alias:
+            self.behind[event.anchor] = self.values - before
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        known: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in known:
+                    raise yaml.YAMLError(f"{key.value!r} stands twice in a section")
+                known.add(key.value)
+        return node
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes a value out wherever it stands."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def read_yaml(text: str, name: str) -> Any:
+    """YAML as plain values.
+
+    Args:
+        text: what a person wrote.
+        name: of the text, for the error: "recipe mine.yaml".
+
+    Raises: UserError for what is no YAML, or longer or deeper than anybody writes by hand.
+    """
+    if len(text) > LONGEST:
+        raise UserError(f"{name} is too long, {len(text):,} letters; at most {LONGEST:,} are read")
+    try:
+        return yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter two from numbers that are none
+        raise UserError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
+
+
+def write_yaml(value: Any) -> str:
+    """Plain values as YAML that `read_yaml` takes back."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+
+
+def command_line(words: Iterable[str]) -> str:
+    """A command as one line of printable characters that bash and zsh read back, whatever its words hold."""
+    return " ".join(shlex.quote(word) if word.isprintable() else f"$'{''.join(map(_escaped, word))}'" for word in words)
+
+
+def comment(line: str) -> str:
+    """A line of YAML that says nothing to a program, whatever it holds."""
+    return "# " + "".join(letter if letter.isprintable() else _escaped(letter) for letter in line) + "\n"
+
+
+def _escaped(letter: str) -> str:
+    r"""A letter between the quotes of $'...': \n, \x1b, \u202e; \xff for a byte of a name that is not UTF-8."""
+    number = ord(letter)
+    if letter in "\\'":
+        return f"\\{letter}"
+    if letter.isprintable():
+        return letter
+    if letter == "\n":
+        return "\\n"
+    if 0xDC80 <= number <= 0xDCFF:  # Python's stand-in for such a byte
+        return f"\\x{number - 0xDC00:02x}"
+    return f"\\x{number:02x}" if number < 0x80 else f"\\U{number:08x}"
+
+
+def clean(text: str) -> str:
+    """Text without characters that steer a terminal or a reader's direction: names come from strangers' files."""
+    bad = {c for c in set(text) if c in TURNERS or unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")}
+    return "".join(UNSEEN if c in bad else c for c in text) if bad else text
+
+
+def counted(count: int, noun: str) -> str:
+    """1 class, 2 classes, 1,000 files."""
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{ending}"

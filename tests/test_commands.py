@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What we tell people to type: README, docs and the headers of recipes and tables hold commands that are understood."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from viticulture import cli
+from viticulture.training.recipe import read, resolve, shipped
+from viticulture.training.table import read_table, tables
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FILES = {str(path.relative_to(ROOT)): path for path in PAGES}
+FILES |= {f"recipe {name}": path for name, path in shipped().items()}
+FILES |= {f"table {name}": path for name, path in tables().items()}
+
+
+def commands(text: str) -> Iterator[str]:
+    """The commands of a page or a comment: from `viticulture VERB WORD` to the end of the line, of the quoted code, or
+    of the sentence; an option at the beginning of the next line belongs to it. A verb alone is its name."""
+    joined = re.sub(r"\n#?\s+(?=--[a-z])", " ", text)
+    for match in re.finditer(r"\bviticulture ([a-z]+) [^\n`;]+", joined):
+        if match[1] in cli.VERBS:
+            yield re.split(r"\s+#|\s+\(|\.(?:\s+[A-Z]|$)", match[0])[0]
+
+
+COMMANDS = sorted({(source, words) for source, path in FILES.items() for words in commands(path.read_text("utf-8"))})
+
+
+def test_the_commands_of_every_kind_of_file_are_found() -> None:
+    """Fails if the search stops seeing a page's code, a header's command or a command that goes on on the next line."""
+    found = {source: [command for name, command in COMMANDS if name == source] for source in FILES}
+    assert {"viticulture data ./photos", "viticulture export runs/photos --out vines.onnx"} <= set(found["README.md"])
+    assert all(found[f"recipe {name}"] for name in shipped() if not name.startswith("default/"))
+    assert found["recipe co_advise/cifar100-cpu-teacher"][0].endswith("--out runs/cifar100-cpu-teacher-inv")
+
+
+@pytest.mark.parametrize(("source", "command"), COMMANDS)
+def test_a_command_that_we_show_is_understood(source: str, command: str) -> None:
+    """The real parser takes it, and what it would train is a valid recipe. Fails for an option, verb, recipe, row or
+    key that is misspelt or gone."""
+    words = shlex.split(command, comments=True)[1:]
+    if "--help" in words:
+        return
+    asked = cli.read(words)
+    given = asked.keywords
+    if "table" in given:
+        rows = read_table(given["table"]).rows
+        assert "row" not in given or given["row"] in [row.name for row in rows]
+        chosen = [(row.recipe, {**row.overrides, **given["overrides"]}) for row in rows[:1]]
+    else:
+        names = given.get("recipes", (given.get("recipe", "default"),))
+        chosen = [("default/photos" if name == "default" else name, given.get("overrides", {})) for name in names]
+    for name, overrides in chosen:
+        resolve(name, read(name), overrides)
