@@ -112,7 +112,8 @@ def full_sheet(study: Study) -> Sheet:
             ]
             rows.append(row)
     note = (
-        "Contenders in the order of their validation accuracy. Intervals: 95 %, Student's over seeds. − baseline: "
+        "Contenders in the order of their validation accuracy. Intervals: 95 %, the wider of Student's over seeds "
+        "and the binomial one of the test images. − baseline: "
         f"paired difference to {study.folder.grid.baseline.name} on the same seeds, with the wider of Student's "
         "interval and the bootstrap's over seeds and test images."
     )
