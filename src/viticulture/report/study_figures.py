@@ -53,7 +53,8 @@ def _over_data(found: Sequence[Verdict], style: Mapping[str, int]) -> str:
     lines, amounts = [], set[float]()
     for name, number in style.items():
         standings = [one for verdict in found for one in verdict.standings if one.contender.name == name]
-        places = sorted((images, one) for one in standings if (images := one.fact("train_images")))
+        known = ((images, one) for one in standings if (images := one.fact("train_images")))
+        places = sorted(known, key=lambda place: place[0])  # two amounts may come to as many images
         if places:
             points = [(images, 100 * one.test.mean) for images, one in places]
             bands = [_percents(one.test) for _, one in places]
