@@ -12,7 +12,10 @@ from .page import duration, scaled
 from .plots import Axes, Band, Series, band_chart, forest_chart, scatter_chart
 
 ACCURACY = "top-1 accuracy on test, %"
-INTERVALS = "Bars and bands: Student's 95 % intervals over seeds, cut where they leave the chart."
+INTERVALS = (
+    "Bars and bands: 95 % intervals, the wider of Student's over seeds and the binomial one of the test images, cut where "
+    "they leave the chart."
+)
 
 CLOCK = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
 COUNTS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -50,7 +53,8 @@ def _over_data(found: Sequence[Verdict], style: Mapping[str, int]) -> str:
     lines, amounts = [], set[float]()
     for name, number in style.items():
         standings = [one for verdict in found for one in verdict.standings if one.contender.name == name]
-        places = sorted((images, one) for one in standings if (images := one.fact("train_images")))
+        known = ((images, one) for one in standings if (images := one.fact("train_images")))
+        places = sorted(known, key=lambda place: place[0])  # two amounts may come to as many images
         if places:
             points = [(images, 100 * one.test.mean) for images, one in places]
             bands = [_percents(one.test) for _, one in places]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A study's tables: the plan before it, the results after it, every number with its spread."""
 
+from ..study.grid import Cell as GridCell
 from ..study.grid import Grid
 from ..study.plan import Plan
 from ..study.statistics import Difference, Estimate
@@ -16,10 +17,12 @@ def plan_sheet(grid: Grid, plan: Plan) -> Sheet:
     """Epochs and minutes of every contender's cells, before anything is trained."""
     rows: list[list[Cell]] = []
     known = {cell.name: cell for cell in reversed(grid.cells())}
+    grouped: dict[tuple[str, str], list[GridCell]] = {}
+    for cell in known.values():
+        grouped.setdefault((cell.contender.name, cell.amount.name), []).append(cell)
     for one in grid.contenders:
         for amount in grid.amounts.each():
-            cells = [cell for cell in known.values() if cell.contender == one and cell.amount == amount]
-            if cells:
+            if cells := grouped.get((one.name, amount.name)):
                 seconds = plan.seconds(cells[0], grid)
                 minutes = None if seconds is None else seconds / 60
                 total = None if minutes is None else minutes * len(cells)
@@ -112,7 +115,8 @@ def full_sheet(study: Study) -> Sheet:
             ]
             rows.append(row)
     note = (
-        "Contenders in the order of their validation accuracy. Intervals: 95 %, Student's over seeds. − baseline: "
+        "Contenders in the order of their validation accuracy. Intervals: 95 %, the wider of Student's over seeds "
+        "and the binomial one of the test images. − baseline: "
         f"paired difference to {study.folder.grid.baseline.name} on the same seeds, with the wider of Student's "
         "interval and the bootstrap's over seeds and test images."
     )

@@ -4,8 +4,10 @@
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -114,7 +116,7 @@ class Grid:
         names = [contender.name for contender in self.contenders]
         if not names:
             raise UserError("a study compares at least one recipe; name some by --recipes a,b")
-        if repeated := [name for name in names if names.count(name) > 1]:
+        if repeated := [name for name, times in Counter(names).items() if times > 1]:
             raise UserError(f"contenders need different names, got {repeated[0]!r} twice")
         if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
             raise UserError(f"seeds must be different numbers from 0 on, at least one, got {list(self.seeds)}")
@@ -150,6 +152,10 @@ class Grid:
 
     def slugs(self) -> dict[str, str]:
         """Contender -> its name in file names; contenders that train the same thing share the first one's."""
+        return dict(self._slugs)
+
+    @cached_property
+    def _slugs(self) -> dict[str, str]:
         found: dict[str, str] = {}
         known: dict[str, str] = {}
         for contender in self.contenders:
@@ -162,23 +168,44 @@ class Grid:
     def cells(self, round: int = -1) -> list[Cell]:
         """Every cell of one round (the last by default), seed by seed, so that an early stop leaves whole
         comparisons."""
-        slugs, rounds = self.slugs(), len(self.terms.rounds)
-        round %= rounds
-        mark = "" if round == rounds - 1 else f".round-{round + 1}"
+        return list(self._rounds[round])
+
+    @cached_property
+    def _rounds(self) -> list[list[Cell]]:
+        """The cells of every round."""
+        return [self._round(round) for round in range(len(self.terms.rounds))]
+
+    def _round(self, round: int) -> list[Cell]:
+        slugs, amounts = self._slugs, [(amount, slug(amount.name)) for amount in self.amounts.each()]
+        mark = "" if round == len(self.terms.rounds) - 1 else f".round-{round + 1}"
         return [
-            Cell(one, amount, seed, round, f"{slugs[one.name]}.{slug(amount.name)}.seed-{seed}{mark}")
+            Cell(one, amount, seed, round, f"{slugs[one.name]}.{named}.seed-{seed}{mark}")
             for seed in self.seeds
-            for amount in self.amounts.each()
+            for amount, named in amounts
             for one in self.contenders
         ]
 
+    @cached_property
+    def _places(self) -> dict[tuple[str, Amount, int, int], Cell]:
+        """Every cell by its contender's name, amount, seed and round."""
+        every = [cell for cells in self._rounds for cell in cells]
+        return {(cell.contender.name, cell.amount, cell.seed, cell.round): cell for cell in every}
+
+    @cached_property
+    def _needs(self) -> dict[str, list[str]]:
+        """Name of every contender -> of those that it learns from, in the grid's order."""
+        named = {one.name: set(references(one.overrides).values()) for one in self.contenders}
+        order = [one.name for one in self.contenders]
+        return {name: [other for other in order if other in wanted] if wanted else [] for name, wanted in named.items()}
+
+    def named(self, name: str) -> list[Cell]:
+        """The cells that share a folder of that name."""
+        return [cell for cells in self._rounds for cell in cells if cell.name == name]
+
     def needs(self, cell: Cell) -> list[Cell]:
         """The cells whose runs a cell learns from; they are trained first."""
-        named = references(cell.contender.overrides).values()
-        alike = (cell.amount, cell.seed)
-        return [
-            one for one in self.cells(cell.round) if one.contender.name in named and (one.amount, one.seed) == alike
-        ]
+        wanted = self._needs[cell.contender.name]
+        return [self._places[name, cell.amount, cell.seed, cell.round] for name in wanted]
 
     def to_yaml(self) -> str:
         """The declaration as a file."""

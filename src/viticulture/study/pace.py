@@ -1,34 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a recipe takes on this machine and these images, measured by a few of its own steps."""
+"""How long a recipe takes on this machine and these images, measured by a few steps of its own training."""
 
+import shutil
 import time
-from contextlib import nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..data.dataset import Dataset
-from ..data.loader import evaluation_batches
-from ..disk import replacing
-from ..guides.guide import Guide
 from ..methods.method import Method
 from ..training.assemble import assemble
-from ..training.recipe import Recipe
-from ..training.run import training_loader
+from ..training.recipe import Recipe, resolve
+from ..training.run import Watched, fit
 from ..training.rundir import RunDir
 from ..training.session import Session
-from ..training.settings import Engine
 
 MOST_SECONDS = 1.5
 MOST_STEPS = 8
 EVALUATION_BATCH = 64
 EPOCH = 0.03
 """Seconds that the engine takes for an epoch's beginning and end, two CPU cores."""
-STATES = 3
-"""Numbers in a checkpoint for each parameter: itself and AdamW's two averages."""
+BARE = {"train.watch": "none", "engine.replay_gb": None}
+"""What is no part of a step: validation, which is measured by itself, and answers that may be known already."""
 
 
 @dataclass(frozen=True)
@@ -62,87 +60,103 @@ class Pace:
 
 
 def measure(recipe: Recipe, dataset: Dataset, folder: Path, seed: int = 0) -> Pace:
-    """Take a few real steps, and forget what was learnt.
+    """Begin a training as any other, end it after a few steps, and forget what was learnt.
 
     Args:
         recipe: settled or not.
         dataset: the images of one cell.
-        folder: on the disk that the study is on.
+        folder: on the disk that the study is on; made, and removed with what was learnt.
         seed: of weights and order.
     """
     recipe = recipe.settled("images", dataset.pictures)
-    method, _ = assemble(recipe, dataset, seed)
-    engine: Engine = recipe.section("engine")
-    on_gpu = torch.cuda.is_available() and engine.device in ("auto", "cuda")
-    device = torch.device("cuda" if on_gpu else "cpu")
-    session = Session(RunDir("measured"), recipe, dataset, method, seed, [])  # never written
-    loader = training_loader(session, device=device)
-    method = method.to(device).train()
-    steps = _timed_steps(method, loader, on_gpu)
-    held = dataset.val if dataset.val is not None else dataset.test
     watch = {"val": dataset.val, "test": dataset.test}.get(recipe.section("train").watch)
+    longer = {"train.epochs": max(MOST_STEPS, recipe.section("train").epochs)}
+    recipe = resolve(recipe.name, recipe.values, {**BARE, **longer})
+    method, _ = assemble(recipe, dataset, seed)
+    shutil.rmtree(folder, ignore_errors=True)  # what a kill left
+    try:
+        folder.mkdir(parents=True)
+        session = Session(RunDir(folder), recipe, dataset, method, seed, [])
+        clock = Clock(session)
+        fit(session, clock)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     return Pace(
-        step=median(steps),
-        steps=len(loader),
-        look=_timed_look(method, held, device, on_gpu) if held is not None else 0.0,
+        step=median(clock.steps[1:] or clock.steps),  # the first one pays for what happens once
+        steps=method.steps_per_epoch,
+        look=clock.look,
         watched=len(watch) if watch is not None else 0,
         judged=sum(len(split) for split in (dataset.val, dataset.test) if split is not None),
-        keep=_timed_write(STATES * 4 * sum(parameter.numel() for parameter in method.parameters()), folder),
+        keep=min(clock.keeps),
     )
 
 
-def _timed_steps(method: Method, loader: Any, on_gpu: bool) -> list[float]:
-    """Seconds of each step after the first, which pays for what happens once."""
-    optimizer = method.optim.build(method.optim.groups(method.student, method.guides))
-    guides = [guide for guide in method.guides.values() if isinstance(guide, Guide)]
-    for guide in guides:
-        guide.start_epoch(0, 1)
-    mixed = torch.autocast("cuda", torch.bfloat16) if on_gpu else nullcontext()
-    found: list[float] = []
-    began = time.perf_counter()
-    for number in range(MOST_STEPS):
-        start = time.perf_counter()
-        batch = loader.batch(0, number % len(loader))
-        with mixed:
-            loss = torch.stack(list(method.losses(batch).values())).sum()
-        torch.autograd.backward(loss)
-        for guide in guides:
-            guide.settle()
-        optimizer.step()
-        optimizer.zero_grad()
-        _wait(on_gpu)
-        found.append(time.perf_counter() - start)
-        if number and time.perf_counter() - began > MOST_SECONDS:
-            break
-    return found[1:]
+class Clock(Callback):
+    """Times the steps of a training and its checkpoints, and ends it after `MOST_STEPS` or `MOST_SECONDS`.
 
+    Args:
+        session: what is trained.
+    """
 
-def _timed_look(method: Method, images: Any, device: torch.device, on_gpu: bool) -> float:
-    """Seconds of measuring one image."""
-    some = images.part(torch.arange(min(len(images), EVALUATION_BATCH)))
-    batch = next(iter(evaluation_batches(some, method.task, EVALUATION_BATCH, device)))
-    method.eval()
-    with torch.inference_mode():
-        method.measures(batch)
-        _wait(on_gpu)
-        start = time.perf_counter()
-        method.measures(batch)
-        _wait(on_gpu)
-    return (time.perf_counter() - start) / len(batch["image"])
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.steps: list[float] = []
+        self.keeps: list[float] = []
+        self.look = 0.0
+        self.last = self.began = time.perf_counter()
+        self.kept_from: float | None = None
 
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._kept()
+        self.last = self._now()
+        if not self.steps:
+            self.began = self.last
 
-def _timed_write(size: int, folder: Path) -> float:
-    """Seconds of bringing so many bytes to the disk."""
-    content = bytes(size)
-    start = time.perf_counter()
-    path = folder / "pace"
-    with replacing(path) as part:
-        part.write_bytes(content)
-    spent = time.perf_counter() - start
-    path.unlink()
-    return spent
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return
+        now = self._now()
+        self.steps.append(now - self.last)
+        self.last = now
+        enough = len(self.steps) > 1 and now - self.began > MOST_SECONDS
+        trainer.should_stop = enough or len(self.steps) >= MOST_STEPS
 
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.kept_from = self._now()  # Lightning calls what writes checkpoints last
 
-def _wait(on_gpu: bool) -> None:
-    if on_gpu:
-        torch.cuda.synchronize()
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._kept()
+        assert isinstance(pl_module, Method)
+        held = self.session.dataset.val if self.session.dataset.val is not None else self.session.dataset.test
+        if held is not None:
+            some = held.part(torch.arange(min(len(held), EVALUATION_BATCH)))
+            (batch,) = Watched(some, self.session, trainer.strategy.root_device)
+            self.look = self._timed(lambda: self._measure(trainer, pl_module, batch)) / len(some)
+
+    @staticmethod
+    def _measure(trainer: Trainer, method: Method, batch: Any) -> None:
+        """As a validation does."""
+        method.eval()
+        with torch.inference_mode(), trainer.precision_plugin.val_step_context():
+            method.measures(batch)
+
+    def _timed(self, work: Callable[[], None]) -> float:
+        """Seconds that a work takes after its first time."""
+        work()
+        began = self._now()
+        work()
+        return self._now() - began
+
+    def _kept(self) -> None:
+        if self.kept_from is not None:
+            self.keeps.append(self._now() - self.kept_from)
+        self.kept_from = None
+
+    @staticmethod
+    def _now() -> float:
+        """Seconds on a clock, once the device is done."""
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        return time.perf_counter()

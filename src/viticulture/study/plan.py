@@ -164,16 +164,14 @@ def survivors(contenders: int) -> int:
 
 def cost(grid: Grid, plan: Plan) -> float:
     """Seconds of one process for the whole study; of contenders that halving drops, the most expensive are kept."""
-    total = 0.0
-    slugs = grid.slugs()
+    total, slugs = 0.0, grid.slugs()
+    single = {slugs[one.name]: one.name for one in grid.contenders}.values()  # of those that share their cells
+    first = [[cell for cell in grid.cells(round) if cell.seed == grid.seeds[0]] for round in range(len(grid.terms.rounds))]
     for amount in grid.amounts.each():
-        left = len(set(slugs.values()))
-        for round in range(len(grid.terms.rounds)):
-            cells = {cell.name: cell for cell in grid.cells(round) if cell.amount == amount}
-            by_contender: dict[str, float] = {}
-            for cell in cells.values():
-                spent = plan.seconds(cell, grid) or 0.0
-                by_contender[cell.contender.name] = by_contender.get(cell.contender.name, 0.0) + spent
-            total += sum(sorted(by_contender.values())[-left:])
+        left = len(single)
+        for cells in first:
+            here = [cell for cell in cells if cell.amount == amount and cell.contender.name in single]
+            spent = sorted(len(grid.seeds) * (plan.seconds(cell, grid) or 0.0) for cell in here)
+            total += sum(spent[-left:])
             left = survivors(left)
     return total

@@ -8,10 +8,10 @@ from typing import Any
 
 from ..data.sources import Source, open_source
 from ..errors import UserError
-from ..training.recipe import Recipe, resolve
+from ..training.recipe import Recipe
 from ..training.session import load_dataset
 from .cell import place
-from .folder import StudyDir
+from .folder import StudyDir, locked
 from .grid import Contender
 from .outcomes import Outcomes
 from .pace import Pace, measure
@@ -19,7 +19,7 @@ from .plan import Key, Plan, make_plan
 from .ray_tasks import run_on_ray
 from .rounds import write_table
 from .slurm import write_script
-from .stand_ins import stand_ins
+from .stand_ins import stand_ins, with_overrides
 from .terms import Amount, Where
 from .work import changed
 from .workers import count, run_workers
@@ -38,6 +38,11 @@ def prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: st
 
     Raises: UserError if the budget is too short, or no contender can be trained on the data at all.
     """
+    with locked(study.path / "locks" / "plan"):  # who comes second finds the plan, and measures beside nobody
+        return _prepare(study, workers, tell, data)
+
+
+def _prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: str) -> Plan:
     grid, facts = study.grid, study.facts
     known = Plan.from_dict(facts["plan"]) if "plan" in facts else None
     wanted: list[tuple[Contender, Amount]] = [
@@ -87,8 +92,8 @@ def _paces(
 
 
 def _pace(study: StudyDir, recipe: Recipe, overrides: dict[str, Any], source: Source) -> Pace:
-    recipe, seed = resolve(recipe.name, recipe.values, overrides), study.grid.seeds[0]
-    return measure(recipe, load_dataset(source, recipe, seed), study.path, seed)
+    recipe, seed = with_overrides(recipe, overrides), study.grid.seeds[0]
+    return measure(recipe, load_dataset(source, recipe, seed), study.path / "pace", seed)
 
 
 def conduct(

@@ -70,9 +70,6 @@ def _train(path: str, name: str, data: str, folder: str) -> list[str]:
     said: list[str] = []
     study = StudyDir.open(path)
     work = Work(study, said.append, data)
-    for round in range(len(study.grid.terms.rounds)):
-        for cell in study.grid.cells(round):
-            if cell.name == name:
-                work.one(cell)
-                return said
+    for cell in study.grid.named(name)[:1]:
+        work.one(cell)
     return said

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A SLURM array as a script to look at and submit: one task a cell, so that no task waits for another."""
+"""A SLURM array as a script to look at and submit: one task a cell, so that no task waits for another.
+
+The script carries the cells' names: SLURM keeps the script as it was submitted, so that a task trains what it was
+submitted for, whatever is added to the study while it waits.
+"""
 
 import shlex
 import sys
@@ -23,8 +27,7 @@ def write_script(study: StudyDir, plan: Plan) -> Path:
     if study.grid.terms.halving:
         raise UserError("a SLURM array needs all cells beforehand, and halving chooses them on the way; leave one out")
     cells = {cell.name: cell for cell in study.grid.cells()}
-    names = sorted(cells)
-    left = [number for number, name in enumerate(names) if not study.finished(cells[name])]
+    left = [name for name, cell in cells.items() if not study.finished(cell)]
     if not left:
         raise UserError(f"every cell of {study.path} is finished; `viticulture report {study.path}` writes its page")
     known = [seconds for cell in cells.values() if (seconds := _seconds(study, plan, cell)) is not None]
@@ -33,7 +36,7 @@ def write_script(study: StudyDir, plan: Plan) -> Path:
     worker = f"{shlex.quote(sys.executable)} -m viticulture.study.workers {shlex.quote(str(folder))}"
     script = f"""#!/bin/bash
 #SBATCH --job-name=viticulture
-#SBATCH --array={",".join(map(str, left))}
+#SBATCH --array=0-{len(left) - 1}
 #SBATCH --ntasks=1
 #SBATCH --cpus-per-task=4
 #SBATCH --gres=gpu:1
@@ -44,7 +47,10 @@ def write_script(study: StudyDir, plan: Plan) -> Path:
 # Submit by: {command_line(["sbatch", str(folder / "study.sbatch")])}
 # When all are done: {command_line(["viticulture", "report", str(folder)])}
 cd {shlex.quote(str(Path.cwd()))}
-exec {worker} --only "$SLURM_ARRAY_TASK_ID"
+cells=(
+{chr(10).join(shlex.quote(name) for name in left)}
+)
+exec {worker} --only "${{cells[$SLURM_ARRAY_TASK_ID]}}"
 """
     return study.write("study.sbatch", script)
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Untrained doubles of the contenders that another one learns from, so that its pace can be measured beforehand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,14 @@ def stand_ins(
     found: dict[str, str] = {}
     for name in references(one.overrides).values():
         other = next(other for other in grid.contenders if other.name == name)
-        recipe = resolve(recipes[name].name, recipes[name].values, amount.overrides)
+        recipe = with_overrides(recipes[name], amount.overrides)
         task = task_of(load_dataset(opened(other), recipe, grid.seeds[0]))
         wanted = recipe.section("student")
         found[name] = str(folder / str(len(found)))
         save(create_student(wanted.name, task, patch_size(wanted, task), wanted.options), Path(found[name]), task)
     return {**replaced(one.overrides, found), **grid.conditions}
+
+
+def with_overrides(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
+    """A recipe with overrides; neither's nested values are shared with it, because other cells read them, too."""
+    return resolve(recipe.name, deepcopy(recipe.values), deepcopy(dict(overrides)))

@@ -2,7 +2,7 @@
 """Means with their uncertainty over seeds and images; how many more seeds would tell two methods apart."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import numpy as np
@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 LEVEL = 0.95
+SPENT = 0.75
+"""Share of what is left of 1 - `LEVEL` that each look at a growing study takes."""
 POWER = 0.8
 RESAMPLES = 4000
 MOST_SEEDS = 1000
@@ -34,10 +36,15 @@ class Estimate:
     high: float | None
 
 
-def estimate(values: Sequence[float], level: float = LEVEL) -> Estimate:
+def estimate(values: Sequence[float], level: float = LEVEL, floor: float = 0.0) -> Estimate:
     """Mean and Student's interval over seeds.
 
-        mean -+ t(n - 1, (1 + level) / 2) sd / sqrt(n)
+        mean -+ t(n - 1, (1 + level) / 2) max(sd, floor) / sqrt(n)
+
+    Args:
+        values: one a seed.
+        level: of the interval.
+        floor: a spread that is known from elsewhere to be there; few values may lie closer together by luck.
 
     Source: Student, "The probable error of a mean", Biometrika 1908, 6(1).
     """
@@ -46,8 +53,42 @@ def estimate(values: Sequence[float], level: float = LEVEL) -> Estimate:
     if n < 2:
         return Estimate(tuple(values), mean, None, None, None)
     sd = float(found.std(ddof=1))
-    half = float(stats.t.ppf((1 + level) / 2, n - 1)) * sd / sqrt(n)
+    half = float(stats.t.ppf((1 + level) / 2, n - 1)) * max(sd, floor) / sqrt(n)
     return Estimate(tuple(values), mean, sd, mean - half, mean + half)
+
+
+def accuracy(values: Sequence[float], images: int | None) -> Estimate:
+    """Mean accuracy, with the wider of two intervals: Student's over seeds, and the binomial one of the test images.
+
+        mean -+ z sqrt(p (1 - p) / N'),  p = (mean N + z^2 / 2) / N',  N' = N + z^2
+
+    The images are the same for every seed, so that more seeds do not narrow the latter. Without images (a measure that
+    counts none) the former alone; none for a single seed.
+
+    Source: Agresti and Coull, "Approximate is better than 'exact' for interval estimation of binomial proportions",
+    The American Statistician 1998, 52(2); deviation: centred on the mean.
+    """
+    found = estimate(values)
+    if found.low is None or found.high is None or not images:
+        return found
+    z = float(stats.norm.ppf((1 + LEVEL) / 2))
+    share = (found.mean * images + z**2 / 2) / (images + z**2)
+    half = z * sqrt(max(0.0, share * (1 - share)) / (images + z**2))
+    return replace(found, low=min(found.low, found.mean - half), high=max(found.high, found.mean + half))
+
+
+def level_of_look(number: int) -> float:
+    """Level of the intervals at the n-th look at a study that grows, n = 1, 2, ...
+
+        1 - (1 - LEVEL) SPENT (1 - SPENT)^(n - 1)
+
+    The chances of an error at all looks add up to 1 - `LEVEL` at most, however many there are and whatever makes a
+    person add seeds: the error is spent over the looks.
+
+    Source: Lan and DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 1983, 70(3); deviation:
+    each look spends a share by itself (Bonferroni), so that nothing need be known about the looks to come.
+    """
+    return 1 - (1 - LEVEL) * SPENT * (1 - SPENT) ** (number - 1)
 
 
 @dataclass(frozen=True)
@@ -55,25 +96,33 @@ class Difference:
     """How much better one method is than another, over seeds that both were trained from.
 
     Args:
-        over_seeds: mean and Student's interval of the paired differences.
+        over_seeds: mean and Student's interval of the paired differences, see `difference`.
         over_images: the same mean with the bootstrap's interval over seeds and test images; None where the answers to
             single images are not known.
-        seeds_needed: pairs of trainings that would tell the two apart with the power of `POWER`, if mean and spread
-            are as seen; None where they cannot be told (fewer than two seeds, no difference, or more than
-            `MOST_SEEDS`).
+        floor: least spread over seeds, see `difference`.
     """
 
     over_seeds: Estimate
     over_images: Estimate | None
-    seeds_needed: int | None
+    floor: float = 0.0
 
     @property
     def mean(self) -> float:
         """In the unit of the values."""
         return self.over_seeds.mean
 
+    @property
+    def seeds_needed(self) -> int | None:
+        """Pairs of trainings that would tell the two apart with the power of `POWER`, if mean and spread are as seen;
+        None where they cannot be told (fewer than two seeds, no difference, or more than `MOST_SEEDS`)."""
+        sd = self.over_seeds.sd
+        return seeds_needed(self.mean, None if sd is None else max(sd, self.floor))
+
     def separates(self) -> bool:
-        """Whether every interval that is known leaves out zero; a single seed separates nothing."""
+        """Whether every interval that is known leaves out zero. A single seed separates nothing, nor do two, or values
+        without any spread, where no answers to images say what chance would do."""
+        if self.over_images is None and (len(self.over_seeds.values) < 3 or not self.over_seeds.sd):
+            return False
         known = [self.over_seeds, *([self.over_images] if self.over_images else [])]
         return all(one.low is not None and one.high is not None and (one.low > 0 or one.high < 0) for one in known)
 
@@ -83,31 +132,42 @@ def difference(
 ) -> Difference:
     """Compare two methods on the same seeds.
 
+        Student's interval of a_s - b_s, whose spread is at least sqrt((n_10 + n_01) / N) / sqrt(N)
+
+    where of N test images n_10 are classified as they should be by ours alone, n_01 by theirs alone (means over seeds).
+    The floor is what drawing the test images does to a single difference if the two are equally good: differences of
+    two or three seeds that lie closer together do so by luck, and would separate anything.
+
     Args:
         ours: one value a seed.
         theirs: the other method's, of the same seeds in the same order.
         right: [S, N] for every seed and test image 1 if only ours is right, -1 if only theirs is, else 0; None where
             it is not known.
         level: of both intervals.
+
+    Source of the floor: McNemar, "Note on the sampling error of the difference between correlated proportions or
+    percentages", Psychometrika 1947, 12(2).
     """
     pairs = [a - b for a, b in zip(ours, theirs, strict=True)]
-    seeds = estimate(pairs, level)
+    floor = 0.0 if right is None else sqrt(float(np.abs(right).mean()) / right.shape[1])
+    seeds = estimate(pairs, level, floor)
     images = bootstrap(right, level) if right is not None and len(pairs) > 1 else None
-    return Difference(seeds, images, seeds_needed(seeds.mean, seeds.sd))
+    return Difference(seeds, images, floor)
 
 
 def bootstrap(right: NDArray[np.int8], level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
     """Percentile interval of the mean difference in accuracy when both seeds and test images are drawn anew.
 
         a resample: S seeds and N images, each with replacement, the same images for every seed;
-        its value: the mean of right[seed, image]
+        its value: mean + sqrt(S / (S - 1)) (the mean of right[seed, image] - mean)
 
+    The factor makes up for seeds that are drawn from S instead of from all there are, which is too narrow by as much.
     The seeds' means over N resampled images are drawn from the normal distribution with the means and covariances of
-    the resampling, as the central limit theorem has it: the cost does not grow with the resamples' images. With few
-    seeds a bootstrap over seeds is too narrow (by sqrt((S - 1) / S) at least); Student's interval stands beside it.
+    the resampling, as the central limit theorem has it: the cost does not grow with the resamples' images. Quantiles of
+    few seeds are not Student's; his interval stands beside this one.
 
     Args:
-        right: [S, N] in {-1, 0, 1}, see `difference`.
+        right: [S, N] in {-1, 0, 1}, see `difference`; two seeds at least.
         level: of the interval.
         resamples: drawn.
         seed: of the draw.
@@ -120,11 +180,11 @@ def bootstrap(right: NDArray[np.int8], level: float = LEVEL, resamples: int = RE
     covariance = np.atleast_2d(np.cov(right, bias=True)) / N  # [S, S], of means over N resampled images
     images = draw.multivariate_normal(right.mean(1), covariance, size=resamples, method="svd")  # [R, S]
     seeds = draw.multinomial(S, np.full(S, 1 / S), size=resamples) / S  # [R, S]
-    means = (seeds * images).sum(1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     values = right.mean(1)
-    sd = float(values.std(ddof=1)) if S > 1 else None
-    return Estimate(tuple(values.tolist()), float(values.mean()), sd, float(low), float(high))
+    mean = float(values.mean())
+    means = mean + sqrt(S / (S - 1)) * ((seeds * images).sum(1) - mean)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return Estimate(tuple(values.tolist()), mean, float(values.std(ddof=1)), float(low), float(high))
 
 
 def seeds_needed(mean: float, sd: float | None, level: float = LEVEL, power: float = POWER) -> int | None:

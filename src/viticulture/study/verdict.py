@@ -3,12 +3,15 @@
 
 The leader is the first ViT by validation; other networks are shown for comparison (they compete where no two ViTs do).
 It is a winner if, on test images and paired seeds, it beats every rival: both intervals of each difference (Student's
-over seeds, the bootstrap's over seeds and images) lie above zero, at a level that holds for all of them at once
-(Bonferroni: 1 - 0.05 / rivals).
+over seeds, the bootstrap's over seeds and images) lie above zero. Each at its own level: a wrong winner must beat a
+rival that is as good, and to beat the others as well only makes it rarer (an intersection-union test; Berger,
+"Multiparameter hypothesis testing and acceptance sampling", Technometrics 1982, 24(4)). `benchmarks.false_winners`
+counts them. A study that grows until somebody wins asks the question several times: each look spends a part of the
+level (`statistics.level_of_look`). Nobody wins before every training that is wanted has come to its end.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 
 import numpy as np
@@ -18,7 +21,7 @@ from .cell import ANSWERS, read_answers
 from .folder import StudyDir
 from .grid import Contender, Grid
 from .outcomes import Outcome
-from .statistics import LEVEL, Difference, Estimate, difference, estimate
+from .statistics import LEVEL, Difference, Estimate, accuracy, difference, estimate, level_of_look
 from .terms import Amount
 
 
@@ -68,9 +71,11 @@ class Verdict:
         standings: best first, by validation where every one has it.
         by: the split that ranked: val or test.
         leader: the first ViT, or else the first.
-        rivals: contender -> the leader's difference to it, at the level that holds for all at once; the closest first.
+        rivals: contender -> the leader's difference to it, at the level of this look; the closest first.
         reference: the leader's difference to the best network that is no ViT, with its name; None without.
         named: whether the leader is a winner.
+        level: of the intervals that name one.
+        unsettled: contender -> why it is not known how well it does: its trainings failed, or are not finished.
     """
 
     data: str
@@ -81,6 +86,18 @@ class Verdict:
     rivals: dict[str, Difference]
     reference: tuple[str, Difference] | None
     named: bool
+    level: float = LEVEL
+    unsettled: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """What it is about, as study.json says it."""
+        return f"{self.data}, {self.amount.name}"
+
+    @property
+    def trainings(self) -> int:
+        """How many it rests on."""
+        return sum(len(one.outcomes) for one in self.standings)
 
     @property
     def close(self) -> list[str]:
@@ -90,34 +107,55 @@ class Verdict:
 
 def verdicts(study: StudyDir, outcomes: Iterable[Outcome]) -> list[Verdict]:
     """One for every data set and amount with finished cells of the full length; the largest amount comes last."""
-    grid, last = study.grid, len(study.grid.terms.rounds) - 1
-    finished = [
-        one for one in outcomes if one.status == "finished" and one.cell.round == last and _score(one) is not None
+    grid, groups = study.grid, dict[tuple[str, Amount], list[Outcome]]()
+    for one in outcomes:
+        groups.setdefault((one.cell.contender.data or grid.data, one.cell.amount), []).append(one)
+    wanted = [
+        (data, amount)
+        for data in dict.fromkeys(one.data or grid.data for one in grid.contenders)
+        for amount in grid.amounts.each()
     ]
-    found = []
-    for data in dict.fromkeys(one.data or grid.data for one in grid.contenders):
-        for amount in grid.amounts.each():
-            here = [o for o in finished if o.cell.amount == amount and (o.cell.contender.data or grid.data) == data]
-            if here:
-                found.append(_verdict(study, data, amount, here))
-    return found
+    looks = study.facts.get("looks", {})
+    found = (_verdict(study, *key, groups.get(key, []), looks.get(f"{key[0]}, {key[1].name}", [])) for key in wanted)
+    return [one for one in found if one is not None]
 
 
-def _verdict(study: StudyDir, data: str, amount: Amount, outcomes: Sequence[Outcome]) -> Verdict:
-    grid = study.grid
+def record(study: StudyDir, found: Iterable[Verdict]) -> None:
+    """Keep in study.json which comparisons were looked at, by the number of their trainings."""
+    known = study.facts.get("looks", {})
+    looks = dict(known)
+    for one in found:
+        if one.rivals and not one.unsettled and not study.grid.published:
+            looks[one.key] = sorted({*looks.get(one.key, []), one.trainings})
+    if looks != known:
+        study.update(looks=looks)
+
+
+def _verdict(
+    study: StudyDir, data: str, amount: Amount, outcomes: Sequence[Outcome], looks: Sequence[int]
+) -> Verdict | None:
+    """None where nothing is finished; looks: numbers of trainings of which this comparison was seen."""
+    grid, last = study.grid, len(study.grid.terms.rounds) - 1
     answers = _Answers(study)
-    groups = {
-        one.name: tuple(sorted((o for o in outcomes if o.cell.contender == one), key=lambda o: o.cell.seed))
-        for one in grid.contenders
+    groups: dict[str, list[Outcome]] = {}
+    for one in sorted(outcomes, key=lambda one: one.cell.seed):
+        if one.status == "finished" and one.cell.round == last and _score(one) is not None:
+            groups.setdefault(one.cell.contender.name, []).append(one)
+    groups = {one.name: groups[one.name] for one in grid.contenders if one.name in groups}
+    if not groups:
+        return None
+    unsettled = {
+        one.cell.contender.name: "have failed" if one.status == "failed" else "are not finished"
+        for one in sorted(outcomes, key=lambda one: one.status == "failed")
+        if one.status == "failed" or (one.status != "finished" and one.status != "dropped" and one.cell.round == last)
     }
-    groups = {name: group for name, group in groups.items() if group}
     baseline = groups.get(grid.baseline.name)
     standings = [
         Standing(
             group[0].cell.contender,
             amount,
-            group,
-            estimate([_score(one) or 0.0 for one in group]),
+            tuple(group),
+            accuracy([_score(one) or 0.0 for one in group], _images(group)),
             estimate([one.val or 0.0 for one in group]) if all(one.val is not None for one in group) else None,
             paired(answers, group, baseline) if baseline and name != grid.baseline.name else None,
         )
@@ -129,7 +167,7 @@ def _verdict(study: StudyDir, data: str, amount: Amount, outcomes: Sequence[Outc
     others = [one for one in standings if one is not leader]
     if leader.vit and any(one.vit for one in others):
         others = [one for one in others if one.vit]
-    level = 1 - (1 - LEVEL) / max(1, len(others))
+    level = level_of_look(1 + sum(seen < sum(map(len, groups.values())) for seen in looks))
     rivals = {
         one.contender.name: found
         for one in others
@@ -137,11 +175,11 @@ def _verdict(study: StudyDir, data: str, amount: Amount, outcomes: Sequence[Outc
     }
     rivals = dict(sorted(rivals.items(), key=lambda item: item[1].mean))
     clear = all(one.separates() and one.mean > 0 for one in rivals.values())
-    named = clear and len(rivals) == len(others) > 0 and not grid.published
+    named = clear and len(rivals) == len(others) > 0 and not unsettled and not grid.published
     best = next((one for one in standings if not one.vit and one not in others and one is not leader), None)
     beside = paired(answers, leader.outcomes, best.outcomes) if best else None
     reference = (best.contender.name, beside) if best and beside else None
-    return Verdict(data, amount, tuple(standings), by, leader, rivals, reference, named)
+    return Verdict(data, amount, tuple(standings), by, leader, rivals, reference, named, level, unsettled)
 
 
 class _Answers:
@@ -183,6 +221,12 @@ def _score(outcome: Outcome) -> float | None:
     return outcome.test if outcome.test is not None else outcome.val
 
 
+def _images(group: Sequence[Outcome]) -> int | None:
+    """How many images an accuracy was counted on; None for another measure."""
+    numbers = group[0].numbers or {}
+    return int(numbers.get("images", 0)) or None if group[0].cell.contender.measure == "accuracy" else None
+
+
 def answer(grid: Grid, found: Sequence[Verdict], finished: int, cells: int) -> str:
     """The study's conclusion in one sentence or two, about the largest amount of data."""
     left = "" if finished == cells else f" ({finished} of {cells} trainings are finished.)"
@@ -207,7 +251,11 @@ def answer(grid: Grid, found: Sequence[Verdict], finished: int, cells: int) -> s
             f"{what} on {where}: it gets {scored} right, {_points(lead)} points more than {closest}, the closest."
             f"{beside}{left}"
         )
-    if lead.over_seeds.sd is None:
+    if verdict.unsettled:
+        why = max(verdict.unsettled.values())  # failures first
+        names = ", ".join(name for name, known in verdict.unsettled.items() if known == why)
+        reason = f"none is named while trainings of {names} {why}"
+    elif lead.over_seeds.sd is None:
         reason = "with one common seed no spread is known; train at least three"
     elif lead.mean <= 0:
         reason = f"on test {closest} is no worse ({_points(lead)} points between them)"

@@ -3,7 +3,7 @@
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from .cell import contents, train_cell
 from .folder import StudyDir
@@ -23,13 +23,14 @@ class Work:
         study: its folder; the plan is made.
         tell: is told a line about every cell.
         data: where the images are now; by default where they were.
+        skip: names of cells to leave alone, because they end their process.
     """
 
-    def __init__(self, study: StudyDir, tell: Tell = print, data: str = "") -> None:
+    def __init__(self, study: StudyDir, tell: Tell = print, data: str = "", skip: Iterable[str] = ()) -> None:
         self.study, self.tell, self.data = study, tell, data
         self.plan = Plan.from_dict(study.facts["plan"])
         self.outcomes = Outcomes(study)
-        self.tried: set[str] = set()  # a cell that fails is tried once by each process
+        self.tried = set(skip)  # a cell that fails is tried once by each process
 
     def run(self) -> None:
         """Until nothing is left that this process can do. Waits where a round depends on others' cells."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several processes of one machine work on a study, each on a GPU of its own where there are GPUs.
 
-    python -m viticulture.study.workers STUDY [--data DATA] [--only NUMBER]
+    python -m viticulture.study.workers STUDY [--data DATA] [--only CELL] [--skip CELL ...]
 
-is one of them: it trains what it can claim, or the one cell of that number.
+is one of them: it trains what it can claim, or the one cell of that name.
 """
 
 import argparse
@@ -12,13 +12,15 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from ..errors import UserError
+from ..errors import UserError, unknown
 from .folder import StudyDir
+from .grid import Cell
 from .work import Work
 
 LIVES = 3
@@ -42,44 +44,62 @@ def run_workers(study: StudyDir, workers: int, tell: Callable[[str], None], data
     if workers == 1:
         Work(study, tell, data).run()
         return
-    threads = [
-        threading.Thread(target=_keep_alive, args=(study, number, workers, tell, data), daemon=True)
-        for number in range(workers)
-    ]
+    places = Places(study, workers, tell, data)
+    threads = [threading.Thread(target=places.keep_alive, args=(number,), daemon=True) for number in range(workers)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-def _keep_alive(study: StudyDir, number: int, workers: int, tell: Callable[[str], None], data: str) -> None:
-    """One worker's place: its process, and the next one when that dies of a cell."""
-    losses: dict[str, int] = {}
-    while True:
+class Places:
+    """Worker processes, each replaced when it dies of a cell, until it has died of it `LIVES` times.
+
+    Args:
+        study: its folder; the plan is made.
+        workers: how many.
+        tell: is told a line about every cell.
+        data: where the images are now.
+    """
+
+    def __init__(self, study: StudyDir, workers: int, tell: Callable[[str], None], data: str) -> None:
+        self.study, self.workers, self.tell, self.data = study, workers, tell, data
+        self.deaths: Counter[str] = Counter()  # by the cell's name, over all places; empty where none was claimed
+        self.lock = threading.Lock()
+
+    def keep_alive(self, number: int) -> None:
+        """One place: its process, and the next one when that dies of a cell."""
+        while (cause := self._one_process(number)) is not None:
+            pid, code = cause
+            lost = claimed_by(self.study, pid)
+            doing = f"while it trained {lost.name}" if lost else "before it trained anything"
+            self.tell(f"a worker died ({_cause(code)}) {doing}")
+            with self.lock:
+                self.deaths[lost.name if lost else ""] += 1
+                if lost and self.deaths[lost.name] == LIVES:
+                    self.study.record_failure(lost, f"its process died {LIVES} times ({_cause(code)})")
+                if self.deaths[""] >= LIVES:
+                    return
+
+    def _one_process(self, number: int) -> tuple[int, int] | None:
+        """Its id and exit code, where it died; None where it came to its end, or has said what is wrong."""
+        with self.lock:
+            deadly = [name for name, deaths in self.deaths.items() if name and deaths >= LIVES]
         process = subprocess.Popen(
-            [sys.executable, "-m", "viticulture.study.workers", str(study.path), "--data", data],
-            env=environment(number, workers),
+            [
+                *(sys.executable, "-m", "viticulture.study.workers", str(self.study.path), "--data", self.data),
+                *("--skip", *deadly),
+            ],
+            env=environment(number, self.workers),
             stdout=subprocess.PIPE,
             text=True,
         )
         assert process.stdout is not None
         with process:
             for line in process.stdout:
-                tell(line.rstrip())
-        if process.returncode in (0, -signal.SIGINT, 130):
-            return
-        if process.returncode == 2:  # a mistake that it has said
-            return
-        lost = claimed_by(study, process.pid)
-        if lost is None:
-            tell(f"a worker died ({_cause(process.returncode)}) before it trained anything")
-            return
-        losses[lost] = losses.get(lost, 0) + 1
-        tell(f"a worker died ({_cause(process.returncode)}) while it trained {lost}; another one goes on")
-        if losses[lost] >= LIVES:
-            (cell,) = [cell for cell in study.grid.cells() if cell.name == lost]
-            study.record_failure(cell, f"its process died {LIVES} times ({_cause(process.returncode)})")
-            return
+                self.tell(line.rstrip())
+        ended = process.returncode in (0, 2, -signal.SIGINT, 130)
+        return None if ended else (process.pid, process.returncode)
 
 
 def environment(number: int, workers: int) -> dict[str, str]:
@@ -94,16 +114,24 @@ def environment(number: int, workers: int) -> dict[str, str]:
     return found
 
 
-def claimed_by(study: StudyDir, pid: int) -> str | None:
-    """Name of the unfinished cell that a process of this machine held when it died."""
+def claimed_by(study: StudyDir, pid: int) -> Cell | None:
+    """The unfinished cell that a process of this machine held when it died."""
     folder = study.path / "locks"
-    for cell in {
-        cell.name: cell for round in range(len(study.grid.terms.rounds)) for cell in study.grid.cells(round)
-    }.values():
-        path = folder / cell.name
-        if path.exists() and path.read_text(encoding="utf-8").split()[-1:] == [str(pid)] and not study.finished(cell):
-            return cell.name
+    for round in range(len(study.grid.terms.rounds)):
+        for cell in study.grid.cells(round):
+            path = folder / cell.name
+            if path.exists() and path.read_text(encoding="utf-8").split()[-1:] == [str(pid)]:
+                if not study.finished(cell):
+                    return cell
     return None
+
+
+def find(study: StudyDir, name: str) -> Cell:
+    """The cell of that name. Raises: UserError if study.yaml does not ask for it any more."""
+    cells = study.grid.named(name)
+    if not cells:
+        raise unknown(f"cell of {study.path}", name, [cell.name for cell in study.grid.cells()])
+    return cells[0]
 
 
 def _cause(code: int) -> str:
@@ -115,16 +143,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="viticulture.study.workers")
     parser.add_argument("study", type=Path)
     parser.add_argument("--data", default="")
-    parser.add_argument("--only", type=int, default=None)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--skip", nargs="*", default=[])
     given = parser.parse_args()
     try:
-        work = Work(StudyDir.open(given.study), lambda words: print(words, flush=True), given.data)
-        if given.only is None:
-            work.run()
+        work = Work(StudyDir.open(given.study), lambda words: print(words, flush=True), given.data, given.skip)
+        if given.only:
+            work.one(find(work.study, given.only))
         else:
-            work.one(
-                sorted({cell.name: cell for cell in work.study.grid.cells()}.values(), key=lambda c: c.name)[given.only]
-            )
+            work.run()
     except UserError as error:
         print(f"error: {error}", flush=True)
         return 2

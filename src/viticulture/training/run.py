@@ -150,10 +150,14 @@ def watched_split(session: Session) -> Images | None:
     return {"val": session.dataset.val, "test": session.dataset.test}.get(watch)
 
 
-def fit(session: Session) -> None:
+def fit(session: Session, watcher: Callback | None = None) -> None:
     """Train to the last epoch, from `last.ckpt` where the run has one; leaves last, best and EMA weights in the run.
 
     Of several processes each returns once all have trained the last step; the first alone has written.
+
+    Args:
+        session: what is trained.
+        watcher: is told of every step, and may end the training early; by default a progress bar.
 
     Raises: UserError for a loss that is no number, a full disk, a removed run or a damaged checkpoint.
     """
@@ -174,7 +178,7 @@ def fit(session: Session) -> None:
         RandomState(),
         StopOnNonFinite(LOG_EVERY_STEPS if on_gpu else 1),
         keep,
-        ProgressBar(size),
+        watcher or ProgressBar(size),
     ]
     callbacks += [ema] if ema else []
     replay = Replay(session, size, engine.replay_gb) if engine.replay_gb else None
