@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..errors import UserError
+from .augment.crop import CentreCrop
 from .decode import Unreadable
 from .sources import Source
 from .store import in_parallel
@@ -68,6 +69,11 @@ class Pictures:
             raise UserError(f"eval_crop must lie in (0, 1], got {self.eval_crop}")
         if self.eval_interpolation not in ("bilinear", "bicubic"):
             raise UserError(f"eval_interpolation must be bilinear or bicubic, got {self.eval_interpolation!r}")
+
+    @property
+    def crop(self) -> CentreCrop:
+        """The part of an image that evaluation shows."""
+        return CentreCrop(self.eval_crop, self.eval_interpolation)
 
 
 def sample_sizes(source: Source) -> np.ndarray:
