@@ -117,7 +117,7 @@ def test_a_missing_folder_is_named(student: nn.Module, tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_refused_before_the_export(
     student: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Catches: a folder or another format told after the tracing, or not at all; a disk without room for the weights."""
+    """Catches: a folder or another format told after the tracing, or not at all; a disk too small for the weights."""
     monkeypatch.setattr(torch.export, "export", None)
     for name, said in {".": "is a folder", "x.txt": "written as .onnx", "nowhere/x.onnx": "no folder"}.items():
         with pytest.raises(UserError, match=said):

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from untrained import untrained
 
+from untrained import untrained
 from viticulture.cli import main
 from viticulture.errors import UserError
 from viticulture.outputs import check_out, csv_text

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from untrained import photo, untrained
 
+from untrained import photo, untrained
 from viticulture.cli import main
 from viticulture.evaluation.predict import predict_files
 from viticulture.training.rundir import RunDir

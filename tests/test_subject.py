@@ -11,9 +11,9 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from untrained import SIDE, photo, untrained
 
 import viticulture
+from untrained import SIDE, photo, untrained
 from viticulture.data.dataset import prepare_test
 from viticulture.data.images import Images
 from viticulture.errors import UserError

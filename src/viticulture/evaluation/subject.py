@@ -66,7 +66,7 @@ class Subject:
         return evaluation_views(images, self.task, self.batch_size, CPU, self.crop)
 
     def normalised(self, pixels: Tensor) -> Tensor:
-        """What the network takes for pixels: (pixels / 255 - mean) / std, [B, 3, H, W] uint8 -> float32, on its device."""
+        """What the network takes for pixels [B, 3, H, W] uint8: (pixels / 255 - mean) / std, float32 on its device."""
         return as_seen(self.task).normalise(send(pixels, self.device))
 
 

@@ -4,6 +4,8 @@
 import csv
 from pathlib import Path
 
+from ..errors import UserError
+
 Points = list[tuple[float, float]]
 
 
@@ -15,7 +17,18 @@ def read_curves(metrics: Path) -> dict[str, Points]:
     A row written at the end of an epoch attains the maximum. Where a resumed run repeats steps, the later row counts.
     Reads rows of `step, epoch, name, value`, and Lightning's CSVLogger, where each name is a column with gaps.
     A value may be NaN or infinite.
+
+    Raises: UserError for a file that holds something else.
     """
+    try:
+        return _read(metrics)
+    except (OSError, ValueError, LookupError, TypeError, csv.Error) as error:
+        raise UserError(
+            f"{metrics} is damaged ({type(error).__name__}: {error}); without it there are no curves"
+        ) from error
+
+
+def _read(metrics: Path) -> dict[str, Points]:
     with metrics.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row.get("step") and row.get("epoch")]
     steps = max(((float(row["step"]) + 1) / (float(row["epoch"]) + 1) for row in rows), default=1.0)

@@ -83,8 +83,8 @@ class Sheet:
 
     def __rich__(self) -> RenderableType:
         table = Table(
-            title=Text(self.title, "bold") if self.title else None,
-            caption=Text(self.note) if self.note else None,
+            title=Text(clean(self.title), "bold") if self.title else None,
+            caption=Text(clean(self.note)) if self.note else None,
             box=box.SIMPLE_HEAD,
             title_justify="left",
             caption_justify="left",
@@ -95,7 +95,7 @@ class Sheet:
         texts = self.texts()
         for number, column in enumerate(self.columns):
             justify: Literal["left", "right"] = "left" if column.words else "right"
-            heading = column.name
+            heading = clean(column.name)
             if not column.words:  # a long heading breaks rather than widens
                 longest = max([len(row[number]) for row in texts] + [len(word) for word in heading.split()] + [1])
                 heading = fill(heading, longest)
@@ -111,7 +111,7 @@ class Sheet:
     def markdown(self) -> str:
         """A GitHub table with its title and note."""
         rule = ["---" if column.words else "--:" for column in self.columns]
-        body = [[column.name for column in self.columns], rule, *self.texts()]
+        body = [[clean(column.name) for column in self.columns], rule, *self.texts()]
         lines = [
             "| " + " | ".join(escape(text, quote=False).replace("|", "\\|") for text in row) + " |" for row in body
         ]
