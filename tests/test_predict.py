@@ -64,7 +64,7 @@ def test_what_cannot_be_classified_is_said_in_a_line(
     os.mkfifo(tmp_path / "pipe.png")
     for name, said in {
         "": "name is empty",
-        str(tmp_path / "torn.png"): "none of 1 images can be read, such as",
+        str(tmp_path / "torn.png"): "no image could be read; ",
         str(tmp_path / "pipe.png"): "is no file",
         str(tmp_path / "absent.png"): "no file or folder",
     }.items():

@@ -23,6 +23,7 @@ from viticulture.evaluation.localise import read_localisations
 from viticulture.evaluation.out_of_distribution import read_robustness
 from viticulture.evaluation.subject import Subject, device_for, of_run
 from viticulture.report.attention import attention_section
+from viticulture.report.disagreement import _looks
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import recipe_of
 
@@ -70,6 +71,19 @@ def test_the_view_beside_the_boxes_is_what_the_network_saw(tmp_path: Path, monke
     found = localise.localise(run, images, {f"{name}/0.png": np.array([[10.0, 4.0, 30.0, 20.0]]) for name in "ab"})
     for example, expected in zip(found.examples, as_pixels(subject, seen[0]), strict=True):
         assert np.array_equal(example.view, expected)
+
+
+def test_where_two_methods_looked_is_drawn_beside_what_each_was_shown(tmp_path: Path) -> None:
+    """Catches: a photograph that is not cropped, maps in another order than the images; and a mistake in between, which
+    would leave the maps out without a word."""
+    run = untrained(tmp_path / "run")
+    subject = of_run(run)
+    images, _ = shown(subject, tmp_path / "photos")
+    (batch,) = subject.batches(images)
+    looked = _looks(run, images, np.array([1, 0]))
+    assert len(looked) == 2
+    for (view, _), expected in zip(looked, reversed(as_pixels(subject, batch["image"])), strict=True):
+        assert np.array_equal(view, expected)
 
 
 def test_views_and_batches_show_the_same(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def predict_files(run: RunDir, weights: str, images: Sequence[str]) -> list[Pred
     for start in range(0, len(paths), BATCH):
         found += _classify(subject, paths[start : start + BATCH])
     if all(one.error for one in found):
-        raise UserError(f"none of {len(found)} images can be read, such as {found[0].name}: {found[0].error}")
+        raise UserError(f"no image could be read; {found[0].name}: {found[0].error}")
     return found
 
 

@@ -15,6 +15,7 @@ from ..models.taps import Taps
 from ..study.cell import ANSWERS, place, read_answers
 from ..study.study import Study
 from ..study.verdict import Standing
+from ..training.rundir import RunDir
 from ..training.session import dataset_of, recipe_of
 from .attention import heat
 from .class_differences import opponents
@@ -60,7 +61,7 @@ def _grid(
 ) -> str:
     """Images that the first of a pair gets right and the second does not, with what the second says instead."""
     better, worse = pair
-    looks = [_looks(study, standing, images, chosen) for standing in pair]
+    looks = [_looks(study.folder.run(one.outcomes[0].cell), images, chosen) for one in pair]
     groups = []
     for i, number in enumerate(chosen.tolist()):
         wrong = [int(answer) for answer in said[:, number] if answer != truth[number]]
@@ -105,10 +106,9 @@ def _images(study: Study, one: Standing) -> tuple[Images, Sequence[str]]:
     return images, dataset.classes
 
 
-def _looks(study: Study, one: Standing, images: Images, chosen: NDArray[np.int64]) -> list[tuple[Pixels, Pixels]]:
+def _looks(run: RunDir, images: Images, chosen: NDArray[np.int64]) -> list[tuple[Pixels, Pixels]]:
     """Images as the student is shown them, and maps of its class token's attention in the last layer; none for students
     without plain attention."""
-    run = study.folder.run(one.outcomes[0].cell)
     try:
         subject = of_run(run, batch_size=len(chosen))
         taps = Taps(subject.network, frozenset({"attention"}))
