@@ -40,11 +40,11 @@ def attention_section(subject: Subject, images: Images) -> Section:
     classes = [subject.task.classes[int(images.records.labels[number])] for number in numbers]
 
     maps = [class_map(reading, reading.grid) for reading in readings]
-    looks = [
-        ([pictures[i], *(heat(layer[i]) for layer in maps)], [name, f"image, then {', '.join(names)}"])
-        for i, name in enumerate(classes)
-    ]
-    note = "Images as the student is shown them. Mean over heads; light is much, each map on its own scale."
+    looks = [([pictures[i], *(heat(layer[i]) for layer in maps)], [name]) for i, name in enumerate(classes)]
+    note = (
+        f"Each image as the student is shown it, then {', '.join(names)}. Mean over heads; light is much, each map on "
+        "its own scale."
+    )
     html = image_grid("Where the class token looks", looks, note)
     squares = [([heat(averaged(reading)[0])], [name]) for name, reading in zip(names, readings, strict=True)]
     try:
