@@ -2,9 +2,11 @@
 """An exported student says what the student says, and tells a stranger how to ask it."""
 
 import json
+import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import timm
@@ -109,3 +111,17 @@ def test_without_the_extra_it_says_what_to_install(
 def test_a_missing_folder_is_named(student: nn.Module, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no folder"):
         to_onnx(student, tmp_path / "nowhere" / "student.onnx", TASK)
+
+
+@needs_onnx
+def test_a_place_that_cannot_be_written_is_refused_before_the_export(
+    student: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches: a folder or another format told after the tracing, or not at all; a disk too small for the weights."""
+    monkeypatch.setattr(torch.export, "export", None)
+    for name, said in {".": "is a folder", "x.txt": "written as .onnx", "nowhere/x.onnx": "no folder"}.items():
+        with pytest.raises(UserError, match=said):
+            to_onnx(student, tmp_path / name, TASK)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
+    with pytest.raises(UserError, match="free some space"):
+        to_onnx(student, tmp_path / "x.onnx", TASK)

@@ -14,6 +14,7 @@ import pytest
 from lightning.pytorch.loggers import CSVLogger
 from PIL import Image
 
+from viticulture.errors import UserError
 from viticulture.report.curves import read_curves
 from viticulture.report.figures import bar_chart, heat_map, image_grid, line_chart, picture_uri, table
 from viticulture.report.marks import number
@@ -204,3 +205,12 @@ def test_curves_read_rows_of_names_and_the_later_of_two_measurements_counts(tmp_
     assert math.isnan(found[2][1])
     path.write_text("step,epoch,name,value\n", encoding="utf-8")
     assert read_curves(path) == {}
+
+
+@pytest.mark.parametrize("content", [b"\x00\xff", b"step,epoch,name,value\nx,y,lr,0.1\n", b"step,epoch,name\n1,1,lr\n"])
+def test_a_damaged_file_of_measurements_is_named(tmp_path: Path, content: bytes) -> None:
+    """Catches: a traceback where bytes are no text, words are no numbers or a column is missing."""
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"metrics\.csv is damaged"):
+        read_curves(path)

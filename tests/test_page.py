@@ -196,6 +196,24 @@ def test_a_network_that_learns_beside_the_student_shares_its_accuracy_chart() ->
     assert "Loss term" not in page
 
 
+def test_what_guides_measure_is_drawn_where_the_student_has_no_accuracy_of_its_own() -> None:
+    """A method without labels watches its loss, a guide beside it measures accuracies. Catches: a guide's measure that
+    only shows under the student's, or is taken for the headline."""
+    curves = {
+        "train/loss": [(1.0, 2.0)],
+        "val/loss": [(1.0, 3.0)],
+        "val/bootstrap_agent_accuracy": [(1.0, 0.6)],
+        "val/co_advise_wide net_accuracy": [(1.0, 0.4)],
+    }
+    page = render(RunPage("t", "s", curves=curves))
+    chart = page[page.index("<figcaption>Accuracy, %") :]
+    assert re.findall(r'data-name="([^"]*)"', chart)[:2] == [
+        "validation, bootstrap agent",
+        "validation, co advise wide net",
+    ]
+    assert "in training, last logged" in page
+
+
 @pytest.mark.parametrize("classes", [2, 10, 60, 200, 300])
 def test_every_number_of_classes_has_a_page(classes: int) -> None:
     """Two classes have no list of confused pairs; beyond 250 the matrix gives way to the list."""

@@ -20,10 +20,11 @@ from viticulture.data.cache import cached
 from viticulture.data.dataset import Dataset, Pictures, prepare
 from viticulture.errors import UserError
 from viticulture.evaluation import linear_probe, neighbours
-from viticulture.evaluation.frozen import Subject, frozen_features
+from viticulture.evaluation.frozen import frozen_features
 from viticulture.evaluation.linear_probe import fit
 from viticulture.evaluation.neighbours import vote
 from viticulture.evaluation.probe import DECAYS, Part, _find
+from viticulture.evaluation.subject import Subject
 from viticulture.models.features import features
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
@@ -107,7 +108,7 @@ def test_features_are_what_a_trained_head_reads(name: str, options: dict[str, An
 def subject(heads: int = 2, seed: int = 0) -> Subject:
     torch.manual_seed(seed)
     net = create_student("vit_nano", TASK, 2, {"embed_dim": 8, "depth": 1, "num_heads": heads}).eval()
-    return Subject(net, TASK, Pictures(image_size=8), torch.device("cpu"), f"heads {heads}")
+    return Subject(net, TASK, Pictures(image_size=8), torch.device("cpu"), architecture=f"heads {heads}")
 
 
 def test_features_are_computed_once(tmp_path: Path) -> None:
@@ -120,8 +121,8 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
     calls = []
 
     def read(of: Subject, data: Dataset) -> Tensor:
-        of.net.register_forward_pre_hook(lambda *_: calls.append(1))
-        of.net.get_submodule("norm").register_forward_hook(lambda *_: calls.append(1))
+        of.network.register_forward_pre_hook(lambda *_: calls.append(1))
+        of.network.get_submodule("norm").register_forward_hook(lambda *_: calls.append(1))
         return frozen_features(of, data)["train"]["class"]
 
     data = prepare(str(tmp_path / "photos"), pictures=Pictures(image_size=8))
@@ -220,7 +221,7 @@ def test_a_person_probes_runs_with_and_without_labels(tmp_path: Path, capsys: py
 
 def test_a_network_that_is_no_run_is_shown_images_as_it_was_trained(tmp_path: Path) -> None:
     """A folder of weights says how its images are cropped. Catches: timm's crop for the architecture in its place."""
-    from viticulture.evaluation.frozen import of_source
+    from viticulture.evaluation.subject import of_source
 
     save(create_student("vit_nano", TASK, 2), tmp_path, TASK, {"pretrained_cfg": {"crop_pct": 0.5}})
     found = of_source(str(tmp_path))

@@ -2,6 +2,7 @@
 """`viticulture robustness`: from a run and a name to errors by corruption and severity."""
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 
@@ -19,10 +20,11 @@ from viticulture.errors import UserError
 from viticulture.evaluation import out_of_distribution
 from viticulture.evaluation.corrupted import Views, corrupted
 from viticulture.evaluation.heads import Heads
-from viticulture.evaluation.out_of_distribution import judge_robustness, read_robustness
+from viticulture.evaluation.out_of_distribution import _keep, judge_robustness, read_robustness
 from viticulture.evaluation.robustness import ALEXNET, Robustness, wrong_answers
 from viticulture.models.weights import load
 from viticulture.study.outcomes import other_measure
+from viticulture.training.rundir import RunDir
 from viticulture.training.session import dataset_of, recipe_of
 
 SIDE = 16
@@ -251,3 +253,14 @@ def test_mistakes_are_said_in_a_line(run: api.Run, capsys: pytest.CaptureFixture
     ):
         assert main(["robustness", str(run.path), *words]) == 2
         assert expected in capsys.readouterr().err
+
+
+def test_names_of_data_and_heads_are_cells_of_the_csv_and_no_more(tmp_path: Path) -> None:
+    """Catches: a comma or a quote in a name that moves the columns, a name that a spreadsheet runs."""
+    found = dataclasses.replace(some_errors(heads=2), data='my, "set"', heads=("student", "=cmd(),x"))
+    _keep(RunDir(tmp_path), found)
+    with (tmp_path / "robustness.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["data"] for row in rows} == {'my, "set"'}
+    assert {row["head"] for row in rows} == {"student", "'=cmd(),x"}
+    assert {float(row["error"]) for row in rows} == {0.5}

@@ -97,6 +97,14 @@ def test_characters_that_steer_a_terminal_do_not_reach_it() -> None:
     assert clean(kept) == kept
 
 
+def test_headings_titles_and_notes_do_not_steer_a_terminal_either() -> None:
+    """They hold the names of data, contenders and heads. Catches: cells cleaned and the rest printed as it is."""
+    sheet = Sheet("t\x1b[31m", [Column("a\x1b[32m"), Column("b\x1b[33m", "decimal")], [["c\x1b[34m", 1.0]], "n\x1b[35m")
+    file = io.StringIO()
+    print_table(sheet, file=file)
+    assert "\x1b" not in file.getvalue() + sheet.markdown() + sheet.csv()
+
+
 def test_a_pipe_gets_whole_names_and_no_colour() -> None:
     """Where nobody watches, nothing is cut to the width of a screen, and grep sees no escape codes."""
     file = io.StringIO()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from .disk import replacing
 from .errors import UserError
 from .models.task import Task
+from .outputs import check_out
 
 TOLERANCE = 1e-4
 """Largest difference between ONNX and eager, relative to the largest logit: float32 with other kernels."""
@@ -28,7 +29,7 @@ def to_onnx(student: nn.Module, path: Path, task: Task) -> Path:
     without the run. It appears under its name only once it is whole. The student itself is not changed.
 
     Raises:
-        UserError: the extra `onnx` is not installed, the folder does not exist, or torch cannot trace the student.
+        UserError: the extra `onnx` is not installed, the file cannot be written, or torch cannot trace the student.
         RuntimeError: the file's logits differ from the student's.
     """
     missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
@@ -36,6 +37,7 @@ def to_onnx(student: nn.Module, path: Path, task: Task) -> Path:
         raise UserError(
             f"export to ONNX needs {' and '.join(missing)}, not installed; run: pip install 'viticulture[onnx]'"
         )
+    check_out(path, ".onnx", size=sum(weight.nbytes for weight in student.parameters()))
     if not path.parent.is_dir():
         raise UserError(f"there is no folder {path.parent} to write {path.name} into")
     eager = copy.deepcopy(student).eval().requires_grad_(False).cpu().float()

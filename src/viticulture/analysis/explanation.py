@@ -6,20 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..data.augment.crop import CentreCrop
 from ..data.dataset import Dataset
 from ..data.images import Images
-from ..data.loader import evaluation_batches
 from ..errors import UserError
-from ..models.task import Task
-from ..models.weights import load
+from ..evaluation.kept import read_kept
+from ..evaluation.subject import Subject, of_run
 from ..training.rundir import RunDir
-from ..training.session import recipe_of
 from .inside import Inside, look_inside, numbers, similarity, tensor
 
-BATCH = 128
+BATCH = 128  # images at once, the size that CKA is estimated by
 FEWEST = 4  # images; CKA cannot be estimated from fewer
 FILE = "explain.json"
 
@@ -75,11 +72,12 @@ def explain_run(
         raise UserError(f"an explanation needs at least {FEWEST} images, got {min(most, len(images))} of {split}")
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     some = images.part(order[:most])
-    student, batches = _opened(run, some)
-    found = Explanation(run.which()[0], split, look_inside(student, batches, reading))
+    subject = of_run(run, batch_size=BATCH)
+    found = Explanation(run.which()[0], split, look_inside(subject.network, _shown(subject, some), reading))
     if beside is not None:
-        (first, some_batches), (second, others) = _opened(run, some), _opened(beside, some)
-        cka = similarity(first, second, zip(some_batches, others, strict=True), reading)
+        other = of_run(beside, batch_size=BATCH)
+        pairs = zip(_shown(subject, some), _shown(other, some), strict=True)
+        cka = similarity(subject.network, other.network, pairs, reading)
         found = Explanation(found.weights, split, found.inside, beside.path.name, cka)
     run.write(FILE, found.to_dict())
     return found
@@ -87,18 +85,8 @@ def explain_run(
 
 def read_explanation(run: RunDir) -> Explanation | None:
     """What was found the last time; None before the first."""
-    return Explanation.from_dict(run.read(FILE)) if (run.path / FILE).exists() else None
+    return read_kept(run, FILE, Explanation.from_dict, None)
 
 
-def _opened(run: RunDir, images: Images) -> tuple[nn.Module, Iterator[Tensor]]:
-    """A run's student and the images as it takes them, on the device that it was trained for."""
-    student, task, _ = load(run.weights(run.which()[0]))
-    recipe = recipe_of(run)
-    use_gpu = torch.cuda.is_available() and recipe.section("engine").device != "cpu"
-    device, pictures = torch.device("cuda" if use_gpu else "cpu"), recipe.section("images")
-    crop = CentreCrop(pictures.eval_crop, pictures.eval_interpolation)
-    return student.to(device).eval(), _pixels(images, task, device, crop)
-
-
-def _pixels(images: Images, task: Task, device: torch.device, crop: CentreCrop) -> Iterator[Tensor]:
-    return (batch["image"] for batch in evaluation_batches(images, task, BATCH, device, crop))
+def _shown(subject: Subject, images: Images) -> Iterator[Tensor]:
+    return (batch["image"] for batch in subject.batches(images))

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a student that learnt by painting masked patches sees in the rest of an image.
 
-method = painter_of(RunDir.open("runs/mae"), dataset)
-found = reconstruct(method, images)         # pictures, and how far they are from the truth
+found = reconstruct_some(RunDir.open("runs/mae"), dataset, dataset.test)   # pictures, and how far from the truth
 """
 
 from dataclasses import dataclass, replace
@@ -12,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ..data.dataset import Dataset
+from ..data.images import Images
+from ..evaluation.subject import Subject, device_for
 from ..models.masked_autoencoder import Grid, patchify, unpatchify
 from ..models.task import Task
 from ..training.assemble import assemble
@@ -82,6 +83,22 @@ def reconstruct(method: Painter, images: Tensor, seed: int = 0) -> Reconstructio
         for part in (images, unpatchify(patches, grid, method.patch), unpatchify(means, grid, method.patch))
     )
     return Reconstruction(true, painted, masked, distance(painted, true, masked), distance(flat, true, masked))
+
+
+def reconstruct_some(run: RunDir, dataset: Dataset, images: Images) -> Reconstruction:
+    """What a run's method makes of images, all at once.
+
+    Args:
+        run: of a method that paints, with a checkpoint.
+        dataset: the run's.
+        images: of any split.
+    """
+    method, recipe = painter_of(run, dataset), recipe_of(run)
+    assert isinstance(method, nn.Module)
+    device = device_for(recipe)
+    subject = Subject(method.to(device), method.task, recipe.section("images"), device, len(images))
+    (batch,) = subject.batches(images)
+    return reconstruct(method, batch["image"])
 
 
 def distance(painted: Tensor, true: Tensor, masked: Tensor) -> Tensor:

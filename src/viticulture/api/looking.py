@@ -96,12 +96,15 @@ def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitu
     from ..analysis import link_extraction as extraction
     from ..disk import replacing
     from ..models.links import write_link_set
+    from ..outputs import check_out
     from ..report.links import link_table
     from ..training.rundir import RunDir
 
     rules = {"magnitude": extraction.magnitude_strengths, "printed": extraction.printed_strengths}
     if rule not in rules:
         raise unknown("rule", rule, rules)
+    if out:
+        check_out(out, ".yaml", ".yml")
     found = extraction.read_links(RunDir.open(run)).links
     strengths = rules[rule](found)
     linked = extraction.select(strengths, threshold)
@@ -128,8 +131,11 @@ def probe(run: str, data: str = "", features: str = "", weights: str = "", out: 
     """
     from ..evaluation.probe import keep
     from ..evaluation.probe import probe as judge
+    from ..outputs import check_out
     from ..report.probe import probe_table
 
+    if out:
+        check_out(out, ".json")
     found = judge(run, data, features, weights)
     keep(found, out)
     return probe_table(found)
@@ -151,12 +157,15 @@ def localise(run: str, data: str = "", boxes: str = "", weights: str = "", out: 
     from ..data.boxes import read_boxes
     from ..disk import replacing
     from ..evaluation import localise as judge
+    from ..outputs import check_out
     from ..report.localisation import localisation_page, localisation_table
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of
 
     if not boxes:
         raise UserError("true boxes are needed to judge by: --boxes FILE")
+    if out:
+        check_out(out, ".html")
     true, folder = read_boxes(boxes), RunDir.open(run)
     dataset = None if data else dataset_of(folder, recipe_of(folder))
     images = judge.held_out(dataset) if dataset else judge.other_images(folder, data)

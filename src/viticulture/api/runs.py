@@ -196,10 +196,13 @@ def predict(run: str, images: list[str], weights: str = "", out: str = "") -> "l
 
     Returns: one prediction an image, with the reason for those that could not be read.
     """
-    from ..evaluation.predict import predict_files, write
+    from ..evaluation.predict import ENDINGS, predict_files, write
+    from ..outputs import check_out
     from ..training.rundir import RunDir
 
     folder = RunDir.open(run)
+    if out:
+        check_out(out, *ENDINGS)
     found = predict_files(folder, weights or folder.which()[0], images)
     if out:
         write(found, Path(out))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..keywords import check_fields
+from .augment.crop import CentreCrop
 from .decode import Unreadable
 from .sources import Source
 from .store import in_parallel
@@ -77,6 +78,11 @@ class Pictures:
             raise UserError(f"budget_gb must be positive and finite, got {self.budget_gb}")
         if not 0 < self.eval_crop <= 1:
             raise UserError(f"eval_crop must lie in (0, 1], got {self.eval_crop}")
+
+    @property
+    def crop(self) -> CentreCrop:
+        """The part of an image that evaluation shows."""
+        return CentreCrop(self.eval_crop, self.eval_interpolation)
 
 
 def sample_sizes(source: Source) -> np.ndarray:

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ask a run's student, head by head, and its teachers about the same images (agreement.py says what is made of it)."""
 
-import torch
-from torch import Tensor, nn
+from pathlib import Path
 
-from ..data.augment.crop import CentreCrop
+import torch
+from torch import Tensor
+
 from ..data.images import Images
-from ..data.loader import evaluation_batches
 from ..errors import UserError
-from ..models.task import Task
 from ..models.teachers import Frozen
 from ..models.weights import load
 from ..training.assemble import build_guides
@@ -16,8 +15,10 @@ from ..training.recipe import Recipe
 from ..training.rundir import RunDir
 from .agreement import Agreement, agree, collected
 from .heads import all_logits, heads_of
+from .kept import read_kept
+from .subject import Subject, of_run
 
-BATCH = 128
+BATCH = 128  # images at once, for student and teachers together
 FILE = "agreement.json"
 ADVISED = ("co_advise", "logits")
 """Guides whose teachers answer with logits."""
@@ -37,29 +38,28 @@ def judge_agreement(run: RunDir, recipe: Recipe, key: str, images: Images) -> Ag
     if not any(name in recipe.values["guides"] for name in ADVISED):
         return None
     weights, _, split = key.partition("/")
-    student, task, _ = load(run.weights(weights))
-    use_gpu = torch.cuda.is_available() and recipe.section("engine").device != "cpu"
-    device = torch.device("cuda" if use_gpu else "cpu")
+    subject = of_run(run, weights, BATCH)
     try:
-        teachers = _teachers(recipe, student, task)
+        teachers = _teachers(recipe, run.weights(weights))
     except UserError as error:
         if (earlier := read_agreement(run)) is not None and not earlier.missing:
             return earlier
         found = Agreement(weights, split, missing=str(error))
     else:
-        found = _ask(student.to(device).eval(), teachers, recipe, task, images, Agreement(weights, split))
+        found = _ask(subject, teachers, recipe, images, Agreement(weights, split))
     run.write(FILE, found.to_dict())
     return found
 
 
 def read_agreement(run: RunDir) -> Agreement | None:
     """What was measured; None where nothing was."""
-    return Agreement.from_dict(run.read(FILE)) if (run.path / FILE).exists() else None
+    return read_kept(run, FILE, Agreement.from_dict, None)
 
 
-def _teachers(recipe: Recipe, student: nn.Module, task: Task) -> dict[str, Frozen]:
+def _teachers(recipe: Recipe, weights: Path) -> dict[str, Frozen]:
     """By the names that the recipe gives them; `teacher` where it gives none."""
     advised = Recipe(recipe.name, {**recipe.values, "guides": _only(recipe)})
+    student, task, _ = load(weights)
     guides = build_guides(advised, student.train(), task).values()
     return {
         name.rpartition(".")[2]: module
@@ -74,20 +74,15 @@ def _only(recipe: Recipe) -> dict[str, object]:
 
 
 @torch.inference_mode()
-def _ask(
-    student: nn.Module, teachers: dict[str, Frozen], recipe: Recipe, task: Task, images: Images, blank: Agreement
-) -> Agreement:
-    device = next(student.parameters()).device
-    pictures = recipe.section("images")
-    crop = CentreCrop(pictures.eval_crop, pictures.eval_interpolation)
+def _ask(subject: Subject, teachers: dict[str, Frozen], recipe: Recipe, images: Images, blank: Agreement) -> Agreement:
     tokens: list[Tensor] = []
     advice: list[list[Tensor]] = []
     heads = None
     for teacher in teachers.values():
-        teacher.to(device)
-    for batch in evaluation_batches(images, task, BATCH, device, crop):
-        heads = heads or heads_of(student, batch["image"], recipe)
-        tokens.append(all_logits(student, batch["image"]))
+        teacher.to(subject.device)
+    for batch in subject.batches(images):
+        heads = heads or heads_of(subject.network, batch["image"], recipe)
+        tokens.append(all_logits(subject.network, batch["image"]))
         advice.append([teacher(batch["image"]) for teacher in teachers.values()])
     assert heads is not None, "a split holds images"
     by_head = collected([list(part) for part in tokens])

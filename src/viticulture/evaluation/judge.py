@@ -5,10 +5,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..data.augment.crop import CentreCrop
 from ..data.dataset import Dataset, prepare_test
 from ..data.images import Images
-from ..data.loader import evaluation_batches
 from ..errors import UserError
 from ..models.weights import load
 from ..training.progress import showing
@@ -18,8 +16,8 @@ from ..training.session import recipe_of
 from .accuracy import Evaluation, Predictions, collect, measure
 from .advisers import judge_agreement
 from .heads import heads_of
+from .subject import of_run
 
-BATCH = 256
 FEW = 8  # images that tell which head answers
 
 
@@ -81,12 +79,8 @@ def check_classes(run: RunDir, classes: tuple[str, ...]) -> None:
 
 
 def _result(run: RunDir, recipe: Recipe, weights: str, images: Images) -> Result:
-    student, task, _ = load(run.weights(weights))
-    device = torch.device("cuda" if torch.cuda.is_available() and recipe.section("engine").device != "cpu" else "cpu")
-    pictures = recipe.section("images")
-    crop = CentreCrop(pictures.eval_crop, pictures.eval_interpolation)
-    batches = evaluation_batches(images, task, BATCH, device, crop)
-    predictions = collect(student.to(device), batches, images.records.names)
-    few = next(evaluation_batches(images.part(torch.arange(min(FEW, len(images)))), task, FEW, device, crop))
-    rule = heads_of(student.eval(), few["image"], recipe).rule
-    return Result(replace(measure(predictions, task.classes), rule=rule), predictions, images)
+    subject = of_run(run, weights)
+    predictions = collect(subject.network, subject.batches(images), images.records.names)
+    few = next(subject.batches(images.part(torch.arange(min(FEW, len(images))))))
+    rule = heads_of(subject.network, few["image"], recipe).rule
+    return Result(replace(measure(predictions, subject.task.classes), rule=rule), predictions, images)

@@ -11,21 +11,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
-from ..data.augment.crop import CentreCrop
 from ..data.boxes import Boxes, boxes_of, in_view
 from ..data.dataset import Dataset, prepare_test
 from ..data.images import Images
-from ..data.loader import evaluation_batches
 from ..errors import UserError
 from ..models.taps import Taps, layout
-from ..models.task import Task
 from ..models.weights import load
 from ..training.progress import showing
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
 from .judge import check_classes
+from .kept import read_kept
 from .localisation import (
     OVERLAPS,
     THRESHOLDS,
@@ -36,9 +34,10 @@ from .localisation import (
     max_box_accuracy,
     score_maps,
 )
+from .subject import of_run
 
 FILE = "localisation.json"
-BATCH = 64
+BATCH = 64  # images at once, with the attention of every layer
 EXAMPLES = 12
 
 
@@ -142,34 +141,33 @@ def localise(run: RunDir, images: Images, boxes: Mapping[str, Boxes], weights: s
 
     Raises: UserError if no image has a box, a box lies outside its image, or the student has no class attention.
     """
-    recipe, weights = recipe_of(run), weights or run.which()[0]
-    student, task, _ = load(run.weights(weights))
-    device = torch.device("cuda" if torch.cuda.is_available() and recipe.section("engine").device != "cpu" else "cpu")
-    pictures = recipe.section("images")
-    crop = CentreCrop(pictures.eval_crop, pictures.eval_interpolation)
+    weights = weights or run.which()[0]
+    subject = of_run(run, weights, BATCH)
+    size = subject.task.image_size
     numbers: list[int] = []
     true: list[Boxes] = []
     for number, found in enumerate(boxes_of(images.records.names, boxes)):
         if found is not None:
-            seen = in_view(found, images.extent(number), crop, task.image_size)
+            seen = in_view(found, images.extent(number), subject.crop, size)
             if len(seen):
                 numbers.append(number)
                 true.append(seen)
     if not true:
         raise UserError("the evaluation's crop cuts off every box; evaluate the whole image with a larger eval_crop")
     part = images.part(torch.tensor(numbers))
-    taps = class_taps(student.to(device))
+    taps = class_taps(subject.network)
     overlaps: list[NDArray[np.float64]] = []
     shown: dict[int, tuple[NDArray[np.uint8], NDArray[np.float32]]] = {}
     with torch.inference_mode():
-        for batch in evaluation_batches(part, task, BATCH, device, crop):
-            scores = score_maps(taps(batch["image"]).class_attention, task.image_size).cpu().numpy()
-            places = batch["index"].tolist()
+        for index, pixels in subject.views(part):
+            scores = score_maps(taps(subject.normalised(pixels)).class_attention, size).cpu().numpy()
+            places = index.tolist()
             overlaps += [best_overlaps(score, true[place]) for score, place in zip(scores, places, strict=True)]
             for i in set(places) & _spread(len(true)):
-                shown[i] = _view(batch["image"][places.index(i)], task), scores[places.index(i)]
+                here = places.index(i)
+                shown[i] = pixels[here].permute(1, 2, 0).numpy(), scores[here]
     largest, any_part = np.stack(overlaps, 1)  # [N, thresholds] each
-    all_of_it = np.array([[0.0, 0.0, task.image_size[1], task.image_size[0]]])
+    all_of_it = np.array([[0.0, 0.0, size[1], size[0]]])
     everything = np.array([intersection_over_union(all_of_it, some).max() for some in true])
     accuracy = max_box_accuracy(largest)
     middle = int(np.searchsorted(THRESHOLDS, accuracy.thresholds[len(OVERLAPS) // 2]))
@@ -203,18 +201,11 @@ def keep(run: RunDir, data: str, found: Localisation) -> None:
 
 def read_localisations(run: RunDir) -> dict[str, Localisation]:
     """What was measured so far, by weights and data."""
-    if not (run.path / FILE).exists():
-        return {}
-    return {name: Localisation.from_dict(found) for name, found in run.read(FILE).items()}
+    return read_kept(
+        run, FILE, lambda every: {name: Localisation.from_dict(found) for name, found in every.items()}, {}
+    )
 
 
 def _spread(images: int) -> set[int]:
     """Places of the examples among so many images."""
     return set(np.linspace(0, images - 1, min(EXAMPLES, images)).round().astype(int).tolist())
-
-
-def _view(image: Tensor, task: Task) -> NDArray[np.uint8]:
-    """A normalised image [3, H, W] as pixels [H, W, 3]."""
-    pixels = image.permute(1, 2, 0).float().cpu() * torch.tensor(task.std) + torch.tensor(task.mean)
-    view: NDArray[np.uint8] = (255 * pixels).round().clamp(0, 255).to(torch.uint8).numpy()
-    return view

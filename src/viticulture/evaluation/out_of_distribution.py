@@ -21,18 +21,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..data.augment.crop import CentreCrop
 from ..data.corrupt.levels import CORRUPTIONS, SETS, SEVERITIES, nearest
-from ..data.dataset import Pictures, prepare_test
+from ..data.dataset import prepare_test
 from ..data.images import Images
-from ..data.loader import CPU, as_seen, evaluation_views
 from ..data.sources import Source, digest, open_source
 from ..data.transfer import send
 from ..errors import UserError
 from ..models.task import Task
-from ..models.weights import load
+from ..outputs import csv_text
 from ..training.progress import showing
 from ..training.recipe import Recipe
 from ..training.rundir import RunDir
@@ -40,7 +38,9 @@ from ..training.session import dataset_of, recipe_of
 from .corrupted import BATCH, Batches, Views, corrupted
 from .heads import Heads, heads_of
 from .judge import check_classes
+from .kept import read_kept
 from .robustness import IMAGENET_CLASSES, Robustness, wrong_answers
+from .subject import Subject, of_run
 
 FILE = "robustness.json"
 _WNID = re.compile(r"n\d{8}")
@@ -53,29 +53,22 @@ Cell = Callable[[str, int], Batches]
 class _Judge:
     """A run's student, ready to be asked."""
 
-    student: nn.Module
-    task: Task
+    subject: Subject
     recipe: Recipe
-    device: torch.device
 
     def errors(self, batches: Batches, heads: Heads, among: Tensor | None = None) -> list[float]:
         """The share of wrong answers by head."""
-        normalise, images = as_seen(self.task).normalise, 0
         wrong: Tensor | int = 0
+        images = 0
         for pixels, labels in batches:
-            seen = normalise(send(pixels, self.device))
-            wrong = wrong + wrong_answers(self.student, heads, seen, send(labels, self.device), among)
+            truth = send(labels, self.subject.device)
+            wrong = wrong + wrong_answers(self.subject.network, heads, self.subject.normalised(pixels), truth, among)
             images += len(labels)
         assert isinstance(wrong, Tensor), "there are images"
         return (wrong.double() / images).tolist()
 
     def heads(self, pixels: Tensor) -> Heads:
-        return heads_of(self.student, as_seen(self.task).normalise(send(pixels, self.device)), self.recipe)
-
-    @property
-    def crop(self) -> CentreCrop:
-        pictures: Pictures = self.recipe.section("images")
-        return CentreCrop(pictures.eval_crop, pictures.eval_interpolation)
+        return heads_of(self.subject.network, self.subject.normalised(pixels), self.recipe)
 
 
 def judge_robustness(run: RunDir, data: str = "", limit: int = 0, weights: str = "") -> Robustness:
@@ -92,12 +85,9 @@ def judge_robustness(run: RunDir, data: str = "", limit: int = 0, weights: str =
     if limit < 0:
         raise UserError(f"limit must not be negative, got {limit}; 0 takes all images")
     weights = weights or run.which()[0]
-    student, task, _ = load(run.weights(weights))
+    judge = _Judge(of_run(run, weights, BATCH), recipe_of(run))
+    task = judge.subject.task
     check_classes(run, task.classes)
-    recipe = recipe_of(run)
-    use_gpu = torch.cuda.is_available() and recipe.section("engine").device != "cpu"
-    device = torch.device("cuda" if use_gpu else "cpu")
-    judge = _Judge(student.to(device).eval(), task, recipe, device)
     mark = hashlib.blake2b((run.weights(weights) / "model.safetensors").read_bytes(), digest_size=16).hexdigest()
     blank = Robustness(data or "test", weights, 0, len(task.classes), len(task.classes), "", "", (), key=mark)
     folders = corrupted_folders(Path(data).expanduser()) if data else {}
@@ -148,23 +138,28 @@ def _judge_part(run: RunDir, judge: _Judge, blank: Robustness, source: Source) -
     """ImageNet-A, -R: as they are, with the answers that they allow."""
     skip = judge.recipe.section("data").skip_unreadable
     with showing("reading images") as progress:
-        images, _ = prepare_test(source, judge.task.classes, judge.recipe.section("images"), skip, progress)
-    among = torch.tensor([name in source.classes for name in judge.task.classes], device=judge.device)
+        images, _ = prepare_test(source, judge.subject.task.classes, judge.recipe.section("images"), skip, progress)
+    among = torch.tensor([name in source.classes for name in judge.subject.task.classes], device=judge.subject.device)
     heads = judge.heads(_first(images, judge))
-    clean = judge.errors(_views(images, judge, judge.crop), heads, among)
+    clean = judge.errors(_views(images, judge.subject), heads, among)
     found = replace(_about(blank, heads), images=len(images), classes=len(source.classes), clean=tuple(clean))
     return _keep(run, found)
 
 
 def _judge_folders(run: RunDir, judge: _Judge, blank: Robustness, folders: dict[str, Path]) -> Robustness:
     """ImageNet-C: decoded once and not stored; shown whole, since the published images are crops already."""
-    pictures: Pictures = judge.recipe.section("images")
-    pictures = replace(pictures, stream=True, store_size=judge.task.image_size[0])
+    whole = replace(
+        judge.subject.pictures,
+        stream=True,
+        store_size=judge.subject.task.image_size[0],
+        eval_crop=1.0,
+        eval_interpolation="bicubic",
+    )
     skip = judge.recipe.section("data").skip_unreadable
 
     def images_of(corruption: str, severity: int) -> Images:
-        source = _named_like(open_source(folders[corruption] / str(severity)), run, judge.task)
-        return prepare_test(source, judge.task.classes, pictures, skip)[0]
+        source = _named_like(open_source(folders[corruption] / str(severity)), run, judge.subject.task)
+        return prepare_test(source, judge.subject.task.classes, whole, skip)[0]
 
     first = images_of(next(iter(folders)), 1)
     heads = judge.heads(_first(first, judge))
@@ -172,7 +167,7 @@ def _judge_folders(run: RunDir, judge: _Judge, blank: Robustness, folders: dict[
     blank = replace(_about(blank, heads), images=len(first), key=key)
 
     def cell(corruption: str, severity: int) -> Batches:
-        return _views(images_of(corruption, severity), judge, CentreCrop())
+        return _views(images_of(corruption, severity), replace(judge.subject, pictures=whole))
 
     return _over_cells(run, judge, blank, list(folders), cell)
 
@@ -187,12 +182,14 @@ def _judge_corrupted(run: RunDir, judge: _Judge, blank: Robustness, source: Sour
     else:
         skip = judge.recipe.section("data").skip_unreadable
         with showing("reading images") as progress:
-            images, _ = prepare_test(source, judge.task.classes, judge.recipe.section("images"), skip, progress)
+            images, _ = prepare_test(source, judge.subject.task.classes, judge.recipe.section("images"), skip, progress)
     numbers = torch.linspace(0, len(images) - 1, min(limit or len(images), len(images))).round().long()
     some = images.part(numbers)
-    clean = Views(lambda: _views(some, judge, judge.crop), some.records.labels, numbers, judge.task.image_size)
+    clean = Views(lambda: _views(some, judge.subject), some.records.labels, numbers, judge.subject.task.image_size)
     heads = judge.heads(_first(some, judge))
-    blank = replace(_about(blank, heads), images=len(some), corrupted_by=SETS[nearest(min(judge.task.image_size))])
+    blank = replace(
+        _about(blank, heads), images=len(some), corrupted_by=SETS[nearest(min(judge.subject.task.image_size))]
+    )
     blank = replace(blank, key=digest([blank.key, clean.content]), clean=tuple(judge.errors(clean.open(), heads)))
     budget = int(judge.recipe.section("images").budget_gb * 1e9)
     return _over_cells(
@@ -219,20 +216,17 @@ def _over_cells(run: RunDir, judge: _Judge, blank: Robustness, names: list[str],
 
 def read_robustness(run: RunDir) -> dict[str, Robustness]:
     """What was measured so far, by data."""
-    if not (run.path / FILE).exists():
-        return {}
-    return {data: Robustness.from_dict(found) for data, found in run.read(FILE).items()}
+    return read_kept(run, FILE, lambda every: {data: Robustness.from_dict(found) for data, found in every.items()}, {})
 
 
 def _keep(run: RunDir, found: Robustness) -> Robustness:
     """Write robustness.json, and beside it the same as a long table."""
     every = {**read_robustness(run), found.data: found}
     run.write(FILE, {data: one.to_dict() for data, one in every.items()})
-    lines = ["data,weights,corruption,severity,head,error"]
+    rows: list[tuple[object, ...]] = [("data", "weights", "corruption", "severity", "head", "error")]
     for data, one in every.items():
-        quoted = '"' + data.replace('"', '""') + '"'
-        lines += [f"{quoted},{one.weights},{name},{s},{head},{error:.6f}" for name, s, head, error in one.rows()]
-    run.write("robustness.csv", "\n".join(lines) + "\n")
+        rows += [(data, one.weights, name, s, head, round(error, 6)) for name, s, head, error in one.rows()]
+    run.write("robustness.csv", csv_text(rows))
     return found
 
 
@@ -241,12 +235,12 @@ def _about(blank: Robustness, heads: Heads) -> Robustness:
     return replace(blank, rule=heads.rule, heads=names)
 
 
-def _views(images: Images, judge: _Judge, crop: CentreCrop) -> Batches:
+def _views(images: Images, subject: Subject) -> Batches:
     """Pixels as the student is shown them, before normalisation, and labels; on the CPU."""
-    for numbers, pixels in evaluation_views(images, judge.task, BATCH, CPU, crop):
+    for numbers, pixels in subject.views(images):
         yield pixels, images.records.labels[numbers]
 
 
 def _first(images: Images, judge: _Judge) -> Tensor:
     """A few images, to ask the student with."""
-    return next(_views(images.part(torch.arange(min(8, len(images)))), judge, judge.crop))[0]
+    return next(_views(images.part(torch.arange(min(8, len(images)))), judge.subject))[0]

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Classify files that a person names: whatever can be read is classified, the rest is listed with its reason."""
 
-import csv
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -12,24 +11,21 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..data.augment.crop import CentreCrop
-from ..data.dataset import Pictures
 from ..data.decode import Unreadable, decode
-from ..data.files import open_file
+from ..data.files import FileReader
 from ..data.folders import is_image, scan
 from ..data.images import Records, StoredImages
-from ..data.loader import CPU, evaluation_batches
 from ..data.sources import readable
 from ..disk import replacing
 from ..errors import UserError
-from ..models.task import Task
-from ..models.weights import load
+from ..outputs import check_out, csv_text
 from ..training.rundir import RunDir
-from ..training.session import recipe_of
 from .accuracy import collect
 from .judge import check_classes
+from .subject import Subject, of_run
 
-BATCH = 64
+BATCH = 64  # images that are held decoded
+ENDINGS = (".csv", ".json")
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,7 @@ class Prediction:
     """What a student says of one image.
 
     Args:
-        name: the file.
+        name: the file; bytes of its name that are no text as Python escapes.
         label: the likeliest class; empty if the image could not be read.
         probability: of that class.
         probabilities: of every class.
@@ -59,84 +55,85 @@ def predict_files(run: RunDir, weights: str, images: Sequence[str]) -> list[Pred
         weights: best, last or ema.
         images: files or folders.
 
-    Raises: UserError if a path does not exist, or there is no image in what was named.
+    Raises: UserError if a path does not exist, there is no image in what was named, or none can be read.
     """
-    if not all(images):
-        raise UserError("an image to classify must have a name, got an empty word; write . for the current folder")
-    paths = [path for name in images for path in _files(Path(name))]
+    paths = [path for name in images for path in _files(name)]
     if not paths:
         raise UserError(f"no images in {', '.join(images) or 'nothing'}; name image files, or folders that hold some")
-    student, task, _ = load(run.weights(weights))
-    check_classes(run, task.classes)
-    pictures: Pictures = recipe_of(run).section("images")
+    subject = of_run(run, weights, BATCH)
+    check_classes(run, subject.task.classes)
     found: list[Prediction] = []
     for start in range(0, len(paths), BATCH):
-        found += _classify(student, task, pictures, paths[start : start + BATCH])
+        found += _classify(subject, paths[start : start + BATCH])
+    if all(one.error for one in found):
+        raise UserError(f"no image could be read; {found[0].name}: {found[0].error}")
     return found
 
 
-def write(found: Sequence[Prediction], path: Path) -> None:
+def write(found: Sequence[Prediction], out: Path) -> None:
     """The predictions as .csv (a column a class) or .json. Raises: UserError for another ending."""
-    if path.suffix == ".json":
+    path = check_out(out, *ENDINGS)
+    if path.suffix.lower() == ".json":
         text = json.dumps([asdict(one) for one in found], indent=1, ensure_ascii=False) + "\n"
-        with replacing(path) as part:
-            part.write_text(text, encoding="utf-8")
-    elif path.suffix == ".csv":
-        classes = next((list(one.probabilities) for one in found if one.probabilities), [])
-        with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
-            rows = csv.writer(file)
-            rows.writerow(["name", "label", "probability", *classes, "error"])
-            for one in found:
-                shares = [one.probabilities.get(name, "") for name in classes]
-                rows.writerow([one.name, one.label, one.probability if one.label else "", *shares, one.error])
     else:
-        raise UserError(f"predictions are written as .csv or .json, got {path}")
+        classes = next((list(one.probabilities) for one in found if one.probabilities), [])
+        rows: list[list[object]] = [["name", "label", "probability", *classes, "error"]]
+        for one in found:
+            shares = [one.probabilities.get(name) for name in classes]
+            rows.append([one.name, one.label, one.probability if one.label else None, *shares, one.error])
+        text = csv_text(rows)
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8")
 
 
-def _files(path: Path) -> Iterator[Path]:
+def _files(name: str) -> Iterator[Path]:
+    path = Path(name)
+    if not name:
+        raise UserError("an image's name is empty; name image files, or folders (. is the one you are in)")
     if path.is_dir():
         yield from (path / name for name in sorted(file.path for file in scan(path)[0]) if is_image(name))
-    elif path.exists():
+    elif path.is_file():
         yield path
+    elif path.exists():
+        raise UserError(f"{path} is no file")  # a pipe would be waited for
     else:
         raise UserError(f"there is no file or folder {path}")
 
 
-def _classify(student: torch.nn.Module, task: Task, pictures: Pictures, paths: Sequence[Path]) -> list[Prediction]:
-    side = pictures.store_size
+def _classify(subject: Subject, paths: Sequence[Path]) -> list[Prediction]:
+    """One prediction a path, in their order; a path may stand among them more than once."""
+    side = subject.pictures.store_size
     assert side is not None, "a run's recipe is settled"
-    pixels: dict[Path, Tensor] = {}
+    reader = FileReader(Path(), [str(path) for path in paths])
+    pixels: list[Tensor] = []
     sizes: list[tuple[int, int]] = []
-    errors: dict[Path, str] = {}
-    for path in paths:
+    errors: list[str] = []  # of each path; empty where it could be read
+    for i, path in enumerate(paths):
         try:
-            with open_file(path) as file:
+            with reader.open(i) as file:
                 picture = decode(file, str(path), side)
         except Unreadable as error:
-            errors[path] = error.reason
+            errors.append(error.reason)
         except OSError as error:
-            errors[path] = error.strerror or str(error)
+            errors.append(error.strerror or str(error))
         else:
             squeezed = picture.image.resize((side, side), Image.Resampling.BICUBIC)
-            pixels[path] = torch.from_numpy(np.array(squeezed)).permute(2, 0, 1)
+            pixels.append(torch.from_numpy(np.array(squeezed)).permute(2, 0, 1))
             sizes.append((picture.height, picture.width))
-    shares: dict[Path, list[float]] = {}
-    if pixels:
-        names = [str(path) for path in pixels]
-        records = Records(torch.full((len(names),), -1), torch.tensor(sizes), names)
-        images = StoredImages(torch.stack(list(pixels.values())), torch.arange(len(names)), records)
-        batches = evaluation_batches(
-            images, task, BATCH, CPU, CentreCrop(pictures.eval_crop, pictures.eval_interpolation)
-        )
-        shares = dict(zip(pixels, collect(student, batches, names).probabilities.tolist(), strict=True))
+            errors.append("")
+    names = [readable(str(path)) for path in paths]
+    if not pixels:
+        return [Prediction(name, "", 0.0, {}, error) for name, error in zip(names, errors, strict=True)]
+    known = [name for name, error in zip(names, errors, strict=True) if not error]
+    records = Records(torch.full((len(known),), -1), torch.tensor(sizes), known)
+    images = StoredImages(torch.stack(pixels), torch.arange(len(known)), records)
+    shares = iter(collect(subject.network, subject.batches(images), known).probabilities.tolist())
     return [
-        Prediction(readable(str(path)), "", 0.0, {}, errors[path])
-        if path in errors
-        else _one(readable(str(path)), task, shares[path])
-        for path in paths
+        Prediction(name, "", 0.0, {}, error) if error else _one(name, subject.task.classes, next(shares))
+        for name, error in zip(names, errors, strict=True)
     ]
 
 
-def _one(name: str, task: Task, shares: list[float]) -> Prediction:
+def _one(name: str, classes: Sequence[str], shares: list[float]) -> Prediction:
     best = max(range(len(shares)), key=shares.__getitem__)
-    return Prediction(name, task.classes[best], shares[best], dict(zip(task.classes, shares, strict=True)))
+    return Prediction(name, classes[best], shares[best], dict(zip(classes, shares, strict=True)))

@@ -24,9 +24,10 @@ from ..training.progress import showing
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
 from .accuracy import wilson
-from .frozen import Features, Subject, frozen_features, of_run, of_source
+from .frozen import Features, frozen_features
 from .linear_probe import fit
 from .neighbours import vote
+from .subject import Subject, of_run, of_source
 
 DECAYS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 NEIGHBOURS = (5, 10, 20, 50, 100, 200)
@@ -100,7 +101,7 @@ def probe(source: str, data: str = "", features: str = "", weights: str = "") ->
     """Judge a frozen network by its features.
 
     Args:
-        source: a run's folder; or what `frozen.of_source` takes.
+        source: a run's folder; or what `subject.of_source` takes.
         data: labelled images; left out, those of the run.
         features: class or mean; left out, all that the network has.
         weights: best, last or ema of a run; left out, those that count.
@@ -156,8 +157,9 @@ def _images(run: RunDir | None, data: str, subject: Subject) -> Dataset:
     source = open_source(data)
     if not source.classes:
         raise UserError(f"{source.name} has no labels to judge by; name labelled images: viticulture probe RUN DATA")
+    pictures = replace(subject.pictures, normalize="imagenet")  # not looked at: the task has the network's own
     with showing("reading images") as progress:
-        dataset = prepare(source, selection, subject.pictures, 0, progress, remembered)
+        dataset = prepare(source, selection, pictures, 0, progress, remembered)
     if dataset.test is None:
         raise UserError(f"{dataset.name} has no test images; name other data: viticulture probe RUN DATA")
     return dataset

@@ -4,14 +4,13 @@
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..analysis.attention_maps import averaged, class_map, head_token_maps, shown_layers
 from ..data.images import Images
-from ..data.loader import CPU, evaluation_batches
 from ..errors import UserError
+from ..evaluation.subject import Subject
 from ..models.taps import Taps
-from ..models.task import Task
 from .figures import image_grid
 from .page import Section
 
@@ -21,41 +20,41 @@ HEAT = np.array([[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 2
 """Five colours of matplotlib's inferno, dark to light: readable without colour vision and in print."""
 
 
-def attention_section(student: nn.Module, task: Task, images: Images) -> Section:
+def attention_section(subject: Subject, images: Images) -> Section:
     """Maps for the first image of each of a few classes; an empty section for students without class attention."""
     try:
-        taps = Taps(student.eval(), frozenset({"attention"}))
+        taps = Taps(subject.network, frozenset({"attention"}))
     except UserError:
         return Section("Where it looks", "")
     assert taps.layout is not None
     if not taps.layout.class_token:
         return Section("Where it looks", "")
     numbers = _spread(images)
-    batches = list(evaluation_batches(images.part(torch.tensor(numbers)), task, IMAGES, CPU))
+    pixels = torch.cat([some for _, some in subject.views(images.part(torch.tensor(numbers)))])
     with torch.inference_mode():
-        seen = taps(torch.cat([batch["image"] for batch in batches]))
+        seen = taps(subject.normalised(pixels))
     layers = shown_layers(len(seen.attention))
     readings = [seen.attention[layer] for layer in layers]
     names = [f"layer {layer + 1}" for layer in layers]
-    pictures = [images.original(number) for number in numbers]
-    classes = [task.classes[int(images.records.labels[number])] for number in numbers]
+    pictures = pixels.permute(0, 2, 3, 1).numpy()
+    classes = [subject.task.classes[int(images.records.labels[number])] for number in numbers]
 
     maps = [class_map(reading, reading.grid) for reading in readings]
-    looks = [
-        ([pictures[i], *(heat(layer[i]) for layer in maps)], [name, f"image, then {', '.join(names)}"])
-        for i, name in enumerate(classes)
-    ]
-    html = image_grid(
-        "Where the class token looks", looks, "Mean over heads; light is much, each map on its own scale."
-    )
-    squares = [([heat(averaged(reading)[0])], [name]) for name, reading in zip(names, readings, strict=True)]
+    looks = [([pictures[i], *(heat(layer[i]) for layer in maps)], [name]) for i, name in enumerate(classes)]
     note = (
-        f"Rows look at columns: class token, patches, then DHVT's head tokens. Image of {classes[0]}, mean over heads."
+        f"Each image as the student is shown it, then {', '.join(names)}. Mean over heads; light is much, each map on "
+        "its own scale."
     )
-    html += image_grid("Every token's attention to every token", squares, note)
+    html = image_grid("Where the class token looks", looks, note)
+    squares = [([heat(averaged(reading)[0])], [name]) for name, reading in zip(names, readings, strict=True)]
     try:
         heads = [head_token_maps(reading, reading.grid)[0] for reading in readings]
     except UserError:
+        heads = []
+    tokens = "class token, patches, then DHVT's head tokens" if heads else "class token, then patches"
+    note = f"Rows look at columns: {tokens}. Image of {classes[0]}, mean over heads."
+    html += image_grid("Every token's attention to every token", squares, note)
+    if not heads:
         return Section("Where it looks", html)
     rows = [
         ([heat(one) for one in layer], [name, f"head 1 to {len(layer)}"])

@@ -8,15 +8,14 @@ import torch
 from numpy.typing import NDArray
 
 from ..analysis.attention_maps import class_map
-from ..data.augment.crop import CentreCrop
 from ..data.images import Images
-from ..data.loader import CPU, evaluation_batches
 from ..errors import UserError
+from ..evaluation.subject import of_run
 from ..models.taps import Taps
-from ..models.weights import load
 from ..study.cell import ANSWERS, place, read_answers
 from ..study.study import Study
 from ..study.verdict import Standing
+from ..training.rundir import RunDir
 from ..training.session import dataset_of, recipe_of
 from .attention import heat
 from .class_differences import opponents
@@ -62,17 +61,23 @@ def _grid(
 ) -> str:
     """Images that the first of a pair gets right and the second does not, with what the second says instead."""
     better, worse = pair
-    looks = [_looks(study, standing, images, chosen) for standing in pair]
+    looks = [_looks(study.folder.run(one.outcomes[0].cell), images, chosen) for one in pair]
     groups = []
     for i, number in enumerate(chosen.tolist()):
         wrong = [int(answer) for answer in said[:, number] if answer != truth[number]]
         taken = classes[max(set(wrong), key=wrong.count)]
-        pictures = [images.original(number), *(maps[i] for maps in looks if maps)]
+        pictures: list[Pixels] = []
+        for view, seen_there in (looked[i] for looked in looks if looked):
+            known = any(np.array_equal(view, picture) for picture in pictures)
+            pictures += [seen_there] if known else [view, seen_there]
+        pictures = pictures or [images.original(number)]
         name = images.records.names[number].rsplit("/", 1)[-1]
         groups.append((pictures, [f"is {classes[int(truth[number])]}", f"{worse.contender.name} says {taken}", name]))
     seen = [one.contender.name for one, maps in zip(pair, looks, strict=True) if maps]
     note = (
-        f"Beside each image: where the class token of {' and of '.join(seen)} looks in the last layer." if seen else ""
+        f"Beside each image, as it is shown: where the class token of {' and of '.join(seen)} looks in the last layer."
+        if seen
+        else ""
     )
     return image_grid(f"{better.contender.name} is right, {worse.contender.name} is not", groups, note)
 
@@ -101,19 +106,17 @@ def _images(study: Study, one: Standing) -> tuple[Images, Sequence[str]]:
     return images, dataset.classes
 
 
-def _looks(study: Study, one: Standing, images: Images, chosen: NDArray[np.int64]) -> list[Pixels]:
-    """Maps of the class token's attention in the last layer; none for students without plain attention."""
-    run = study.folder.run(one.outcomes[0].cell)
+def _looks(run: RunDir, images: Images, chosen: NDArray[np.int64]) -> list[tuple[Pixels, Pixels]]:
+    """Images as the student is shown them, and maps of its class token's attention in the last layer; none for students
+    without plain attention."""
     try:
-        student, task, _ = load(run.weights(run.which()[0]))
-        taps = Taps(student.eval(), frozenset({"attention"}))
+        subject = of_run(run, batch_size=len(chosen))
+        taps = Taps(subject.network, frozenset({"attention"}))
         assert taps.layout is not None
-        pictures = recipe_of(run).section("images")
-        crop = CentreCrop(pictures.eval_crop, pictures.eval_interpolation)
-        (batch,) = evaluation_batches(images.part(torch.from_numpy(chosen)), task, len(chosen), CPU, crop)
+        ((_, pixels),) = subject.views(images.part(torch.from_numpy(chosen)))
         with torch.inference_mode():
-            seen = taps(batch["image"])
-        maps = class_map(seen.attention[-1], taps.layout.grid(task.image_size))
+            seen = taps(subject.normalised(pixels))
+        maps = class_map(seen.attention[-1], taps.layout.grid(subject.task.image_size))
     except (UserError, ValueError, RuntimeError, IndexError):
         return []
-    return [heat(each) for each in maps]
+    return list(zip(pixels.permute(0, 2, 3, 1).numpy(), map(heat, maps), strict=True))

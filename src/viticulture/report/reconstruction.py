@@ -6,10 +6,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..analysis.reconstruction import Reconstruction, painter_of, paints, reconstruct
-from ..data.augment.crop import CentreCrop
+from ..analysis.reconstruction import Reconstruction, paints, reconstruct_some
 from ..data.dataset import Dataset
-from ..data.loader import CPU, evaluation_batches
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
 from .figures import image_grid
@@ -24,8 +22,7 @@ HIDDEN = 0.5  # grey of what is masked
 
 def reconstruction_section(run: RunDir, dataset: Dataset) -> list[Section]:
     """Images that did not teach, where there are any, under the same masks every time; nothing for other methods."""
-    recipe = recipe_of(run)
-    if not paints(recipe):
+    if not paints(recipe_of(run)):
         return []
     if not run.checkpoint.exists():
         lost = "What paints is kept in checkpoints/last.ckpt alone, and that file is gone."
@@ -33,11 +30,8 @@ def reconstruction_section(run: RunDir, dataset: Dataset) -> list[Section]:
     splits = {"test": dataset.test, "validation": dataset.val, "training": dataset.train}
     split, images = next((name, images) for name, images in splits.items() if images is not None)
     some = images.part(torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:MEASURED])
-    method, pictures = painter_of(run, dataset), recipe.section("images")
-    crop = CentreCrop(pictures.eval_crop, pictures.eval_interpolation)
-    (batch,) = evaluation_batches(some, method.task, len(some), CPU, crop)
     names = [f"{split}: {name.rsplit('/', 1)[-1]}" for name in some.records.names]
-    return [Section(TITLE, painted(reconstruct(method, batch["image"]), names))]
+    return [Section(TITLE, painted(reconstruct_some(run, dataset, some), names))]
 
 
 def painted(found: Reconstruction, names: list[str]) -> str:

@@ -16,7 +16,7 @@ from ..evaluation.advisers import read_agreement
 from ..evaluation.judge import Result
 from ..evaluation.localise import read_localisations
 from ..evaluation.out_of_distribution import read_robustness
-from ..models.weights import load
+from ..evaluation.subject import of_run
 from ..training.rundir import RunDir
 from .agreement import agreement_section
 from .attention import attention_section
@@ -104,8 +104,7 @@ def _mistakes(result: Result, classes: tuple[str, ...]) -> list[PicturedMistake]
 
 def _attention(run: RunDir, results: Mapping[str, Result]) -> Section:
     key, result = next(iter(results.items()))
-    student, task, _ = load(run.weights(key.partition("/")[0]))
-    return attention_section(student, task, result.images)
+    return attention_section(of_run(run, key.partition("/")[0]), result.images)
 
 
 def _links(run: RunDir, curves: Mapping[str, object]) -> list[Section]:

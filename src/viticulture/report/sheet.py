@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A table of plain values, shown in a terminal, as Markdown, as CSV or on a page."""
 
-import csv
 import io
 import sys
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..outputs import csv_text
 from ..text import clean
 
 Form = Literal["text", "prose", "count", "percent", "decimal", "signed", "significant", "spread"]
@@ -107,7 +107,7 @@ class Sheet:
     def markdown(self) -> str:
         """A GitHub table with its title and note."""
         rule = ["---" if column.words else "--:" for column in self.columns]
-        body = [[column.name for column in self.columns], rule, *self.texts()]
+        body = [[clean(column.name) for column in self.columns], rule, *self.texts()]
         lines = [
             "| " + " | ".join(escape(text, quote=False).replace("|", "\\|") for text in row) + " |" for row in body
         ]
@@ -117,12 +117,10 @@ class Sheet:
 
     def csv(self) -> str:
         """Unrounded values, shares as shares, n/a as nothing; a spread takes three columns: mean, sd, seeds."""
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\n")
         ends = {
             column.name: (" mean", " sd", " seeds") if column.form == "spread" else ("",) for column in self.columns
         }
-        writer.writerow(name + end for name, each in ends.items() for end in each)
+        rows: list[list[str | int | float | None]] = [[name + end for name, each in ends.items() for end in each]]
         for row in self.rows:
             cells: list[str | int | float | None] = []
             for cell, column in zip(row, self.columns, strict=True):
@@ -130,8 +128,8 @@ class Sheet:
                     cells += [cell.mean, cell.sd, len(cell.values)]
                 else:
                     cells += [cell, None, None] if column.form == "spread" else [cell]
-            writer.writerow(cells)
-        return file.getvalue()
+            rows.append(cells)
+        return csv_text(rows)
 
 
 def show(cell: Cell, form: Form) -> str:

@@ -12,7 +12,6 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from ..data.augment.crop import CentreCrop
 from ..data.images import Images
 from ..data.loader import CPU, Loader, Shard, evaluation_batches
 from ..disk import FULL, unwritable
@@ -104,8 +103,7 @@ class Watched:
 
     def __init__(self, images: Images, session: Session, device: torch.device) -> None:
         self.images, self.task, self.device = images, session.method.task, device
-        pictures = session.recipe.section("images")
-        self.crop = CentreCrop(pictures.eval_crop, pictures.eval_interpolation)
+        self.crop = session.recipe.section("images").crop
 
     def __len__(self) -> int:
         return -(-len(self.images) // EVALUATION_BATCH)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A network looking at images. Whoever shows images to a trained network does it through here, so that all of them
+show the same part of an image, in the same size and colours, on the same device.
+
+    subject = of_run(RunDir.open("runs/photos"))
+    for batch in subject.batches(dataset.test):
+        logits = subject.network(batch["image"])
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data.augment.crop import CentreCrop
+from ..data.dataset import Pictures
+from ..data.images import Images
+from ..data.loader import CPU, Batch, as_seen, evaluation_batches, evaluation_views
+from ..data.transfer import send
+from ..models.task import Task
+from ..models.teachers import open_teacher
+from ..models.weights import find, load
+from ..training.recipe import Recipe
+from ..training.rundir import RunDir
+from ..training.session import recipe_of
+
+BATCH = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A network, and how it is shown images.
+
+    Args:
+        network: in inference mode, on `device`; it takes [B, 3, H, W] float32.
+        task: its classes; H and W, pixels; mean and deviation of the channels, which lie in [0, 1].
+        pictures: in which size images are kept for it, and which part of them it is shown.
+        device: where it computes.
+        batch_size: images at once.
+        architecture: what its weights do not say of it.
+    """
+
+    network: nn.Module
+    task: Task
+    pictures: Pictures
+    device: torch.device
+    batch_size: int = BATCH
+    architecture: str = ""
+
+    @property
+    def crop(self) -> CentreCrop:
+        """The part of an image that it is shown."""
+        return self.pictures.crop
+
+    def batches(self, images: Images) -> Iterator[Batch]:
+        """Every image once, in order, on the device: `image` [B, 3, H, W] float32, normalised; `label` [B], -1 without;
+        `index` [B], its place among the images."""
+        return evaluation_batches(images, self.task, self.batch_size, self.device, self.crop)
+
+    def views(self, images: Images) -> Iterator[tuple[Tensor, Tensor]]:
+        """The same before normalisation, on the CPU: places [B], and pixels [B, 3, H, W] uint8 as a person sees them.
+        What is drawn, or spoilt first, comes from here and goes on to the network by `normalised`."""
+        return evaluation_views(images, self.task, self.batch_size, CPU, self.crop)
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """What the network takes for pixels [B, 3, H, W] uint8: (pixels / 255 - mean) / std, float32 on its device."""
+        return as_seen(self.task).normalise(send(pixels, self.device))
+
+
+def of_run(run: RunDir, weights: str = "", batch_size: int = BATCH) -> Subject:
+    """A run's student, shown images as the run's validation was.
+
+    Args:
+        run: a run with weights.
+        weights: best, last or ema; by default those that count.
+        batch_size: images at once.
+    """
+    student, task, config = load(run.weights(weights or run.which()[0]))
+    recipe = recipe_of(run)
+    device = device_for(recipe)
+    return Subject(student.to(device), task, recipe.section("images"), device, batch_size, _architecture(config))
+
+
+def of_source(source: str) -> Subject:
+    """Any other network: a folder of weights, a timm name with pretrained weights, or ARCHITECTURE=FILE.
+
+    Raises: UserError if it cannot be had.
+    """
+    folder = find(source)
+    if folder is not None:
+        network, task, config = load(folder)
+        architecture, described = _architecture(config), config["pretrained_cfg"]
+    else:
+        network, task = open_teacher(source)
+        architecture, described = source.partition("=")[0], getattr(network, "pretrained_cfg", {})
+    pictures = Pictures(
+        image_size=max(task.image_size),
+        eval_crop=described.get("crop_pct") or 1.0,
+        eval_interpolation="bilinear" if described.get("interpolation") == "bilinear" else "bicubic",
+    )
+    device = _device()
+    return Subject(network.eval().to(device), task, pictures, device, architecture=architecture)
+
+
+def device_for(recipe: Recipe) -> torch.device:
+    """Where a run's student is looked at: on a GPU where there is one, unless the recipe asks for the CPU."""
+    return CPU if recipe.section("engine").device == "cpu" else _device()
+
+
+def _device() -> torch.device:
+    return torch.device("cuda") if torch.cuda.is_available() else CPU
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    return json.dumps([config.get(key) for key in ("student", "architecture", "model_args")], sort_keys=True)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that a person asks for: checked before the work that fills them, and safe to open in a spreadsheet."""
+
+import csv
+import io
+import os
+import shutil
+import unicodedata
+from collections.abc import Iterable
+from pathlib import Path
+
+from .errors import UserError
+
+FORMULA = ("=", "+", "-", "@")  # how text begins that a spreadsheet would compute
+
+
+def check_out(out: str | Path, *endings: str, size: int = 1) -> Path:
+    """The file to write.
+
+    Args:
+        out: where a person wants it.
+        endings: that it may have, such as ".csv".
+        size: bytes that it will take at least.
+
+    Raises: UserError if it has another ending, or lies where it cannot be written.
+    """
+    path = Path(out)
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; name a file: {path / ('NAME' + endings[0])}")
+    if path.suffix.lower() not in endings:
+        raise UserError(f"this is written as {' or '.join(endings)}, got {path}")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write {path}: {folder} is no folder that may be written; choose another place")
+    free = shutil.disk_usage(folder).free
+    if free < size:
+        raise UserError(
+            f"cannot write {path}: it takes {size / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free; "
+            "free some space or choose another place"
+        )
+    return path
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Rows as CSV whose text stays text: numbers are written as they are, None as nothing.
+
+    Names come from strangers' files. Text that begins as a formula does is led by ', the spreadsheets' own mark of
+    text; characters that steer a terminal, and bytes that are no text, are written as Python escapes.
+    """
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
+    return file.getvalue()
+
+
+def _cell(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    shown = "".join(
+        letter.encode("unicode_escape").decode() if unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") else letter
+        for letter in value
+    )
+    begins = unicodedata.normalize("NFKC", shown.lstrip()[:1])  # wide letters of East Asia count too
+    return f"'{shown}" if begins in FORMULA else shown

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that a person names are classified each by its own pixels, and no answer is lost."""
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from untrained import photo, untrained
+from viticulture.cli import main
+from viticulture.evaluation.predict import predict_files
+from viticulture.training.rundir import RunDir
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return untrained(tmp_path / "run", ("=cmd()", "\x1b[31mred"))
+
+
+def test_every_image_is_classified_by_its_own_pixels(run: RunDir, tmp_path: Path) -> None:
+    """Images of many shapes, one named twice, a torn one between them: each has the answer that it has alone.
+
+    Catches: pixels and sizes that are counted differently, answers moved by a file that cannot be read.
+    """
+    shapes = [(24, 40), (40, 24), (20, 20), (12, 60)]
+    photos = [str(photo(tmp_path / f"{i}.png", i, shape)) for i, shape in enumerate(shapes)]
+    torn = tmp_path / "torn.png"
+    torn.write_bytes(b"")
+    named = [photos[0], photos[0], str(torn), *photos[1:], photos[2]]
+    together = predict_files(run, "last", named)
+    assert [one.name for one in together] == named
+    for one in (one for one in together if one.name != str(torn)):
+        (alone,) = predict_files(run, "last", [one.name])
+        assert one.probabilities == pytest.approx(alone.probabilities, abs=1e-5), "float32, in batches of two sizes"
+    assert together[2].error
+    assert len({round(one.probability, 4) for one in together}) == 5, "answers differ, so a mix-up would show"
+
+
+def test_a_name_that_is_no_text_and_a_class_that_is_a_formula_are_written(
+    run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As CSV and as JSON. Catches: answers lost at the end for a byte in a name, a heading that a spreadsheet runs."""
+    photo(tmp_path / "photos" / "a.png", 0)
+    os.rename(tmp_path / "photos" / "a.png", os.fsencode(tmp_path / "photos") + b"/q\xff.png")  # noqa: PTH104
+    for out in ("answers.csv", "answers.json"):
+        assert main(["predict", str(run.path), str(tmp_path / "photos"), "--out", str(tmp_path / out)]) == 0
+    with (tmp_path / "answers.csv").open(newline="", encoding="utf-8") as file:
+        heading, row = csv.reader(file)
+    assert heading == ["name", "label", "probability", "'=cmd()", "\\x1b[31mred", "error"]
+    assert row[0].endswith("q\\udcff.png")
+    (answer,) = json.loads((tmp_path / "answers.json").read_text(encoding="utf-8"))
+    assert answer["name"] == row[0]
+    assert float(row[2]) == answer["probability"]
+
+
+def test_what_cannot_be_classified_is_said_in_a_line(
+    run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2 for a person's mistake. Catches: an empty word that means the folder one is in, a pipe that is waited
+    for, success where nothing could be read, answers over which a file of reasons only was written."""
+    (tmp_path / "torn.png").write_bytes(b"")
+    os.mkfifo(tmp_path / "pipe.png")
+    for name, said in {
+        "": "name is empty",
+        str(tmp_path / "torn.png"): "no image could be read; ",
+        str(tmp_path / "pipe.png"): "is no file",
+        str(tmp_path / "absent.png"): "no file or folder",
+    }.items():
+        assert main(["predict", str(run.path), name, "--out", str(tmp_path / "x.csv")]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "x.csv").exists()

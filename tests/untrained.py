@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's folder whose student has random weights: what looks at runs can be tested without a training."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.models.weights import save
+from viticulture.training.recipe import read, resolve
+from viticulture.training.rundir import FORMAT, RunDir
+
+SIDE = 16
+
+
+def untrained(folder: Path, classes: tuple[str, ...] = ("a", "b"), **overrides: object) -> RunDir:
+    """A plain ViT for images of 16 x 16 pixels, kept at 20, shown by the middle 0.75 of them."""
+    run = RunDir(folder)
+    sizes = {"images.image_size": SIDE, "images.store_size": 20, "images.eval_crop": 0.75}
+    keys = {**sizes, "student.name": "vit_nano", "student.patch_size": 4, **overrides}
+    name = "default/small-images"
+    run.write("recipe.yaml", resolve(name, read(name), keys).to_yaml())
+    run.write("run.json", {"format": FORMAT, "recipe": name, "status": "finished", "student": {"name": "vit_nano"}})
+    task = Task(classes, (SIDE, SIDE), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    torch.manual_seed(0)
+    save(create_student("vit_nano", task, 4), run.weights("last"), task)
+    return run
+
+
+def photo(path: Path, seed: int, size: tuple[int, int] = (24, 40)) -> Path:
+    """An oblong image (H x W) of noise in its own colour."""
+    draw = np.random.default_rng(seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = draw.integers(0, 200, (*size, 3)) + draw.integers(0, 55, 3)
+    Image.fromarray(pixels.astype(np.uint8)).save(path, "PNG")
+    return path
