@@ -35,7 +35,7 @@ class AttentionDistillation(Guide):
         teacher: a run; a timm name with pretrained weights, such as vit_base_patch16_224.mae; or ARCHITECTURE=FILE,
             such as mae_base=mae_pretrain_vit_base.pth.
         layers: the student's layers to teach, from 1; null: the last one. A teacher of another depth answers with the
-            layer at the same share of its depth.
+            layer at the same share of its depth, a shallower one with some layers more than once.
         weight: factor of this guide's attention term.
         hidden_weight: factor of a second term, the mean squared distance between the teacher's output tokens and the
             student's, mapped linearly to its width; 0 leaves it out, as the paper does.

@@ -18,13 +18,13 @@ from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
-from timm.layers.attention import Attention
 from timm.layers.mlp import Mlp as ViTMlp
 from timm.models.vision_transformer import Block as ViTBlock
 from torch import Tensor, nn
 
 from ..errors import UserError
 from .agent_cnn import BLOCKS, AgentCNN, AgentShape, check_maps, rate_of, sizes_of
+from .attention import is_plain
 from .dropout import Dropout
 from .generalized_conv import kernel, square
 from .task import Task
@@ -211,7 +211,7 @@ def _check_block(block: nn.Module, student: nn.Module) -> None:
     attn, mlp = getattr(block, "attn", None), getattr(block, "mlp", None)
     reasons = {
         f"its blocks are {type(block).__name__}": isinstance(block, ViTBlock),
-        f"its attention is {type(attn).__name__}": isinstance(attn, Attention),
+        f"its attention is {type(attn).__name__}": is_plain(attn),
         f"its MLP is {type(mlp).__name__}": type(mlp) is ViTMlp,
         "its attention has a gate": getattr(attn, "gate", None) is None,
         "its attention normalises what it mixed": isinstance(getattr(attn, "norm", None), nn.Identity),
