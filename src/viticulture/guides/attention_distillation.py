@@ -61,6 +61,10 @@ class AttentionDistillation(Guide):
             )
         known = layout(student)
         depth = len(known.attention)
+        if not depth:
+            raise UserError(
+                f"attention_distillation reads attention, which this {type(student).__name__} lacks or lays out differently"
+            )
         chosen = sorted(set(layers if layers is not None else [depth]))
         if not chosen or not 1 <= chosen[0] <= chosen[-1] <= depth:
             raise UserError(f"guides.attention_distillation.layers must lie in 1 to {depth}, got {layers}")

@@ -15,7 +15,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..guides.guide import Batch, Guide
+from ..guides.guide import Batch, Given, Guide
 from ..models.taps import Seen, Taps
 from ..models.task import Task
 from ..optim import Optim, Place, Schedule, climb, come_back
@@ -34,6 +34,7 @@ class Method(LightningModule, ABC):
         schedule: learning rate over the steps.
     """
 
+    gives: ClassVar[frozenset[Given]] = frozenset(Given)  # what guides may count on
     labelled: ClassVar[bool] = True  # whether it learns from labels; else data without any will do
     views: ClassVar[int] = 1  # of an image that a batch must hold: 2 asks for a recipe's augment2
 

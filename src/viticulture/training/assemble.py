@@ -11,7 +11,7 @@ from ..data.augment.augment import TRANSFORMS, Augment
 from ..data.dataset import Dataset
 from ..data.loader import repeated
 from ..errors import UserError
-from ..guides.guide import Guide
+from ..guides.guide import Given, Guide
 from ..methods.method import Method
 from ..models.students import create_student, takes_patch_size
 from ..models.task import Task
@@ -40,7 +40,7 @@ def patch_size(wanted: Student, task: Task) -> int | None:
 
 def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[str]]:
     """The method with its student and guides, initialised from the seed, and remarks about the initial weights."""
-    _check_views(recipe)
+    check_parts(recipe)
     task = task_of(dataset)
     wanted: Student = recipe.section("student")
     torch.manual_seed(seed)
@@ -72,9 +72,20 @@ def build_guides(recipe: Recipe, student: nn.Module, task: Task) -> dict[str, Gu
     return guides
 
 
-def _check_views(recipe: Recipe) -> None:
-    """The method must get as many views as it looks at, and labels must not be mixed where none are read."""
+def check_parts(recipe: Recipe) -> None:
+    """What a recipe puts together must go together; no data is needed to tell.
+
+    The method must get as many views as it looks at, labels must not be mixed where none are read, and every guide must
+    be given what it asks.
+    """
     method, name = method_class(recipe), recipe.values["method"]["name"]
+    for guide in recipe.values["guides"]:
+        if missing := guide_class(guide).asks - method.gives:
+            words = " and ".join(given.value for given in Given if given in missing)
+            raise UserError(
+                f"guide {guide} asks for {words}, which method {name} does not give; take guides.{guide} out, or take "
+                "method supervised"
+            )
     views = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
     if len(views) < method.views:
         raise UserError(f"method {name} compares two views of an image; say by augment2 how the second one is made")

@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..methods.method import Method
 from ..models.students import count
 from ..version import VERSION
-from .assemble import assemble, batch_size
+from .assemble import assemble, batch_size, check_parts
 from .processes import check_devices, is_leader
 from .progress import showing
 from .recipe import Recipe, method_class, parse, read, resolve
@@ -59,6 +59,7 @@ def begin(
         recipe = default_recipe(source)
         checked = resolve(recipe, read(recipe), overrides)
     check_alone(checked.values)
+    check_parts(checked)
     check_devices(checked.section("engine"))
     dataset = load_dataset(source, checked, seed)
     checked = checked.settled("images", dataset.pictures)
