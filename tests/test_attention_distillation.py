@@ -165,6 +165,35 @@ def test_teachers_of_other_depth_and_grid(tmp_path: Path) -> None:
     assert guide.teacher(torch.randn(2, 3, 32, 32), last).scores[0].shape == (2, 6, 4, 4)
 
 
+def test_a_shallower_teacher_answers_for_several_layers(tmp_path: Path) -> None:
+    """Two blocks for four: layers 1 and 2 follow the first, 3 and 4 the second; a step is finite.
+
+    Catches: an answer a block in place of one a layer, which ends in an IndexError.
+    """
+    student = vit(depth=4)
+    shallow = saved(vit(**{**LARGE, "depth": 2}), tmp_path)
+    guide = AttentionDistillation(student, TASK, teacher=shallow, layers=[1, 2, 3, 4])
+    one, two, three, four = guide.teacher(torch.randn(2, 3, 32, 32)).scores
+    assert torch.equal(one, two)
+    assert torch.equal(three, four)
+    assert not torch.equal(one, four)
+    terms = method(student, guide).losses({"image": torch.randn(2, 3, 32, 32), "noise": torch.rand(2, 16)})
+    assert terms["attention_distillation_attention"].isfinite()
+
+
+@pytest.mark.parametrize("name", ["vit_nano", "vit_small", "mae_tiny"])
+def test_every_plain_vit_of_ours_can_be_a_teacher(name: str, tmp_path: Path) -> None:
+    """What taps read of a student is read of a teacher: dropout of attention included.
+
+    Catches: a second rule for what plain attention is, which refused every student whose dropout is drawn cheaply.
+    """
+    net = create_student(name, TASK, 8, {"embed_dim": 36, "depth": 2, "num_heads": 6})
+    guide = AttentionDistillation(vit(), TASK, teacher=saved(net, tmp_path))
+    images = torch.randn(2, 3, 32, 32)
+    expected = Taps(net.eval(), frozenset({"attention"}))(images).attention[-1].scores()
+    torch.testing.assert_close(guide.teacher(images).scores[0], expected, rtol=1e-4, atol=1e-5)
+
+
 def test_several_layers_add_up(tmp_path: Path) -> None:
     """The term of two layers is the sum of their terms, times the weight."""
     student, folder = vit(), saved(vit(**LARGE), tmp_path)

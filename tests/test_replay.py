@@ -14,7 +14,10 @@ from torch import Tensor, nn
 import viticulture
 from viticulture.api import cache
 from viticulture.errors import UserError
+from viticulture.guides.co_advise import CoAdvise
+from viticulture.guides.guide import Batch
 from viticulture.models.students import create_student
+from viticulture.models.taps import Seen
 from viticulture.models.task import Task
 from viticulture.models.teachers import Frozen
 from viticulture.models.weights import load, save
@@ -26,6 +29,7 @@ CPU = torch.device("cpu")
 DIGITS = Task(tuple(map(str, range(10))), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 TINY = {"embed_dim": 8, "depth": 1, "num_heads": 2}
 STEPS = 6  # of the two epochs of a run
+IMAGES = torch.zeros(0)
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +88,26 @@ def test_a_replayed_run_learns_the_same_bit_for_bit_without_asking_a_teacher(
     assert second.facts["teacher_answers"] == {"asked": 0, "replayed": 2 * STEPS}
     larger = grow("larger", **{"engine.replay_gb": 1, "student.options.depth": 2, "train.epochs": 3, "optim.lr": 1e-4})
     assert larger.facts["teacher_answers"] == {"asked": STEPS, "replayed": 2 * STEPS}
+
+
+def test_a_teacher_asked_twice_a_step_answers_twice(
+    grow: Callable[..., viticulture.Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A guide that asks about mirror images first, then about the step's own: plain = recorded = replayed.
+
+    Catches: an answer known by the step alone, so that the second question gets the answer to the first one."""
+    about = CoAdvise.losses
+
+    def twice(guide: CoAdvise, batch: Batch, seen: Seen) -> dict[str, Tensor]:
+        mirrored = about(guide, {**batch, "image": batch["image"].flip(-1)}, seen)
+        return {name: term + 2 * mirrored[name] for name, term in about(guide, batch, seen).items()}
+
+    monkeypatch.setattr(CoAdvise, "losses", twice)
+    plain = grow("plain")
+    for name, replayed in (("first", 0), ("second", 2 * STEPS)):
+        run = grow(name, **{"engine.replay_gb": 1})
+        assert_same(plain, run)
+        assert run.facts["teacher_answers"] == {"asked": 4 * STEPS - replayed, "replayed": replayed}
 
 
 @pytest.mark.parametrize(
@@ -152,15 +176,15 @@ def test_answers_come_back_as_they_were_given(tmp_path: Path) -> None:
             for step in range(4)
         }
         given[0, 0][0, :4] = torch.tensor([float("nan"), float("inf"), 1e-40, -0.0])
-        memory = Memory(folder, budget, lambda: place[0], CPU)
+        memory = Memory(folder, budget, lambda _: place[0], CPU)
         place[0] = None
-        assert memory(lambda: "anything") == "anything"
+        assert memory(IMAGES, lambda: "anything") == "anything"
         for place[0], answer in given.items():
-            assert memory(lambda answer=answer: answer) is answer
+            assert memory(IMAGES, lambda answer=answer: answer) is answer
         memory.settle()
-        again = Memory(folder, budget, lambda: place[0], CPU)
+        again = Memory(folder, budget, lambda _: place[0], CPU)
         for place[0], answer in reversed(given.items()):
-            found = again(lambda: None)
+            found = again(IMAGES, lambda: None)
             assert found.dtype == dtype
             assert torch.equal(found.view(torch.uint8), answer.view(torch.uint8))
         assert (again.asked, again.replayed) == (0, 8)
@@ -170,8 +194,8 @@ def test_a_damaged_record_is_asked_for_again(tmp_path: Path) -> None:
     """Torn, changed or moved. Catches a reader that trusts the disk."""
     place = (0, 1)
     answer = torch.randn(2, 3)
-    memory = Memory(tmp_path / "a", Budget(tmp_path, 10**6), lambda: place, CPU)
-    memory(lambda: answer)
+    memory = Memory(tmp_path / "a", Budget(tmp_path, 10**6), lambda _: place, CPU)
+    memory(IMAGES, lambda: answer)
     memory.settle()
     file = tmp_path / "a" / "epoch-00000.bin"
     whole = file.read_bytes()
@@ -179,9 +203,9 @@ def test_a_damaged_record_is_asked_for_again(tmp_path: Path) -> None:
     for broken in (whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1]), whole[size:] * 2, b""):
         file.write_bytes(broken)
         for place in ((0, 0), (0, 1)):
-            torn = Memory(tmp_path / "a", Budget(tmp_path, 10**6), lambda place=place: place, CPU)
+            torn = Memory(tmp_path / "a", Budget(tmp_path, 10**6), lambda _, place=place: place, CPU)
             good = broken == whole[size:] * 2 and place == (0, 1)
-            assert (torn(lambda: None) is None) != good
+            assert (torn(IMAGES, lambda: None) is None) != good
 
 
 def test_the_budget_holds_and_a_full_one_ends_the_writing_not_the_run(
@@ -231,9 +255,9 @@ def test_a_network_is_known_by_its_weights_and_settings() -> None:
 
 def test_answers_that_are_no_logits_and_questions_outside_of_training_are_left_alone(tmp_path: Path) -> None:
     """Maps of features [B, T, D] would fill the disk; questions with more than images depend on more than them."""
-    memory = Memory(tmp_path, Budget(tmp_path, 10**6), lambda: (0, 0), CPU)
+    memory = Memory(tmp_path, Budget(tmp_path, 10**6), lambda _: (0, 0), CPU)
     maps = torch.zeros(2, 3, 4)
-    assert memory(lambda: maps) is maps
+    assert memory(IMAGES, lambda: maps) is maps
     assert not list(tmp_path.iterdir())
 
     class Sum(nn.Module):

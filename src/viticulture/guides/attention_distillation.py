@@ -35,7 +35,7 @@ class AttentionDistillation(Guide):
         teacher: a run; a timm name with pretrained weights, such as vit_base_patch16_224.mae; or ARCHITECTURE=FILE,
             such as mae_base=mae_pretrain_vit_base.pth.
         layers: the student's layers to teach, from 1; null: the last one. A teacher of another depth answers with the
-            layer at the same share of its depth.
+            layer at the same share of its depth, a shallower one with some layers more than once.
         weight: factor of this guide's attention term.
         hidden_weight: factor of a second term, the mean squared distance between the teacher's output tokens and the
             student's, mapped linearly to its width; 0 leaves it out, as the paper does.
@@ -61,9 +61,18 @@ class AttentionDistillation(Guide):
             )
         known = layout(student)
         depth = len(known.attention)
+        if not depth:
+            raise UserError(
+                f"attention_distillation reads attention, which this {type(student).__name__} lacks or lays out differently"
+            )
         chosen = sorted(set(layers if layers is not None else [depth]))
         if not chosen or not 1 <= chosen[0] <= chosen[-1] <= depth:
             raise UserError(f"guides.attention_distillation.layers must lie in 1 to {depth}, got {layers}")
+        if any(known.pooling[layer - 1] != 1 for layer in chosen):
+            raise UserError(
+                "guides.attention_distillation.layers must have a token for every patch of the first block, "
+                f"got {chosen} of a {type(student).__name__}, which pools"
+            )
         vit, reads = load_patch_teacher(teacher, task, known.grid(task.image_size))
         if vit.num_prefix_tokens != known.prefix:
             raise UserError(
@@ -94,5 +103,8 @@ class AttentionDistillation(Guide):
         return terms
 
     def _attention(self, which: int, seen: Seen, theirs: Looked) -> Tensor:
-        ours = self.heads[which](seen.attention[self.layers[which]].scores())
+        """Between prefix tokens and patches; what comes after them, such as DHVT's head tokens, the teacher lacks."""
+        reading = seen.attention[self.layers[which]]
+        tokens = reading.prefix + reading.patches
+        ours = self.heads[which](reading.scores()[..., :tokens, :tokens])
         return F.mse_loss(ours.float(), theirs.scores[which].float())

@@ -34,7 +34,7 @@ from ..models.links import Links, read_link_set
 from ..models.taps import Seen, layout
 from ..models.task import Task
 from ..models.teacher_maps import load_maps
-from .guide import Batch, Guide
+from .guide import Batch, Given, Guide
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,7 @@ class AttentionLink(Guide):
     """
 
     needs = frozenset({"class_attention"})
+    asks = frozenset({Given.PATCHES})
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ from ..models.agent_cnn import AgentShape, agent_for
 from ..models.shared_agent import SharedAgent, shared_agent_for
 from ..models.taps import Seen, layout
 from ..models.task import Task
-from .guide import Batch, Guide
+from .guide import Batch, Given, Guide
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,7 @@ class Bootstrap(Guide):
     """
 
     needs = frozenset({"blocks"})
+    asks = frozenset(Given)
 
     def __init__(
         self,

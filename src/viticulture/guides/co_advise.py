@@ -24,7 +24,7 @@ from ..models.students import token_logits
 from ..models.taps import Seen
 from ..models.task import Task
 from ..models.teachers import load_teacher
-from .guide import Batch, Guide
+from .guide import Batch, Given, Guide
 
 
 class CoAdvise(Guide):
@@ -42,6 +42,8 @@ class CoAdvise(Guide):
         weight: factor of a teacher's term; one for all, or one a teacher by name.
         teacher_size: show teachers images of so many pixels on a side; null: of the size each learned with.
     """
+
+    asks = frozenset({Given.LABELS, Given.CLASSES})
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 """The contract of a guide: it watches one forward pass of the student and says what it would change."""
 
 from abc import ABC, abstractmethod
+from enum import Enum
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -21,6 +22,14 @@ Batch = dict[str, Tensor]
 """
 
 
+class Given(Enum):
+    """What a method may show the guides beside it. A method lists what it `gives`, a guide what it `asks`."""
+
+    LABELS = "labels"  # batch["label"]
+    CLASSES = "scores of the classes"  # Seen.logits are the student's for the task's classes
+    PATCHES = "a token for every patch"  # no patch is missing in the taps' readings
+
+
 class Guide(nn.Module, ABC):
     """Teaches a student during training and is thrown away after it.
 
@@ -30,9 +39,11 @@ class Guide(nn.Module, ABC):
 
     Attributes:
         needs: names of the taps it reads (see `models.taps.Taps`), opened only when some guide asks.
+        asks: what the method must give; a recipe that pairs it with another method is refused.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    asks: ClassVar[frozenset[Given]] = frozenset()
 
     @abstractmethod
     def losses(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from ..losses import hard_distillation, soft_distillation
 from ..models.taps import Seen
 from ..models.task import Task
 from ..models.teachers import load_teacher
-from .guide import Batch, Guide
+from .guide import Batch, Given, Guide
 
 
 class Logits(Guide):
@@ -39,6 +39,8 @@ class Logits(Guide):
         weight: factor of this guide's term.
         teacher_size: show the teacher images of so many pixels on a side; null: of the size it learned with.
     """
+
+    asks = frozenset({Given.CLASSES})
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..guides.guide import Batch, Guide
+from ..guides.guide import Batch, Given, Guide
 from ..models.any_size import at_any_size, check_size
 from ..models.follower import Follower
 from ..models.shared_batch_norm import averaged, normalised
@@ -54,6 +54,7 @@ class DINO(Method):
         hidden_width: of the head's two hidden layers.
     """
 
+    gives: ClassVar[frozenset[Given]] = frozenset({Given.PATCHES})
     labelled: ClassVar[bool] = False
     views: ClassVar[int] = 2
     centre: Tensor

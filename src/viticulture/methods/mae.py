@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..guides.guide import Batch, Guide
+from ..guides.guide import Batch, Given, Guide
 from ..models.masked_autoencoder import Decoder, check, encode, patchify, restored, rows, split, targets
 from ..models.positions import choose_positions
 from ..models.taps import Seen
@@ -41,6 +41,7 @@ class MAE(Method):
             student's own.
     """
 
+    gives: ClassVar[frozenset[Given]] = frozenset()
     labelled: ClassVar[bool] = False
 
     def __init__(

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, ClassVar
+from weakref import ref
 
 import torch
 from lightning.pytorch import LightningModule
@@ -14,7 +15,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..guides.guide import Batch, Guide
+from ..guides.guide import Batch, Given, Guide
 from ..models.taps import Seen, Taps
 from ..models.task import Task
 from ..optim import Optim, Place, Schedule, climb, come_back
@@ -33,6 +34,7 @@ class Method(LightningModule, ABC):
         schedule: learning rate over the steps.
     """
 
+    gives: ClassVar[frozenset[Given]] = frozenset(Given)  # what guides may count on
     labelled: ClassVar[bool] = True  # whether it learns from labels; else data without any will do
     views: ClassVar[int] = 1  # of an image that a batch must hold: 2 asks for a recipe's augment2
 
@@ -52,6 +54,7 @@ class Method(LightningModule, ABC):
         self.steps_per_epoch = self.epochs = 1
         self.last_portion = True  # whether the portion at hand completes a batch
         self.place: tuple[int, int] | None = None  # epoch and portion in training, from 0
+        self.shown: ref[Tensor] | None = None  # the images of the last training step, while they are there
         self.facts: dict[str, Tensor] = {}  # what `losses` wants logged beside its terms
         self.portions: list[tuple[Batch, int]] = []  # SAM: the batch at hand but for its last portion
         self.before: Place = []  # SAM: weights and buffers as they were before the climb; empty unless uphill
@@ -62,7 +65,20 @@ class Method(LightningModule, ABC):
 
     @abstractmethod
     def measures(self, batch: Batch) -> dict[str, Tensor]:
-        """What is watched on a held-out batch, means over its images; `accuracy` or else `loss` chooses the best."""
+        """What the method measures on a held-out batch, means over images; `accuracy` or else `loss` chooses the best.
+        """
+
+    def measured(self, batch: Batch) -> dict[str, Tensor]:
+        """What is watched on a held-out batch: the method's measures, and every guide's by a name that says whose."""
+        found = self.measures(batch)
+        for name, guide in self.guides.items():
+            assert isinstance(guide, Guide)
+            found |= {f"{name}_{measure}": value for measure, value in guide.measures(batch).items()}
+        return found
+
+    def place_of(self, images: Tensor) -> tuple[int, int] | None:
+        """Epoch and portion in training, from 0, if these are the very images of the step at hand; None for others."""
+        return self.place if self.shown is not None and images is self.shown() else None
 
     def remarks(self, batch_size: int) -> list[str]:
         """What a person should know before a training with so many images a step begins."""
@@ -82,7 +98,7 @@ class Method(LightningModule, ABC):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Sum the terms; Lightning calls backward and steps."""
-        self.place = self.current_epoch, batch_idx
+        self.place, self.shown = (self.current_epoch, batch_idx), ref(batch["image"])
         self.last_portion = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
         terms = self.losses(batch)
         total = torch.stack(list(terms.values())).sum()
@@ -145,7 +161,7 @@ class Method(LightningModule, ABC):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log the measures of one held-out batch."""
         self.place = None
-        values = {f"{self.split}/{name}": value for name, value in self.measures(batch).items()}
+        values = {f"{self.split}/{name}": value for name, value in self.measured(batch).items()}
         self.log_dict(values, batch_size=len(batch["image"]), on_epoch=True, sync_dist=True)
 
     def start_epoch(self) -> None:

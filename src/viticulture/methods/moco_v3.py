@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..guides.guide import Batch, Guide
+from ..guides.guide import Batch, Given, Guide
 from ..models.follower import Follower
 from ..models.positions import choose_positions
 from ..models.shared_batch_norm import gathered, normalised, perceptron, rank
@@ -45,6 +45,7 @@ class MoCoV3(Method):
             student's own. Students without such a table keep what they have.
     """
 
+    gives: ClassVar[frozenset[Given]] = frozenset({Given.PATCHES})
     labelled: ClassVar[bool] = False
     views: ClassVar[int] = 2
 

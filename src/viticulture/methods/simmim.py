@@ -22,7 +22,7 @@ from timm.models import VisionTransformer
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..guides.guide import Batch, Guide
+from ..guides.guide import Batch, Given, Guide
 from ..models.masked_autoencoder import Grid, begin, check, finish, patchify, position_tables, project
 from ..models.positions import choose_positions
 from ..models.taps import Seen
@@ -44,6 +44,7 @@ class SimMIM(Method):
             student's own.
     """
 
+    gives: ClassVar[frozenset[Given]] = frozenset({Given.PATCHES})
     labelled: ClassVar[bool] = False
 
     def __init__(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Self-attention whose dropout of attention probabilities is fast on a CPU.
+"""Plain self-attention: which layers it is in, and one whose dropout of probabilities is fast on a CPU.
 
     P = softmax(scale q k^T),    P' = P * keep / (1 - p),    out = P' v
 
@@ -16,10 +16,20 @@ from typing import Any
 
 import torch
 from timm.layers.attention import Attention
+from timm.models.convit import MHSA
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .dropout import keep_bits
+
+
+def is_plain(layer: object) -> bool:
+    """Whether a layer attends by the softmax of scale * q k^T and nothing more, with `qkv`, `num_heads` and `scale`.
+
+    The one rule for all that reads attention or borrows its weights. A layer of ours says so by `plain_scores = True`;
+    of timm's, those that do are known. A subclass may do anything, and is not taken for plain.
+    """
+    return type(layer) in (Attention, MHSA) or getattr(layer, "plain_scores", False) is True
 
 
 class Attend(torch.autograd.Function):
@@ -53,7 +63,7 @@ class Attend(torch.autograd.Function):
 class DroppedAttention(Attention):
     """timm's attention, with the same keywords and state-dict keys. Shape: [B, T, D] -> [B, T, D]."""
 
-    plain_scores = True  # what taps ask: scores are scale * q k^T
+    plain_scores = True  # see `is_plain`
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         p = self.attn_drop.p if self.training else 0.0

@@ -104,7 +104,7 @@ class HIMHSA(nn.Module):
         prefix_tokens: how many tokens receive the mean of the head tokens (1: the class token).
     """
 
-    plain_scores = True  # what taps ask: scores are scale * q k^T
+    plain_scores = True  # see attention.py
 
     def __init__(self, dim: int, num_heads: int, prefix_tokens: int = 1) -> None:
         super().__init__()

@@ -10,6 +10,7 @@ from timm.models import VisionTransformer
 from torch import Tensor, nn
 
 from ..errors import UserError
+from .attention import is_plain
 from .masked_autoencoder import Grid, check, embed, finish
 from .task import Task
 from .teachers import Adapted, Frozen, open_teacher
@@ -20,7 +21,8 @@ class Looked:
     """What a teacher saw.
 
     Args:
-        scores: q k^T / sqrt(d) before the softmax, [B, h, T, T], prefix tokens first; one entry a layer asked for.
+        scores: q k^T / sqrt(d) before the softmax, [B, h, T, T], prefix tokens first; one entry for each layer asked
+            for, twice the same where one was asked for twice.
         output: after its last norm, [B, T, D]; None where nobody asked.
     """
 
@@ -35,7 +37,7 @@ class Look(nn.Module):
 
     Args:
         vit: checked by `masked_autoencoder.check`; blocks that are not needed are cut off.
-        layers: numbers of layers from 0, rising.
+        layers: numbers of layers from 0, never falling.
         to_the_end: whether its output is wanted too.
     """
 
@@ -46,14 +48,14 @@ class Look(nn.Module):
             vit.blocks = vit.blocks[: layers[-1] + 1]
 
     def forward(self, images: Tensor, kept: Tensor | None = None) -> Looked:
-        found = []
+        found = {}
         x = embed(self.vit, images, kept)
         for number, block in enumerate(self.vit.blocks):
             if number in self.layers:
-                found.append(scores(block, x))
+                found[number] = scores(block, x)
             if number < self.layers[-1] or self.to_the_end:
                 x = block(x)
-        return Looked(found, finish(self.vit, x) if self.to_the_end else None)
+        return Looked([found[number] for number in self.layers], finish(self.vit, x) if self.to_the_end else None)
 
 
 def scores(block: nn.Module, x: Tensor) -> Tensor:
@@ -84,7 +86,7 @@ def load_patch_teacher(source: str, task: Task, grid: Grid) -> tuple[VisionTrans
         vit = check(net)
     except UserError as error:
         raise UserError(f"the teacher {source} cannot look at single patches: {error}") from error
-    if any(type(getattr(block, "attn", None)) is not Attention for block in vit.blocks):
+    if not all(is_plain(getattr(block, "attn", None)) for block in vit.blocks):
         raise UserError(f"the teacher {source} has an attention of its own kind, which is not read")
     if vit.patch_embed.grid_size != grid:
         height, width = vit.patch_embed.patch_size

@@ -18,13 +18,13 @@ from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
-from timm.layers.attention import Attention
 from timm.layers.mlp import Mlp as ViTMlp
 from timm.models.vision_transformer import Block as ViTBlock
 from torch import Tensor, nn
 
 from ..errors import UserError
 from .agent_cnn import BLOCKS, AgentCNN, AgentShape, check_maps, rate_of, sizes_of
+from .attention import is_plain
 from .dropout import Dropout
 from .generalized_conv import kernel, square
 from .task import Task
@@ -73,15 +73,12 @@ class Borrowed(nn.Module):
     def __init__(self, loans: dict[str, Loan]) -> None:
         super().__init__()
         self.loans = loans
-        for name, loan in loans.items():
-            self.register_parameter(name, nn.Parameter(loan.tensor(), loan.parameter().requires_grad))
+        self.tie()
 
     def tie(self) -> None:
-        """Point at the owner's storage again; gradients of the old one are dropped."""
+        """Borrow what the owner has now; gradients of what was borrowed before are dropped."""
         for name, loan in self.loans.items():
-            parameter = self.get_parameter(name)
-            parameter.grad = None
-            parameter.data = loan.tensor()
+            self.register_parameter(name, nn.Parameter(loan.tensor(), loan.parameter().requires_grad))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         borrowed, self._parameters = self._parameters, {}
@@ -211,7 +208,7 @@ def _check_block(block: nn.Module, student: nn.Module) -> None:
     attn, mlp = getattr(block, "attn", None), getattr(block, "mlp", None)
     reasons = {
         f"its blocks are {type(block).__name__}": isinstance(block, ViTBlock),
-        f"its attention is {type(attn).__name__}": isinstance(attn, Attention),
+        f"its attention is {type(attn).__name__}": is_plain(attn),
         f"its MLP is {type(mlp).__name__}": type(mlp) is ViTMlp,
         "its attention has a gate": getattr(attn, "gate", None) is None,
         "its attention normalises what it mixed": isinstance(getattr(attn, "norm", None), nn.Identity),

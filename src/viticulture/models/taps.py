@@ -23,13 +23,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from timm.layers.attention import Attention
-from timm.models.convit import MHSA
 from timm.models.pit import PoolingVisionTransformer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import UserError, unknown
+from .attention import is_plain
 from .students import token_logits
 
 READINGS = ("blocks", "attention", "class_attention", "norms")
@@ -85,7 +84,7 @@ def layout(student: nn.Module) -> Layout:
         raise UserError(
             f"{type(student).__name__} does not name its blocks (timm's feature_info), so nothing can be tapped"
         )
-    attention = {name: module for name, module in student.named_modules() if _scores_are_plain(module)}
+    attention = {name: module for name, module in student.named_modules() if is_plain(module)}
     reductions = {stage["module"]: _pixels(stage["reduction"]) for stage in stages}
     patch = next(iter(reductions.values()))
     prefix, overlap = getattr(student, "num_prefix_tokens", 0), 0
@@ -122,10 +121,6 @@ def last_norm(student: nn.Module, x: Tensor) -> Tensor:
     for name in ("norm", "fc_norm"):
         x = getattr(student, name, nn.Identity())(x)
     return x
-
-
-def _scores_are_plain(module: Any) -> bool:
-    return type(module) in (Attention, MHSA) or getattr(module, "plain_scores", False) is True
 
 
 def _around(layer: str, reductions: dict[str, int]) -> int:

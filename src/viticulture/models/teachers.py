@@ -19,14 +19,14 @@ from .weights import fetch, find, load, read_weights
 
 
 class Frozen(nn.Module):
-    """A network that is there and is not: it answers, but is no part of what trains.
+    """A frozen network: it answers, but is no part of what trains.
 
     Hidden from parameters(), state_dict(), modules(), DDP, train() and compile(); it follows moves to a device and
     stays in inference mode, so that neither weights nor batch statistics change. Answers carry no gradient.
     """
 
-    memory: Callable[[Callable[[], Any]], Any] | None = None
-    """What answers in its place while it learns by heart; see `training.replay`."""
+    memory: Callable[[Tensor, Callable[[], Any]], Any] | None = None
+    """What answers about images in its place, or asks it; see `training.replay`."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Frozen(nn.Module):
         with torch.no_grad():
             if self.memory is None or more:
                 return self.net(images, *more)
-            return self.memory(lambda: self.net(images))
+            return self.memory(images, lambda: self.net(images))
 
 
 class Adapted(nn.Module):

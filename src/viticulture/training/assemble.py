@@ -10,7 +10,7 @@ from ..data.augment.augment import Augment
 from ..data.dataset import Dataset
 from ..data.loader import repeated
 from ..errors import UserError
-from ..guides.guide import Guide
+from ..guides.guide import Given, Guide
 from ..keywords import made_parts
 from ..methods.method import Method
 from ..models.students import create_student, takes_patch_size
@@ -40,12 +40,13 @@ def patch_size(wanted: Student, task: Task) -> int | None:
 
 def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[str]]:
     """The method with its student and guides, initialised from the seed, and remarks about the initial weights."""
-    _check_views(recipe)
+    check_parts(recipe)
     task = task_of(dataset)
     wanted: Student = recipe.section("student")
     torch.manual_seed(seed)
     student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
     remarks = initialise(student, wanted.init, wanted.init_blocks) if wanted.init else []
+    taken = {name: tensor.clone() for name, tensor in student.state_dict().items()} if wanted.init else {}
     guides = build_guides(recipe, student, task)
     made = method_class(recipe)
     keywords = {key: value for key, value in made_parts(made, recipe.values["method"]).items() if key != "name"}
@@ -55,6 +56,12 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
         name, count = recipe.values["method"]["name"], method.small[0]
         mend = "say by augment_local how they are made" if count else "take augment_local out"
         raise UserError(f"method {name} looks at {count} small views of an image; {mend}")
+    started = student.state_dict()
+    if lost := [name for name, tensor in taken.items() if not torch.equal(tensor, started[name])]:
+        remarks.append(
+            f"not kept: {', '.join(lost)}, which method {recipe.values['method']['name']} sets itself; "
+            "method.positions learned keeps what was taken"
+        )
     return method, remarks
 
 
@@ -66,9 +73,20 @@ def build_guides(recipe: Recipe, student: nn.Module, task: Task) -> dict[str, Gu
     }
 
 
-def _check_views(recipe: Recipe) -> None:
-    """The method must get as many views as it looks at, and labels must not be mixed where none are read."""
+def check_parts(recipe: Recipe) -> None:
+    """What a recipe puts together must go together; no data is needed to tell.
+
+    The method must get as many views as it looks at, labels must not be mixed where none are read, and every guide must
+    be given what it asks.
+    """
     method, name = method_class(recipe), recipe.values["method"]["name"]
+    for guide in recipe.values["guides"]:
+        if missing := guide_class(guide).asks - method.gives:
+            words = " and ".join(given.value for given in Given if given in missing)
+            raise UserError(
+                f"guide {guide} asks for {words}, which method {name} does not give; take guides.{guide} out, or take "
+                "method supervised"
+            )
     views = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
     if len(views) < method.views:
         raise UserError(f"method {name} compares two views of an image; say by augment2 how the second one is made")

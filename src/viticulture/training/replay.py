@@ -2,7 +2,7 @@
 """Teachers' logits, computed once and replayed in runs that show the same images in the same order.
 
 A training image is a function of (seed, epoch, step), and a frozen teacher one of its image. With `engine.replay_gb`
-the logits of every step are written down; a run that repeats the schedule, or another student under the same teachers,
+the logits for every step's images are written down; a run that repeats the schedule, or another student under the same teachers,
 seed and augmentation, reads them instead of running the teacher. They have the type in which the teacher answered, so
 what is learnt is the same, bit for bit.
 
@@ -11,7 +11,8 @@ what is learnt is the same, bit for bit.
 
 KEY is made of all that an answer depends on: the teacher's weights and settings, the images, their size and
 augmentation, seed, batch size and its portions, processes, precision, device and version of torch. A record whose
-checksum fails is asked for again. A full disk or budget ends the writing, not the training.
+checksum fails is asked for again. What a guide asks about other images than the step's own, such as their mirror
+images, depends on the guide too: it is asked every time. A full disk or budget ends the writing, not the training.
 """
 
 import hashlib
@@ -61,7 +62,7 @@ class Replay(Callback):
         for teacher in pl_module.modules():
             if isinstance(teacher, Frozen):
                 folder = self.budget.folder / digest([_VERSION, *shown, *identity(teacher.net)])
-                teacher.memory = Memory(folder, self.budget, lambda: pl_module.place, pl_module.device)
+                teacher.memory = Memory(folder, self.budget, pl_module.place_of, pl_module.device)
                 self.memories.append(teacher.memory)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -128,12 +129,12 @@ class Memory:
     Args:
         folder: where they are kept.
         budget: shared with the other teachers.
-        place: epoch and step (of portions) at hand; None outside of a training step.
+        place: of images: epoch and step (of portions) of which they are all; None for any others.
         device: where answers are needed.
     """
 
     def __init__(
-        self, folder: Path, budget: Budget, place: Callable[[], tuple[int, int] | None], device: torch.device
+        self, folder: Path, budget: Budget, place: Callable[[Tensor], tuple[int, int] | None], device: torch.device
     ) -> None:
         self.folder, self.budget, self.place, self.device = folder, budget, place, device
         self.kind: tuple[torch.dtype, tuple[int, ...]] | None = self._read_kind()
@@ -141,17 +142,15 @@ class Memory:
         self.waiting: deque[tuple[tuple[int, int], Tensor, torch.cuda.Event | None]] = deque()
         self.replayed = self.asked = 0
 
-    def __call__(self, ask: Callable[[], Any]) -> Any:
-        """The answer of this place: read, or asked for and written down."""
-        place = self.place()
-        if place is None:
-            return ask()
-        if (known := self._read(place)) is not None:
+    def __call__(self, images: Tensor, ask: Callable[[], Any]) -> Any:
+        """The answer about these images: read, or asked for and written down."""
+        place = self.place(images)
+        if place is not None and (known := self._read(place)) is not None:
             self.replayed += 1
             return send(known, self.device)
         self.asked += 1
         answer = ask()
-        if isinstance(answer, Tensor) and answer.ndim == 2 and not self.budget.closed:
+        if place is not None and isinstance(answer, Tensor) and answer.ndim == 2 and not self.budget.closed:
             self._later(place, answer)
         return answer
 

@@ -19,7 +19,7 @@ from ..methods.method import Method
 from ..models.students import count
 from ..text import comment
 from ..version import VERSION
-from .assemble import assemble, batch_size
+from .assemble import assemble, batch_size, check_parts
 from .processes import check_devices, is_leader
 from .progress import showing
 from .recipe import Recipe, method_class, parse, read, resolve
@@ -67,6 +67,7 @@ def begin(
         recipe = default_recipe(source)
         checked = resolve(recipe, read(recipe), overrides)
     check_alone(checked.values)
+    check_parts(checked)
     check_devices(checked.section("engine"))
     dataset = load_dataset(source, checked, seed)
     checked = checked.settled("images", dataset.pictures)

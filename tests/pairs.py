@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every method beside every guide, for students of every family: small recipes and the sessions that train them."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from viticulture.data.arrays import from_arrays
+from viticulture.data.dataset import Dataset
+from viticulture.guides.guide import Batch
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.models.weights import save
+from viticulture.training.assemble import assemble
+from viticulture.training.recipe import Recipe, method_class, resolve
+from viticulture.training.rundir import RunDir
+from viticulture.training.session import Session, load_dataset
+
+SIDE, CLASSES = 16, ("a", "b", "c")
+GREY = (0.5, 0.5, 0.5)
+TASK = Task(CLASSES, (SIDE, SIDE), GREY, GREY)
+
+METHODS: dict[str, dict[str, Any]] = {
+    "supervised": {},
+    "mae": {"decoder_width": 32},
+    "simmim": {},
+    "moco_v3": {"width": 8, "hidden_width": 16},
+    "dino": {"local_crops": 2, "local_size": 8, "prototypes": 8, "hidden_width": 16},
+}
+VIEWS = {name: {"moco_v3": ("2",), "dino": ("2", "_local")}.get(name, ()) for name in METHODS}
+
+GUIDES: dict[str, tuple[str, dict[str, Any]]] = {
+    "none": ("", {}),
+    "logits": ("logits", {"teacher": "vit"}),
+    "co_advise": ("co_advise", {"teachers": {}}),
+    "one head": ("co_advise", {"teachers": {}, "token": "class"}),
+    "attention_distillation": ("attention_distillation", {"teacher": "vit"}),
+    "with hidden states": ("attention_distillation", {"teacher": "vit", "hidden_weight": 1.0}),
+    "attention_link": ("attention_link", {"teacher": "cnn"}),
+    "bootstrap": ("bootstrap", {}),
+    "shared bootstrap": ("bootstrap", {"weights": "aligned"}),
+}
+"""What a test calls it -> name of the guide and its keywords; a teacher as `make_teachers` names it."""
+
+TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
+STUDENTS: dict[str, tuple[str, int | None, dict[str, Any]]] = {
+    "vit": ("vit_nano", 4, {**TINY, "drop_path_rate": 0.1}),
+    "vit with dropout": ("vit_small", 4, TINY),
+    "sparse vit": ("vit_small_sparse", 4, TINY),
+    "mae": ("mae_tiny", 4, {**TINY, "global_pool": "avg"}),
+    "dhvt": ("dhvt_tiny_cifar_patch4", None, {**TINY, "drop_path_rate": 0.1}),
+    "cit": ("cit_tiny", 4, {**TINY, "tokens": 1}),
+    "many heads": ("mixer_tiny", 4, {"embed_dim": 16, "num_blocks": 2, "heads": 2}),
+    "cnn": ("resnet10", None, {"channels": [8, 8, 8, 8], "stem_width": 8}),
+    "rednet": ("rednet26", None, {"layers": [1, 1, 1, 1], "channels": [32, 32, 32, 32]}),
+    "agent": ("agent_small", None, {"embed_dim": 16, "depth": 2}),
+}
+"""What a test calls a family -> student, patch size, options: of each as small a one as its class allows."""
+
+
+
+@dataclass(frozen=True)
+class Data:
+    """Eight random images, with labels and without."""
+
+    labelled: Dataset
+    bare: Dataset
+
+
+def make_data() -> Data:
+    """They are stored in the cache of whoever asks."""
+    pixels = np.random.default_rng(0).integers(0, 255, (8, SIDE, SIDE, 3), dtype=np.uint8)
+    source = from_arrays("noise", CLASSES, {"train": (pixels, np.arange(8) % 3)})
+    labelled, bare = (load_dataset(source, recipe(method, "none", Path()), seed=0) for method in ("supervised", "mae"))
+    return Data(labelled, bare)
+
+
+def make_teachers(folder: Path) -> Path:
+    """A ViT and a CNN with random weights in a folder."""
+    torch.manual_seed(0)
+    save(create_student("vit_nano", TASK, 4, TINY), folder / "vit", TASK)
+    save(create_student("resnet10", TASK, None, STUDENTS["cnn"][2]), folder / "cnn", TASK)
+    return folder
+
+
+def pair(method: str, guide: str, student: str, data: Data, teachers: Path) -> Session:
+    """The session that would train these. Raises: UserError where they do not go together."""
+    known, (name, patch, options) = recipe(method, guide, teachers), STUDENTS[student]
+    values = {**known.values, "student": {**known.values["student"], "name": name, "patch_size": patch, "options": options}}
+    wanted = Recipe(student, values)
+    dataset = data.labelled if method_class(wanted).labelled else data.bare
+    made, remarks = assemble(wanted, dataset, seed=0)
+    return Session(RunDir("nowhere"), wanted, dataset, made, 0, remarks)
+
+
+@cache
+def recipe(method: str, guide: str, teachers: Path) -> Recipe:
+    """A recipe of few and small images, for the first of the students."""
+    name, keywords = GUIDES[guide]
+    named = {
+        key: str(teachers / value) if key == "teacher" else {"one": str(teachers / "vit")} if key == "teachers" else value
+        for key, value in keywords.items()
+    }
+    student, patch, options = STUDENTS["vit"]
+    raw = {
+        "student": {"name": student, "patch_size": patch, "options": options},
+        "method": {"name": method, **METHODS[method]},
+        "guides": {name: named} if name else {},
+        "data": {"val_fraction": 0, "test_fraction": 0},
+        "images": {"image_size": SIDE},
+        "augment": {"flip": {}},
+        **{f"augment{view}": {"flip": {}} for view in VIEWS[method]},
+        "train": {"epochs": 2, "batch_size": 4, "watch": "none", "clip_norm": 1.0},
+        "schedule": {"warmup_epochs": 0},
+    }
+    return resolve("pair", raw)
+
+
+def step(session: Session, batch: Batch, optimizer: Optimizer) -> Tensor:
+    """One training step but for Lightning: forward, backward, what guides settle, clipping, optimiser. The loss."""
+    method = session.method
+    for guide in method.guides.values():
+        guide.start_epoch(0, 2)
+    loss = torch.stack(list(method.losses(batch).values())).sum()
+    loss.backward()
+    method.settle()
+    for guide in method.guides.values():
+        guide.settle()
+    nn.utils.clip_grad_norm_(method.parameters(), 1.0)
+    optimizer.step()
+    return loss.detach()
+
+
+def optimizer_of(session: Session) -> Optimizer:
+    """As Lightning is given it."""
+    method = session.method
+    return method.optim.build(method.optim.groups(method.student, nn.ModuleDict({**method.guides, **method.aids})))
