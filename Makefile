@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+SPREAD := -n 2 --dist worksteal
 
-.PHONY: demo test check bench clean
+.PHONY: demo test test-slow test-all check bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -14,8 +15,14 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/viticulture demo
 
+# The fast part, in minutes; what stays long (kills, tours, big networks on real tensors) is marked slow.
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow"
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest $(SPREAD) -m slow
+
+test-all: test test-slow
 
 check: $(READY)
 	$(BIN)/ruff format --check .
