@@ -197,7 +197,7 @@ def test_two_steps_of_sgd_are_the_formula(name: str) -> None:
 
 def test_settings_that_cannot_work_are_refused() -> None:
     for keywords, words in (
-        ({"name": "adam"}, "adamw, sgd or nesterov"),
+        ({"name": "adam"}, "adamw, sgd, nesterov or muon"),
         ({"lr": 0.0}, "optim.lr must be positive"),
         ({"weight_decay": -1.0}, "negative"),
         ({"betas": (0.9, 1.0)}, r"\[0, 1\)"),
@@ -228,3 +228,66 @@ def test_rates_never_leave_their_bounds() -> None:
             schedule = Schedule(rule, each, 1.5, 1e-5, 1e-4)
             rates = [schedule.rate(update, 3, 5, 1e-2) for update in range(16)]
             assert all(1e-5 <= rate <= 1e-2 * (1 + 1e-12) and math.isfinite(rate) for rate in rates)
+
+
+def test_muon_steps_matrices_along_their_polar_factor() -> None:
+    """From rest, one step at rate r without decay is r 0.2 sqrt(max(R, C)) U V^T of the gradient U S V^T, up to the
+    iteration's error: singular values between 0.6 and 1.3, the same singular vectors.
+
+    Catches: rows and columns exchanged, the scale of the other side, Adam's second moment left on matrices, a sign.
+    """
+    torch.manual_seed(0)
+    for shape in ((6, 10), (10, 6), (8, 3, 3, 3)):
+        net = nn.Module()
+        net.stem, net.inner = nn.Parameter(torch.randn(4, 3, 2, 2)), nn.Parameter(torch.randn(*shape))
+        optim = Optim(name="muon", lr=0.1, weight_decay=0.0)
+        before, slope = net.inner.detach().clone(), torch.randn(*shape)
+        optimizer = optim.build(optim.groups(net))
+        net.inner.grad, net.stem.grad = slope.clone(), torch.ones_like(net.stem)
+        stem = net.stem.detach().clone()
+        optimizer.step()
+        moved = (before - net.inner.detach()).flatten(1) / (0.1 * 0.2 * max(before.flatten(1).shape) ** 0.5)
+        u, _, vt = torch.linalg.svd(slope.flatten(1), full_matrices=False)
+        inside = u.mT @ moved @ vt.mT
+        assert ((inside.diagonal() > 0.6) & (inside.diagonal() < 1.3)).all()
+        torch.testing.assert_close(inside, inside.diagonal().diag(), rtol=0, atol=1e-3)  # 0.6 beside rounding
+        torch.testing.assert_close(net.stem, stem - 0.1)  # Adam's first step is the sign of the gradient
+
+
+def test_muon_takes_the_matrices_between_stem_and_head() -> None:
+    """Patches, tokens, positions, biases, norms and the head stay with AdamW, as its authors ask.
+
+    Catches: a head or position table that is orthogonalized; blocks left to AdamW.
+    """
+    student = small_vit(depth=1)
+    routed = {name: group["use_muon"] for group in Optim(name="muon").groups(student) for name, _ in group["params"]}
+    inner = {name for name, muon in routed.items() if muon}
+    assert inner == {f"blocks.0.{name}.weight" for name in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")}
+    assert routed.keys() == dict(student.named_parameters()).keys()
+
+
+def test_muon_goes_on_from_its_state() -> None:
+    """Three steps equal two, a saved state in a new optimizer, and one: all means are in the state."""
+
+    def fresh() -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        net = small_vit(depth=1)
+        return net, Optim(name="muon").build(Optim(name="muon").groups(net))
+
+    def steps(net: nn.Module, optimizer: torch.optim.Optimizer, seeds: range) -> None:
+        for seed in seeds:
+            generator = torch.Generator().manual_seed(seed)
+            net(torch.randn(2, 3, 8, 8, generator=generator)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    whole, optimizer = fresh()
+    steps(whole, optimizer, range(3))
+    net, optimizer = fresh()
+    steps(net, optimizer, range(2))
+    other, later = fresh()
+    other.load_state_dict(net.state_dict())
+    later.load_state_dict(optimizer.state_dict())
+    steps(other, later, range(2, 3))
+    for name, value in whole.state_dict().items():
+        torch.testing.assert_close(other.state_dict()[name], value, rtol=0, atol=0)

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from .errors import UserError
-from .keywords import check_fields
+from ..errors import UserError
+from ..keywords import check_fields
+from .muon import Muon
 
 Group = dict[str, Any]
 """Parameters that share settings: `params` [(name, parameter)], `lr`, `weight_decay`."""
@@ -33,11 +34,12 @@ class Optim:
     """Optimiser and its parameter groups.
 
     Args:
-        name: adamw, sgd, or nesterov (sgd with Nesterov momentum).
+        name: adamw, sgd, nesterov (sgd with Nesterov momentum), or muon (orthogonalized momentum for the matrices and
+            kernels between stem and head, at adamw's rate; adamw for the rest).
         lr: learning rate at its highest, for the batch size in use; nothing scales it.
-        weight_decay: pulls weights to zero; decoupled from the gradient in adamw, added to it in sgd.
+        weight_decay: pulls weights to zero; decoupled from the gradient in adamw and muon, added to it in sgd.
         betas: decay of adamw's two running means.
-        momentum: of sgd and nesterov; 0 is plain gradient descent.
+        momentum: of sgd, nesterov and muon; 0 is plain gradient descent.
         layer_decay: factor on the rate from one layer to the one below it; null treats all alike.
         decay_tokens: decay tokens and positions as well.
         decay_everything: decay biases and norms as well as those.
@@ -45,7 +47,7 @@ class Optim:
             (Euclidean distance over all of them); twice the time a step. null is the ordinary gradient.
     """
 
-    name: Literal["adamw", "sgd", "nesterov"] = "adamw"
+    name: Literal["adamw", "sgd", "nesterov", "muon"] = "adamw"
     lr: float = 1e-3
     weight_decay: float = 0.05
     betas: tuple[float, float] = (0.9, 0.999)
@@ -84,11 +86,15 @@ class Optim:
         if guides is not None:
             others = ((f"guides.{name}", p, decays) for name, p, decays in _trainable(guides, self.decay_tokens))
             found += [(n, p, 1.0, d) for n, p, d in others if p.untyped_storage().data_ptr() not in own]
-        groups: dict[tuple[float, bool], Group] = {}
+        outer = outer_parameters(student) if self.name == "muon" else frozenset()
+        groups: dict[tuple[float, bool, bool], Group] = {}
         for name, parameter, scale, decays in found:
             decay = self.weight_decay if decays or self.decay_everything else 0.0
+            inner = self.name == "muon" and decays and name not in outer and min(parameter.shape[:2]) > 1
             new = {"params": [], "lr": self.lr * scale, "weight_decay": decay}
-            groups.setdefault((scale, decay > 0), new)["params"].append((name, parameter))
+            if self.name == "muon":
+                new["use_muon"] = inner
+            groups.setdefault((scale, decay > 0, inner), new)["params"].append((name, parameter))
         return list(groups.values())
 
     def build(self, groups: list[Group]) -> Optimizer:
@@ -101,12 +107,22 @@ class Optim:
         optimizer: Optimizer
         if self.name == "adamw":
             optimizer = AdamW(groups, betas=(self.betas[0], self.betas[1]), fused=True)
+        elif self.name == "muon":
+            optimizer = Muon(groups, self.lr, (self.betas[0], self.betas[1]), self.momentum)
         else:
             nesterov = self.name == "nesterov"
             optimizer = SGD(groups, lr=self.lr, momentum=self.momentum, nesterov=nesterov, fused=True)
         # Fused kernels could unscale float16's gradients themselves; Lightning then refuses to clip, in bfloat16 too.
         optimizer._step_supports_amp_scaling = False
         return optimizer
+
+
+def outer_parameters(student: nn.Module) -> frozenset[str]:
+    """Names of the kernel that reads the pixels and of the heads' weights, which Muon leaves to AdamW."""
+    first = next((name for name, parameter in student.named_parameters() if parameter.ndim == 4), None)
+    heads: Any = getattr(student, "get_classifier", tuple)()
+    owned = {id(p) for head in (heads if isinstance(heads, tuple) else (heads,)) for p in head.parameters()}
+    return frozenset({name for name, p in student.named_parameters() if id(p) in owned or name == first})
 
 
 def _trainable(module: nn.Module, listed_too: bool) -> Iterator[tuple[str, nn.Parameter, bool]]:
