@@ -63,7 +63,8 @@ class AttentionDistillation(Guide):
         depth = len(known.attention)
         if not depth:
             raise UserError(
-                f"attention_distillation reads attention, which this {type(student).__name__} lacks or lays out differently"
+                f"attention_distillation reads attention, which this {type(student).__name__} lacks or lays out "
+                "differently"
             )
         chosen = sorted(set(layers if layers is not None else [depth]))
         if not chosen or not 1 <= chosen[0] <= chosen[-1] <= depth:
