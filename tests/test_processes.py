@@ -105,11 +105,13 @@ def test_a_training_on_two_processes_ends_well_however_long_it_is_measured(tmp_p
     """
     (tmp_path / "slow.py").write_text(SLOW)
     run = tmp_path / "run"
-    command = [sys.executable, str(tmp_path / "slow.py"), "train", *SMALL, "--epochs", "1", "--out", str(run)]
+    command = [sys.executable, str(tmp_path / "slow.py"), "train", *SMALL, "--epochs", "1", "--train.watch", "val"]
+    command += ["--out", str(run)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **ALONE})
     assert done.returncode == 0, done.stderr
     assert RunDir.open(run).read("run.json")["status"] == "finished"
     assert done.stdout.count("report: ") == 1
+    assert "error" not in done.stderr
     assert "sync_dist" not in done.stderr
 
 
