@@ -24,7 +24,7 @@ from viticulture.models.shared_agent import shared_agent_for
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 
-from .clock import measure
+from .clock import begin, count, measure
 
 TASK = Task(tuple(map(str, range(100))), (224, 224), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 BATCH, WARMUP = 8, 3
@@ -61,11 +61,10 @@ def cases() -> dict[str, Callable[[], None]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=15, help="measured steps of each")
+    parser.add_argument("--threads", type=count, default=2)
+    parser.add_argument("--steps", type=count, default=15, help="measured steps of each")
     parser.add_argument("--profile", choices=["vit_tiny", "own", "shared"])
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    options = begin(parser)
     steps = cases()
     if options.profile:
         for _ in range(WARMUP):

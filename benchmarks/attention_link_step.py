@@ -31,7 +31,7 @@ from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.optim import Optim, Schedule
 
-from .clock import measure
+from .clock import begin, count, measure
 
 TEACHER, STUDENT = "efficientnet_b3", "deit_small_distilled_patch16_224"
 TASK = Task(tuple(map(str, range(1000))), (224, 224), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -109,14 +109,13 @@ def peak(teacher: str, options: argparse.Namespace) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=15, help="measured steps of each case")
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--threads", type=count, default=2)
+    parser.add_argument("--steps", type=count, default=15, help="measured steps of each case")
+    parser.add_argument("--batch", type=count, default=8)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--links", default="full", help="full, alpha or beta")
     parser.add_argument("--memory", action="store_true")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    options = begin(parser)
     with tempfile.TemporaryDirectory() as folder:
         teacher = teacher_file(folder)
         if not options.memory:

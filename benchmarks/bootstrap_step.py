@@ -24,7 +24,7 @@ from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.optim import Optim, Schedule
 
-from .clock import measure
+from .clock import begin, count, measure
 
 TASK = Task(tuple(map(str, range(100))), (224, 224), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 CASES = ("vit_tiny_patch16_224", "vit_small", "own", "shared", "aligned")
@@ -71,11 +71,10 @@ def peak(case: str, found: "multiprocessing.Queue[int]") -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=9, help="measured steps of each")
+    parser.add_argument("--threads", type=count, default=2)
+    parser.add_argument("--steps", type=count, default=9, help="measured steps of each")
     parser.add_argument("--memory", action="store_true")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    options = begin(parser)
     if options.memory:
         context = multiprocessing.get_context("spawn")
         for case in CASES:

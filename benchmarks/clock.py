@@ -1,10 +1,106 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a step takes, for the benchmarks beside it."""
+"""What the benchmarks beside it share: counts on the command line, the clock, and whether figures may be quoted.
 
+A benchmark names the processor, its threads and the load before it measures. It ends with "busy: do not quote" where
+other work took more than half a core: ratios then hold roughly, seconds do not at all.
+"""
+
+import argparse
+import atexit
+import math
+import multiprocessing
+import os
+import platform
+import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
+
+MINUTE = 60.0
+OTHERS = 0.5
+"""Cores' worth of other work above which figures are not to be quoted."""
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """A type of whole numbers for argparse."""
+
+    def whole(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, got {value}")
+        return value
+
+    whole.__name__ = "whole number"  # argparse says it of what is no number
+    return whole
+
+
+count = at_least(1)
+
+
+def begin(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Read the command line, take its `--threads`, say where this runs, and promise a verdict at the end."""
+    options = parser.parse_args()
+    if "threads" in options:
+        torch.set_num_threads(options.threads)
+    start, began = load(), time.perf_counter()
+    print(f"{processor()}, {torch.get_num_threads()} threads, load {start:.1f} before")
+
+    def verdict() -> None:
+        others = foreign(start, load(), core_seconds(), time.perf_counter() - began)
+        quotable = "quiet" if others <= OTHERS else "busy: do not quote"
+        print(f"load of other work {others:.1f} cores; {quotable}")
+
+    atexit.register(verdict)
+    return options
+
+
+def processor() -> str:
+    """The processor's name, and the widest instructions that torch uses on it."""
+    name = platform.processor() or platform.machine()
+    if (facts := Path("/proc/cpuinfo")).exists():
+        name = next(
+            (x.split(":")[1].strip() for x in facts.read_text().splitlines() if x.startswith("model name")), name
+        )
+    elif platform.system() == "Darwin":
+        name = subprocess.run(
+            ["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True
+        ).stdout.strip()
+    return f"{name}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def load() -> float:
+    """Processes that ran or wanted to, averaged over the last minute."""
+    return os.getloadavg()[0]
+
+
+def foreign(start: float, end: float, own: float, wall: float) -> float:
+    """Cores' worth of other work, from the load before and after.
+
+        end = start exp(-t) + (own / wall + others) (1 - exp(-t)),    t minutes
+
+    What `others` should be is not solved for but bounded: a short run cannot show it, so the load before counts, too.
+
+    Args:
+        start: load before the benchmark.
+        end: load after it.
+        own: processor time that it took, seconds.
+        wall: seconds that it lasted.
+    """
+    share = 1 - math.exp(-wall / MINUTE)
+    return max(start, end - share * own / wall)
+
+
+def core_seconds() -> float:
+    """Processor time so far of this process and its children; of workers still at work where there is /proc."""
+    times = os.times()
+    total = times.user + times.system + times.children_user + times.children_system
+    for worker in multiprocessing.active_children():
+        if (facts := Path(f"/proc/{worker.pid}/stat")).exists():
+            fields = facts.read_text().rsplit(")", 1)[1].split()
+            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
 
 
 def measure(step: Callable[[], object]) -> tuple[float, float]:

@@ -23,7 +23,7 @@ from viticulture.models.students import create_student, token_logits
 from viticulture.models.task import Task
 from viticulture.models.teachers import Adapted, Frozen
 
-from .clock import measure
+from .clock import begin, count, measure
 
 CLASSES, WARMUP = 1000, 2
 
@@ -68,11 +68,10 @@ def advised(student: str, images: Tensor, labels: Tensor, nets: dict[str, nn.Mod
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--student", default="cit_tiny_aligned")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=7, help="measured steps of each")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    parser.add_argument("--threads", type=count, default=2)
+    parser.add_argument("--batch", type=count, default=8)
+    parser.add_argument("--rounds", type=count, default=7, help="measured steps of each")
+    options = begin(parser)
     torch.manual_seed(0)
     images, labels = torch.randn(options.batch, 3, 224, 224), torch.randint(CLASSES, (options.batch,))
     nets = teachers(images)

@@ -21,7 +21,7 @@ from torch import nn
 
 import viticulture.models.dhvt_models  # noqa: F401 (registers the students)
 
-from .clock import measure
+from .clock import begin, count, measure
 
 CLASSES, DROP_PATH, WARMUP = 100, 0.1, 3
 
@@ -83,10 +83,9 @@ def compare(case: Case, half: bool, steps: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=15, help="measured steps of each model")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    parser.add_argument("--threads", type=count, default=2)
+    parser.add_argument("--steps", type=count, default=15, help="measured steps of each model")
+    options = begin(parser)
     print(f"{'':38}{'wall: DeiT, DHVT, ratio':25}{'core-s: DeiT, DHVT, ratio'}")
     for half in (False, True):
         for case in CASES:

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches per second on a CPU, two worker processes each: ours against timm's with the same augmentation.
 
-    python -m benchmarks.loader CLOTHING10 CIFAR100        folders that hold train/CLASS/file
+    python -m benchmarks.loader CLOTHING10 CIFAR100        folders that hold train/CLASS/file, one a case
 
-Alternating epochs in one run, medians; first epochs apart, ours with the building of the store. `core-s` counts the
-processor time of all processes, which other work on the machine disturbs less than the wall clock.
+Alternating epochs over the same images in one run, medians; first epochs apart, ours with the building of the store.
+`core-s` counts the processor time of all processes, which other work on the machine disturbs less than the wall clock.
 """
 
-import multiprocessing
+import argparse
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterable
@@ -30,8 +29,11 @@ from viticulture.data.augment.erase import Erase
 from viticulture.data.augment.rand_augment import RandAugment
 from viticulture.data.dataset import Pictures, prepare
 from viticulture.data.loader import Loader, Shard
+from viticulture.data.selection import Selection
 
-EPOCHS, WORKERS, BATCH = 5, 2, 128
+from .clock import begin, core_seconds, count
+
+WORKERS, BATCH = 2, 128
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ def timm_loader(folder: Path, case: Case) -> Any:
 
 def our_loader(folder: Path, case: Case) -> Loader:
     """Ours, with the store built or found."""
-    data = prepare(folder, pictures=Pictures(image_size=case.size))
+    every = Selection(val_fraction=0, test_fraction=0)  # as many images as timm reads
+    data = prepare(folder / "train", every, Pictures(image_size=case.size))
     augment = Augment(case.transforms, (case.size, case.size), data.mean, data.std, len(data.classes))
     return Loader(data.train, (augment,), BATCH, seed=0, shard=Shard(workers=WORKERS))
 
@@ -91,16 +94,7 @@ def epoch(loader: Iterable[Any]) -> tuple[float, float]:
     return (time.perf_counter() - wall) / images, (core_seconds() - core) / images
 
 
-def core_seconds() -> float:
-    """Processor time so far of this process and of its workers."""
-    total = time.process_time()
-    for worker in multiprocessing.active_children():
-        fields = Path(f"/proc/{worker.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return total
-
-
-def compare(folder: Path, case: Case) -> str:
+def compare(folder: Path, case: Case, epochs: int) -> str:
     """One row of the table."""
     start = time.perf_counter()
     theirs = timm_loader(folder, case)
@@ -111,7 +105,7 @@ def compare(folder: Path, case: Case) -> str:
     ours = our_loader(folder, case)
     epoch(ours)
     our_first = (time.perf_counter() - start) / (len(ours) * BATCH)
-    rounds = [(epoch(theirs), epoch(ours)) for _ in range(EPOCHS)]
+    rounds = [(epoch(theirs), epoch(ours)) for _ in range(epochs)]
     (wall, core), (our_wall, our_core) = (
         [median(x) for x in zip(*side, strict=True)] for side in zip(*rounds, strict=True)
     )
@@ -121,10 +115,23 @@ def compare(folder: Path, case: Case) -> str:
     )
 
 
-def main(folders: list[str]) -> None:
+def trained(text: str) -> Path:
+    """A folder on the command line."""
+    if not (folder := Path(text)).joinpath("train").is_dir():
+        raise argparse.ArgumentTypeError(f"must hold train/CLASS/file, which {folder} does not")
+    return folder
+
+
+def main() -> None:
     """Print the table."""
-    if len(folders) != len(CASES):
-        sys.exit(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "folders", nargs="+", type=trained, metavar="FOLDER", help="one a case, in order: photographs, small images"
+    )
+    parser.add_argument("--epochs", type=count, default=5, help="measured epochs of each")
+    options = begin(parser)
+    if len(options.folders) > len(CASES):
+        parser.error(f"there are {len(CASES)} cases, got {len(options.folders)} folders")
     torch.set_num_threads(1)  # the workers take both cores
     theirs = timm.data.auto_augment.posterize  # newer Pillow refuses its zero bits
     timm.data.auto_augment.NAME_TO_OP["PosterizeIncreasing"] = lambda im, bits, **k: theirs(im, max(1, bits), **k)
@@ -132,9 +139,9 @@ def main(folders: list[str]) -> None:
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as cache:
         os.environ["VITICULTURE_CACHE"] = cache
-        for folder, case in zip(folders, CASES, strict=True):
-            print(compare(Path(folder), case), flush=True)
+        for folder, case in zip(options.folders, CASES, strict=False):
+            print(compare(folder, case, options.epochs), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -27,7 +27,7 @@ from viticulture.models.task import Task
 from viticulture.models.weights import save
 from viticulture.optim import Optim, Schedule
 
-from .clock import measure
+from .clock import begin, count, measure
 
 BATCH, PIXELS, WARMUP = 8, 224, 3
 HALF = (0.5, 0.5, 0.5)
@@ -91,11 +91,10 @@ CASES = {"mae": mae, "distilled": distilled, "fine-tuning": tuned}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=15, help="measured steps of each case")
+    parser.add_argument("--threads", type=count, default=2)
+    parser.add_argument("--steps", type=count, default=15, help="measured steps of each case")
     parser.add_argument("--cases", default=",".join(CASES), help="separated by commas")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    options = begin(parser)
     torch.manual_seed(0)
     runs = {"ViT-Tiny": yardstick(), **{name: CASES[name]() for name in options.cases.split(",")}}
     times = [{name: measure(run) for name, run in runs.items()} for _ in range(WARMUP + options.steps)][WARMUP:]

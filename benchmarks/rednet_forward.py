@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import viticulture.models.rednet  # noqa: F401 (registers the models)
 from viticulture.models.involution import Involution
 
-from .clock import measure
+from .clock import begin, count, measure
 
 WARMUP = 1
 
@@ -66,13 +66,12 @@ def passes(net: nn.Module, images: Tensor, backward: bool) -> Callable[[], None]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--pixels", type=int, default=224)
-    parser.add_argument("--rounds", type=int, default=7, help="measured passes of each network")
+    parser.add_argument("--threads", type=count, default=2)
+    parser.add_argument("--batch", type=count, default=8)
+    parser.add_argument("--pixels", type=count, default=224)
+    parser.add_argument("--rounds", type=count, default=7, help="measured passes of each network")
     parser.add_argument("--backward", action="store_true")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    options = begin(parser)
     torch.manual_seed(0)
     images = torch.randn(options.batch, 3, options.pixels, options.pixels)
     nets = {

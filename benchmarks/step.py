@@ -6,6 +6,7 @@
 ViT of width 192 and depth 12, 32 px, patch 4, batch 64, fp32, AdamW. Runs alternate; medians of five.
 """
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,9 @@ from viticulture.data.arrays import from_arrays
 from viticulture.training import run as engine
 from viticulture.training import session as sessions
 
+from .clock import at_least, begin
+
+WARMUP = 3
 OVERRIDES = {
     "student.name": "vit_tiny",
     "student.patch_size": 4,
@@ -38,15 +42,15 @@ OVERRIDES = {
 
 
 class Clock(Callback):
-    """Time from the third step's end to the last one's."""
+    """Time from the last warm-up step's end to the last one's."""
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):  # type: ignore[no-untyped-def]
-        if batch_idx == 2:
+        if batch_idx == WARMUP - 1:
             self.began = time.perf_counter()
         self.ended = time.perf_counter()
 
 
-def begin(steps: int, folder: str) -> sessions.Session:
+def session_on_noise(steps: int, folder: str) -> sessions.Session:
     """A session on random images."""
     images = torch.randint(
         0, 256, (64 * steps, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
@@ -71,7 +75,7 @@ def ours(session: sessions.Session, steps: int) -> float:
         engine.fit(session)
     finally:
         engine.Trainer = trainer  # type: ignore[misc]
-    return (clock.ended - clock.began) / (steps - 3)
+    return (clock.ended - clock.began) / (steps - WARMUP)
 
 
 def plain(session: sessions.Session, steps: int) -> float:
@@ -83,9 +87,9 @@ def plain(session: sessions.Session, steps: int) -> float:
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(student(batch["image"]), batch["label"]).backward()
         optimizer.step()
-        if step == 2:
+        if step == WARMUP - 1:
             began = time.perf_counter()
-    return (time.perf_counter() - began) / (steps - 3)
+    return (time.perf_counter() - began) / (steps - WARMUP)
 
 
 def first_step() -> float:
@@ -106,11 +110,13 @@ def first_step() -> float:
 
 def main() -> None:
     """Print the ratios."""
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 13
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("steps", nargs="?", type=at_least(WARMUP + 1), default=13, help="of one run")
+    steps = begin(parser).steps
     ratios, seconds = [], []
     for _ in range(5):
         with tempfile.TemporaryDirectory() as folder:
-            session = begin(steps, str(Path(folder) / "run"))
+            session = session_on_noise(steps, str(Path(folder) / "run"))
             loop, trainer = plain(session, steps), ours(session, steps)
         ratios.append(trainer / loop)
         seconds.append(loop)

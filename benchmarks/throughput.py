@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import viticulture.models.students  # noqa: F401, our own students join timm's
 
-from .clock import measure
+from .clock import begin, count, measure
 
 PUBLISHED = {
     "resnet50": 1349.4, "resnet101": 799.4, "regnety_006": 1200.5, "regnety_040": 350.5, "rednet26": 1820.9,
@@ -38,12 +38,11 @@ def main() -> None:
     """Print images a second, and both relative to DeiT-Ti."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(PUBLISHED))
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--batch", type=count, default=64)
+    parser.add_argument("--rounds", type=count, default=5)
+    parser.add_argument("--threads", type=count, default=2)
     parser.add_argument("--fp32", action="store_true", help="on a GPU too")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    options = begin(parser)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     precision = torch.float32 if options.fp32 or device.type == "cpu" else torch.bfloat16
     images = torch.randn(options.batch, 3, 224, 224, device=device)

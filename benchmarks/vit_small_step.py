@@ -21,7 +21,7 @@ from torch import nn
 
 from viticulture.models import plain_vit
 
-from .clock import measure
+from .clock import begin, count, measure
 
 CLASSES, BATCH, WARMUP = 100, 8, 2
 
@@ -67,10 +67,9 @@ def compare(pixels: int, patch: int, steps: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=15, help="measured steps of each network")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    parser.add_argument("--threads", type=count, default=2)
+    parser.add_argument("--steps", type=count, default=15, help="measured steps of each network")
+    options = begin(parser)
     for pixels, patch in ((224, 16), (32, 4)):
         compare(pixels, patch, options.steps)
 

@@ -37,6 +37,7 @@ GRADED = {
     "brightness": levels.brightness,
     "sharpness": sharpen,
 }
+MAPS = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 TOP = 10.0  # the highest level
 
 
@@ -122,16 +123,16 @@ def apply(images: Tensor, drawn: Drawn, fill: Colour) -> Tensor:
         elif name in GRADED:
             amount = send(amounts(name, drawn.share[some], drawn.sign[some]).float(), device)
             alter(images, some, graded(GRADED[name], amount))
+    cubic = drawn.cubic.tolist()
     for bicubic in (False, True):
-        some = [row for row in rows.get("rotate", []) if drawn.cubic[row] == bicubic]
-        degrees = send((30 * drawn.sign[some] * drawn.share[some]).float(), device)
-        alter(images, some, partial(rotate, degrees=degrees, bicubic=bicubic, fill=fill))
-    for axis, plane, lines, length in (("x", images, height, width), ("y", images.mT, width, height)):
-        shears, moves = rows.get(f"shear_{axis}", []), rows.get(f"translate_{axis}", [])
-        if shears or moves:
+        moved = {name: [row for row in rows.get(name, []) if cubic[row] == bicubic] for name in MAPS}
+        turns = moved["rotate"]
+        degrees = send((30 * drawn.sign[turns] * drawn.share[turns]).float(), device)
+        alter(images, turns, partial(rotate, degrees=degrees, bicubic=bicubic, fill=fill))
+        for axis, dim, lines, length in (("x", 3, height, width), ("y", 2, width, height)):
+            shears, moves = moved[f"shear_{axis}"], moved[f"translate_{axis}"]
             offset = send(offsets(drawn, shears, moves, lines, length).float(), device)
-            cubic = send(drawn.cubic[shears + moves], device)
-            alter(plane, shears + moves, partial(slide, offset=offset, cubic=cubic, fill=fill))
+            alter(images, shears + moves, partial(slide, offset=offset, dim=dim, bicubic=bicubic, fill=fill))
     return images
 
 

@@ -19,29 +19,31 @@ from .colour import cut_off
 Colour = tuple[int, int, int]
 
 
-def slide(images: Tensor, offset: Tensor, cubic: Tensor, fill: Colour) -> Tensor:
-    """Look `offset` pixels to the right, in each row by its own: x_in = x + 1/2 + offset(y).
+def slide(images: Tensor, offset: Tensor, dim: int, bicubic: bool, fill: Colour) -> Tensor:
+    """Look `offset` pixels to the right, in each row by its own: x_in = x + 1/2 + offset(y). Or down, in each column.
 
     Args:
         images: [n, 3, H, W] uint8.
-        offset: [n, H], on the images' device like the rest.
-        cubic: [n] bool, filter of each image.
+        offset: [n, H] along rows, [n, W] along columns, on the images' device.
+        dim: 3 to look right, 2 to look down.
+        bicubic: filter, bilinear where False.
         fill: grey levels of what lies beyond the image.
     """
-    width = images.shape[-1]
+    length, offset = images.shape[dim], offset.unsqueeze(dim - 1)  # [n, H, 1] or [n, 1, W]
     whole = offset.floor()
-    d = offset - whole
-    x = torch.arange(-1, width + 2, device=images.device)
-    columns = (x + whole.long()[..., None]).clamp_(0, width - 1)  # [n, H, W + 3]
-    taps = images.gather(3, columns[:, None].expand(-1, 3, -1, -1)).float()
-    linear = (torch.zeros_like(d), 1 - d, d, torch.zeros_like(d))
-    keys = (((2 - d) * d - 1) * d, (d - 2) * d * d + 1, ((1 - d) * d + 1) * d, (d - 1) * d * d)  # a = -1
-    seen = torch.full_like(taps[..., :width], 2**-8)  # a whole level may come out a little below itself
-    for k in range(4):
-        weight = torch.where(cubic[:, None], keys[k], linear[k])[:, None, :, None]  # [n, 1, H, 1]
-        seen.addcmul_(weight, taps[..., k : k + width])
-    place = x[1:-2] + 0.5 + offset[..., None]  # [n, H, W]
-    return paint(seen, (place < 0) | (place >= width), fill)
+    d = (offset - whole)[:, None]
+    x = torch.arange(-1, length + 2, device=images.device).view((-1, 1) if dim == 2 else (-1,))
+    places = (x + whole.long()).clamp_(0, length - 1)  # [n, H, W + 3] or [n, H + 3, W]
+    taps = images.gather(dim, places[:, None].expand(-1, 3, -1, -1)).float()
+    weights: tuple[Tensor | None, ...] = (None, 1 - d, d, None)
+    if bicubic:  # a = -1
+        weights = (((2 - d) * d - 1) * d, (d - 2) * d * d + 1, ((1 - d) * d + 1) * d, (d - 1) * d * d)
+    seen = torch.full(images.shape, 2**-8, device=images.device)  # a whole level may come out a little below itself
+    for k, weight in enumerate(weights):
+        if weight is not None:
+            seen.addcmul_(weight, taps.narrow(dim, k, length))
+    place = x[1:-2] + 0.5 + offset  # [n, H, W]
+    return paint(seen, (place < 0) | (place >= length), fill)
 
 
 def rotate(images: Tensor, degrees: Tensor, bicubic: bool, fill: Colour) -> Tensor:
@@ -62,6 +64,8 @@ def rotate(images: Tensor, degrees: Tensor, bicubic: bool, fill: Colour) -> Tens
 
 def paint(seen: Tensor, outside: Tensor, fill: Colour) -> Tensor:
     """Cut off to levels [n, 3, H, W] uint8, and give [n, H, W] of the pixels the fill colour."""
-    beyond = outside[:, None].to(torch.uint8)  # products of bytes: many times faster than a masked fill on a CPU
-    colour = torch.cat([level * beyond for level in fill], 1)
-    return cut_off(seen).mul_(1 - beyond).add_(colour)
+    beyond = outside[:, None].view(torch.uint8)  # products of bytes: many times faster than a masked fill on a CPU
+    levels = cut_off(seen).mul_(1 - beyond)
+    for channel, level in enumerate(fill):
+        levels[:, channel].add_(beyond[:, 0], alpha=level)
+    return levels

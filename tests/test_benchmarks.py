@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Benchmarks refuse counts that leave nothing to measure, and say when their figures may not be quoted."""
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+COUNTED = {
+    "agent_step": ["--steps", "0"],
+    "attention_link_step": ["--batch", "0"],
+    "bootstrap_step": ["--threads", "0"],
+    "co_advise_step": ["--rounds", "-1"],
+    "dhvt_step": ["--steps", "0"],
+    "loader": ["--epochs", "0", "nowhere"],
+    "mae_step": ["--threads", "0"],
+    "rednet_forward": ["--pixels", "0"],
+    "step": ["3"],
+    "throughput": ["--rounds", "0"],
+    "vit_small_step": ["--steps", "0"],
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_a_benchmark_refuses_counts_that_leave_nothing_to_measure(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is measured. `benchmarks.step 3`, all of it warm-up, divided by zero."""
+    monkeypatch.syspath_prepend(ROOT)
+    monkeypatch.setattr(sys, "argv", [name, *COUNTED[name]])
+    with pytest.raises(SystemExit) as stopped:
+        importlib.import_module(f"benchmarks.{name}").main()
+    assert stopped.value.code == 2
+    assert "must be at least" in capsys.readouterr().err
+
+
+def test_work_of_others_is_told_from_the_benchmarks_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits of end = start exp(-t) + (own + others) (1 - exp(-t)). Fails if a benchmark's own threads count as others'
+    work, if others' work is taken for its own, or if a short run hides what was there before it."""
+    monkeypatch.syspath_prepend(ROOT)
+    clock = importlib.import_module("benchmarks.clock")
+    assert clock.foreign(0.0, 2.0, own=1200, wall=600) < clock.OTHERS
+    assert clock.foreign(0.0, 4.0, own=1200, wall=600) > 1.9
+    assert clock.foreign(3.0, 3.0, own=2, wall=1) > clock.OTHERS
+
+
+def test_a_busy_machine_is_told_at_the_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first line names processor, threads and load; the last forbids quoting where others work, and only there."""
+    monkeypatch.syspath_prepend(ROOT)
+    clock = importlib.import_module("benchmarks.clock")
+    verdicts: list[object] = []
+    monkeypatch.setattr(clock.atexit, "register", verdicts.append)
+    monkeypatch.setattr(sys, "argv", ["any"])
+    for around, word in ((3.0, "busy: do not quote"), (0.0, "quiet")):
+        monkeypatch.setattr(os, "getloadavg", lambda around=around: (around, 0.0, 0.0))
+        clock.begin(clock.argparse.ArgumentParser())
+        assert clock.processor() in capsys.readouterr().out
+        verdicts.pop()()  # type: ignore[operator]
+        assert word in capsys.readouterr().out
