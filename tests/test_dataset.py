@@ -213,7 +213,7 @@ def test_unlabelled_images_are_left_out_or_join_the_training_images() -> None:
     [
         (lambda: Selection(fraction=0.0), r"fraction must lie in \(0, 1\], got 0.0"),
         (lambda: Selection(fraction=10), r"fraction must lie in \(0, 1\], got 10"),
-        (lambda: Selection(fraction=float("nan")), "fraction must lie"),
+        (lambda: Selection(fraction=float("nan")), r"data\.fraction must be a finite number"),
         (lambda: Selection(per_class=0), "per_class must be at least 1, got 0"),
         (lambda: Selection(per_class=5, fraction=0.1), "not both"),
         (lambda: Selection(rule="bootstrapping"), "draws a fraction"),

@@ -251,7 +251,7 @@ def test_a_table_may_be_a_persons_own_file(tmp_path: Path) -> None:
     assert [row.seed_offset for row in read_table(str(file)).rows] == [0, 3]
     for text in ("rows: [", "- 1", "title: t\nrows: [{nam: a}]"):
         file.write_text(text)
-        with pytest.raises(UserError, match="malformed"):
+        with pytest.raises(UserError, match=r"malformed|not valid YAML"):
             read_table(str(file))
-    with pytest.raises(UserError, match="unknown table"):
+    with pytest.raises(UserError, match="No such file"):
         read_table(str(tmp_path / "other.yaml"))
