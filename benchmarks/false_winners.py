@@ -139,7 +139,10 @@ def main() -> None:
             world = World((0.7 + ahead, *(0.7,) * (methods - 1)), (0.03,) * methods)
             for seeds in (2, 3, 5):
                 shares = [share(world, seeds, 1000, rule, studies, 0) for rule in (before, now)]
-                print(f"| {100 * ahead:.0f} points | {methods} | {seeds} | {shares[0]:.0f} | {shares[1]:.0f} |", flush=True)
+                print(
+                    f"| {100 * ahead:.0f} points | {methods} | {seeds} | {shares[0]:.0f} | {shares[1]:.0f} |",
+                    flush=True,
+                )
     print("\npower, %, 1,000 test images, spread of 0.03 over seeds\n\n| looks | full level | spent |\n|---|---|---|")
     for looks in (1, 2, 5, 9):
         world = World((0.7, 0.7), (0.2, 0.2), chance=0.2)

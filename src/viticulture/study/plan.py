@@ -165,7 +165,9 @@ def cost(grid: Grid, plan: Plan) -> float:
     """Seconds of one process for the whole study; of contenders that halving drops, the most expensive are kept."""
     total, slugs = 0.0, grid.slugs()
     single = {slugs[one.name]: one.name for one in grid.contenders}.values()  # of those that share their cells
-    first = [[cell for cell in grid.cells(round) if cell.seed == grid.seeds[0]] for round in range(len(grid.terms.rounds))]
+    first = [
+        [cell for cell in grid.cells(round) if cell.seed == grid.seeds[0]] for round in range(len(grid.terms.rounds))
+    ]
     for amount in grid.amounts.each():
         left = len(single)
         for cells in first:
