@@ -13,8 +13,8 @@ from .plots import Axes, Band, Series, band_chart, forest_chart, scatter_chart
 
 ACCURACY = "top-1 accuracy on test, %"
 INTERVALS = (
-    "Bars and bands: 95 % intervals, the wider of Student's over seeds and the binomial one of the test images, cut where "
-    "they leave the chart."
+    "Bars and bands: 95 % intervals, the wider of Student's over seeds and the binomial one of the test images, cut "
+    "where they leave the chart."
 )
 
 CLOCK = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
