@@ -8,9 +8,10 @@ A network of method m, trained from seed s, classifies image i as it should wher
     mu_m + base_i + method_mi + seed_ms + chance_msi > 0,    all normal, standard deviations as named below;
 
 mu_m is chosen so that the method's accuracy over all seeds and images is the one wanted, exactly. The first by
-validation (half as many images, other ones, the same networks) is named if the study's own rule says so. A false winner
-is one that is not the only best. Before: both intervals at Bonferroni's level, without the floor under the spread of
-seeds and the factor of the bootstrap. Last, a study that grows from two seeds on and stops as soon as it names somebody.
+validation (half as many images, other ones, the same networks) is named if the study's own rule says so. A false
+winner is one that is not the only best. Before: both intervals at Bonferroni's level, without the floor under the
+spread of seeds and the factor of the bootstrap. Last, a study that grows from two seeds on and stops as soon as it names
+somebody.
 """
 
 import sys
@@ -139,7 +140,10 @@ def main() -> None:
             world = World((0.7 + ahead, *(0.7,) * (methods - 1)), (0.03,) * methods)
             for seeds in (2, 3, 5):
                 shares = [share(world, seeds, 1000, rule, studies, 0) for rule in (before, now)]
-                print(f"| {100 * ahead:.0f} points | {methods} | {seeds} | {shares[0]:.0f} | {shares[1]:.0f} |", flush=True)
+                print(
+                    f"| {100 * ahead:.0f} points | {methods} | {seeds} | {shares[0]:.0f} | {shares[1]:.0f} |",
+                    flush=True,
+                )
     print("\npower, %, 1,000 test images, spread of 0.03 over seeds\n\n| looks | full level | spent |\n|---|---|---|")
     for looks in (1, 2, 5, 9):
         world = World((0.7, 0.7), (0.2, 0.2), chance=0.2)

@@ -55,7 +55,8 @@ def any_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "guide", "student"), [*SOME, *(pytest.param(*case, marks=pytest.mark.slow) for case in ALL if case not in SOME)]
+    ("method", "guide", "student"),
+    [*SOME, *(pytest.param(*case, marks=pytest.mark.slow) for case in ALL if case not in SOME)],
 )
 @pytest.mark.usefixtures("any_autocast")
 def test_a_step_stays_on_one_device(method: str, guide: str, student: str, data: Data, teachers: Path) -> None:
@@ -121,7 +122,17 @@ def test_losses_and_measures_are_taken_on_a_gpu_in_bfloat16(
 
 def test_images_are_augmented_on_a_gpu() -> None:
     """Every transform on fake `cuda:0` bytes. Catches: random numbers or tables that stay on the CPU."""
-    transforms = [ResizedCrop(), Flip(), RandAugment(), ColorJitter(), Gray(), Blur(), Solarize(), Erase(), Mix(mixup=0.8)]
+    transforms = [
+        ResizedCrop(),
+        Flip(),
+        RandAugment(),
+        ColorJitter(),
+        Gray(),
+        Blur(),
+        Solarize(),
+        Erase(),
+        Mix(mixup=0.8),
+    ]
     augment = Augment(transforms, (16, 16), GREY, GREY, 3)
     u, batch_u = torch.rand(4, augment.columns, dtype=torch.float64), torch.rand(Mix.columns, dtype=torch.float64)
     mode = FakeTensorMode(allow_non_fake_inputs=True)

@@ -17,13 +17,14 @@ from torch import nn
 
 from viticulture import cli
 from viticulture.cli import main
+from viticulture.errors import counted
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.report.sheet import Column, Sheet, print_table
 from viticulture.report.words import say
 from viticulture.study.folder import StudyDir
 from viticulture.study.grid import Contender, Grid
-from viticulture.text import command_line, comment, counted, read_yaml, write_yaml
+from viticulture.text import command_line, comment, read_yaml, write_yaml
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import begin, recipe_of
 

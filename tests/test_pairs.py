@@ -19,14 +19,18 @@ from viticulture.models.students import create_student
 from viticulture.models.taps import Seen
 from viticulture.optim import Optim, Schedule
 from viticulture.training.assemble import assemble
-from viticulture.training.recipe import choices, find, read, resolve
+from viticulture.training.recipe import choices, find
 from viticulture.training.run import training_loader
 from viticulture.training.session import begin
 
 UNLABELLED = ("mae", "simmim", "moco_v3", "dino")
 REFUSED = {
     **{(method, "logits"): "asks for scores of the classes, which" for method in UNLABELLED},
-    **{(method, guide): "labels and scores of the classes" for method in UNLABELLED for guide in ("co_advise", "one head")},
+    **{
+        (method, guide): "labels and scores of the classes"
+        for method in UNLABELLED
+        for guide in ("co_advise", "one head")
+    },
     **{(method, guide): "labels and scores" for method in UNLABELLED for guide in ("bootstrap", "shared bootstrap")},
     ("mae", "attention_link"): "a token for every patch",
     ("supervised", "co_advise"): "need a student of 2 heads",  # which this one is not
@@ -112,7 +116,11 @@ def test_positions_that_are_not_kept_are_told(positions: str, data: Data, teache
     Catches: "all tensors taken", and then other positions.
     """
     values = recipe("mae", "none", teachers).values
-    student = {**values["student"], "init": str(teachers / "vit"), "options": {"embed_dim": 16, "depth": 2, "num_heads": 2}}
+    student = {
+        **values["student"],
+        "init": str(teachers / "vit"),
+        "options": {"embed_dim": 16, "depth": 2, "num_heads": 2},
+    }
     changed = {**values, "student": student, "method": {**values["method"], "positions": positions}}
     method, remarks = assemble(replace(recipe("mae", "none", teachers), values=changed), data.bare, seed=0)
     told = [remark for remark in remarks if "not kept: pos_embed, which method mae sets itself" in remark]

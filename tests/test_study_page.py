@@ -248,6 +248,38 @@ def test_no_winner_is_named_over_what_failed_or_is_not_finished(tmp_path: Path) 
     assert "5 trainings failed; the errors stand below, and no winner is named." in page
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("run.json", '{"status": "finished", "student": [], "data": {"images": 3}, "seconds": "long"}'),
+        ("run.json", "[]"),
+        ("run.json", "{"),
+        ("evaluation.json", '{"best/test": {}}'),
+        ("evaluation.json", "[1]"),
+    ],
+)
+def test_one_damaged_cell_costs_no_page(file: str, content: str, tmp_path: Path) -> None:
+    """Fails if a folder that was edited, or half copied, ends the page of all others, or counts as beaten."""
+    made = study(tmp_path / "s", ["worse", "b", "best"], (10,), 3, step=0.2)
+    (made.folder.run(made.folder.grid.cells()[0]).path / file).write_text(content)
+    damaged = Study(made.path)
+    words = Tags(write_study(damaged).read_text(encoding="utf-8")).words
+    assert damaged.winner is None
+    assert "is damaged" in damaged.rows[0]["error"]
+    assert f"{file} is damaged" in words or "1 training failed" in words
+
+
+@pytest.mark.parametrize(("file", "content"), [("run.json", '{"status": "finished"}'), ("answers.npz", "PK")])
+def test_a_cell_of_which_little_is_known_is_shown_with_what_is(file: str, content: str, tmp_path: Path) -> None:
+    """Accuracies are there, sizes and hardware or answers are not. Fails if the page ends, or leaves the cell out."""
+    made = study(tmp_path / "s", ["worse", "b", "best"], (10,), 3, step=0.2)
+    (made.folder.run(made.folder.grid.cells()[0]).path / file).write_text(content)
+    little = Study(made.path)
+    write_study(little)
+    assert little.rows[0]["status"] == "finished"
+    assert little.rows[0]["test_accuracy"] == made.rows[0]["test_accuracy"]
+
+
 def test_published_numbers_stand_beside_ours(tmp_path: Path) -> None:
     made = study(tmp_path / "s", ["row 1", "row 2"], (10,), 2)
     yaml = (tmp_path / "s" / "study.yaml").read_text()

@@ -4,7 +4,7 @@
 import pytest
 
 from viticulture.errors import UserError
-from viticulture.report.study_tables import plan_note
+from viticulture.report.study_tables import plan_note, plan_sheet
 from viticulture.study.grid import Cell, Contender, Grid, of_recipes, of_table, slug
 from viticulture.study.outcomes import Outcome
 from viticulture.study.pace import Pace
@@ -216,3 +216,27 @@ def test_amounts_say_what_they_are() -> None:
     assert Amounts().each()[0].overrides == {}
     cell = Cell(Contender("a", "b"), Amount("data.per_class", 20), 0, 0, "x")
     assert cell.amount.overrides == {"data.per_class": 20}
+
+
+def test_a_grid_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan within a budget, its table, and what every cell needs. Fails if any of them makes the cells anew, whose
+    cost then grows with the square of their number."""
+    built: list[int] = []
+    plain = Grid._round
+
+    def counted(self: Grid, round: int) -> list[Cell]:
+        built.append(round)
+        return plain(self, round)
+
+    monkeypatch.setattr(Grid, "_round", counted)
+    contenders = (Contender("a", "r"), Contender("b", "r", {"guides.logits": {"teacher": "row:a"}}))
+    made = Grid("digits", contenders, Amounts(per_class=(1, 2)), (0, 1), terms=Terms("1min"))
+    plan_sheet(made, planned(made))
+    needs = [(cell, made.needs(cell)) for cell in made.cells()]
+    assert built == [0]
+    assert all(not found for cell, found in needs if cell.contender.name == "a")
+    assert all(
+        [(one.contender.name, one.amount, one.seed) for one in found] == [("a", cell.amount, cell.seed)]
+        for cell, found in needs
+        if cell.contender.name == "b"
+    )

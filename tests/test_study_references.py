@@ -207,8 +207,10 @@ def test_a_study_of_teachers_and_students_is_measured_before_either_is_trained(p
     told: list[str] = []
     of = Grid(str(photos), (TAUGHT, TEACHER, STARTED, MASKED), Amounts(per_class=(4,)), (0,), {}, epochs=1)
     study = StudyDir.create(tmp_path / "s", of, "viticulture compare photos")
+    declared = of.to_yaml()
     plan = prepare(study, 1, told.append)
     assert not told
+    assert study.grid.to_yaml() == declared  # nothing of a stand-in was written into the recipes that all cells share
     assert {name for name, _ in plan.paces} == {one.name for one in of.contenders}
     assert plan.total(of)
     minutes = re.search(r"--time=(\d+)", write_script(study, plan).read_text())

@@ -3,8 +3,8 @@
 
     python -m benchmarks.fuzz [--seed 0] [--tries 1000] [--kills 50]
 
-Commands, recipes and files with mistakes in them must end in a line or two (exit status 2, no traceback, no folder left,
-a few seconds of processor time), or train. Trainings killed at random moments must resume to the same bits.
+Commands, recipes and files with mistakes in them must end in a line or two (exit status 2, no traceback, no folder
+left, a few seconds of processor time), or train. Trainings killed at random moments must resume to the same bits.
 """
 
 import argparse
@@ -84,6 +84,9 @@ def tries(seed: int, count: int, folder: Path, tally: Tally) -> None:
     files.photographs(data)
     ending = child.run(["train", str(data), *words.SMALL, "--out", str(whole)], folder, log, 600)
     assert ending.code == 0, ending.output.decode(errors="replace")
+    ending = child.run(["predict", str(whole), str(data), "--out", "answers.csv"], folder, log, 600)
+    assert ending.code == 0, ending.output.decode(errors="replace")
+    answers = (folder / "answers.csv").read_bytes()
     known = words.keys()
     for number in range(count):
         draw = random.Random(f"{seed} {number}")
@@ -115,7 +118,8 @@ def tries(seed: int, count: int, folder: Path, tally: Tally) -> None:
             done = [files.damage(draw, out)]
             line = draw.choice(
                 [
-                    ["resume", str(out)], ["evaluate", str(out)], ["predict", str(out), str(data)], ["report", str(out)],
+                    ["resume", str(out)], ["evaluate", str(out)], ["report", str(out)],
+                    ["predict", str(out), str(data), "--out", "found.csv"],
                     ["explain", str(out), "--images", "6"], ["export", str(out), "found.onnx"],
                     ["train", str(data), *words.SMALL, "--init", str(out), "--out", str(work / "next")],
                 ]
@@ -123,7 +127,10 @@ def tries(seed: int, count: int, folder: Path, tally: Tally) -> None:
             made = None
             kind, what = "damaged runs", f"{done} {line}"
         ending = child.run(line, work, log, SECONDS)
-        tally.add(kind, f"[{number}] {what}"[:600], judge.complaint(ending, made))
+        complaint = judge.complaint(ending, made)
+        if kind == "damaged runs" and (work / "found.csv").exists() and (work / "found.csv").read_bytes() != answers:
+            complaint = "other answers than before the damage"
+        tally.add(kind, f"[{number}] {what}"[:600], complaint)
         for path in work.rglob("*"):
             if path.is_file() and not path.is_symlink():
                 path.chmod(0o600)

@@ -46,9 +46,9 @@ def start(words: list[str], folder: Path, log: Path, seconds: int) -> int:
     Returns: the process.
     """
     pid = os.fork()
-    if pid:
-        return pid
-    _live(words, folder, log, seconds)
+    if not pid:
+        _live(words, folder, log, seconds)
+    return pid
 
 
 def _live(words: list[str], folder: Path, log: Path, seconds: int) -> NoReturn:

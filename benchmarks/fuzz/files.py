@@ -5,6 +5,8 @@ import contextlib
 import os
 import random
 import shutil
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -71,14 +73,13 @@ def spoil(draw: random.Random, folder: Path) -> str:
 
 def _bomb() -> bytes:
     """A PNG whose header promises 10^10 pixels."""
-    import struct
-    import zlib
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
+    body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
 
 
 def damage(draw: random.Random, run: Path) -> str:

@@ -36,8 +36,8 @@ DIGITS = ("train", "digits", "--recipe", "default/digits", *TINY, *ALL, *OFTEN)
 KINDS = {
     "train": Training((*DIGITS, "--train.ema_decay", "0.9", "--augment.mix.mixup", "0.8", "--data.val_fraction", "0.1",
                        "--train.watch", "val")),
-    "compare, two workers": Training(("compare", "digits", "--recipes", "default/digits,dhvt/digits", "--per-class", "10",
-                                      "--seeds", "2", "--epochs", "4", "--workers", "2")),
+    "compare, two workers": Training(("compare", "digits", "--recipes", "default/digits,dhvt/digits", "--per-class",
+                                      "10", "--seeds", "2", "--epochs", "4", "--workers", "2")),
     "mae": Training(("train", "digits", "--recipe", "mae/cifar100", "--image-size", "8", "--images.store_size", "8",
                      "--images.normalize", "half", "--patch-size", "2", *TINY, *ALL, *OFTEN)),
     "shared agent": Training(("train", "digits", "--recipe", "bootstrap/digits", *ALL, *OFTEN,
@@ -94,7 +94,8 @@ def kills(draw: random.Random, kind: Training, folder: Path, times: int) -> list
             found.append(f"not resumed: {again.output.decode(errors='replace').strip().splitlines()[-1:]}")
         else:
             other = weights(out)
-            found.append("" if other == expected else f"differs: {sorted(k for k in expected if other.get(k) != expected[k])}")
+            unlike = sorted(name for name in expected if other.get(name) != expected[name])
+            found.append(f"differs: {unlike}" if unlike else "")
         left = [str(path.relative_to(out)) for path in out.rglob(".*.part")]
         if left and not found[-1]:
             found[-1] = f"left behind: {left}"

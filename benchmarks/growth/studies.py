@@ -97,7 +97,11 @@ def leave(study: StudyDir, plan: Plan, cell: Cell) -> None:
         batch_size=16,
         epochs=100,
         student={"name": "vit_nano", "parameters": 200_000, "macs": 3_000_000},
-        data={"source": "digits", "classes": CLASSES, "images": {"train": int(cell.amount.value) * len(CLASSES), "val": 90, "test": IMAGES}},
+        data={
+            "source": "digits",
+            "classes": CLASSES,
+            "images": {"train": int(cell.amount.value) * len(CLASSES), "val": 90, "test": IMAGES},
+        },
         hardware={"cpu": "a processor", "cores": 2, "gpus": []},
         versions={"viticulture": "0"},
     )

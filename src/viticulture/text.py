@@ -114,9 +114,3 @@ def clean(text: str) -> str:
     """Text without characters that steer a terminal or a reader's direction: names come from strangers' files."""
     bad = {c for c in set(text) if c in TURNERS or unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")}
     return "".join(UNSEEN if c in bad else c for c in text) if bad else text
-
-
-def counted(count: int, noun: str) -> str:
-    """1 class, 2 classes, 1,000 files."""
-    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
-    return f"{count:,} {noun}{ending}"

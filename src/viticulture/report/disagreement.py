@@ -33,13 +33,16 @@ def disagreement(study: Study) -> str:
         return ""
     one, other = pair
     shared = sorted({o.cell.seed for o in one.outcomes} & {o.cell.seed for o in other.outcomes})
-    ours, theirs, truth = _answers(study, one, shared), _answers(study, other, shared), _truth(study, one)
+    try:
+        ours, theirs, truth = _answers(study, one, shared), _answers(study, other, shared), _truth(study, one)
+    except UserError as error:
+        return f'<p class="note">{text(error)}</p>'
     if ours.shape != theirs.shape or not len(shared):
         return ""
     gap = (ours == truth).mean(0) - (theirs == truth).mean(0)  # [N], from -1 to 1
     try:
         images, classes = _images(study, one)
-    except (UserError, OSError) as error:
+    except (UserError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:  # moved, or damaged
         return f'<p class="note">The test images cannot be shown: {text(error)}</p>'
     html = ""
     for better, worse, sign, said in ((one, other, 1, theirs), (other, one, -1, ours)):

@@ -98,8 +98,8 @@ def _conditions(study: Study) -> str:
     if decisions := facts.get("decisions"):
         lines["dropped on the way"] = "\n".join(decisions)
     lines["begun"] = f"{facts['began']} by viticulture {facts['version']}"
-    run = next((one.facts for one in study.outcomes if one.facts), None)
-    if run:
+    whole = (one.facts for one in study.outcomes if one.facts and {"hardware", "versions"} <= set(one.facts))
+    if run := next(whole, None):
         hardware = run["hardware"]
         gpus = ", ".join(hardware["gpus"]) or "no GPU"
         lines["hardware"] = f"{hardware['cpu']}, {hardware['cores']} cores, {gpus}"

@@ -9,12 +9,13 @@ from typing import Any
 from rich.console import Console
 
 from ..data.inspect import Inspection
+from ..errors import counted
 from ..evaluation.accuracy import Evaluation
 from ..evaluation.predict import Prediction
 from ..study.folder import StudyDir
 from ..study.plan import Plan
 from ..study.study import Study
-from ..text import clean, counted
+from ..text import clean
 from ..training.session import Session
 from .page import scaled
 from .run_page import named

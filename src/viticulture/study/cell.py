@@ -3,8 +3,10 @@
 
 import gc
 import io
+import zlib
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -95,9 +97,12 @@ def keep_answers(run: RunDir, results: dict[str, Result]) -> None:
 
 
 def read_answers(run: RunDir) -> dict[str, NDArray[Any]]:
-    """What `keep_answers` wrote: predicted, confidence, labels, [N] each."""
-    with np.load(run.path / ANSWERS, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
+    """What `keep_answers` wrote: predicted, confidence, labels, [N] each. Raises: UserError if it is damaged."""
+    try:
+        with np.load(run.path / ANSWERS, allow_pickle=False) as file:
+            return {name: file[name] for name in ("predicted", "confidence", "labels")}
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
+        raise UserError(f"{run.path / ANSWERS} is damaged: {error}") from error
 
 
 def is_vit(student: nn.Module) -> bool:
@@ -140,7 +145,7 @@ def _damaged(run: RunDir) -> bool:
         run.read("split.json")
         if run.checkpoint.exists():
             load_checkpoint(run.checkpoint)
-    except (UserError, OSError):
+    except (UserError, OSError, LookupError, TypeError, ValueError):
         return True
     return False
 

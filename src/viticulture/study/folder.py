@@ -48,6 +48,7 @@ class StudyDir:
     def __init__(self, path: str | Path, grid: Grid) -> None:
         self.path, self.grid = Path(path), grid
         self.slugs = grid.slugs()
+        self._facts: tuple[tuple[int, int, int] | None, dict[str, Any]] | None = None
 
     @staticmethod
     def create(path: str | Path, grid: Grid, command: str) -> "StudyDir":
@@ -104,8 +105,13 @@ class StudyDir:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """study.json."""
-        return read_json(self.path / "study.json")
+        """study.json; read again only where it was replaced since, because every cell asks for it."""
+        path = self.path / "study.json"
+        file = path.stat() if path.exists() else None
+        mark = (file.st_ino, file.st_mtime_ns, file.st_size) if file else None
+        if self._facts is None or self._facts[0] != mark:
+            self._facts = mark, read_json(path)
+        return dict(self._facts[1])
 
     @property
     def terms(self) -> str:
@@ -294,7 +300,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise UserError(f"there is no {path}") from error
     except ValueError as error:
         raise UserError(f"{path} is damaged: {error}") from error
-    assert isinstance(content, dict)
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged: expected a JSON object")
     return content
 
 

@@ -18,6 +18,9 @@ from ..training.rundir import RunDir
 from .folder import StudyDir, read_json
 from .grid import Cell
 
+NUMBERS = ("train_images", "test_images", "test_accuracy", "val_accuracy", "epochs", "seconds", "parameters", "macs")
+"""Of a row, what charts and tables reckon with."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -101,6 +104,16 @@ class Outcomes:
         return [self.of(cell) for cell in cells]
 
     def _read(self, cell: Cell) -> Outcome:
+        """A folder that says less than a page needs is one failure, told, and trained again; the others stand."""
+        try:
+            found = self._as_written(cell)
+            _ = {**found.row, **{name: found.row[name] / 1 for name in NUMBERS if found.row[name] is not None}}
+        except (UserError, OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            told = str(error) if isinstance(error, UserError) else f"{type(error).__name__} {error}"
+            return Outcome(cell, "failed", f"{self.study.run(cell).path} is damaged: {told}")
+        return found
+
+    def _as_written(self, cell: Cell) -> Outcome:
         run = self.study.run(cell)
         facts = read_json(run.path / "run.json") if (run.path / "run.json").exists() else None
         if facts and facts.get("status") == "finished":

@@ -157,6 +157,6 @@ class Clock(Callback):
     @staticmethod
     def _now() -> float:
         """Seconds on a clock, once the device is done."""
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_available():
             torch.cuda.synchronize()
         return time.perf_counter()

@@ -11,13 +11,15 @@ level (`statistics.level_of_look`). Nobody wins before every training that is wa
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .cell import ANSWERS, read_answers
+from ..errors import UserError
+from .cell import read_answers
 from .folder import StudyDir
 from .grid import Contender, Grid
 from .outcomes import Outcome
@@ -196,8 +198,10 @@ class _Answers:
             return None
         if name not in self._known:
             run = self.study.run(outcome.cell)
-            found = read_answers(run) if (run.path / ANSWERS).exists() else None
-            self._known[name] = found["predicted"] == found["labels"] if found else None
+            self._known[name] = None
+            with suppress(UserError):  # missing or damaged: the intervals over seeds are left
+                answers = read_answers(run)
+                self._known[name] = answers["predicted"] == answers["labels"]
         return self._known[name]
 
 

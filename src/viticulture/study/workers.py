@@ -120,9 +120,9 @@ def claimed_by(study: StudyDir, pid: int) -> Cell | None:
     for round in range(len(study.grid.terms.rounds)):
         for cell in study.grid.cells(round):
             path = folder / cell.name
-            if path.exists() and path.read_text(encoding="utf-8").split()[-1:] == [str(pid)]:
-                if not study.finished(cell):
-                    return cell
+            mine = path.exists() and path.read_text(encoding="utf-8").split()[-1:] == [str(pid)]
+            if mine and not study.finished(cell):
+                return cell
     return None
 
 
