@@ -78,9 +78,9 @@ def load() -> float:
 def foreign(start: float, end: float, own: float, wall: float) -> float:
     """Cores' worth of other work, from the load before and after.
 
-        end = start exp(-t) + (own / wall + others) (1 - exp(-t)),    t minutes
+        end = start exp(-t) + (own / wall) (1 - exp(-t)) + others,    t minutes
 
-    What `others` should be is not solved for but bounded: a short run cannot show it, so the load before counts, too.
+    The larger of the load before and of what is left of the load after: in a short run the average hardly moves.
 
     Args:
         start: load before the benchmark.

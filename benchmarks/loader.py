@@ -129,10 +129,10 @@ def main() -> None:
         "folders", nargs="+", type=trained, metavar="FOLDER", help="one a case, in order: photographs, small images"
     )
     parser.add_argument("--epochs", type=count, default=5, help="measured epochs of each")
+    torch.set_num_threads(1)  # the workers take both cores
     options = begin(parser)
     if len(options.folders) > len(CASES):
         parser.error(f"there are {len(CASES)} cases, got {len(options.folders)} folders")
-    torch.set_num_threads(1)  # the workers take both cores
     theirs = timm.data.auto_augment.posterize  # newer Pillow refuses its zero bits
     timm.data.auto_augment.NAME_TO_OP["PosterizeIncreasing"] = lambda im, bits, **k: theirs(im, max(1, bits), **k)
     print("| case | timm, images/s | ours, images/s | ratio | ratio of core-s | ratio of first epochs |")

@@ -38,7 +38,7 @@ def test_a_benchmark_refuses_counts_that_leave_nothing_to_measure(
 
 
 def test_work_of_others_is_told_from_the_benchmarks_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits of end = start exp(-t) + (own + others) (1 - exp(-t)). Fails if a benchmark's own threads count as others'
+    """Limits of end = start exp(-t) + own (1 - exp(-t)) + others. Fails if a benchmark's own threads count as others'
     work, if others' work is taken for its own, or if a short run hides what was there before it."""
     monkeypatch.syspath_prepend(ROOT)
     clock = importlib.import_module("benchmarks.clock")

@@ -106,7 +106,7 @@ class Augment:
         values = torch.empty(images.shape, device=images.device)
         # On a CPU, some images go through all three passes while its cache holds them.
         count = max(1, CACHED // images[:1].numel() if images.device.type == "cpu" else len(images))
-        for source, target in zip(images.split(count), values.split(count), strict=True):
+        for source, target in zip(torch.split(images, count), torch.split(values, count), strict=True):
             target.copy_(source).mul_(scale).add_(shift)
         return values
 
