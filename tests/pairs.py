@@ -64,7 +64,6 @@ STUDENTS: dict[str, tuple[str, int | None, dict[str, Any]]] = {
 """What a test calls a family -> student, patch size, options: of each as small a one as its class allows."""
 
 
-
 @dataclass(frozen=True)
 class Data:
     """Eight random images, with labels and without."""
@@ -92,7 +91,10 @@ def make_teachers(folder: Path) -> Path:
 def pair(method: str, guide: str, student: str, data: Data, teachers: Path) -> Session:
     """The session that would train these. Raises: UserError where they do not go together."""
     known, (name, patch, options) = recipe(method, guide, teachers), STUDENTS[student]
-    values = {**known.values, "student": {**known.values["student"], "name": name, "patch_size": patch, "options": options}}
+    values = {
+        **known.values,
+        "student": {**known.values["student"], "name": name, "patch_size": patch, "options": options},
+    }
     wanted = Recipe(student, values)
     dataset = data.labelled if method_class(wanted).labelled else data.bare
     made, remarks = assemble(wanted, dataset, seed=0)
@@ -104,7 +106,11 @@ def recipe(method: str, guide: str, teachers: Path) -> Recipe:
     """A recipe of few and small images, for the first of the students."""
     name, keywords = GUIDES[guide]
     named = {
-        key: str(teachers / value) if key == "teacher" else {"one": str(teachers / "vit")} if key == "teachers" else value
+        key: str(teachers / value)
+        if key == "teacher"
+        else {"one": str(teachers / "vit")}
+        if key == "teachers"
+        else value
         for key, value in keywords.items()
     }
     student, patch, options = STUDENTS["vit"]

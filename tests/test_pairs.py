@@ -1,37 +1,128 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every method beside every guide: it trains, or one line says why not, before anything is made."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from pairs import GUIDES, METHODS, STUDENTS, Data, make_data, make_teachers, optimizer_of, pair, step
+from pairs import GUIDES, METHODS, TASK, Data, make_data, make_teachers, optimizer_of, pair, recipe, step
 from viticulture import guides, methods
 from viticulture.errors import UserError
 from viticulture.guides.guide import Batch, Given, Guide
+from viticulture.methods.mae import MAE
 from viticulture.methods.method import Method
+from viticulture.models.students import create_student
 from viticulture.models.taps import Seen
 from viticulture.optim import Optim, Schedule
-from viticulture.training.assemble import check_parts
-from viticulture.training.recipe import choices, find, read, resolve
+from viticulture.training.assemble import assemble
+from viticulture.training.recipe import choices, find
 from viticulture.training.run import training_loader
 from viticulture.training.session import begin
 
+UNLABELLED = ("mae", "simmim", "moco_v3", "dino")
 REFUSED = {
-    **dict.fromkeys([(method, "logits") for method in METHODS if method != "supervised"], "scores of the classes"),
-    **dict.fromkeys([(method, name) for method in METHODS if method != "supervised" for name in ("co_advise", "one head")], "labels and scores"),
+    **{(method, "logits"): "asks for scores of the classes, which" for method in UNLABELLED},
+    **{
+        (method, guide): "labels and scores of the classes"
+        for method in UNLABELLED
+        for guide in ("co_advise", "one head")
+    },
+    **{(method, guide): "labels and scores" for method in UNLABELLED for guide in ("bootstrap", "shared bootstrap")},
+    ("mae", "attention_link"): "a token for every patch",
+    ("supervised", "co_advise"): "need a student of 2 heads",  # which this one is not
 }
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Data]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VITICULTURE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return make_data()
+        yield make_data()
 
 
 @pytest.fixture(scope="module")
-def teachers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def teachers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_teachers(tmp_path_factory.mktemp("teachers"))
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_pair_trains_or_is_refused_in_a_line(method: str, guide: str, data: Data, teachers: Path) -> None:
+    """A step on real images ends in a finite loss, other weights and finite measures; else the reason is named.
+
+    Catches: a guide that reads what the method does not show, and finds out in the first batch.
+    """
+    if words := REFUSED.get((method, guide)):
+        with pytest.raises(UserError, match=words) as refusal:
+            pair(method, guide, "vit", data, teachers)
+        assert "\n" not in str(refusal.value)
+        return
+    session = pair(method, guide, "vit", data, teachers)
+    student, batch = session.method.student, training_loader(session).batch(0, 0)
+    before = {name: weight.clone() for name, weight in student.named_parameters()}
+    assert step(session, batch, optimizer_of(session)).isfinite()
+    assert any(not torch.equal(weight, before[name]) for name, weight in student.named_parameters())
+    assert all(value.isfinite() for value in session.method.eval().measured(batch).values())
+
+
+def test_the_contract_is_complete() -> None:
+    """Every method and guide stands in the table above; a method gives labels where it learns from them."""
+    assert set(METHODS) == set(choices(methods))
+    assert {name for name, _ in GUIDES.values() if name} == set(choices(guides))
+    for name in METHODS:
+        method = find(methods.__name__, name)
+        assert issubclass(method, Method)
+        assert (Given.LABELS in method.gives) == method.labelled
+
+
+def test_a_pair_is_refused_before_data_is_opened(tmp_path: Path) -> None:
+    """No image is decoded and no folder is made for a recipe that cannot work."""
+    (tmp_path / "empty").mkdir()
+    overrides = {"method.name": "mae", "guides.logits.teacher": "nowhere"}
+    with pytest.raises(UserError, match="guide logits asks for scores of the classes, which method mae does not give"):
+        begin("digits", "default/digits", 0, str(tmp_path / "run"), False, overrides, "test")
+    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "cache").exists()
+
+
+class Watching(Guide):
+    """Teaches nothing, and counts the images that it is shown."""
+
+    def losses(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
+        return {}
+
+    def measures(self, batch: Batch) -> dict[str, Tensor]:
+        return {"images": torch.tensor(float(len(batch["image"])))}
+
+
+def test_guides_measure_held_out_images_under_every_method() -> None:
+    """Catches: a method that asks its guides for nothing, so that what they measure is lost."""
+    task = replace(TASK, classes=())
+    student = create_student("vit_nano", task, 4, {"embed_dim": 16, "depth": 1, "num_heads": 2})
+    method = MAE(student, task, {"watching": Watching()}, Optim(), Schedule(), decoder_width=32)
+    found = method.measured({"image": torch.randn(3, 3, 16, 16)})
+    assert found.keys() == {"loss", "watching_images"}
+    assert found["watching_images"] == 3
+
+
+@pytest.mark.parametrize("positions", ["fixed", "learned"])
+def test_positions_that_are_not_kept_are_told(positions: str, data: Data, teachers: Path) -> None:
+    """A masked autoencoder that starts from a run: with fixed positions it says that those of the run are lost.
+
+    Catches: "all tensors taken", and then other positions.
+    """
+    values = recipe("mae", "none", teachers).values
+    student = {
+        **values["student"],
+        "init": str(teachers / "vit"),
+        "options": {"embed_dim": 16, "depth": 2, "num_heads": 2},
+    }
+    changed = {**values, "student": student, "method": {**values["method"], "positions": positions}}
+    method, remarks = assemble(replace(recipe("mae", "none", teachers), values=changed), data.bare, seed=0)
+    told = [remark for remark in remarks if "not kept: pos_embed, which method mae sets itself" in remark]
+    assert len(told) == (positions == "fixed")
+    assert method.student.pos_embed.requires_grad == (positions == "learned")

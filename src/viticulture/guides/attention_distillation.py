@@ -63,11 +63,17 @@ class AttentionDistillation(Guide):
         depth = len(known.attention)
         if not depth:
             raise UserError(
-                f"attention_distillation reads attention, which this {type(student).__name__} lacks or lays out differently"
+                f"attention_distillation reads attention, which this {type(student).__name__} lacks or lays out "
+                "differently"
             )
         chosen = sorted(set(layers if layers is not None else [depth]))
         if not chosen or not 1 <= chosen[0] <= chosen[-1] <= depth:
             raise UserError(f"guides.attention_distillation.layers must lie in 1 to {depth}, got {layers}")
+        if any(known.pooling[layer - 1] != 1 for layer in chosen):
+            raise UserError(
+                "guides.attention_distillation.layers must have a token for every patch of the first block, "
+                f"got {chosen} of a {type(student).__name__}, which pools"
+            )
         vit, reads = load_patch_teacher(teacher, task, known.grid(task.image_size))
         if vit.num_prefix_tokens != known.prefix:
             raise UserError(
@@ -98,5 +104,8 @@ class AttentionDistillation(Guide):
         return terms
 
     def _attention(self, which: int, seen: Seen, theirs: Looked) -> Tensor:
-        ours = self.heads[which](seen.attention[self.layers[which]].scores())
+        """Between prefix tokens and patches; what comes after them, such as DHVT's head tokens, the teacher lacks."""
+        reading = seen.attention[self.layers[which]]
+        tokens = reading.prefix + reading.patches
+        ours = self.heads[which](reading.scores()[..., :tokens, :tokens])
         return F.mse_loss(ours.float(), theirs.scores[which].float())

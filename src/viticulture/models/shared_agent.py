@@ -73,15 +73,12 @@ class Borrowed(nn.Module):
     def __init__(self, loans: dict[str, Loan]) -> None:
         super().__init__()
         self.loans = loans
-        for name, loan in loans.items():
-            self.register_parameter(name, nn.Parameter(loan.tensor(), loan.parameter().requires_grad))
+        self.tie()
 
     def tie(self) -> None:
-        """Point at the owner's storage again; gradients of the old one are dropped."""
+        """Borrow what the owner has now; gradients of what was borrowed before are dropped."""
         for name, loan in self.loans.items():
-            parameter = self.get_parameter(name)
-            parameter.grad = None
-            parameter.data = loan.tensor()
+            self.register_parameter(name, nn.Parameter(loan.tensor(), loan.parameter().requires_grad))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         borrowed, self._parameters = self._parameters, {}

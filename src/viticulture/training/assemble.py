@@ -46,6 +46,7 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
     torch.manual_seed(seed)
     student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
     remarks = initialise(student, wanted.init, wanted.init_blocks) if wanted.init else []
+    taken = {name: tensor.clone() for name, tensor in student.state_dict().items()} if wanted.init else {}
     guides = build_guides(recipe, student, task)
     keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
     optim, schedule = recipe.section("optim"), recipe.section("schedule")
@@ -54,6 +55,12 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
         name, count = recipe.values["method"]["name"], method.small[0]
         mend = "say by augment_local how they are made" if count else "take augment_local out"
         raise UserError(f"method {name} looks at {count} small views of an image; {mend}")
+    started = student.state_dict()
+    if lost := [name for name, tensor in taken.items() if not torch.equal(tensor, started[name])]:
+        remarks.append(
+            f"not kept: {', '.join(lost)}, which method {recipe.values['method']['name']} sets itself; "
+            "method.positions learned keeps what was taken"
+        )
     return method, remarks
 
 
