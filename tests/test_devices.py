@@ -11,8 +11,9 @@ import torch
 from timm.layers.drop import DropPath
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fakes import fake_batch, fake_method
+from fakes import fake_batch, fake_method, fake_module
 from pairs import GREY, GUIDES, METHODS, SIDE, STUDENTS, Data, make_data, make_teachers, pair, step
+from viticulture.analysis.attention_maps import averaged, class_map, head_token_maps
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.blur import Blur
 from viticulture.data.augment.coin import Flip, Gray, Solarize
@@ -22,7 +23,9 @@ from viticulture.data.augment.jitter import ColorJitter
 from viticulture.data.augment.mix import Mix
 from viticulture.data.augment.rand_augment import RandAugment
 from viticulture.errors import UserError
+from viticulture.models.taps import READINGS, Taps, layout
 from viticulture.training.recipe import find
+from viticulture.training.replay import Budget, Memory
 from viticulture.training.run import training_loader
 
 PAIRS = [
@@ -32,7 +35,12 @@ PAIRS = [
     if not name or find("viticulture.guides", name).asks <= find("viticulture.methods", method).gives
 ]
 ALL = [(*pair, student) for student in STUDENTS for pair in PAIRS]
-SOME = [case for case in ALL if case[2] == "vit with dropout" or case[:2] == ("supervised", "none")]
+SOME = [
+    case
+    for case in ALL
+    if case[2] == "vit with dropout" or (case[:2] == ("supervised", "none") and case[2] not in ("vit", "rednet"))
+]
+REST = [pytest.param(*case, marks=pytest.mark.slow) for case in ALL if case not in SOME]
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +62,7 @@ def any_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "autocast", lambda kind, **options: real("cpu" if kind == "meta" else kind, **options))
 
 
-@pytest.mark.parametrize(
-    ("method", "guide", "student"),
-    [*SOME, *(pytest.param(*case, marks=pytest.mark.slow) for case in ALL if case not in SOME)],
-)
+@pytest.mark.parametrize(("method", "guide", "student"), [*SOME, *REST])
 @pytest.mark.usefixtures("any_autocast")
 def test_a_step_stays_on_one_device(method: str, guide: str, student: str, data: Data, teachers: Path) -> None:
     """Forward, backward, what guides settle, clipping and optimiser on a fake `meta` device, then a look at held-out
@@ -120,8 +125,37 @@ def test_losses_and_measures_are_taken_on_a_gpu_in_bfloat16(
     assert {term.dtype for term in terms.values()} == {torch.float32}
 
 
-def test_images_are_augmented_on_a_gpu() -> None:
-    """Every transform on fake `cuda:0` bytes. Catches: random numbers or tables that stay on the CPU."""
+@pytest.mark.parametrize("student", ["vit", "dhvt", "cit"])
+def test_an_explanation_looks_on_a_gpu(student: str, data: Data, teachers: Path) -> None:
+    """Every reading that pages are drawn from, on fake `cuda:0` tensors. Catches: grids and eyes made on the CPU."""
+    net, mode = pair("supervised", "none", student, data, teachers).method.student.eval(), FakeTensorMode()
+    taps, where = Taps(net, frozenset(READINGS)), layout(net)
+    grid = where.grid((SIDE, SIDE))
+    fake_module(net, mode, CUDA)
+    with mode, torch.no_grad():
+        seen = taps(torch.empty(2, 3, SIDE, SIDE, device=CUDA))
+        maps = [make(seen.attention[-1], grid) for make in (class_map, lambda reading, _: averaged(reading))]
+        maps += [head_token_maps(seen.attention[-1], grid)] if student == "dhvt" else []
+    assert {str(x.device) for x in [*seen.blocks, *seen.norms, *seen.class_attention, *maps]} == {CUDA}
+
+
+def test_a_replayed_answer_is_sent_to_the_device(tmp_path: Path) -> None:
+    """Written on the CPU, read back onto `meta`. A GPU's way there, pinned memory and events, needs a driver."""
+    budget, images, answer = Budget(tmp_path, 10**6), torch.zeros(2, 3), torch.randn(2, 5)
+    first = Memory(tmp_path / "a", budget, lambda _: (0, 0), torch.device("cpu"))
+    first(images, lambda: answer)
+    first.settle()
+    second = Memory(tmp_path / "a", budget, lambda _: (0, 0), torch.device("meta"))
+    found = second(images, lambda: pytest.fail("the teacher was asked"))
+    assert found.device.type == "meta"
+    assert found.shape == answer.shape
+
+
+def test_images_are_augmented_on_another_device() -> None:
+    """Every transform on bytes of the `meta` device. Catches: random numbers or tables that stay on the CPU.
+
+    Not on a fake one, where the random numbers, which choose rows, would be fake too.
+    """
     transforms = [
         ResizedCrop(),
         Flip(),
@@ -135,15 +169,15 @@ def test_images_are_augmented_on_a_gpu() -> None:
     ]
     augment = Augment(transforms, (16, 16), GREY, GREY, 3)
     u, batch_u = torch.rand(4, augment.columns, dtype=torch.float64), torch.rand(Mix.columns, dtype=torch.float64)
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with mode:
-        images = torch.empty(4, 3, 24, 24, dtype=torch.uint8, device=CUDA)
-        labels = torch.empty(4, dtype=torch.long, device=CUDA)
-        pixels, soft = augment(images, torch.full((4, 2), 24), u, batch_u, labels)
-    assert str(pixels.device) == str(soft.device) == CUDA
+    images = torch.empty(4, 3, 24, 24, dtype=torch.uint8, device="meta")
+    labels = torch.empty(4, dtype=torch.long, device="meta")
+    pixels, soft = augment(images, torch.full((4, 2), 24), u, batch_u, labels)
+    assert pixels.device.type == soft.device.type == "meta"
 
 
-@pytest.mark.parametrize("student", STUDENTS)
+@pytest.mark.parametrize(
+    "student", [pytest.param(name, marks=pytest.mark.slow) if name == "rednet" else name for name in STUDENTS]
+)
 def test_a_compiled_pass_is_one_graph(student: str, data: Data, teachers: Path) -> None:
     """The student's forward pass has no graph break, and the graph gives what the student gives.
 

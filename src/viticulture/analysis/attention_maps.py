@@ -54,6 +54,6 @@ def head_token_maps(reading: AttentionReading, grid: Grid) -> Tensor:
         raise UserError(
             f"head tokens are DHVT's; this student has {attention.shape[-1] - first} tokens behind its patches"
         )
-    head = torch.arange(heads)
+    head = torch.arange(heads, device=attention.device)
     maps = attention[:, head, first + head, reading.prefix : first]  # [B, h, P]
     return maps.unflatten(-1, grid)  # type: ignore[no-untyped-call]

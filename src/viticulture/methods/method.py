@@ -65,7 +65,9 @@ class Method(LightningModule, ABC):
 
     @abstractmethod
     def measures(self, batch: Batch) -> dict[str, Tensor]:
-        """What the method measures on a held-out batch, means over images; `accuracy` or else `loss` chooses the best."""
+        """What the method itself measures on a held-out batch, means over its images; `accuracy` or else `loss` chooses
+        the best.
+        """
 
     def measured(self, batch: Batch) -> dict[str, Tensor]:
         """What is watched on a held-out batch: the method's measures, and every guide's by a name that says whose."""
