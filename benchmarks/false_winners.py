@@ -10,8 +10,8 @@ A network of method m, trained from seed s, classifies image i as it should wher
 mu_m is chosen so that the method's accuracy over all seeds and images is the one wanted, exactly. The first by
 validation (half as many images, other ones, the same networks) is named if the study's own rule says so. A false
 winner is one that is not the only best. Before: both intervals at Bonferroni's level, without the floor under the
-spread of seeds and the factor of the bootstrap. Last, a study that grows from two seeds on and stops as soon as it names
-somebody.
+spread of seeds and the factor of the bootstrap. Last, a study that grows from two seeds on and stops as soon as it
+names somebody.
 """
 
 import sys
