@@ -3,8 +3,8 @@
 
 A training image is a function of (seed, epoch, step), and a frozen teacher one of its image. With `engine.replay_gb`
 the logits for every step's images are written down; a run that repeats the schedule, or another student under the same
-teachers, seed and augmentation, reads them instead of running the teacher. They have the type in which the teacher answered, so
-what is learnt is the same, bit for bit.
+teachers, seed and augmentation, reads them instead of running the teacher. They have the type in which the teacher
+answered, so what is learnt is the same, bit for bit.
 
     answers/KEY/about.json           type and shape of a step's logits
     answers/KEY/epoch-00012.bin      record of step s at s * (4 + bytes of the logits): checksum, logits

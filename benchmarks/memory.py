@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training step takes of a GPU's memory, estimated without one.
+
+    python -m benchmarks.memory [RECIPE ...]        print; all recipes for a GPU where none is named
+    python -m benchmarks.memory --write [RECIPE ...]    and write it into the recipes' headers
+
+A step of the recipe's student, guides, method and optimiser is taken on fake tensors, which have a size and no numbers,
+in bfloat16 as on a GPU. Counted are all storages that are alive at once: weights, gradients, optimiser state, batch and
+activations. Not counted: what CUDA keeps for itself, kernels' scratch space, gaps between blocks, decoded images that
+fit on the device, EMA, SAM's copy of the weights, and what torch.compile saves. Teachers have random weights of the
+same sizes. tests/test_memory.py holds an estimate against a real step on a CPU.
+"""
+
+import re
+import sys
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import timm
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
+
+from viticulture.methods.method import Method
+from viticulture.models import patch_teacher, teacher_maps, teachers
+from viticulture.models.attention import DroppedAttention
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.training.assemble import build_guides, patch_size
+from viticulture.training.recipe import Recipe, about, method_class, read, resolve, shipped
+
+CLASSES = {"imagenet": 1000, "cifar100": 100, "cifar10": 10, "imagenet100": 100, "domainnet": 345}
+GREY = (0.5, 0.5, 0.5)
+
+
+class Peak(TorchDispatchMode):
+    """Follows the bytes of all storages that operations return, from their birth to their end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.most = 0
+        self.known = WeakIdKeyDictionary()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.count(result)
+        return result
+
+    def count(self, tensors: Any) -> None:
+        """Take note of the storages of tensors in any nesting."""
+        for tensor in tree_leaves(tensors):
+            if isinstance(tensor, Tensor) and (storage := tensor.untyped_storage()) not in self.known:
+                self.known[storage] = storage.nbytes()
+                self.live += storage.nbytes()
+                weakref.finalize(storage, self._gone, storage.nbytes())
+        self.most = max(self.most, self.live)
+
+    def _gone(self, size: int) -> None:
+        self.live -= size
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of one step, in bytes.
+
+    Args:
+        peak: most that is alive at once.
+        batch_size: images a step.
+    """
+
+    peak: int
+    batch_size: int
+
+    def __str__(self) -> str:
+        return f"about {self.peak / 1e9:.1f} GB at batch {self.batch_size} in bfloat16, estimated"
+
+
+def estimate(recipe: Recipe, classes: int, folder: Path, bfloat16: bool = True) -> Estimate:
+    """The memory of a step at the recipe's sizes.
+
+    Args:
+        recipe: names image size and batch size.
+        classes: of the data set.
+        folder: for what teachers need on disk.
+        bfloat16: as on a GPU; else float32.
+    """
+    side, train = recipe.section("images").image_size, recipe.section("train")
+    images = train.batch_size // train.accumulate
+    with random_teachers(folder):
+        method = assembled(recipe, classes, side)
+    labels = torch.Size([images, classes]) if "mix" in recipe.values["augment"] else torch.Size([images])
+    shapes = {"image": (images, 3, side, side)}
+    shapes |= {"image2": shapes["image"]} if method.views == 2 else {}
+    shapes |= {f"image{3 + k}": (images, 3, method.small[1], method.small[1]) for k in range(method.small[0])}
+    groups = method.optim.groups(method.student, nn.ModuleDict({**method.guides, **method.aids}))
+    half = torch.autocast("cpu", torch.bfloat16) if bfloat16 else nullcontext()
+    with FakeTensorMode() as mode, Peak() as peak:
+        _fake(method, mode)
+        peak.count([*method.parameters(), *method.buffers(), *_hidden(method)])
+        batch = {name: torch.empty(shape) for name, shape in shapes.items()}
+        batch["label"] = torch.empty(labels, dtype=torch.float32 if len(labels) == 2 else torch.int64)
+        batch["noise"] = torch.empty(images, method.noise)
+        with half:
+            loss = torch.stack(list(method.losses(batch).values())).sum()
+        loss.backward()
+    trained = sum(parameter.numel() for group in groups for _, parameter in group["params"])
+    return Estimate(peak.most + _STATE[method.optim.name] * 4 * trained, images)
+
+
+_STATE = {"adamw": 2, "sgd": 1, "nesterov": 1}  # numbers that the optimiser keeps for each weight
+
+
+def assembled(recipe: Recipe, classes: int, side: int) -> Method:
+    """Student, guides and method of a recipe, as they start."""
+    made, wanted = method_class(recipe), recipe.section("student")
+    task = Task(tuple(map(str, range(classes if made.labelled else 0))), (side, side), GREY, GREY)
+    student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
+    for module in student.modules():
+        if isinstance(module, DroppedAttention):
+            module.attn_drop.p = 0.0  # a GPU's kernel keeps no probabilities, as ours for CPUs does
+    guides = build_guides(recipe, student, task)
+    keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
+    method: Method = made(student, task, guides, recipe.section("optim"), recipe.section("schedule"), **keywords)
+    return method.train()
+
+
+@contextmanager
+def random_teachers(folder: Path) -> Iterator[None]:
+    """Teachers are made of their architecture alone: a timm tag's, or that of the recipe that trains runs/NAME."""
+
+    def opened(source: str) -> tuple[nn.Module, Task]:
+        if not source.startswith("runs/"):
+            net = timm.create_model(source.partition("=")[0].partition(".")[0])
+            height, width = net.pretrained_cfg["input_size"][1:]
+            return net, Task(tuple(map(str, range(net.num_classes))), (height, width), GREY, GREY)
+        run = source.removeprefix("runs/")
+        name = max((n for n in shipped() if run.startswith(Path(n).name)), key=lambda n: len(Path(n).name))
+        recipe = resolve(name, read(name))
+        side, wanted = recipe.section("images").image_size or 64, recipe.section("student")
+        task = Task(tuple(map(str, range(classes_of(name)))), (side, side), GREY, GREY)
+        return create_student(wanted.name, task, patch_size(wanted, task), wanted.options), task
+
+    with (
+        patch.object(teachers, "open_teacher", opened),
+        patch.object(patch_teacher, "open_teacher", opened),
+        patch.object(teacher_maps, "open_teacher", opened),
+        patch.object(teachers, "_check_classes", lambda *_: None),
+    ):
+        yield
+
+
+def _fake(module: nn.Module, mode: FakeTensorMode) -> None:
+    """Replace parameters and buffers, frozen teachers' too, by fakes."""
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    try:
+        module._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(False)
+
+
+def _hidden(method: nn.Module) -> Iterator[Tensor]:
+    for module in method.modules():
+        if isinstance(module, teachers.Frozen):
+            yield from module.net.parameters()
+            yield from module.net.buffers()
+
+
+def classes_of(name: str) -> int:
+    """Of the data set that a recipe's command names; 1000 where that is a folder of one's own."""
+    named = re.search(r"viticulture train (\S+)", about(name).get("Command", ""))
+    return CLASSES.get(named[1] if named else "", 1000)
+
+
+def for_gpus() -> list[str]:
+    """Recipes that say how large images and batches are, but for those made for a CPU."""
+    found = []
+    for name in shipped():
+        recipe = resolve(name, read(name))
+        sized = recipe.section("images").image_size and recipe.section("train").batch_size
+        if sized and not re.search(r"cpu|digits|default/", name):
+            found.append(name)
+    return found
+
+
+def write(name: str, line: str) -> None:
+    """Put a `Memory:` line behind the `Hardware:` line of a recipe's header, in place of an earlier one."""
+    path = shipped()[name]
+    lines = [text for text in path.read_text("utf-8").splitlines() if not text.startswith("# Memory:")]
+    place = next(number for number, text in enumerate(lines) if text.startswith("# Result:"))
+    lines.insert(place, f"# Memory:    {line}")
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def main(words: list[str]) -> None:
+    """Print an estimate a line."""
+    names = [word for word in words if word != "--write"] or for_gpus()
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            try:
+                line = str(estimate(resolve(name, read(name)), classes_of(name), Path(folder)))
+            except Exception as error:  # a recipe that cannot be built here; the others go on
+                line = f"not estimated ({type(error).__name__}: {str(error).splitlines()[0][:150]})"
+            print(f"{name:40} {line}", flush=True)
+            if "--write" in words:
+                write(name, line)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory that recipes' headers name is that of their steps."""
+
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks.memory import assembled, classes_of, estimate
+from torch.autograd import profiler
+
+from viticulture.training.recipe import about, read, resolve
+
+
+def test_an_estimate_is_what_a_step_takes(tmp_path: Path) -> None:
+    """A real step in float32 on a CPU, whose allocations torch's profiler adds up, against the estimate.
+
+    The tolerance, a twentieth, is for scratch space inside kernels. Catches: views counted twice, tensors counted after
+    their end, gradients or the optimiser's state left out.
+    """
+    recipe = resolve("x", read("mae/cifar100"), {"student.options": {"embed_dim": 64, "depth": 3, "num_heads": 2}})
+    expected = estimate(recipe, 0, tmp_path, bfloat16=False)
+    method = assembled(recipe, 0, 32)
+    optimizer = method.optim.build(method.optim.groups(method.student, method.aids))
+    weights = sum(4 * tensor.numel() for tensor in [*method.parameters(), *method.buffers()])
+
+    def step() -> None:
+        batch = {"image": torch.randn(expected.batch_size, 3, 32, 32), "noise": torch.rand(expected.batch_size, 64)}
+        optimizer.zero_grad()
+        torch.stack(list(method.losses(batch).values())).sum().backward()
+        optimizer.step()
+
+    step()
+    state = sum(x.nbytes for values in optimizer.state.values() for x in values.values() if x.ndim)
+    optimizer.zero_grad()
+    with profiler.profile(profile_memory=True) as profile:
+        step()
+    changes = [event for event in profile.kineto_results.events() if event.name() == "[memory]"]
+    live = list(accumulate(event.nbytes() for event in sorted(changes, key=lambda event: event.start_ns())))
+    assert expected.peak == pytest.approx(weights + state + max(live), rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["mae/cifar100-distilled", "dhvt/cifar100-tiny-patch4"])
+def test_a_header_names_the_memory_of_a_step(name: str, tmp_path: Path) -> None:
+    """Catches: a recipe whose batch or student changed after its header was written."""
+    assert about(name)["Memory"] == str(estimate(resolve(name, read(name)), classes_of(name), tmp_path))
