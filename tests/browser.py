@@ -111,7 +111,7 @@ class Browser:
         found = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(found["data"]))
 
-    def _next(self, patience: float = 60.0) -> dict[str, Any]:
+    def _next(self, patience: float = 600.0) -> dict[str, Any]:
         """The next message."""
         end = time.monotonic() + patience
         while b"\0" not in self.left:

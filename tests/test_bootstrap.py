@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import boot_names
 from conftest import Golden
+from exact import CLOSE
 from viticulture.errors import UserError
 from viticulture.guides.bootstrap import (
     Bootstrap,
@@ -307,12 +308,13 @@ TWO = """
 import sys
 import torch
 sys.path.insert(0, sys.argv[3])
+from exact import in_double
 from test_bootstrap import fit, hold_still, start
 from pathlib import Path
 torch.set_num_threads(1)
 settings = {"optim.name": "sgd", "optim.lr": 0.1, "student.options": {}, "train.ema_decay": None, "train.epochs": 1}
 settings |= {"engine.devices": int(sys.argv[2]), "engine.device": "cpu", "train.watch": "none"}
-session = start(Path(sys.argv[1]), **settings)
+session = in_double(start(Path(sys.argv[1]), **settings))
 hold_still(session.method)
 fit(session)
 """
@@ -323,7 +325,7 @@ def test_two_processes_align_as_one(tmp_path: Path) -> None:
     """Gradients are averaged over processes before they are aligned, which is not linear.
 
     Fails if each process aligns what it alone has seen: the replicas would drift apart without a word. BatchNorm is
-    held still, because its statistics are each process's own on a CPU.
+    held still, because its statistics are each process's own on a CPU. In double precision.
     """
     script = tmp_path / "two.py"
     script.write_text(TWO)
@@ -335,7 +337,7 @@ def test_two_processes_align_as_one(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         found.append(load_file(tmp_path / str(devices) / "weights/last/model.safetensors"))
     for name, value in found[0].items():
-        torch.testing.assert_close(found[1][name], value, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(found[1][name], value, **CLOSE)
 
 
 def test_what_is_kept_knows_nothing_of_its_agent(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """DINO: what is compared with what, centring and sharpening, a teacher that follows, prototypes that wait."""
 
-import multiprocessing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, distributed, nn
 
-from test_equalities import SETUP
+from children import start as start_child
 from test_unlabelled import start, weights
 from viticulture.errors import UserError
 from viticulture.methods.dino import DINO, Head, cross_entropy, view_loss
@@ -231,9 +230,8 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
 
 def one_of_two(rank: int, folder: str) -> None:
     """A process with every other image; leaves its gradients, averaged as DDP would, and the centre."""
-    torch.set_num_threads(1)
     store = f"file://{folder}/store"
-    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
+    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(minutes=10))
     dino = method()
     dino.losses({name: images[rank::2] for name, images in views((2, 12)).items()})["views"].backward()
     found = {name: p.grad for name, p in dino.named_parameters() if p.grad is not None}
@@ -245,11 +243,7 @@ def one_of_two(rank: int, folder: str) -> None:
 
 def test_two_processes_are_one(tmp_path: Path) -> None:
     """Gradients and centre of two processes with half a batch each. Catches: a centre of one process's images."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(SETUP))
-    processes = [context.Process(target=one_of_two, args=(rank, str(tmp_path))) for rank in range(2)]
-    for process in processes:
-        process.start()
+    processes = [start_child(one_of_two, rank, str(tmp_path)) for rank in range(2)]
     for process in processes:
         process.join()
         assert process.exitcode == 0

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The four equalities: neither processes, interruptions, the Trainer nor the export change what is learnt."""
 
-import multiprocessing
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+import viticulture
+from children import die_at, start
 from viticulture.training.run import fit, training_loader
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import begin
@@ -35,33 +34,16 @@ SMALL: dict[str, Any] = {
     "train.clip_norm": 1.0,
     "schedule.warmup_epochs": 1,
 }
-SETUP = (
-    "viticulture.training.session",
-    "viticulture.training.run",
-    "viticulture.evaluation.judge",
-    "viticulture.report.run_page",
-)
 
 
-def grow(out: str, overrides: dict[str, Any], resume: bool = False) -> None:
-    """One real process that trains; runs in a child."""
-    torch.set_num_threads(1)
-    os.environ["OMP_NUM_THREADS"] = "1"
-    import viticulture
-
+def grow(out: str, overrides: dict[str, Any], resume: bool = False, dies: int | None = None) -> None:
+    """One real process that trains, until its moment comes after its first checkpoint; runs in a child."""
+    if dies is not None:
+        die_at(Path(out), dies, "last.ckpt")
     if resume:
         viticulture.resume(out)
     else:
         viticulture.train("digits", "default/digits", out=out, overrides=overrides)
-
-
-def start(*args: Any) -> Any:
-    """A child that has torch imported already, so that a test can afford to kill many."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(SETUP))
-    process = context.Process(target=grow, args=args)
-    process.start()
-    return process
 
 
 def weights(run: Path, which: str = "last") -> dict[str, Tensor]:
@@ -74,44 +56,24 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
         torch.testing.assert_close(other[name], value, rtol=0, atol=0, msg=lambda text, name=name: f"{name}: {text}")
 
 
-def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    """kill -9 six times, once while a checkpoint is being written, then resume to the end: bit for bit the same.
+@pytest.mark.slow
+def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    """kill -9 eight times, at one moment of writing after the other, then resume to the end: bit for bit the same.
 
     Catches: a loader that restarts its epoch, dropout's random stream lost, EMA or scheduler not in the checkpoint,
     a half-written checkpoint taken for whole, best weights or measurements that differ from the uninterrupted run's.
     """
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     patience = {**SMALL, "train.epochs": 12, "engine.checkpoint_minutes": 1e-9}  # a checkpoint after every step
-    child = start(str(whole), patience)
-    child.join()
-    assert child.exitcode == 0
-
-    draw = random.Random(0)
-    kills = 0
-    while kills < 6:
-        checkpoint = RunDir(broken).checkpoint
-        child = start(str(broken), patience, checkpoint.exists())
-        before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
-        writing = kills == 3
-        moment = draw.uniform(0, 0.1)
-        while child.is_alive():  # wait until it trains, then a random while more
-            if checkpoint.exists() and checkpoint.stat().st_mtime_ns != before:
-                break
-            time.sleep(0.001)
-        if writing:
-            while child.is_alive() and not list(checkpoint.parent.glob(".last.ckpt.*.part")):
-                pass
-        else:
-            time.sleep(moment)
-        if not child.is_alive():
-            break
-        os.kill(child.pid, signal.SIGKILL)
+    children = [start(grow, str(whole), patience)]
+    for moment in range(8):
+        child = start(grow, str(broken), patience, moment > 0, moment)
         child.join()
-        kills += 1
-    assert kills >= 5
-    child = start(str(broken), patience, True)
-    child.join()
-    assert child.exitcode == 0
+        assert child.exitcode == -signal.SIGKILL
+    children.append(start(grow, str(broken), patience, True))
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
     for which in ("last", "best", "ema"):
         assert_same(weights(whole, which), weights(broken, which))
     ours, theirs = ((run / "metrics.csv").read_text().splitlines() for run in (whole, broken))

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our MoCo v3 is the authors' on one process, and on two it is what it is on one."""
 
-import multiprocessing
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -12,8 +11,8 @@ import timm
 import torch
 from torch import Tensor, distributed, nn
 
+from children import start as start_child
 from conftest import Golden
-from test_equalities import SETUP
 from test_mae import error
 from test_unlabelled import SMALL, start, weights
 from viticulture.errors import UserError
@@ -164,9 +163,8 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
 
 def one_of_two(rank: int, folder: str) -> None:
     """A process with every other image; leaves its gradients, averaged as DDP would, and its statistics."""
-    torch.set_num_threads(1)
     store = f"file://{folder}/store"
-    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
+    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(minutes=10))
     moco = method()
     loss = moco.losses({name: images[rank::2] for name, images in views().items()})["contrast"]
     loss.backward()
@@ -183,11 +181,7 @@ def test_two_processes_are_one(tmp_path: Path) -> None:
     Catches: keys of one process only, an own key looked for in the wrong place, BatchNorm over half the batch, no
     gradient through the shared statistics.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(SETUP))
-    processes = [context.Process(target=one_of_two, args=(rank, str(tmp_path))) for rank in range(2)]
-    for process in processes:
-        process.start()
+    processes = [start_child(one_of_two, rank, str(tmp_path)) for rank in range(2)]
     for process in processes:
         process.join()
         assert process.exitcode == 0

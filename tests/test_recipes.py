@@ -5,13 +5,13 @@ import json
 import re
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 from torch import nn
 
@@ -19,6 +19,7 @@ from random_teachers import with_random_teachers
 from viticulture.errors import UserError
 from viticulture.guides.bootstrap import Features, Mutual
 from viticulture.keywords import check_keywords, made_parts
+from viticulture.methods.method import Method
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.optim import Optim, Schedule, shortened_warmup
@@ -45,10 +46,13 @@ def without_rates(values: Any) -> Any:
     return values
 
 
+read_once = cache(read)
+
+
 @cache
 def step_of(recipe: str) -> str:
     """What a recipe's step depends on, as text: student, method, guides and optimiser but for rates, image size."""
-    raw = read(recipe)
+    raw = read_once(recipe)
     parts = without_rates({part: raw.get(part) for part in ("method", "guides", "optim")})
     return json.dumps([raw.get("student"), parts, (raw.get("images") or {}).get("image_size")])
 
@@ -72,7 +76,29 @@ def steps() -> dict[str, tuple[str, dict[str, Any]]]:
     return {name: (recipe, overrides) for name, recipe, overrides in first.values()}
 
 
+def kind(recipe: str, overrides: dict[str, Any]) -> tuple[str, ...]:
+    """Family of the network, method, guides, and whether images are large: steps of a kind take the same path."""
+    raw = read_once(recipe)
+    network, method = (
+        overrides.get(f"{part}.name") or overrides.get(part) or raw[part] for part in ("student", "method")
+    )
+    network, method = (part["name"] if isinstance(part, dict) else part for part in (network, method))
+    guides = set(raw.get("guides") or {}) | {key.split(".")[1] for key in overrides if key.startswith("guides.")}
+    guides -= {key.split(".")[1] for key, value in overrides.items() if value is None and key.startswith("guides.")}
+    side = overrides.get("images.image_size") or (raw.get("images") or {}).get("image_size") or 64
+    return re.sub("[^a-z].*", "", network), method, *sorted(guides), "large" if side > 96 else "small"
+
+
+def slow(of: dict[str, tuple[str, dict[str, Any]]]) -> list[str]:
+    """Names of the steps on large images that are not the first of their kind."""
+    first: dict[tuple[str, ...], str] = {}
+    return [
+        name for name, step in of.items() if first.setdefault(kind(*step), name) != name and kind(*step)[-1] == "large"
+    ]
+
+
 STEPS = steps()
+SLOW = slow(STEPS)
 
 
 @pytest.fixture(scope="session")
@@ -81,12 +107,10 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("teachers")
 
 
-def take_step(recipe: Recipe, device: str) -> None:
-    """One step of the recipe's student, guides, method and optimiser on two random images of the recipe's size.
-
-    The batch holds what the method asks for: labels, a second view, noise. Fails if name, size or options do not fit,
-    or a parameter that is trained gets no gradient or no rate. Teachers are as they start.
-    """
+def assembled(name: str, weights: Path, device: str) -> tuple[Recipe, Method]:
+    """The method of a step with its student and guides, on a device. Teachers are as they start."""
+    parent, overrides = STEPS[name]
+    recipe = with_random_teachers(resolve(parent, read(parent), overrides), weights)
     wanted, side = recipe.section("student"), recipe.section("images").image_size or 64
     made = method_class(recipe)
     task = Task(("a", "b") if made.labelled else (), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -96,48 +120,55 @@ def take_step(recipe: Recipe, device: str) -> None:
     with torch.device(device):
         student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options | still)
         guides = build_guides(recipe, student, task)
-        method = made(student, task, guides, optim, schedule, **keywords).train().to(device)
-        batch = {"image": torch.randn(2, 3, side, side), "noise": torch.rand(2, method.noise)}
-        if made.labelled:
-            batch["label"] = torch.arange(2)
-        if made.views == 2:
-            batch["image2"] = torch.randn(2, 3, side, side)
-        count, small = method.small
-        batch |= {f"image{3 + k}": torch.randn(2, 3, small, small) for k in range(count)}
-        loss = torch.stack(list(method.losses(batch).values())).sum()
-        loss.backward()
-    learnt = {name: parameter for name, parameter in student.named_parameters() if parameter.requires_grad}
-    assert [name for name, parameter in learnt.items() if parameter.grad is None] == []
-    optimizer = optim.build(optim.groups(student, nn.ModuleDict({**method.guides, **method.aids})))
-    stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    assert [name for name, parameter in learnt.items() if id(parameter) not in stepped] == []
-    if device != "meta":
-        assert loss.isfinite()
-        optimizer.step()
-        assert all(parameter.isfinite().all() for parameter in student.parameters())
+        return recipe, made(student, task, guides, optim, schedule, **keywords).train()
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_every_step_fits_together(name: str, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On torch's meta device, which computes shapes and gradients' paths and nothing else, at the recipe's full size.
+@pytest.fixture
+def empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are not drawn: nine tenths of the time that it takes to build a network."""
+    for name in ("trunc_normal_", "normal_", "uniform_", "zeros_", "ones_", "constant_"):
+        monkeypatch.setattr(nn.init, name, lambda tensor, *_, **__: tensor)
+    for name in ("xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_"):
+        monkeypatch.setattr(nn.init, name, lambda tensor, *_, **__: tensor)
+    monkeypatch.setattr(timm.layers.weight_init, "_trunc_normal_", lambda tensor, *_, **__: tensor)
 
-    Fails if a name, a size or an option does not fit, a tensor is made on another device than its network's, or a
-    parameter that is trained gets no gradient or stands in no group of the optimiser.
+
+@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.usefixtures("empty")
+def test_the_parts_of_a_step_fit_together(name: str, weights: Path) -> None:
+    """Those of a step that the fast part does not take, built on torch's meta device, which holds no numbers.
+
+    Fails if a name, an option, a size, a block or a teacher does not fit.
     """
-    real = torch.autocast
-    monkeypatch.setattr(torch, "autocast", lambda kind, **more: nullcontext() if kind == "meta" else real(kind, **more))
-    recipe, overrides = STEPS[name]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "for .*: copying from a non-meta parameter")  # of teachers, as intended
-        take_step(with_random_teachers(resolve(recipe, read(recipe), overrides), weights), "meta")
+        _, method = assembled(name, weights, "meta")
+    assert all(parameter.is_meta for parameter in method.student.parameters())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", STEPS)
-def test_every_step_is_finite(name: str, weights: Path) -> None:
-    """The same with numbers. Fails if a loss or a weight is NaN or infinite after one step."""
-    recipe, overrides = STEPS[name]
-    take_step(with_random_teachers(resolve(recipe, read(recipe), overrides), weights), "cpu")
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in STEPS])
+def test_a_step_is_taken(name: str, weights: Path) -> None:
+    """One step of student, guides, method and optimiser on two random images of the recipe's size.
+
+    The batch holds what the method asks for: labels, a second view, noise. Fails if a parameter that is trained gets no
+    gradient, or a loss or a weight is not finite.
+    """
+    recipe, method = assembled(name, weights, "cpu")
+    side, student, optim = method.task.image_size[0], method.student, recipe.section("optim")
+    batch = {"image": torch.randn(2, 3, side, side), "noise": torch.rand(2, method.noise)}
+    if method.labelled:
+        batch["label"] = torch.tensor([0, 1])
+    if method.views == 2:
+        batch["image2"] = torch.randn(2, 3, side, side)
+    count, small = method.small
+    batch |= {f"image{3 + k}": torch.randn(2, 3, small, small) for k in range(count)}
+    loss = torch.stack(list(method.losses(batch).values())).sum()
+    loss.backward()
+    assert loss.isfinite()
+    learnt = [(name, parameter) for name, parameter in student.named_parameters() if parameter.requires_grad]
+    assert [name for name, parameter in learnt if parameter.grad is None] == []
+    optim.build(optim.groups(student, nn.ModuleDict({**method.guides, **method.aids}))).step()
+    assert all(parameter.isfinite().all() for parameter in student.parameters())
 
 
 @pytest.mark.parametrize("name", shipped())

@@ -145,6 +145,7 @@ def weights(run: Path, which: str = "last") -> dict[str, Tensor]:
     return load_file(RunDir(run).weights(which) / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_two_processes_in_portions_are_one(tmp_path: Path) -> None:
     """Gloo, two processes, two portions each, against one process and whole batches, up to the order of sums.
 

@@ -267,7 +267,7 @@ def start(pause: float) -> subprocess.Popen[str]:
 def test_two_processes_build_once_and_both_use_it() -> None:
     """Fails if both build (one would overwrite the other's files), or the second takes the half store."""
     builders = [start(0.05) for _ in range(2)]
-    output = [builder.communicate(timeout=60)[0].split() for builder in builders]
+    output = [builder.communicate(timeout=600)[0].split() for builder in builders]
     pixels = np.random.default_rng(0).integers(0, 256, (400, 8, 8, 3), dtype=np.uint8)
     assert [words[-2:] for words in output] == [["sum", str(pixels.sum())]] * 2
     assert sorted(len(words) > 2 for words in output) == [False, True]  # one of them was told of progress
@@ -276,7 +276,7 @@ def test_two_processes_build_once_and_both_use_it() -> None:
 
 def test_a_killed_builder_leaves_nothing_that_counts() -> None:
     """kill -9 in the middle. Fails if the half store is used, the lock stays, or the leftovers are never removed."""
-    builder = start(60)
+    builder = start(600)
     assert builder.stdout is not None
     assert builder.stdout.readline().strip() == "32"
     leftover = stores()
@@ -287,7 +287,7 @@ def test_a_killed_builder_leaves_nothing_that_counts() -> None:
     store.build(in_memory(noise(2, 4, 4)), 4)  # another store: its builder tidies up
     assert len(stores()) == 1
     assert not stores()[0].endswith(".partial")
-    words = start(0).communicate(timeout=60)[0].split()
+    words = start(0).communicate(timeout=600)[0].split()
     assert words[-2] == "sum"
 
 

@@ -3,13 +3,10 @@
 
 import csv
 import json
-import multiprocessing
 import os
-import random
 import resource
 import shutil
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ import torch
 from PIL import Image
 
 import viticulture
+from children import die_at, start
 from viticulture.errors import UserError
 from viticulture.study.cell import command, read_answers, train_cell
 from viticulture.study.folder import StudyDir
@@ -31,8 +29,8 @@ from viticulture.study.verdict import answer, verdicts
 from viticulture.study.work import Work, changed
 
 PLAIN = Contender("plain ViT", "default/digits", {"augment.padded_crop": None, "train.batch_size": 8})
+MOMENTS = (10, 25, 45, 70)
 CROPPED = Contender("cropped", "default/digits", {"train.batch_size": 8})
-SETUP = ("viticulture.training.run", "viticulture.evaluation.judge", "viticulture.study.work", "viticulture.cli")
 
 
 def grid(*contenders: Contender, seeds: tuple[int, ...] = (0,), epochs: int = 1, **more: Any) -> Grid:
@@ -80,18 +78,14 @@ def work(path: Path, study: StudyDir | None = None) -> list[str]:
     return said
 
 
-def child(path: Path, log: Path, limit: int = 0) -> Any:
-    """A process of its own that works on a study; it starts with everything imported."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(SETUP))
-    process = context.Process(target=_child, args=(str(path), str(log), limit, os.environ["VITICULTURE_CACHE"]))
-    process.start()
-    return process
+def child(path: Path, log: Path, limit: int = 0, dies: int | None = None) -> Any:
+    """A process of its own that works on a study."""
+    return start(_child, str(path), str(log), limit, dies)
 
 
-def _child(path: str, log: str, limit: int, cache: str) -> None:
-    os.environ["VITICULTURE_CACHE"] = cache
-    torch.set_num_threads(1)
+def _child(path: str, log: str, limit: int, dies: int | None) -> None:
+    if dies is not None:
+        die_at(Path(path), dies)
     if limit:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     with Path(log).open("a", buffering=1) as file:
@@ -192,21 +186,18 @@ def test_a_failure_is_recorded_and_only_what_is_missing_runs_again(tmp_path: Pat
     assert weights(study.path) == before
 
 
-def test_a_study_killed_at_random_moments_ends_as_if_it_had_not_been(finished: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_study_killed_at_any_moment_ends_as_if_it_had_not_been(finished: Path, tmp_path: Path) -> None:
     """kill -9 four times, anywhere: same weights, same table as the undisturbed study, no cell left locked.
 
     Catches: a half-made cell folder that blocks the study, a cell begun anew instead of resumed, a table torn apart.
     """
     path, log = tmp_path / "study", tmp_path / "log"
     made(path, grid(seeds=(0, 1), epochs=2))
-    draw = random.Random(0)
-    for _ in range(4):
-        process = child(path, log)
-        moment = time.monotonic() + 0.2 + draw.uniform(0, 1.5)
-        while process.is_alive() and time.monotonic() < moment:
-            time.sleep(0.005)
-        os.kill(process.pid, signal.SIGKILL) if process.is_alive() else None
+    for moment in MOMENTS:
+        process = child(path, log, dies=moment)
         process.join()
+        assert process.exitcode == -signal.SIGKILL
         rows = table(path) if (path / "table.csv").exists() else []
         assert len(rows) in (0, 4)
     work(path)

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that start with everything imported, so that a test can afford several, and that die at a chosen moment."""
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+IMPORTED = (
+    "viticulture.cli",
+    "viticulture.training.session",
+    "viticulture.training.run",
+    "viticulture.evaluation.judge",
+    "viticulture.report.run_page",
+    "viticulture.study.work",
+)
+
+
+def start(function: Callable[..., None], *args: Any) -> ForkServerProcess:
+    """A process of its own that calls a function of a test's file, in this process's environment, on one thread.
+
+    All of them are forked off one server, which imports torch once for all tests that a worker runs.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(IMPORTED))
+    process = context.Process(target=_child, args=(dict(os.environ), function, args))
+    process.start()
+    return process
+
+
+def _child(environment: dict[str, str], function: Callable[..., None], args: tuple[Any, ...]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    function(*args)
+
+
+def die_at(folder: Path, moment: int, after: str = "") -> None:
+    """kill -9 for this process the next time but `moment` that it opens, renames or removes something in a folder.
+
+    Between two such moments nothing changes that a process leaves behind, so they stand for all others, whatever the
+    processor's speed.
+
+    Args:
+        folder: what lies in it, however deep, counts.
+        moment: how many times go well.
+        after: end of a name; counting starts when a file of that name has been put in its place for the first time.
+    """
+    begun, left = not after, moment
+
+    def count(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal begun, left
+        if event not in ("open", "os.rename", "os.remove"):
+            return
+        path = str(args[1] if event == "os.rename" else args[0])
+        if not path.startswith(str(folder)):
+            return
+        if begun:
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        elif event == "os.rename" and path.endswith(after):
+            begun = True
+
+    sys.addaudithook(count)

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training in double precision, where sums in another order and a mistake are eight digits apart.
+
+In single precision how far two correct trainings drift depends on the processor: it chooses how its sums are split.
+"""
+
+from torch import Tensor, nn
+
+from viticulture.training.session import Session
+
+CLOSE = {"rtol": 1e-6, "atol": 1e-8}
+"""Far above the rounding of doubles over a few steps (1e-12), far below what a mistake leaves (1e-3 of a weight)."""
+
+
+def in_double(session: Session) -> Session:
+    """The session with every number of its method in float64, images and mixed labels included."""
+    method = session.method.double()
+    single = method.losses
+
+    def losses(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        return single({name: value.double() if value.is_floating_point() else value for name, value in batch.items()})
+
+    def widen(module: nn.Module, images: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(image.double() for image in images)
+
+    method.losses = losses  # type: ignore[method-assign]
+    method.student.register_forward_pre_hook(widen)  # measuring does not ask for losses
+    return session
