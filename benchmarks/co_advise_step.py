@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from viticulture.losses import cross_entropy, soft_distillation
 from viticulture.models.students import create_student, token_logits
 from viticulture.models.task import Task
-from viticulture.models.teachers import Adapted, Frozen
+from viticulture.models.teachers.frozen import Adapted, Frozen
 
 from .clock import begin, count, measure
 

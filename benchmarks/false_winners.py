@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from viticulture.study.statistics import bootstrap, difference, estimate, level_of_look
+from viticulture.study.conclude.statistics import bootstrap, difference, estimate, level_of_look
 
 Draw = np.random.Generator
 Answers = NDArray[np.int8]  # [methods, seeds, images], 1 where right

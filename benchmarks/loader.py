@@ -23,13 +23,13 @@ from timm.data import create_dataset, create_loader
 from torchvision.transforms import RandomCrop
 
 from viticulture.data.augment.augment import Augment
-from viticulture.data.augment.coin import Flip
 from viticulture.data.augment.crop import PaddedCrop, ResizedCrop
 from viticulture.data.augment.erase import Erase
+from viticulture.data.augment.flip import Flip
 from viticulture.data.augment.rand_augment import RandAugment
+from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.dataset import Pictures, prepare
-from viticulture.data.loader import Loader, Shard
-from viticulture.data.selection import Selection
+from viticulture.data.splits import Selection
 
 from .clock import begin, core_seconds, count
 

@@ -24,7 +24,7 @@ from viticulture.guides.attention_distillation import AttentionDistillation
 from viticulture.methods.mae import MAE
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
-from viticulture.models.weights import save
+from viticulture.models.weights.files import save
 from viticulture.optim import Optim, Schedule
 
 from .clock import begin, count, measure

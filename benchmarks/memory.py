@@ -31,10 +31,12 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from viticulture.methods.method import Method
-from viticulture.models import patch_teacher, teacher_maps, teachers
-from viticulture.models.attention import DroppedAttention
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
+from viticulture.models.teachers import feature_maps as teacher_maps
+from viticulture.models.teachers import frozen as teachers
+from viticulture.models.teachers import patches as patch_teacher
+from viticulture.models.vit.attention import DroppedAttention
 from viticulture.training.assemble import build_guides, patch_size
 from viticulture.training.recipe import Recipe, about, method_class, read, resolve, shipped
 

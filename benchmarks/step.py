@@ -17,7 +17,7 @@ from statistics import median
 import torch
 from lightning.pytorch import Callback
 
-from viticulture.data.arrays import from_arrays
+from viticulture.data.sources.arrays import from_arrays
 from viticulture.training import run as engine
 from viticulture.training import session as sessions
 

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from viticulture.models import plain_vit
+from viticulture.models.vit import plain_vit
 
 from .clock import begin, count, measure
 

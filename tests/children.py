@@ -17,8 +17,8 @@ IMPORTED = (
     "viticulture.training.session",
     "viticulture.training.run",
     "viticulture.evaluation.judge",
-    "viticulture.report.run_page",
-    "viticulture.study.work",
+    "viticulture.report.pages.run_page",
+    "viticulture.study.run.work",
 )
 
 

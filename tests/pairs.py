@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from viticulture.data.arrays import from_arrays
 from viticulture.data.dataset import Dataset
+from viticulture.data.sources.arrays import from_arrays
 from viticulture.guides.guide import Batch
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
-from viticulture.models.weights import save
+from viticulture.models.weights.files import save
 from viticulture.training.assemble import assemble
 from viticulture.training.recipe import Recipe, method_class, resolve
 from viticulture.training.rundir import RunDir

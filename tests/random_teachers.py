@@ -11,7 +11,7 @@ import torch
 
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
-from viticulture.models.weights import save
+from viticulture.models.weights.files import save
 from viticulture.training.assemble import patch_size
 from viticulture.training.recipe import Recipe, method_class, read, resolve, shipped
 

@@ -7,26 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
-from PIL import Image
 
+from photographs import pictures
 from viticulture.cli import main
 from viticulture.training.recipe import read, resolve
 from viticulture.training.table import read_table
 
 FAST = ["--epochs", "1", "--per-class", "4", "--student.name", "vit_nano"]
-
-
-def pictures(root: Path, counts: dict[str, int], side: int = 16) -> Path:
-    """A folder CLASS/number.png of random images."""
-    draw = np.random.default_rng(0)
-    for name, count in counts.items():
-        (root / name).mkdir(parents=True)
-        for i in range(count):
-            Image.fromarray(draw.integers(0, 255, (side, side, 3), dtype=np.uint8)).save(root / name / f"{i}.png")
-    return root
 
 
 def test_help_answers_without_importing_what_takes_time() -> None:

@@ -13,7 +13,7 @@ from untrained import untrained
 from viticulture.cli import main
 from viticulture.errors import UserError
 from viticulture.outputs import check_out, csv_text
-from viticulture.report.sheet import Column, Sheet
+from viticulture.report.tables.sheet import Column, Sheet
 
 FORMULAS = ["=cmd()", "+1", "-1", "@SUM(1)", " =1+1", "\uff1d1"]
 

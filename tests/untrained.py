@@ -9,7 +9,7 @@ from PIL import Image
 
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
-from viticulture.models.weights import save
+from viticulture.models.weights.files import save
 from viticulture.training.recipe import read, resolve
 from viticulture.training.rundir import FORMAT, RunDir
 

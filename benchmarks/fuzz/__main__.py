@@ -24,7 +24,7 @@ SECONDS = 25
 
 MODULES = (
     *("viticulture.training.session", "viticulture.training.run", "viticulture.evaluation.judge"),
-    *("viticulture.report.run_page", "viticulture.report.study_page", "viticulture.study.prepare"),
+    *("viticulture.report.pages.run_page", "viticulture.report.pages.study_page", "viticulture.study.conduct"),
 )
 
 

@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from viticulture.data import cache
+from viticulture import cache
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.crop import ResizedCrop
+from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.dataset import Dataset, Pictures, Selection, prepare
-from viticulture.data.loader import Loader, Shard
-from viticulture.data.sources import open_source
+from viticulture.data.open import open_source
 
 from . import Row
 

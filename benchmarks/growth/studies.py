@@ -13,17 +13,17 @@ import torch
 
 from viticulture.evaluation import accuracy
 from viticulture.evaluation.judge import Result
-from viticulture.report.study_page import write_study
-from viticulture.report.study_tables import plan_sheet
-from viticulture.study.cell import contents, keep_answers
+from viticulture.report.pages.study_page import write_study
+from viticulture.report.tables.study import plan_sheet
+from viticulture.study.declare.grid import Cell, Contender, Grid
+from viticulture.study.declare.terms import Amounts, Terms
 from viticulture.study.folder import StudyDir
-from viticulture.study.grid import Cell, Contender, Grid
-from viticulture.study.pace import Pace
-from viticulture.study.plan import Plan, make_plan
-from viticulture.study.slurm import write_script
+from viticulture.study.plan.pace import Pace
+from viticulture.study.plan.plan import Plan, make_plan
+from viticulture.study.run.cell import contents, keep_answers
+from viticulture.study.run.slurm import write_script
+from viticulture.study.run.work import changed
 from viticulture.study.study import Study
-from viticulture.study.terms import Amounts, Terms
-from viticulture.study.work import changed
 
 from . import Row
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from ..data.dataset import Dataset
 from ..data.images import Images
 from ..evaluation.subject import Subject, device_for
-from ..models.masked_autoencoder import Grid, patchify, unpatchify
 from ..models.task import Task
+from ..models.vit.patches import Grid, patchify, unpatchify
 from ..training.assemble import assemble
 from ..training.recipe import Recipe, method_class
 from ..training.rundir import RunDir

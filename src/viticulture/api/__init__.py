@@ -4,7 +4,7 @@
 Imports that take seconds (torch, timm, lightning) live inside the verbs, so that `--help` answers at once.
 """
 
-from ..study.terms import Amounts, Terms, Where
+from ..study.declare.terms import Amounts, Terms, Where
 from .lists import demo, models, recipes, reference, resolved, say, tables
 from .looking import cache, explain, inspect, links, localise, probe, report, robustness
 from .runs import Run, evaluate, export, predict, resume, train, train_row

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 from .runs import Run, row_of, train, winner
 
 if TYPE_CHECKING:
-    from ..report.sheet import Sheet
+    from ..report.tables.sheet import Sheet
 
 
 def recipes() -> "Sheet":
     """List the shipped recipes with what their headers say."""
-    from ..report.words import recipe_list
+    from ..report.terminal import recipe_list
     from ..training.recipe import about, shipped
 
     return recipe_list({name: about(name) for name in shipped()})
@@ -19,7 +19,7 @@ def recipes() -> "Sheet":
 
 def tables() -> "Sheet":
     """List the papers' tables, row by row, with published numbers."""
-    from ..report.words import table_list
+    from ..report.terminal import table_list
     from ..training.table import read_table
     from ..training.table import tables as files
 
@@ -72,7 +72,7 @@ def resolved(
     if like:
         recipe = winner(like, recipe)
     if recipe == "default":
-        from ..data.sources import open_source
+        from ..data.open import open_source
         from ..training.session import default_recipe
 
         recipe = default_recipe(open_source(data))
@@ -81,7 +81,7 @@ def resolved(
 
 def say(result: Any) -> None:
     """Print what a verb returned as a person wants to see it; of several processes that trained, the first does."""
-    from ..report.words import say as words
+    from ..report.terminal import say as words
     from ..training.processes import is_leader
 
     if is_leader() or not isinstance(result, Run):
@@ -94,7 +94,7 @@ def demo() -> "Sheet":
     Returns: a table of test accuracies; each run's report.html holds the rest.
     """
     from ..evaluation.reference import reference_lines
-    from ..report.sheet import Column, Sheet
+    from ..report.tables.sheet import Column, Sheet
     from ..training.rundir import fresh
     from ..training.session import dataset_of, recipe_of
 

@@ -8,7 +8,7 @@ from ..errors import UserError, unknown
 
 if TYPE_CHECKING:
     from ..data.inspect import Inspection
-    from ..report.sheet import Sheet
+    from ..report.tables.sheet import Sheet
 
 
 def inspect(data: str) -> "Inspection":
@@ -32,7 +32,7 @@ def cache(clear: bool = False) -> str:
     Args:
         clear: remove them; the next training decodes its images anew. Downloaded data sets stay.
     """
-    from ..data.cache import cache_folder, cached, clear_cache
+    from ..cache import cache_folder, cached, clear_cache
 
     freed = f"freed {clear_cache() / 1e9:.2f} GB; " if clear else ""
     kept = cached()
@@ -47,12 +47,12 @@ def report(run: str) -> Path:
         run: the folder.
     """
     if (Path(run) / "study.json").exists():
-        from ..report.study_page import write_study
+        from ..report.pages.study_page import write_study
         from ..study.study import Study
 
         return write_study(Study(Path(run)))
     from ..evaluation.judge import judge
-    from ..report.run_page import write_page
+    from ..report.pages.run_page import write_page
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of
 
@@ -74,7 +74,7 @@ def explain(run: str, beside: str = "", images: int = 1152, reading: str = "norm
         report RUN` shows them too.
     """
     from ..analysis.explanation import explain_run
-    from ..report.explain_page import write_explanation
+    from ..report.pages.explain_page import write_explanation
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of
 
@@ -97,7 +97,7 @@ def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitu
     from ..disk import replacing
     from ..models.links import write_link_set
     from ..outputs import check_out
-    from ..report.links import link_table
+    from ..report.sections.links import link_table
     from ..training.rundir import RunDir
 
     rules = {"magnitude": extraction.magnitude_strengths, "printed": extraction.printed_strengths}
@@ -129,10 +129,10 @@ def probe(run: str, data: str = "", features: str = "", weights: str = "", out: 
 
     Returns: test accuracies. The file holds every setting that was tried.
     """
-    from ..evaluation.probe import keep
-    from ..evaluation.probe import probe as judge
+    from ..evaluation.probe.judge import keep
+    from ..evaluation.probe.judge import probe as judge
     from ..outputs import check_out
-    from ..report.probe import probe_table
+    from ..report.tables.probe import probe_table
 
     if out:
         check_out(out, ".json")
@@ -154,11 +154,11 @@ def localise(run: str, data: str = "", boxes: str = "", weights: str = "", out: 
     Returns: the share of images whose box is found (MaxBoxAcc), at several overlaps. The run's report.html and
         localisation.json hold it too.
     """
-    from ..data.boxes import read_boxes
     from ..disk import replacing
-    from ..evaluation import localise as judge
+    from ..evaluation.localization import judge as judge
+    from ..evaluation.localization.boxes import read_boxes
     from ..outputs import check_out
-    from ..report.localisation import localisation_page, localisation_table
+    from ..report.sections.localization import localisation_page, localisation_table
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of
 
@@ -191,8 +191,8 @@ def robustness(run: str, data: str = "", limit: int = 1000, weights: str = "") -
     Returns: errors by corruption and severity, their mean, and for ImageNet's classes mCE. The run's report.html,
         robustness.json and robustness.csv hold them too; a stopped evaluation goes on where it was.
     """
-    from ..evaluation.out_of_distribution import judge_robustness
-    from ..report.robustness import robustness_table
+    from ..evaluation.robustness.judge import judge_robustness
+    from ..report.sections.robustness import robustness_table
     from ..training.rundir import RunDir
 
     folder = RunDir.open(run)

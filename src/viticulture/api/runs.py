@@ -70,7 +70,7 @@ class Run:
 
     def student(self, weights: str = "") -> "nn.Module":
         """The trained network in evaluation mode; weights: best, last or ema, by default those that count."""
-        from ..models.weights import load
+        from ..models.weights.files import load
 
         return load(self.folder.weights(weights or self.folder.which()[0]))[0]
 
@@ -218,7 +218,7 @@ def export(run: str, out: str, weights: str = "") -> Path:
         weights: best, last or ema; by default those that count.
     """
     from ..export import to_onnx
-    from ..models.weights import load
+    from ..models.weights.files import load
     from ..training.rundir import RunDir
 
     folder = RunDir.open(run)
@@ -233,8 +233,8 @@ def _grow(session: "Session") -> Run:
     has ended, and return the same run without a word.
     """
     from ..evaluation.judge import judge
-    from ..report.run_page import write_page
-    from ..report.words import introduce
+    from ..report.pages.run_page import write_page
+    from ..report.terminal import introduce
     from ..training.processes import is_leader, the_first_works
     from ..training.run import fit
 

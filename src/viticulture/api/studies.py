@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..study.terms import ALL_IMAGES, EQUAL_EPOCHS, HERE, OWN_LENGTHS, Amounts, Terms, Where
+from ..study.declare.terms import ALL_IMAGES, EQUAL_EPOCHS, HERE, OWN_LENGTHS, Amounts, Terms, Where
 from ..text import clean
 from .runs import command
 
 if TYPE_CHECKING:
+    from ..study.declare.grid import Grid
     from ..study.folder import StudyDir
-    from ..study.grid import Grid
     from ..study.study import Study
 
 
@@ -41,7 +41,7 @@ def compare(
 
     Returns: the study: answer, winner, rows, table (pandas), path with report.html.
     """
-    from ..study.declare import of_own_images
+    from ..study.declare.field import of_own_images
 
     return _compare(of_own_images(data, tuple(recipes), amounts, seeds, terms, overrides or {}), where)
 
@@ -66,7 +66,7 @@ def compare_table(
         where: as for `compare`.
         overrides: recipe keys that hold for all rows.
     """
-    from ..study.declare import of_a_table
+    from ..study.declare.field import of_a_table
 
     return _compare(of_a_table(table, data, amounts, seeds, terms, overrides or {}), where)
 
@@ -88,8 +88,8 @@ def compare_resume(study: str, data: str = "", where: Where = HERE) -> "Study":
 
 def _compare(grid: "Grid", where: Where) -> "Study":
     """Make a new study's folder, and go on with it."""
+    from ..study.declare.grid import slug
     from ..study.folder import StudyDir
-    from ..study.grid import slug
     from ..training.rundir import fresh
 
     path = Path(where.out) if where.out else fresh("studies", slug(grid.table or Path(grid.data).stem))
@@ -103,9 +103,9 @@ def _compare(grid: "Grid", where: Where) -> "Study":
 
 def _conduct(folder: "StudyDir", where: Where, data: str = "") -> "Study":
     """Plan, train, report."""
-    from ..report.study_page import write_study
-    from ..report.words import introduce_study
-    from ..study.prepare import conduct
+    from ..report.pages.study_page import write_study
+    from ..report.terminal import introduce_study
+    from ..study.conduct import conduct
     from ..study.study import Study
 
     def tell(words: str) -> None:

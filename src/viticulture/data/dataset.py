@@ -11,19 +11,12 @@ import torch
 
 from ..errors import UserError, counted, unknown
 from . import store
+from .image_settings import NORMALIZE, Channels, Pictures, choose_image_size, choose_store_size
 from .images import Images, Records, StoredImages
-from .pictures import (
-    NORMALIZE,
-    Channels,
-    Pictures,
-    choose_image_size,
-    choose_store_size,
-    sample_sizes,
-    stored_statistics,
-    streamed_statistics,
-)
-from .selection import Selection, Splits, check_classes, recall, select
-from .sources import Source, digest, open_source, some
+from .open import open_source
+from .sources.source import Source, digest, some
+from .splits import Selection, Splits, check_classes, recall, select
+from .statistics import sample_sizes, stored_statistics, streamed_statistics
 
 __all__ = ["Dataset", "Pictures", "Selection", "prepare", "prepare_test"]
 

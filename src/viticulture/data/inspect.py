@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from .decode import Unreadable
-from .sources import Source, open_source
+from .open import open_source
+from .sources.source import Source
 from .store import Progress, in_parallel, pixel_digest
 
 

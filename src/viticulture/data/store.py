@@ -27,10 +27,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ..cache import cache_folder, cores, publish
 from ..errors import UserError, counted
-from .cache import cache_folder, cores, publish
 from .decode import Picture, Unreadable
-from .sources import Source, digest, some
+from .sources.source import Source, digest, some
 
 Progress = Callable[[int, int], None]
 """Called with the images done and the images in all."""

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from ..cache import cores
 from ..errors import UserError
 from .augment.augment import Augment
-from .cache import cores
 from .decode import Unreadable
 from .images import Images, Records
-from .sources import Source
+from .sources.source import Source
 from .store import squeeze
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..models.many_heads import every_head
+from ..models.co_advise.many_heads import every_head
 from ..training.recipe import Recipe
 from .accuracy import ONE_HEAD
 

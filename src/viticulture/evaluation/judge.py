@@ -8,13 +8,13 @@ import torch
 from ..data.dataset import Dataset, prepare_test
 from ..data.images import Images
 from ..errors import UserError
-from ..models.weights import load
+from ..models.weights.files import load
 from ..training.progress import showing
 from ..training.recipe import Recipe
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
 from .accuracy import Evaluation, Predictions, collect, measure
-from .advisers import judge_agreement
+from .agreement.judge import judge_agreement
 from .heads import heads_of
 from .subject import of_run
 

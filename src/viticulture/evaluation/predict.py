@@ -12,10 +12,10 @@ from PIL import Image
 from torch import Tensor
 
 from ..data.decode import Unreadable, decode
-from ..data.files import FileReader
-from ..data.folders import is_image, scan
 from ..data.images import Records, StoredImages
-from ..data.sources import readable
+from ..data.sources.files import FileReader
+from ..data.sources.folders import is_image, scan
+from ..data.sources.source import readable
 from ..disk import replacing
 from ..errors import UserError
 from ..outputs import check_out, csv_text

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from ..data.augment.crop import CentreCrop
+from ..data.batches.evaluation import as_seen, evaluation_batches, evaluation_views
+from ..data.batches.loader import CPU, Batch
 from ..data.dataset import Pictures
 from ..data.images import Images
-from ..data.loader import CPU, Batch, as_seen, evaluation_batches, evaluation_views
 from ..data.transfer import send
 from ..models.task import Task
-from ..models.teachers import open_teacher
-from ..models.weights import find, load
+from ..models.teachers.frozen import open_teacher
+from ..models.weights.files import find, load
 from ..training.recipe import Recipe
 from ..training.rundir import RunDir
 from ..training.session import recipe_of

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..models.masked_autoencoder import check, finish
-from ..models.patch_teacher import Looked, load_patch_teacher, look
 from ..models.taps import Seen, layout
 from ..models.task import Task
+from ..models.teachers.patches import Looked, load_patch_teacher, look
+from ..models.vit.patches import check, finish
 from .guide import Batch, Guide
 
 

@@ -3,8 +3,8 @@
 
 Paper: Jin and Choi, "Adaptive Attention Link-based Regularization for Vision Transformers" (AAL), arXiv:2211.13852.
 Recipes: recipes/attention_link/. The attention maps are read by models/taps.py (Eq. 3), the CNN's maps come from
-models/teacher_maps.py, the links are in models/links.py (Eq. 4), and analysis/link_extraction.py selects among trained
-ones (Algorithm 1).
+models/teachers/feature_maps.py, the links are in models/links.py (Eq. 4), and analysis/link_extraction.py selects
+among trained ones (Algorithm 1).
 
     A+ = links(A)                                                           Eq. (4)
     L_att = || A+_c / ||A+_c||  -  B_c / ||B_c|| ||^2                       Eq. (5)
@@ -33,7 +33,7 @@ from ..keywords import check_fields
 from ..models.links import Links, read_link_set
 from ..models.taps import Seen, layout
 from ..models.task import Task
-from ..models.teacher_maps import load_maps
+from ..models.teachers.feature_maps import load_maps
 from .guide import Batch, Given, Guide
 
 

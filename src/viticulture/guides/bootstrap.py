@@ -2,7 +2,7 @@
 """A CNN made from the student learns beside it and teaches it what convolutions know.
 
 Paper: Zhang et al., "Bootstrapping ViTs: Towards Liberating Vision Transformers from Pre-training", CVPR 2022,
-arXiv:2112.03552. Recipes: recipes/bootstrap/. The agent is in models/agent_cnn.py and models/shared_agent.py.
+arXiv:2112.03552. Recipes: recipes/bootstrap/. The agent is in models/agent/: agent_cnn.py and shared_agent.py.
 
 Each of the two networks learns from the labels, from the other's predictions (Eq. 8) and the student from the agent's
 feature maps, block by block (Eq. 6, 7). With p_V, p_A their predictions and F_V, F_A their features,
@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..keywords import check_fields
 from ..losses import cross_entropy, soft_distillation
-from ..models.agent_cnn import AgentShape, agent_for
-from ..models.shared_agent import SharedAgent, shared_agent_for
+from ..models.agent.agent_cnn import AgentShape, agent_for
+from ..models.agent.shared_agent import SharedAgent, shared_agent_for
 from ..models.taps import Seen, layout
 from ..models.task import Task
 from .guide import Batch, Given, Guide

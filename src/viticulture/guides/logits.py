@@ -21,7 +21,7 @@ from ..errors import UserError
 from ..losses import hard_distillation, soft_distillation
 from ..models.taps import Seen
 from ..models.task import Task
-from ..models.teachers import load_teacher
+from ..models.teachers.frozen import load_teacher
 from .guide import Batch, Given, Guide
 
 

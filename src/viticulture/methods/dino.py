@@ -24,12 +24,12 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..guides.guide import Batch, Given, Guide
-from ..models.any_size import at_any_size, check_size
-from ..models.follower import Follower
+from ..models.momentum_encoder import Follower
 from ..models.shared_batch_norm import averaged, normalised
 from ..models.students import feature_width, token_logits
 from ..models.taps import layout
 from ..models.task import Task
+from ..models.vit.any_size import at_any_size, check_size
 from ..optim import Optim, Schedule
 from .method import Method
 

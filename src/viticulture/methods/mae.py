@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..guides.guide import Batch, Given, Guide
-from ..models.masked_autoencoder import Decoder, check, encode, patchify, restored, rows, split, targets
-from ..models.positions import choose_positions
 from ..models.taps import Seen
 from ..models.task import Task
+from ..models.vit.patches import Decoder, check, encode, patchify, restored, rows, split, targets
+from ..models.vit.positions import choose_positions
 from ..optim import Optim, Schedule
 from .method import Method
 

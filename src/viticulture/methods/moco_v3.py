@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..guides.guide import Batch, Given, Guide
-from ..models.follower import Follower
-from ..models.positions import choose_positions
+from ..models.momentum_encoder import Follower
 from ..models.shared_batch_norm import gathered, normalised, perceptron, rank
 from ..models.students import feature_width
 from ..models.task import Task
+from ..models.vit.positions import choose_positions
 from ..optim import Optim, Schedule
 from .method import Method
 

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..guides.guide import Batch, Given, Guide
-from ..models.masked_autoencoder import Grid, begin, check, finish, patchify, position_tables, project
-from ..models.positions import choose_positions
 from ..models.taps import Seen
 from ..models.task import Task
+from ..models.vit.patches import Grid, begin, check, finish, patchify, position_tables, project
+from ..models.vit.positions import choose_positions
 from ..optim import Optim, Schedule
 from .method import Method
 

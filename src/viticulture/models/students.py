@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..errors import UserError, unknown
-from . import agent_models as agent_models  # registers its students
-from . import cit, many_heads, plain_vit, ssl_vit
-from . import dhvt_models as dhvt_models
-from . import rednet as rednet
+from .co_advise import cit, many_heads
+from .co_advise import rednet as rednet
+from .dhvt import registered as dhvt_models
 from .task import Task
+from .vit import mae_vit as ssl_vit
+from .vit import plain_vit
 
 FROM_DATA = {"num_classes", "img_size", "in_chans", "patch_size"}
 """Keywords that no option may set: the task, or `patch_size` beside the options, decides them."""

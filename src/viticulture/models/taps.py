@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import UserError, unknown
-from .attention import is_plain
 from .students import token_logits
+from .vit.attention import is_plain
 
 READINGS = ("blocks", "attention", "class_attention", "norms")
 

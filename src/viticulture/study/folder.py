@@ -31,7 +31,7 @@ from ..training.processes import check_devices
 from ..training.recipe import Recipe, parse, read, resolve
 from ..training.rundir import RunDir
 from ..version import VERSION
-from .grid import Cell, Contender, Grid, digest
+from .declare.grid import Cell, Contender, Grid, digest
 
 FORMAT = 1
 """Version of the folder's layout; raised when it changes."""

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from .conclude.verdict import Standing, Verdict, answer, verdicts
 from .folder import StudyDir
-from .outcomes import Outcome, Outcomes
-from .plan import Plan
-from .rounds import standing
-from .verdict import Standing, Verdict, answer, verdicts
+from .plan.plan import Plan
+from .run.outcomes import Outcome, Outcomes
+from .run.rounds import standing
 
 
 @dataclass(frozen=True)

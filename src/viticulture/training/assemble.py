@@ -7,15 +7,15 @@ import torch
 from torch import nn
 
 from ..data.augment.augment import Augment
+from ..data.batches.loader import repeated
 from ..data.dataset import Dataset
-from ..data.loader import repeated
 from ..errors import UserError
 from ..guides.guide import Given, Guide
 from ..keywords import made_parts
 from ..methods.method import Method
 from ..models.students import create_student, takes_patch_size
 from ..models.task import Task
-from ..models.weights import initialise
+from ..models.weights.files import initialise
 from .recipe import VIEWS, Recipe, guide_class, method_class, transforms
 from .settings import Engine, Student, Train
 

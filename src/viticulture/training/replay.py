@@ -29,13 +29,13 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
-from ..data.cache import cache_folder
-from ..data.sources import digest
+from ..cache import cache_folder
+from ..data.sources.source import digest
 from ..data.transfer import send
 from ..disk import replacing
 from ..errors import UserError
 from ..methods.method import Method
-from ..models.teachers import Frozen
+from ..models.teachers.frozen import Frozen
 from .session import Session
 
 _VERSION = "1"

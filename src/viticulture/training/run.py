@@ -12,12 +12,13 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
+from ..data.batches.evaluation import evaluation_batches
+from ..data.batches.loader import CPU, Loader, Shard
 from ..data.images import Images
-from ..data.loader import CPU, Loader, Shard, evaluation_batches
 from ..disk import FULL, unwritable
 from ..guides.guide import Batch
 from ..methods.method import Method
-from ..models.weights import save
+from ..models.weights.files import save
 from .assemble import augmentations, batch_size
 from .metrics import MetricsFile, cut
 from .processes import is_leader

@@ -12,7 +12,8 @@ from typing import Any
 
 from ..data.dataset import Dataset, prepare
 from ..data.decode import Unreadable
-from ..data.sources import Source, open_source
+from ..data.open import open_source
+from ..data.sources.source import Source
 from ..errors import UserError
 from ..keywords import BITS
 from ..methods.method import Method

@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ..data.sources import natural
+from ..data.sources.labels import natural
 from ..disk import read_text
 from ..errors import UserError, unknown
 from ..keywords import check_fields

@@ -14,12 +14,14 @@ from ...errors import UserError
 from ..resample import Pile
 from ..transfer import send
 from .blur import Blur
-from .coin import Flip, Gray, Solarize
 from .crop import Crop, PaddedCrop, ResizedCrop, Squeeze
 from .erase import Erase
+from .flip import Flip
+from .grayscale import Gray
 from .jitter import ColorJitter
 from .mix import Mix
 from .rand_augment import RandAugment
+from .solarize import Solarize
 from .transform import Transform
 
 TRANSFORMS = (

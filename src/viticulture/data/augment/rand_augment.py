@@ -18,10 +18,10 @@ from torch import Tensor
 
 from ...errors import UserError
 from ..transfer import send
-from . import levels
-from .colour import saturate, sharpen
+from . import pixelwise as levels
+from .color import saturate, sharpen
+from .geometry import Colour, rotate, slide
 from .transform import Transform, alter, check_share, whole
-from .warp import Colour, rotate, slide
 
 OPERATIONS = (
     "auto_contrast", "equalize", "invert", "rotate", "posterize", "solarize", "solarize_add", "color",

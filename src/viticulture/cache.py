@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders that are made once and used by every process: complete or absent, never half, never damaged.
+
+A folder is made under another name and renamed when it is complete. Whoever makes it holds a lock, so that others wait
+and then use it; the lock falls with its process, and what a killed process left behind is removed at the next making.
+
+A folder carries the checksums of its files. They are compared whenever it is asked for, in whole: that reads as fast
+as memory and CRC-32 allow (a second a gigabyte and core), once before a training reads the same bytes every epoch. A
+folder that disks or people have damaged is made again.
+"""
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from .errors import UserError
+
+SEAL = "checksums.json"
+"""In every folder: name of each other file -> CRC-32 of each of its blocks."""
+
+_BLOCK = 2**24  # bytes
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+
+
+def cache_folder() -> Path:
+    """Where decoded images are kept: the environment's VITICULTURE_CACHE, else ~/.cache/viticulture."""
+    return Path(os.environ.get("VITICULTURE_CACHE") or "~/.cache/viticulture").expanduser()
+
+
+def data_folder() -> Path:
+    """Where named data sets lie: the environment's VITICULTURE_DATA, else ~/.cache/viticulture/data."""
+    return Path(os.environ.get("VITICULTURE_DATA") or "~/.cache/viticulture/data").expanduser()
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock that no other process holds; wait for it. It falls with the process, also after kill -9."""
+    with refusals(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def refusals(folder: Path) -> Iterator[None]:
+    """Turn a full disk and a forbidden folder into errors that say what to do."""
+    advice = "point VITICULTURE_CACHE (decoded images) or VITICULTURE_DATA (downloads) at another folder, or make room"
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise UserError(f"no room left for {folder}: {error.strerror}; {advice}") from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            raise UserError(f"cannot write to {folder}: {error.strerror}; {advice}") from error
+        if error.errno == errno.ENOENT and error.filename and folder.is_relative_to(error.filename):  # HOME in /proc
+            raise UserError(f"cannot make {folder}: {error.strerror}; {advice}") from error
+        raise
+
+
+def publish(folder: Path, make: Callable[[Path], None]) -> Path:
+    """Return a folder, having it made where it is missing, and made again where it is damaged (the log says so).
+
+    Args:
+        folder: its final path; its parent holds nothing but such folders.
+        make: fills an empty folder; what it raises leaves no trace.
+
+    Raises: UserError where the disk is full or may not be written.
+    """
+    if folder.is_dir() and not _damage(folder):
+        return folder
+    with locked(_lock(folder)):
+        if folder.is_dir():  # damaged, or made by another process meanwhile
+            damage = _damage(folder)
+            if not damage:
+                return folder
+            logging.getLogger(__name__).warning("%s is damaged (%s); it is made again", folder, damage)
+            shutil.rmtree(folder, ignore_errors=True)  # who has its files open keeps them
+        partial = folder.with_name(f"{folder.name}.partial")
+        _remove_leftovers(folder.parent, but=partial)
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            with refusals(folder):
+                partial.mkdir()
+                make(partial)
+                (partial / SEAL).write_text(json.dumps(_checksums(partial)), "utf-8")
+                _flush(partial)
+                partial.rename(folder)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    return folder
+
+
+def cached(root: Path | None = None) -> dict[str, int]:
+    """What the cache holds: relative path of each folder -> bytes on disk."""
+    root = root or cache_folder()
+    return {str(folder.relative_to(root)): _size(folder) for folder in _made(root)}
+
+
+def clear_cache(root: Path | None = None) -> int:
+    """Remove all stores, indexes and features (not downloaded data sets); return the bytes that this freed.
+
+    Folders that a process is making at this moment stay.
+    """
+    freed = 0
+    for folder in _made(root or cache_folder()):
+        size = _size(folder)
+        if _abandoned(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            freed += size - (_size(folder) if folder.exists() else 0)
+    return freed
+
+
+def _made(root: Path) -> list[Path]:
+    kinds = [root / kind for kind in ("stores", "indexes", "features", "answers")]
+    return sorted(folder for kind in kinds if kind.is_dir() for folder in kind.iterdir() if folder.is_dir())
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _lock(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name.removesuffix('.partial')}.lock")
+
+
+def _abandoned(folder: Path) -> bool:
+    """Whether no process is making this folder."""
+    try:
+        handle = os.open(_lock(folder), os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _damage(folder: Path) -> str:
+    """What is wrong with a folder; empty where it is as it was made."""
+    try:
+        made = json.loads((folder / SEAL).read_text("utf-8"))
+    except FileNotFoundError:
+        return "it has no checksums"
+    except (OSError, ValueError, RecursionError):
+        return f"{SEAL} cannot be read"
+    try:
+        found = _checksums(folder)
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
+    if not isinstance(made, dict) or made.keys() != found.keys():
+        return "it holds other files than were made"
+    return ", ".join(f"{name} has another checksum" for name in found if found[name] != made[name])
+
+
+def _checksums(folder: Path) -> dict[str, list[int]]:
+    with ThreadPoolExecutor(cores()) as pool:
+        return {file.name: _blocks(file, pool) for file in sorted(folder.iterdir()) if file.name != SEAL}
+
+
+def _blocks(file: Path, pool: ThreadPoolExecutor) -> list[int]:
+    """CRC-32 of each block of a file."""
+    handle = os.open(file, os.O_RDONLY)
+    try:
+        starts = range(0, os.fstat(handle).st_size, _BLOCK)
+        return list(pool.map(lambda start: zlib.crc32(os.pread(handle, _BLOCK, start)), starts))
+    finally:
+        os.close(handle)
+
+
+def _remove_leftovers(parent: Path, but: Path) -> None:
+    for partial in parent.glob("*.partial"):
+        if partial != but and _abandoned(partial):
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _flush(folder: Path) -> None:
+    """Have the files on disk before their name is, so that a power cut leaves none half."""
+    for file in folder.iterdir():
+        handle = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images to be judged: the crop, in batches, in order, nothing drawn."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..augment.augment import Augment
+from ..augment.crop import CentreCrop
+from ..images import Images
+from ..stream import StreamImages, ahead, helpers
+from ..transfer import send
+from .loader import Batch, _cut, _nothing, fetch
+
+
+class Input(Protocol):
+    """What a student expects of an image; a data set and a task both say it."""
+
+    @property
+    def image_size(self) -> tuple[int, int]: ...
+    @property
+    def mean(self) -> tuple[float, float, float]: ...
+    @property
+    def std(self) -> tuple[float, float, float]: ...
+
+
+def evaluation_batches(
+    images: Images, expected: Input, batch_size: int, device: torch.device, crop: CentreCrop | None = None
+) -> Iterator[Batch]:
+    """Every image once, in order, unchanged but for size; the last batch may be smaller.
+
+    Args:
+        images: of any split.
+        expected: image size, mean and standard deviation.
+        batch_size: images at once.
+        device: where batches are made.
+        crop: which part of an image is looked at; null takes the largest centred part of the input's shape.
+    """
+    normalise = as_seen(expected).normalise
+    for part, view in evaluation_views(images, expected, batch_size, device, crop):
+        labels = images.records.labels[part]
+        pixels = normalise(send(view, device))
+        yield {"image": pixels, "label": send(labels, device), "index": send(part, device)}
+
+
+def evaluation_views(
+    images: Images, expected: Input, batch_size: int, device: torch.device, crop: CentreCrop | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same before normalisation: numbers of images [B], and their pixels [B, 3, H, W] uint8."""
+    augment = as_seen(expected, crop)
+    parts = torch.split(torch.arange(len(images)), batch_size)
+    if isinstance(images, StreamImages):
+        views = ahead(partial(_cut, images, augment), parts, helpers(None, needed=True))
+    else:
+        views = (augment.cut(fetch(images, part, device), images.records.sizes[part], _nothing(part)) for part in parts)
+    return zip(parts, views, strict=True)
+
+
+def as_seen(expected: Input, crop: CentreCrop | None = None) -> Augment:
+    """What happens to an image that is looked at without learning from it."""
+    return Augment([crop or CentreCrop()], expected.image_size, expected.mean, expected.std, 0)

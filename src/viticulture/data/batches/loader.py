@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches as a pure function of (seed, epoch, step): which images, in which order, augmented how.
+
+An epoch is a permutation drawn from (seed, epoch). A step takes the next G images of it (G images a step over all
+processes) and draws from (seed, epoch, step) one table of uniform numbers, a row an image; process r of W works on
+rows r, r + W, ... of both. Hence two processes see together what one would, and to resume is to know two integers.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...errors import UserError
+from ..augment.augment import Augment
+from ..augment.mix import Mix
+from ..images import Images, StoredImages
+from ..resample import Pile
+from ..stream import StreamImages, ahead, helpers
+from ..transfer import send
+
+Batch = dict[str, Tensor]
+"""image [B, 3, H, W] float32, label [B] int64 or [B, C] float32, index [B] int64; image2, image3, ..., further views;
+noise [B, N] float32 in [0, 1), where a view asks for it."""
+
+CPU = torch.device("cpu")
+
+BLOCK = 256  # DeiT counts the images of a repeated epoch in these
+
+
+@dataclass(frozen=True)
+class Shard:
+    """This process's part of every batch.
+
+    Args:
+        rank: number of this process, from 0.
+        world: number of processes.
+        workers: processes that help this one by preparing batches ahead, on the CPU; null takes none for stored images
+            and one a core, up to eight, for streamed ones. They start with the first batch and stay.
+    """
+
+    rank: int = 0
+    world: int = 1
+    workers: int | None = None
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Everything that is random in this process's part of a step.
+
+    Args:
+        numbers: [B] which images.
+        u: for each view [B, columns] uniform numbers.
+        batch_u: for each view the numbers of the whole batch.
+    """
+
+    numbers: Tensor
+    u: list[Tensor]
+    batch_u: list[Tensor]
+
+
+class Loader:
+    """Augmented training batches, without end to the epochs; each pass starts where the last one stopped.
+
+    Args:
+        images: of the training split. Stored ones move to the device if they take less than half of its free memory.
+        augments: one a view; methods that compare views have several.
+        batch_size: images a step over all processes; an epoch's remainder is left out.
+        seed: of order and augmentation, not negative.
+        repeats: times that each image stands in a row in the order, so that copies fall into one batch (repeated
+            augmentation of DeiT, where an epoch still has about as many steps: it sees 1 / repeats of the images).
+        shard: this process's part.
+        device: where batches are made.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        augments: Sequence[Augment],
+        batch_size: int,
+        seed: int,
+        repeats: int = 1,
+        shard: Shard = Shard(),
+        device: torch.device = CPU,
+    ) -> None:
+        if not augments:
+            raise UserError("a loader makes one view at least, got none")
+        if len(augments) > 1 and any(augment.mix is not None for augment in augments):
+            raise UserError("views are made of the same image, so mix does not apply; take it out of the recipe")
+        if batch_size % shard.world:
+            raise UserError(f"batch_size must be a multiple of the {shard.world} processes, got {batch_size}")
+        if repeats < 1 or seed < 0:
+            raise UserError(f"repeats must be at least 1 and seed at least 0, got {repeats} and {seed}")
+        self.augments, self.batch_size, self.seed, self.repeats = tuple(augments), batch_size, seed, repeats
+        self.shard, self.device = shard, device
+        self.images = resident(images, device)
+        self.steps = len(repeated(torch.arange(len(images)), repeats, shard.world)) // batch_size
+        if not self.steps:
+            raise UserError(f"batch_size must not exceed the {len(images)} images of an epoch, got {batch_size}")
+        self.epoch = self.next = 0
+        self._order: tuple[int, Tensor] | None = None
+        self._ahead: tuple[tuple[int, int], Iterator[list[Tensor]]] | None = None
+
+    def __len__(self) -> int:
+        """Steps of an epoch."""
+        return self.steps
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The rest of the epoch. The state counts a batch once it is handed out."""
+        while True:
+            key = self.epoch, self.next
+            batch = self._finish(*self._next(key))
+            self.next += 1
+            if last := self.next == len(self):
+                self.epoch, self.next = self.epoch + 1, 0
+            yield batch
+            if last:
+                return
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the next batch stands."""
+        return {"epoch": self.epoch, "next": self.next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on with the batch that a state names; takes effect at the next pass."""
+        if not 0 <= state["next"] < len(self):
+            raise UserError(f"this run has {len(self)} steps an epoch, so it cannot go on at step {state['next']}")
+        self.epoch, self.next = state["epoch"], state["next"]
+
+    def batch(self, epoch: int, step: int) -> Batch:
+        """This process's part of one step."""
+        draw = self.draw(epoch, step)
+        return self._finish(draw, self._prepare(draw))
+
+    def draw(self, epoch: int, step: int) -> Draw:
+        """The random part of one step, on the CPU."""
+        mine = slice(self.shard.rank, None, self.shard.world)
+        start = step * self.batch_size
+        numbers = self.order(epoch)[start : start + self.batch_size][mine]
+        generator = seeded(self.seed, epoch, step + 1)
+        u, batch_u = [], []
+        for augment in self.augments:
+            table = torch.rand(self.batch_size, augment.columns, generator=generator, dtype=torch.float64)
+            u.append(table[mine])
+            batch_u.append(torch.rand(Mix.columns, generator=generator, dtype=torch.float64))
+        return Draw(numbers, u, batch_u)
+
+    def order(self, epoch: int) -> Tensor:
+        """Numbers of an epoch's images in the order in which all processes take them."""
+        if self._order is None or self._order[0] != epoch:
+            permutation = torch.randperm(len(self.images), generator=seeded(self.seed, epoch))
+            self._order = epoch, repeated(permutation, self.repeats, self.shard.world)
+        return self._order[1]
+
+    def _next(self, key: tuple[int, int]) -> tuple[Draw, list[Tensor]]:
+        """Draw and views of a step, prepared ahead by workers where there are any."""
+        draw, streamed = self.draw(*key), isinstance(self.images, StreamImages)
+        workers = helpers(self.shard.workers, streamed)
+        if not workers or not (streamed or self.device.type == "cpu"):
+            return draw, self._prepare(draw)
+        if self._ahead is None or self._ahead[0] != key:  # the first step, or a jump
+            self._ahead = None
+            self._ahead = key, ahead(self._prepare_step, self._keys(*key), workers)
+        views = next(self._ahead[1])
+        self._ahead = next(islice(self._keys(*key), 1, None)), self._ahead[1]
+        return draw, views
+
+    def _keys(self, epoch: int, step: int) -> Iterator[tuple[int, int]]:
+        """Epoch and step of all batches from one on, without end."""
+        while True:
+            yield from ((epoch, later) for later in range(step, len(self)))
+            epoch, step = epoch + 1, 0
+
+    def _prepare_step(self, key: tuple[int, int]) -> list[Tensor]:
+        return self._prepare(self.draw(*key))
+
+    def _prepare(self, draw: Draw) -> list[Tensor]:
+        """The part that workers can do: uint8 views, cropped, on a CPU also changed."""
+        if isinstance(self.images, StreamImages):
+            views = self.images.cut(draw.numbers, self.augments, draw.u)
+        else:
+            pixels, sizes = fetch(self.images, draw.numbers, self.device), self.images.records.sizes[draw.numbers]
+            views = [augment.cut(pixels, sizes, u) for augment, u in zip(self.augments, draw.u, strict=True)]
+        return views if self.device.type != "cpu" else self._change(draw, views)
+
+    def _change(self, draw: Draw, views: list[Tensor]) -> list[Tensor]:
+        return [augment.change(*pair) for augment, *pair in zip(self.augments, views, draw.u, strict=True)]
+
+    def _finish(self, draw: Draw, views: list[Tensor]) -> Batch:
+        """The rest, on the device."""
+        views = [send(view, self.device) for view in views]
+        if self.device.type != "cpu":
+            views = self._change(draw, views)
+        labels = send(self.images.records.labels[draw.numbers], self.device)
+        batch = {"index": send(draw.numbers, self.device)}
+        for k, augment in enumerate(self.augments):
+            image, batch["label"] = augment.finish(views[k], draw.u[k], draw.batch_u[k], labels)
+            batch[f"image{k + 1}" if k else "image"] = image
+            if augment.noise:
+                batch["noise"] = send(draw.u[k][:, -augment.noise :].float(), self.device)
+        return batch
+
+
+def _cut(images: StreamImages, augment: Augment, numbers: Tensor) -> Tensor:
+    return images.cut(numbers, [augment], [_nothing(numbers)])[0]
+
+
+def _nothing(numbers: Tensor) -> Tensor:
+    """Uniform numbers where nothing is random."""
+    return torch.empty(len(numbers), 0)
+
+
+def seeded(*key: int) -> torch.Generator:
+    """A generator that depends on all of a key's whole numbers; a last 0 counts for nothing."""
+    state = np.random.SeedSequence(key).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(state[0]))
+
+
+def repeated(permutation: Tensor, repeats: int, world: int) -> Tensor:
+    """DeiT's repeated augmentation: each number `repeats` times in a row, then cut.
+
+    Each of W processes gets floor(N // 256 * 256 / W) numbers; with fewer than 256 images, where that is none,
+    floor(N / W). One repeat leaves the permutation as it is.
+    """
+    if repeats == 1:
+        return permutation
+    images = len(permutation)
+    each = (images // BLOCK * BLOCK or images) // world
+    return permutation.repeat_interleave(repeats)[: each * world]
+
+
+def resident(images: Images, device: torch.device) -> Images:
+    """Stored images on a CUDA device if they take less than half of its free memory, else as they are."""
+    if not isinstance(images, StoredImages) or device.type != "cuda":
+        return images
+    needed = len(images) * images.pixels[0].numel()
+    return images.to(device) if 2 * needed < torch.cuda.mem_get_info(device)[0] else images
+
+
+def fetch(images: Images, numbers: Tensor, device: torch.device) -> Pile:
+    """Pixels of stored images on the device; on a CPU as views, elsewhere copied unless they are there already."""
+    assert isinstance(images, StoredImages)
+    if device.type == "cpu":
+        return [images.pixels[row] for row in images.rows[numbers].tolist()]
+    if images.pixels.device.type == "cpu":
+        return send(images.take(numbers), device)
+    return images.take(send(numbers, device))

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what a person names (a folder, a file, a data set) to one kind of object: labelled images that can be read.
+
+    digits                          scikit-learn's 1,797 small digits, bundled
+    cifar100, flowers102, ...       torchvision's sets by name (named.py)
+    a folder, or a zip of one       train/ val/ test/ CLASS/file, or CLASS/file, or just images (folders.py)
+    a CSV                           path,label[,split] (listing.py)
+    hf:owner/name, *.parquet        Hugging Face data sets (hub.py)
+    *.tar                           WebDataset shards (shards.py)
+
+A name of a set wins over a folder of that name; write ./digits for the folder.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import UserError, unknown
+from .sources.source import Source, shortened
+
+
+def open_source(data: str | Path) -> Source:
+    """Find out what is meant by `data` and open it; nothing is decoded yet.
+
+    Raises: UserError where there is no such data or it holds no images.
+    """
+    from .sources import csv_file as listing
+    from .sources import folders
+    from .sources import hugging_face as hub
+    from .sources import torchvision_sets as named
+    from .sources import webdataset as shards
+
+    text = str(data)
+    if not text.strip():
+        raise UserError(f"data must be the name of a set, a file or a folder, got {text!r}; write . for {Path.cwd()}")
+    if isinstance(data, str):
+        if text.lower() in named.NAMES:
+            return named.open_named(text.lower())
+        if text.startswith("hf:"):
+            return hub.open_hub(text.removeprefix("hf:"))
+        if ".tar" in text and re.search(r"[{*?\[]", text):
+            return shards.open_shards(text)
+    path = Path(data)
+    try:
+        path = path.expanduser()
+        folder, file, there = path.is_dir(), path.is_file(), path.exists()
+    except (OSError, ValueError, RuntimeError) as error:  # too long a word, a NUL in it, an unknown ~user
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"no such file or folder: {shortened(text)!r} ({why})") from error
+    if folder:
+        return folders.open_folder(path)
+    if there and not file:
+        raise UserError(f"{path} is no data: neither a file nor a folder, but a pipe or a device")
+    if file:
+        openers: dict[str, Callable[[Path], Source]] = {
+            ".zip": folders.open_zip,
+            ".csv": listing.open_csv,
+            ".tsv": listing.open_csv,
+            ".tar": shards.open_shards,
+            ".parquet": hub.open_local,
+        }
+        if path.suffix.lower() in openers:
+            return openers[path.suffix.lower()](path)
+        raise UserError(f"{path} is no data: expected a folder, {', '.join(openers)}, or the name of a data set")
+    if "/" in text or "\\" in text or path.suffix or text.startswith(("~", ".")) or isinstance(data, Path):
+        hint = f"; Hugging Face sets are named hf:{text}" if re.fullmatch(r"[\w-]+/[\w.-]+", text) else ""
+        raise UserError(f"no such file or folder: {shortened(text)!r} (looked in {Path.cwd()}){hint}")
+    raise UserError(
+        f"{unknown('data set', shortened(text), named.NAMES)} (and no file or folder of that name in {Path.cwd()})"
+    )

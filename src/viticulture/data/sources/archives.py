@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files inside zip and tar archives, read in place: nothing is unpacked, so nothing can be written anywhere.
+
+A member of a zip is inflated only as far as the size that the archive declares for it, and not at all above
+`MAX_MEMBER_BYTES`; its checksum is verified.
+"""
+
+import io
+import os
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from ...errors import UserError
+from .source import Reader
+
+MAX_MEMBER_BYTES = 2**29
+"""Largest file that is read out of a zip; more is taken for a zip bomb."""
+
+
+class Archive:
+    """A file read at any position, from any thread or process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._handle: int | None = None
+
+    def read(self, offset: int, size: int) -> bytes:
+        if self._handle is None:
+            self._handle = os.open(self.path, os.O_RDONLY)
+        data = os.pread(self._handle, size, offset)
+        if len(data) != size:
+            raise OSError(f"truncated archive {self.path.name}")
+        return data
+
+    def __getstate__(self) -> Path:
+        return self.path
+
+    def __setstate__(self, path: Path) -> None:
+        self.__init__(path)  # type: ignore[misc]
+
+    def __del__(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+
+
+class Span(NamedTuple):
+    """Where a member lies.
+
+    Args:
+        name: its path inside the archive.
+        offset: of its local header (zip) or of its bytes (tar).
+        packed: bytes it takes in the archive.
+        size: bytes of the file itself.
+        checksum: CRC-32 of the file (zip), else 0.
+        deflated: whether it is compressed.
+    """
+
+    name: str
+    offset: int
+    packed: int
+    size: int
+    checksum: int = 0
+    deflated: bool = False
+
+
+class ZipReader(Reader):
+    """Images that are members of a zip."""
+
+    def __init__(self, path: Path, spans: Sequence[Span]) -> None:
+        self.archive, self.spans = Archive(path), spans
+
+    def open(self, i: int) -> BinaryIO:
+        span = self.spans[i]
+        if max(span.size, span.packed) > MAX_MEMBER_BYTES:
+            raise OSError(f"unpacks to more than {MAX_MEMBER_BYTES:,} bytes")
+        # A local header has 30 bytes, the last four of which count the name and the extra field that follow.
+        name, extra = struct.unpack("<HH", self.archive.read(span.offset + 26, 4))
+        data = self.archive.read(span.offset + 30 + name + extra, span.packed)
+        if span.deflated:
+            try:
+                data = zlib.decompressobj(-15).decompress(data, span.size + 1)
+            except zlib.error as error:
+                raise OSError(f"damaged in the zip: {error}") from error
+        if len(data) != span.size or zlib.crc32(data) != span.checksum:
+            raise OSError("damaged in the zip: checksum or size differs")
+        return io.BytesIO(data)
+
+
+class TarReader(Reader):
+    """Images that are members of several tars.
+
+    Args:
+        paths: the tars.
+        spans: for each image, which tar, and where in it.
+    """
+
+    def __init__(self, paths: Sequence[Path], spans: Sequence[tuple[int, Span]]) -> None:
+        self.archives, self.spans = [Archive(path) for path in paths], spans
+
+    def open(self, i: int) -> BinaryIO:
+        number, span = self.spans[i]
+        return io.BytesIO(self.archives[number].read(span.offset, span.size))
+
+
+def zip_spans(path: Path) -> tuple[list[Span], list[str]]:
+    """The files of a zip, and its folders.
+
+    Raises: UserError if it is damaged, encrypted or packed in a way other than stored or deflated.
+    """
+    try:
+        with zipfile.ZipFile(path) as file:
+            members = file.infolist()
+    except (zipfile.BadZipFile, OSError, NotImplementedError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read as a zip: {error}") from error
+    spans = {}
+    for member in members:
+        if member.is_dir():
+            continue
+        if member.flag_bits & 1:
+            raise UserError(f"{path} is encrypted; unpack it and name the folder")
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise UserError(f"{path} is packed by method {member.compress_type}; unpack it and name the folder")
+        deflated = member.compress_type == zipfile.ZIP_DEFLATED
+        name = _plain(member.filename)
+        spans[name] = Span(name, member.header_offset, member.compress_size, member.file_size, member.CRC, deflated)
+    return list(spans.values()), [_plain(member.filename) for member in members if member.is_dir()]
+
+
+def tar_spans(path: Path) -> Iterator[Span]:
+    """The files of an uncompressed tar.
+
+    Raises: UserError if it is compressed or damaged.
+    """
+    try:
+        with tarfile.open(path, "r:") as file:
+            for member in file:
+                if member.isreg():
+                    yield Span(member.name, member.offset_data, member.size, member.size)
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise UserError(f"{path} cannot be read as an uncompressed tar: {error}") from error
+
+
+def _plain(path: str) -> str:
+    return "/".join(part for part in path.split("/") if part not in ("", "."))

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A CSV that lists images: path,label[,split], with paths relative to the CSV.
+
+The header is required; columns may come in any order, others are passed over. Comma, semicolon and tab are understood.
+An empty label means none; splits are train, val (or valid, validation) and test, for every row or for none.
+"""
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ...errors import UserError, counted
+from .files import MISSING, FileReader, stamp
+from .labels import classify, rows_of, split_of
+from .source import Source, readable, shortened, some
+
+
+class Row(NamedTuple):
+    """One line that names an image."""
+
+    line: int
+    path: str
+    label: str | None
+    split: str | None
+
+
+def open_csv(path: Path) -> Source:
+    """Open a CSV of images.
+
+    Raises: UserError for missing columns, files or values, and for a path that is listed twice.
+    """
+    rows = list(_rows(path))
+    _check(path, rows)
+    classes, labels = classify([row.label for row in rows])
+    place = path.resolve().parent
+    stamps = [stamp((place / row.path).stat) for row in rows]
+    missing = [
+        f"{shortened(row.path)} (line {row.line})" for row, mark in zip(rows, stamps, strict=True) if mark == MISSING
+    ]
+    if missing:
+        raise UserError(
+            f"{path} lists what does not exist; paths are relative to the CSV: {counted(len(missing), 'file')},"
+            f" {some(missing)}"
+        )
+    return Source(
+        name=readable(path.name),
+        classes=classes,
+        labels=labels,
+        names=[readable(row.path) for row in rows],
+        splits=rows_of([split_of(row.split) if row.split else "train" for row in rows]),
+        stamps=stamps,
+        reader=FileReader(path.parent, [row.path for row in rows]),
+        place=str(place),
+    )
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    try:
+        text = path.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    header = text.partition("\n")[0]
+    delimiter = max(",;\t", key=header.count)
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        columns = [name.strip().lower() for name in next(lines, [])]
+        if "path" not in columns or "label" not in columns:
+            raise UserError(f"{path} needs a header with the columns path,label[,split], got {header.strip()!r}")
+        for row in lines:
+            if not any(row):
+                continue
+            if len(row) != len(columns):
+                raise UserError(
+                    f"{path}, line {lines.line_num}: {len(row)} values for {len(columns)} columns;"
+                    f" quote values that hold {delimiter!r}"
+                )
+            value = dict(zip(columns, map(str.strip, row), strict=True))
+            yield Row(lines.line_num, value["path"], value["label"] or None, value.get("split"))
+    except csv.Error as error:
+        raise UserError(f"{path}, line {lines.line_num}: {error}") from error
+
+
+def _check(path: Path, rows: list[Row]) -> None:
+    if not rows:
+        raise UserError(f"{path} lists no images")
+    first: dict[str, int] = {}
+    for row in rows:
+        if not row.path:
+            raise UserError(f"{path}, line {row.line}: the path is empty")
+        if "\0" in row.path:
+            raise UserError(f"{path}, line {row.line}: the path holds a NUL, which no file's name does")
+        if row.split is not None and split_of(row.split) is None:
+            raise UserError(f"{path}, line {row.line}: split must be train, val or test, got {row.split!r}")
+        if row.path in first:
+            raise UserError(
+                f"{path} lists {row.path} in lines {first[row.path]} and {row.line}; an image has one label"
+            )
+        first[row.path] = row.line

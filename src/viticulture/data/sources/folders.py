@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of images, on disk or inside a zip.
+
+    train/CLASS/file  val|valid|validation/CLASS/file  test/CLASS/file      splits and classes (also train_set, ...)
+    CLASS/file                                                              classes
+    file                                                                    neither: images without labels
+
+A class may hold folders of its own. Folders that merely wrap all the others are passed through. Hidden files, what
+systems leave behind (`__MACOSX`, `Thumbs.db`) and files with other endings than those of images are not read.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ...errors import UserError, counted
+from . import archives
+from . import hugging_face as hub
+from . import webdataset as shards
+from .files import FileReader, stamp
+from .labels import classify, rows_of, split_of
+from .source import Reader, Source, readable, some
+
+SUFFIXES = frozenset(
+    f".{ending}"
+    for group in (
+        ("jpg", "jpeg", "jpe", "jfif", "mpo", "png", "webp", "gif", "bmp", "dib", "tif", "tiff"),
+        ("ppm", "pgm", "pbm", "pnm", "avif", "jp2", "heic", "heif"),
+    )
+    for ending in group
+)
+"""Endings of image files; HEIC is none we can read, and is listed as unreadable rather than passed over."""
+
+_LEFT_BEHIND = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini", "$RECYCLE.BIN", "@eaDir"})
+
+
+class File(NamedTuple):
+    """One file below a folder.
+
+    Args:
+        path: relative to the folder, with slashes.
+        stamp: what tells whether it changed; empty for files that are no images.
+    """
+
+    path: str
+    stamp: str
+
+
+class Layout(NamedTuple):
+    """How paths read as a data set.
+
+    Args:
+        kept: positions of the paths that belong to it, sorted by path.
+        classes: class names.
+        labels: [len(kept)] int64.
+        splits: positions in `kept`.
+        notes: what a person should know.
+    """
+
+    kept: list[int]
+    classes: tuple[str, ...]
+    labels: np.ndarray
+    splits: dict[str, np.ndarray]
+    notes: tuple[str, ...]
+
+
+def open_folder(path: Path) -> Source:
+    """Open a folder of images, of WebDataset shards, or one that Hugging Face's `datasets` wrote."""
+    files, folders = scan(path)
+    images = [file for file in files if file.stamp]
+    others = [file.path for file in files if not file.stamp]
+    if not images and any(other.endswith(".tar") for other in others):
+        return shards.open_shards(path)
+    if not images and any(other.endswith((".parquet", ".arrow")) for other in others):
+        return hub.open_local(path)
+    place = str(path.resolve())
+    return _source(path, images, folders, others, lambda kept: FileReader(path, [images[i].path for i in kept]), place)
+
+
+def open_zip(path: Path) -> Source:
+    """Open a zip of such a folder; it is read in place."""
+    spans, folders = archives.zip_spans(path)
+    spans = [span for span in spans if _wanted(span.name)]
+    kept = [span for span in spans if is_image(span.name)]
+    images = [File(span.name, f"{span.size} {span.checksum:08x}") for span in kept]
+    others = [span.name for span in spans if not is_image(span.name)]
+    folders = [folder for folder in folders if _wanted(folder)]
+    return _source(path, images, folders, others, lambda rows: archives.ZipReader(path, [kept[i] for i in rows]))
+
+
+def is_image(path: str) -> bool:
+    """Whether a file's ending is that of an image."""
+    return path[path.rfind(".") :].lower() in SUFFIXES
+
+
+def scan(root: Path) -> tuple[list[File], list[str]]:
+    """Every file and every folder below a folder, hidden ones left out; links are followed, once each."""
+    files: list[File] = []
+    folders: list[str] = []
+    seen = {_place(root.stat())}
+    waiting = [("", str(root.resolve()))]
+    while waiting:
+        relative, path = waiting.pop()
+        for entry in _entries(path):
+            below = f"{relative}{entry.name}"
+            if _is_folder(entry):
+                if entry.is_symlink():
+                    if (place := _place(entry.stat())) in seen:
+                        continue
+                    seen.add(place)
+                folders.append(below)
+                waiting.append((f"{below}/", entry.path))
+            else:
+                files.append(File(below, stamp(entry.stat) if is_image(below) else ""))
+    return files, folders
+
+
+def arrange(paths: Sequence[str], folders: Sequence[str]) -> Layout:
+    """Read splits and classes off the paths of images.
+
+    Args:
+        paths: of images, relative, with slashes.
+        folders: every folder, so that a class without any image is seen.
+
+    Raises: UserError if two folders mean the same split.
+    """
+    order = sorted(range(len(paths)), key=paths.__getitem__)
+    # An image's part in the data set follows from its folder: there are a thousand times fewer of those.
+    number: dict[str, int] = {}
+    inside = np.array([number.setdefault(path[: max(path.rfind("/"), 0)], len(number)) for path in paths], dtype=int)
+    inside, counts = inside[order], np.bincount(inside, minlength=len(number))
+    holders = [tuple(folder.split("/")) if folder else () for folder in number]
+    places = {*map(tuple, (folder.split("/") for folder in folders)), *holders}
+    places |= {place[:depth] for place in places for depth in range(1, len(place))}
+    places.discard(())
+    depth = _depth(holders, places)
+    notes: list[str] = []
+
+    tops = {place[depth] for place in places if len(place) > depth}
+    parts = {top: kind for top in tops if (kind := split_of(top)) is not None}
+    has_classes = any(len(place) > depth + 1 and parts.get(place[depth]) == "train" for place in places)
+    split = bool(parts) and (len(parts) == len(tops) or has_classes)
+    if split:
+        for kind in set(parts.values()):
+            same = sorted(top for top in parts if parts[top] == kind)
+            if len(same) > 1:
+                raise UserError(f"folders {' and '.join(same)} both mean the {kind} split; keep one of them")
+        depth += 1
+
+    with_classes = {place[depth - 1] if split else "" for place in places if len(place) > depth}
+    kinds: list[str | None] = []  # of each holder: the split of its images; None where they are not read
+    loose = beside = 0
+    for holder, count in zip(holders, counts.tolist(), strict=True):
+        top = holder[depth - 1] if split and len(holder) >= depth else ""
+        if split and top not in parts:
+            beside, kind = beside + count, None
+        elif len(holder) == depth and top in with_classes:
+            loose, kind = loose + count, None
+        else:
+            kind = parts[top] if split else "train"
+        kinds.append(kind)
+    if beside:
+        others = some(sorted(readable(top) for top in tops - parts.keys()), 5) or "the top folder"
+        notes.append(f"not read: {counted(beside, 'image')} beside the split folders (in {others})")
+    if loose:
+        notes.append(f"not read: {counted(loose, 'image')} beside the class folders")
+    also = {place[depth] for place in places if len(place) > depth and (not split or place[depth - 1] in parts)}
+    labels = [
+        holder[depth] if kind and len(holder) > depth else None for holder, kind in zip(holders, kinds, strict=True)
+    ]
+    classes, codes = classify(labels, also)
+    read = np.array([kind is not None for kind in kinds], dtype=bool)[inside]
+    kept = np.array(order, dtype=int)[read].tolist()
+    return Layout(
+        kept, classes, codes[inside[read]], rows_of(np.array(kinds, dtype=object)[inside[read]]), tuple(notes)
+    )
+
+
+def _depth(holders: Sequence[tuple[str, ...]], places: set[tuple[str, ...]]) -> int:
+    """How many folders merely wrap all the others.
+
+    Args:
+        holders: folders that hold images.
+        places: every folder.
+    """
+    depth = 0
+    while True:
+        tops = {place[depth] for place in places if len(place) > depth}
+        inner = any(len(place) > depth + 1 for place in places)
+        loose = any(len(holder) == depth for holder in holders)
+        if len(tops) != 1 or not inner or loose or split_of(tops.pop()):
+            return depth
+        depth += 1
+
+
+def _source(
+    path: Path,
+    images: list[File],
+    folders: list[str],
+    others: list[str],
+    reader: Callable[[list[int]], Reader],
+    place: str = "",
+) -> Source:
+    layout = arrange([image.path for image in images], folders)
+    return Source(
+        name=readable(path.name or str(path.resolve().name)),
+        classes=layout.classes,
+        labels=layout.labels,
+        names=[readable(images[i].path) for i in layout.kept],
+        splits=layout.splits,
+        stamps=[images[i].stamp for i in layout.kept],
+        reader=reader(layout.kept),
+        ignored=tuple(sorted(map(readable, others))),
+        notes=layout.notes,
+        place=place,
+    )
+
+
+def _wanted(path: str) -> bool:
+    return not any(part.startswith(".") or part in _LEFT_BEHIND for part in path.split("/"))
+
+
+def _place(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself; reading it will say so
+        return False
+
+
+def _entries(path: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            yield from (entry for entry in entries if entry.name[0] != "." and entry.name not in _LEFT_BEHIND)
+    except OSError as error:
+        raise UserError(f"cannot read the folder {path}: {error.strerror}") from error

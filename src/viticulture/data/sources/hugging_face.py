@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hugging Face data sets, by their id or from files on this machine, through their own library.
+
+hf:owner/name            hf:owner/name:configuration
+a .parquet file          a folder of them, or one that `Dataset.save_to_disk` wrote
+"""
+
+import io
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ...errors import UserError
+from .files import open_file
+from .labels import classify, rows_of, split_of
+from .source import Reader, Source, readable, shortened, some
+
+_NAME = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?(:[\w.,-]+)?")
+_PATIENCE = 3.0
+"""Seconds to wait for Hugging Face's answer; its own library would ask six times over half a minute."""
+
+_LABELS = ("label", "labels", "fine_label", "class", "category", "target")
+
+
+class HubReader(Reader):
+    """Images in a column of Arrow tables.
+
+    Args:
+        tables: one `datasets.Dataset` per split, its image column not decoded.
+        column: its name.
+    """
+
+    def __init__(self, tables: list[Any], column: str) -> None:
+        self.tables, self.column = tables, column
+        self.ends = np.cumsum([len(table) for table in tables])
+
+    def open(self, i: int) -> BinaryIO:
+        number = int(np.searchsorted(self.ends, i, side="right"))
+        row = i - int(self.ends[number - 1]) if number else i
+        image = self.tables[number][row][self.column]
+        if image is None:
+            raise OSError("no image in this row")
+        if image["bytes"] is not None:
+            return io.BytesIO(image["bytes"])
+        if image["path"] is None:
+            raise OSError("neither bytes nor a path in this row")
+        return open_file(image["path"])
+
+
+def open_hub(name: str) -> Source:
+    """Open a data set of Hugging Face by its id, downloading it into Hugging Face's own cache.
+
+    Raises: UserError if the extra is missing, there is no such data set, or it holds no images.
+    """
+    if not name:
+        raise UserError("hf: needs the name of a data set, such as hf:owner/name")
+    path, there = Path(name), False
+    with suppress(OSError, RuntimeError):  # too long for a path, or ~ of nobody
+        path = path.expanduser()
+        there = path.exists()
+    if there:
+        return open_local(path)
+    if not _NAME.fullmatch(name):
+        raise UserError(f"hf: takes owner/name or owner/name:configuration, got {shortened(name)!r}, which is no path")
+    datasets = _library(name)
+    owner, _, configuration = name.partition(":")
+    try:
+        with _offline_where_unreachable():
+            loaded = datasets.load_dataset(owner, configuration or None)
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(
+            f"{name!r} is neither a file or folder here nor could it be loaded from Hugging Face: {reason}"
+        ) from error
+    return _source(name, loaded)
+
+
+@contextmanager
+def _offline_where_unreachable() -> Iterator[None]:
+    """Where Hugging Face does not answer, have its libraries look into their caches only, and at once."""
+    import datasets
+    import huggingface_hub
+
+    switches: list[tuple[Any, bool]] = [
+        (module, module.HF_HUB_OFFLINE) for module in (datasets.config, huggingface_hub.constants)
+    ]
+    if not any(offline for _, offline in switches) and not _answers(huggingface_hub.constants.ENDPOINT):
+        for module, _ in switches:
+            module.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        for module, offline in switches:
+            module.HF_HUB_OFFLINE = offline
+
+
+def _answers(address: str) -> bool:
+    """Whether a server says anything within a few seconds; looking up its name may take longer than any timeout."""
+    answered = Event()
+
+    def ask() -> None:
+        try:
+            urllib.request.urlopen(address, timeout=_PATIENCE).close()
+        except urllib.error.HTTPError:
+            pass
+        except (OSError, ValueError):
+            return
+        answered.set()
+
+    asking = Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_PATIENCE)
+    return answered.is_set()
+
+
+def open_local(path: Path) -> Source:
+    """Open Parquet or Arrow files on this machine as Hugging Face's library reads them."""
+    datasets = _library(str(path))
+    try:
+        if path.is_file():
+            loaded = datasets.load_dataset("parquet", data_files=str(path))
+        elif (path / "state.json").exists() or (path / "dataset_dict.json").exists():
+            loaded = datasets.load_from_disk(str(path))
+        else:
+            loaded = datasets.load_dataset(str(path))
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        raise UserError(f"{path} cannot be read as a Hugging Face data set: {error}") from error
+    return _source(path.name, loaded)
+
+
+def _library(name: str) -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise UserError(
+            f"{name!r} needs Hugging Face's library: pip install 'viticulture[hf]' (or is it a mistyped path?)"
+        ) from None
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity_error()  # what matters comes back as an error
+    return datasets
+
+
+def _source(name: str, loaded: Any) -> Source:
+    datasets = _library(name)
+    tables = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
+    parts = {key: split_of(key) for key in tables}
+    if not any(parts.values()) and len(tables) == 1:
+        parts = dict.fromkeys(tables, "train")
+    used = {kind: tables[key] for key, kind in parts.items() if kind is not None}
+    if not used:
+        raise UserError(f"{name} has no train, val or test split, but {some(list(tables))}")
+    first = next(iter(used.values()))
+    column = _image_column(name, first.features, datasets)
+    classes, labels = _labels(name, list(used.values()), datasets)
+
+    undecoded = [
+        table.select_columns([column]).cast_column(column, datasets.Image(decode=False)) for table in used.values()
+    ]
+    rows = [(kind, i) for kind, table in used.items() for i in range(len(table))]
+    names = [f"{kind}/{i}" for kind, i in rows]
+    stamps = [f"{used[kind]._fingerprint}/{i}" for kind, i in rows]
+    splits = rows_of([kind for kind, _ in rows])
+    unused = [key for key, kind in parts.items() if kind is None]
+    notes = (f"splits that were not read: {some(unused)}",) if unused else ()
+    return Source(name, classes, labels, names, splits, stamps, HubReader(undecoded, column), notes=notes)
+
+
+def _image_column(name: str, features: Any, datasets: Any) -> str:
+    columns = [key for key, feature in features.items() if isinstance(feature, datasets.Image)]
+    if len(columns) > 1 and "image" in columns:
+        return "image"
+    if len(columns) != 1:
+        raise UserError(
+            f"{name} must have one column of images, or one called image; its columns are {some(list(features))}"
+        )
+    return str(columns[0])
+
+
+def _labels(name: str, tables: list[Any], datasets: Any) -> tuple[tuple[str, ...], np.ndarray]:
+    features = tables[0].features
+    named = [key for key, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
+    plain = [key for key, feature in features.items() if isinstance(feature, datasets.Value)]
+    preferred = [key for kind in (named, plain) for key in _LABELS if key in kind] + named
+    if not preferred:
+        return (), np.full(sum(map(len, tables)), -1)
+    column = preferred[0]
+    values = [value for table in tables for value in table.select_columns([column]).to_dict()[column]]
+    if column in named:
+        numbers = np.array([-1 if value is None else value for value in values], dtype=np.int64)
+        return tuple(map(readable, features[column].names)), numbers
+    return classify([None if value is None else str(value) for value in values])

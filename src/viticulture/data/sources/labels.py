@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The words of labels and splits: which names mean which split, which label has which number."""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from .source import readable
+
+_SPLIT = re.compile(r"(train|val|test)(ing|id|idation)?([ _-]?(set|data|images))?", flags=re.IGNORECASE)
+
+
+def split_of(name: str) -> str | None:
+    """The split that a folder or a word names: "train", "val", "test"; None where it names none."""
+    found = _SPLIT.fullmatch(name.strip())
+    return found[1].lower() if found else None
+
+
+def rows_of(kinds: Sequence[str | None] | np.ndarray) -> dict[str, np.ndarray]:
+    """The positions of each split that occurs, from the split of every image."""
+    array = np.array(kinds, dtype=object)
+    return {kind: np.flatnonzero(array == kind) for kind in ("train", "val", "test") if kind in kinds}
+
+
+def natural(name: str) -> tuple[list[tuple[int, str]], str]:
+    """Sort key under which class 2 comes before class 10, whatever the case of letters."""
+    parts = re.split(r"(\d+)", name)
+    digits = [part.lstrip("0") for part in parts[1::2]]
+    words = [(0, part.casefold()) for part in parts[::2]]
+    numbers = [(len(part), part) for part in digits]
+    return [pair for pairs in zip(words, [*numbers, (0, "")], strict=True) for pair in pairs], name
+
+
+def classify(labels: Sequence[str | None], also: Iterable[str] = ()) -> tuple[tuple[str, ...], np.ndarray]:
+    """Class names that can be printed, in natural order, and the [N] int64 labels that point to them; None becomes -1.
+
+    Args:
+        labels: the class name of each image.
+        also: classes that have no image.
+    """
+    same = {name: readable(unicodedata.normalize("NFC", name)) for name in {*labels, *also} if name is not None}
+    classes = tuple(sorted(set(same.values()), key=natural))
+    number = {name: i for i, name in enumerate(classes)}
+    code: dict[str | None, int] = {name: number[plain] for name, plain in same.items()}
+    return classes, np.array([code.get(name, -1) for name in labels], dtype=np.int64)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of a source: labelled images that can be read, whatever they come from."""
+
+import hashlib
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import BinaryIO
+
+import numpy as np
+from PIL import Image
+
+from ...errors import UserError
+from .. import decode
+
+_UNPRINTABLE = re.compile(r"[\ud800-\udfff]|\\u[0-9a-f]{4}")
+
+_LONG = 100
+
+
+class Reader(ABC):
+    """Where a source's images are. Picklable, and safe to use from several threads at once."""
+
+    @abstractmethod
+    def open(self, i: int) -> BinaryIO | np.ndarray:
+        """Image i as an open file at its start, or decoded: [H, W] or [H, W, 3] uint8."""
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Images, what they show, and how to read them; the same object whatever they come from.
+
+    Args:
+        name: what to call the data.
+        classes: class names in the order of the labels.
+        labels: [N] int64, position of the class in `classes`; -1 without a label.
+        names: N different names that a person recognises and that can be printed: paths relative to the data.
+        splits: "train", "val", "test" -> int64 positions, disjoint: what the data itself declares. Data without splits
+            has all its images under "train".
+        stamps: N marks that change when the image of that name may have changed: size and time of a file, checksum of
+            a zip's member, digest of pixels in memory.
+        reader: reads image i.
+        ignored: files among the images that are none.
+        notes: what a person should know about how the data was read.
+        place: where names and stamps hold, an absolute path; empty where stamps tell contents. Two folders unpacked
+            from archives may agree in names, sizes and times, and yet not in pixels.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    labels: np.ndarray
+    names: list[str]
+    splits: dict[str, np.ndarray]
+    stamps: list[str]
+    reader: Reader
+    ignored: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    place: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            raise UserError(f"no images in {self.name}{_without_images(self.ignored)}")
+        assert len(self.names) == len(self.labels) == len(self.stamps)
+        assert len(set(self.names)) == len(self.names), "names must differ"
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def read(self, i: int) -> Image.Image:
+        """Image i, upright RGB, in full size.
+
+        Raises: Unreadable.
+        """
+        return self.picture(i).image
+
+    def picture(self, i: int, shrink: int | None = None) -> decode.Picture:
+        """Image i with the size and colour mode of its file; `shrink` as in `decode.decode`.
+
+        Raises: Unreadable.
+        """
+        with self._opened(i) as file:
+            return decode.decode(file, self.names[i], shrink)
+
+    def measure(self, i: int) -> tuple[int, int]:
+        """Height and width of image i, upright, pixels; reads no more than its header where that suffices.
+
+        Raises: Unreadable.
+        """
+        with self._opened(i) as file:
+            return decode.measure(file, self.names[i])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits that change with anything of the source: files, labels, classes, splits."""
+        splits = [f"{key}={digest(map(str, rows.tolist()))}" for key, rows in sorted(self.splits.items())]
+        parts = (self.classes, map(str, self.labels.tolist()), (self.place,), self.names, self.stamps, splits)
+        return digest(digest(part) for part in parts)
+
+    @contextmanager
+    def _opened(self, i: int) -> Iterator[BinaryIO | np.ndarray]:
+        try:
+            file = self.reader.open(i)
+        except OSError as error:
+            raise decode.Unreadable(self.names[i], decode.reason(error)) from error
+        try:
+            yield file
+        finally:
+            if not isinstance(file, np.ndarray):
+                file.close()
+
+
+def digest(parts: Iterable[str]) -> str:
+    """32 hexadecimal digits for a sequence of texts."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        raw = part.encode("utf-8", "surrogateescape")
+        hashed.update(len(raw).to_bytes(8, "little") + raw)
+    return hashed.hexdigest()
+
+
+def readable(name: str) -> str:
+    """A name that can be printed and written, also where a file system holds bytes that are no text.
+
+    Such a byte becomes `\\udc` and two hexadecimal digits. In a name with one, or with what looks like one, a backslash
+    becomes two: different names stay different.
+    """
+    if not _UNPRINTABLE.search(name):
+        return name
+    return name.replace("\\", r"\\").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def shortened(text: str) -> str:
+    """A word as it is told in an error: its end gives way where it is very long."""
+    return text if len(text) <= _LONG else f"{text[:_LONG]}..."
+
+
+def some(names: Sequence[str], most: int = 10) -> str:
+    """The first names of a list, and how many more there are."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _without_images(ignored: Sequence[str]) -> str:
+    return f" (only other files: {some(ignored, 3)})" if ignored else ""

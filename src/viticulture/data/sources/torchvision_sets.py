@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data sets by name: scikit-learn's bundled digits, and torchvision's sets through torchvision's own classes.
+
+They are looked for in `VITICULTURE_DATA` (default ~/.cache/viticulture/data), laid out as torchvision lays them out,
+and downloaded by torchvision if they are missing, into a temporary folder first.
+
+torchvision unpickles the files of CIFAR, after it has compared their MD5 with that of the published files; nothing else
+here is ever unpickled. Where a set's labelled evaluation images are called "val" and the test labels are secret
+(ImageNet, iNaturalist), these images are our test split: papers report on them.
+"""
+
+import gzip
+import importlib.util
+import inspect
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...cache import data_folder, locked
+from ...errors import UserError
+from .. import subsets
+from .arrays import from_arrays
+from .files import FileReader, stamp
+from .source import Source, readable
+
+
+@dataclass(frozen=True)
+class Named:
+    """A set of torchvision.
+
+    Args:
+        cls: name of torchvision's class.
+        parts: our split -> the arguments that select it.
+        files: what it looks for, below the data folder.
+        folder: folder of its own below the data folder, for sets that torchvision spreads into its root.
+    """
+
+    cls: str
+    parts: Mapping[str, Mapping[str, Any]]
+    files: str
+    folder: str = ""
+
+
+def _split(**words: str) -> dict[str, dict[str, Any]]:
+    return {ours: {"split": theirs} for ours, theirs in words.items()}
+
+
+_ALL: dict[str, dict[str, Any]] = {"train": {}}
+_FLAG = {"train": {"train": True}, "test": {"train": False}}
+_TRAIN_TEST = _split(train="train", test="test")
+_TRAIN_VAL_TEST = _split(train="train", val="val", test="test")
+
+TORCHVISION = {
+    "caltech101": Named("Caltech101", _ALL, "caltech101/101_ObjectCategories/"),
+    "cifar10": Named("CIFAR10", _FLAG, "cifar-10-batches-py/"),
+    "cifar100": Named("CIFAR100", _FLAG, "cifar-100-python/"),
+    "country211": Named("Country211", _split(train="train", val="valid", test="test"), "country211/"),
+    "dtd": Named("DTD", _TRAIN_VAL_TEST, "dtd/dtd/images/, dtd/dtd/labels/"),
+    "eurosat": Named("EuroSAT", _ALL, "eurosat/2750/"),
+    "fashion_mnist": Named("FashionMNIST", _FLAG, "FashionMNIST/raw/"),
+    "fgvc_aircraft": Named("FGVCAircraft", _TRAIN_VAL_TEST, "fgvc-aircraft-2013b/"),
+    "flowers102": Named("Flowers102", _TRAIN_VAL_TEST, "flowers-102/jpg/, imagelabels.mat, setid.mat"),
+    "food101": Named("Food101", _TRAIN_TEST, "food-101/images/, food-101/meta/"),
+    "gtsrb": Named("GTSRB", _TRAIN_TEST, "gtsrb/GTSRB/, gtsrb/GT-final_test.csv"),
+    "imagenet": Named("ImageNet", _split(train="train", test="val"), "ILSVRC2012_*.tar or train/, val/", "imagenet"),
+    "imagenette": Named("Imagenette", _split(train="train", test="val"), "imagenette2/"),
+    "inaturalist": Named(
+        "INaturalist",
+        {"train": {"version": "2021_train"}, "test": {"version": "2021_valid"}},
+        "2021_train/, 2021_valid/",
+        "inaturalist",
+    ),
+    "inaturalist_mini": Named(
+        "INaturalist",
+        {"train": {"version": "2021_train_mini"}, "test": {"version": "2021_valid"}},
+        "2021_train_mini/, 2021_valid/",
+        "inaturalist",
+    ),
+    "inaturalist2018": Named("INaturalist", {"train": {"version": "2018"}}, "2018/", "inaturalist"),
+    "inaturalist2019": Named("INaturalist", {"train": {"version": "2019"}}, "2019/", "inaturalist"),
+    "kmnist": Named("KMNIST", _FLAG, "KMNIST/raw/"),
+    "mnist": Named("MNIST", _FLAG, "MNIST/raw/"),
+    "oxford_pets": Named("OxfordIIITPet", _split(train="trainval", test="test"), "oxford-iiit-pet/"),
+    "stanford_cars": Named("StanfordCars", _TRAIN_TEST, "stanford_cars/devkit/, cars_train/, cars_test/, *.mat"),
+    "stl10": Named("STL10", _TRAIN_TEST, "stl10_binary/"),
+    "sun397": Named("SUN397", _ALL, "SUN397/"),
+    "svhn": Named("SVHN", _TRAIN_TEST, "train_32x32.mat, test_32x32.mat", "svhn"),
+}
+
+NAMES = ("digits", *TORCHVISION)
+"""Every data set that has a name."""
+
+
+def open_named(name: str) -> Source:
+    """Open a set of `NAMES`, downloading it if it is missing and torchvision can.
+
+    Raises: UserError that says where to put which files.
+    """
+    if name == "digits":
+        return open_digits()
+    named = TORCHVISION[name]
+    root = data_folder() / named.folder
+    try:
+        sets = _open(named, root)
+    except (RuntimeError, OSError, ImportError) as absent:
+        try:
+            sets = _download(named, root)
+        except (RuntimeError, OSError, ImportError, ValueError) as error:
+            raise UserError(
+                f"{name} is not in {root} ({_line(absent)}) and could not be downloaded ({_line(error)}); put there"
+                f" {named.files}, or point VITICULTURE_DATA at the folder that holds them"
+            ) from error
+    return _from_arrays(name, sets) if hasattr(sets["train"], "data") else _from_files(name, sets, root)
+
+
+def open_digits() -> Source:
+    """scikit-learn's 1,797 digits of 8 x 8 pixels, 0..16 scaled to 0..255; 897 to train and 900 to test, stratified.
+
+    They are read from scikit-learn's file, since importing `sklearn.datasets` takes longer than a second.
+    """
+    package = importlib.util.find_spec("sklearn")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    table = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
+    with gzip.open(table, "rt") as file:
+        rows = np.loadtxt(file, delimiter=",")  # 64 pixels and the digit
+    pixels, labels = rows[:, :64].reshape(-1, 8, 8), rows[:, 64].astype(np.int64)
+    pixels = np.round(pixels * (255 / 16)).astype(np.uint8)
+    train, test = subsets.holdout(labels, 900 / 1797, seed=0)
+    parts = {kind: (pixels[rows], labels[rows]) for kind, rows in (("train", train), ("test", test))}
+    return from_arrays("digits", [str(digit) for digit in range(10)], parts)
+
+
+def _open(named: Named, root: Path, **more: Any) -> dict[str, Any]:
+    cls = getattr(importlib.import_module("torchvision.datasets"), named.cls)
+    takes = inspect.signature(cls).parameters
+    if "download" in more and "download" not in takes:
+        raise RuntimeError("its licence asks you to download it yourself")
+    if "loader" in takes or "kwargs" in takes:
+        more["loader"] = str  # hand paths on; `decode` reads them
+    return {kind: cls(root, **chosen, **more) for kind, chosen in named.parts.items()}
+
+
+def _download(named: Named, root: Path) -> dict[str, Any]:
+    """Have torchvision download into a folder aside; only what is complete gets its name."""
+    with locked(root / f".{named.cls}.lock"):
+        with tempfile.TemporaryDirectory(dir=root, prefix=".download-") as aside:
+            try:
+                return _open(named, root)  # another process has it meanwhile
+            except (RuntimeError, OSError):
+                _open(named, Path(aside), download=True)
+            for entry in Path(aside).iterdir():
+                entry.rename(root / entry.name)
+        return _open(named, root)
+
+
+def _from_arrays(name: str, sets: dict[str, Any]) -> Source:
+    parts = {kind: (_last(np.asarray(part.data)), np.asarray(_labels(part))) for kind, part in sets.items()}
+    return from_arrays(name, _classes(sets["train"], int(parts["train"][1].max()) + 1), parts)
+
+
+def _from_files(name: str, sets: dict[str, Any], root: Path) -> Source:
+    paths: list[str] = []
+    labels: list[int] = []
+    splits = {}
+    for kind, part in sets.items():
+        items = sorted((Path(path).relative_to(root).as_posix(), int(label)) for path, label in _items(part))
+        splits[kind] = np.arange(len(paths), len(paths) + len(items))
+        paths += [path for path, _ in items]
+        labels += [label for _, label in items]
+    return Source(
+        name=name,
+        classes=_classes(sets["train"], max(labels) + 1),
+        labels=np.array(labels, dtype=np.int64),
+        names=[readable(path) for path in paths],
+        splits=splits,
+        stamps=[stamp((root / path).stat) for path in paths],
+        reader=FileReader(root, paths),
+        place=str(root.resolve()),
+    )
+
+
+def _items(part: Any) -> list[tuple[Any, int]]:
+    """Paths and labels of a set of files."""
+    kind = type(part).__name__
+    # These three take no loader and decode what they hand out.
+    if kind == "OxfordIIITPet":
+        return list(zip(part._images, part._labels, strict=True))
+    if kind == "GTSRB":
+        return list(part._samples)
+    if kind == "Caltech101":
+        folder = Path(part.root) / "101_ObjectCategories"
+        files = zip(part.index, part.y, strict=True)
+        return [(folder / part.categories[label] / f"image_{number:04d}.jpg", label) for number, label in files]
+    return [part[i] for i in range(len(part))]
+
+
+def _labels(part: Any) -> Any:
+    return part.targets if hasattr(part, "targets") else part.labels
+
+
+def _last(pixels: np.ndarray) -> np.ndarray:
+    """[N, 3, H, W] -> [N, H, W, 3]; other shapes stay."""
+    return pixels.transpose(0, 2, 3, 1) if pixels.ndim == 4 and pixels.shape[1] == 3 else pixels
+
+
+def _classes(part: Any, count: int) -> tuple[str, ...]:
+    """Class names; where two classes share one ("crane"), the WordNet id tells them apart."""
+    for key in ("classes", "categories", "all_categories"):
+        if hasattr(part, key):
+            names = [", ".join(name) if isinstance(name, tuple) else str(name) for name in getattr(part, key)]
+            break
+    else:
+        return tuple(str(number) for number in range(count))
+    wnids = getattr(part, "wnids", names)
+    return tuple(f"{name} ({wnid})" if names.count(name) > 1 else name for name, wnid in zip(names, wnids, strict=True))
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

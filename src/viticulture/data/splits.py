@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which images of a source are for training, validation and test: what the data declares, else a seeded rule."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ..errors import UserError, counted
+from ..keywords import check_fields
+from . import subsets
+from .sources.source import Source, some
+
+Splits = dict[str, np.ndarray]
+"""train, val, test -> positions in the source, int64; a split without images is absent."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which images to learn from and which to hold out.
+
+    Args:
+        val_fraction: share of the training images held out for validation where the data has no validation split;
+            0 holds out none.
+        test_fraction: share of all images held out for the test where the data has no test split; 0 holds out none.
+        fraction: share of every class's training images to learn from, in (0, 1]; null for all.
+        per_class: training images of every class to learn from; null for all.
+        rule: how a fraction is drawn. balanced: by a seed; bootstrapping: the one fixed subset of the paper.
+        skip_unreadable: go on without images that cannot be read, instead of stopping.
+        split_seed: draws what is held out; apart from the run's seed, so that runs share their test images.
+        subset_seed: draws what is learnt from, in place of the run's seed, so that runs of other seeds, such as a
+            student and its teacher, learn from the same images.
+    """
+
+    val_fraction: float = 0.1
+    test_fraction: float = 0.2
+    fraction: float | None = None
+    per_class: int | None = None
+    rule: Literal["balanced", "bootstrapping"] = "balanced"
+    skip_unreadable: bool = False
+    split_seed: int = 0
+    subset_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fields("data", self)
+        for name in ("val_fraction", "test_fraction"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
+        if self.fraction is not None and not 0 < self.fraction <= 1:
+            raise UserError(f"fraction must lie in (0, 1], got {self.fraction}; ten percent are 0.1")
+        if self.per_class is not None and self.per_class < 1:
+            raise UserError(f"per_class must be at least 1, got {self.per_class}")
+        if self.fraction is not None and self.per_class is not None:
+            raise UserError(f"give fraction or per_class, not both, got {self.fraction} and {self.per_class}")
+        if self.rule == "bootstrapping" and self.fraction is None:
+            raise UserError("the rule bootstrapping draws a fraction; give one, such as --fraction 0.1")
+        for name in ("split_seed", "subset_seed"):
+            if (getattr(self, name) or 0) < 0:
+                raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
+
+
+def select(source: Source, selection: Selection, seed: int, labelled: bool = True) -> tuple[Splits, list[str]]:
+    """Choose the images of each split: hold out first (by `split_seed`), then thin the training images (by
+    `subset_seed`, or else by `seed`).
+
+    Args:
+        source: the images.
+        selection: what to hold out and what to learn from.
+        seed: the run's.
+        labelled: leave out images without a label; else they join the training images.
+
+    Returns: the splits, and what a person should know about them.
+    Raises: UserError if nothing is left to train on.
+    """
+    splits, notes = _with_labels(source) if labelled else (dict(source.splits), list[str]())
+    if "train" not in splits:
+        raise UserError(
+            f"{source.name} holds no training images, only {' and '.join(splits) or 'images without labels'}"
+        )
+    for kind, fraction in (("test", selection.test_fraction), ("val", selection.val_fraction)):
+        if kind not in splits and fraction > 0 and source.classes:
+            splits["train"], held = _hold_out(source.labels, splits["train"], fraction, selection.split_seed)
+            if len(held):
+                splits[kind] = held
+            else:
+                notes.append(f"no images could be held out as {kind}: {fraction:g} of them is less than one")
+    train = splits["train"]
+    labels = source.labels[train]
+    seed = seed if selection.subset_seed is None else selection.subset_seed
+    if selection.per_class is not None:
+        if not source.classes:
+            raise UserError(f"per_class needs labels, and {source.name} has none; give a fraction")
+        splits["train"] = train[subsets.count_of_each(labels, selection.per_class, seed)]
+        short = [source.classes[c] for c, n in enumerate(_count(source, train)) if n < selection.per_class]
+        if short:
+            notes.append(
+                f"fewer than {selection.per_class} training images in {counted(len(short), 'class')}: {some(short, 5)}"
+            )
+    elif selection.fraction is not None:
+        if selection.rule == "bootstrapping":
+            splits["train"] = train[subsets.bootstrapping(labels, selection.fraction)]
+        else:
+            splits["train"] = train[subsets.fraction_of_each(labels, selection.fraction, seed)]
+    return splits, notes
+
+
+def recall(source: Source, remembered: Mapping[str, Sequence[str]]) -> Splits:
+    """The same images as in an earlier run, whatever the rules say today.
+
+    Args:
+        source: the images.
+        remembered: split -> names, in order.
+
+    Raises: UserError if images have vanished.
+    """
+    position = {name: i for i, name in enumerate(source.names)}
+    gone = [name for names in remembered.values() for name in names if name not in position]
+    if gone:
+        raise UserError(
+            f"{source.name} no longer holds {counted(len(gone), 'image')} that this run was given: {some(gone)}; put"
+            " back what is gone, or start a new run"
+        )
+    return {kind: np.array([position[name] for name in names], dtype=np.int64) for kind, names in remembered.items()}
+
+
+def check_classes(source: Source, train: np.ndarray) -> None:
+    """Refuse data that no classifier can be trained on.
+
+    Raises: UserError for data without labels, with one class only, or with a class that has no training images.
+    """
+    if not source.classes:
+        raise UserError(
+            f"{source.name} has images but no labels; to learn classes, sort them into one folder per class, or list"
+            " them in a CSV with path,label"
+        )
+    if len(source.classes) == 1:
+        raise UserError(f"{source.name} has one class only ({source.classes[0]!r}); it takes two to tell them apart")
+    empty = [name for name, count in zip(source.classes, _count(source, train), strict=True) if count == 0]
+    if empty:
+        raise UserError(
+            f"{len(empty)} of {len(source.classes)} classes have no training images: {some(empty)}; add some, or remove"
+            " the class (every folder counts as one)"
+        )
+
+
+def _count(source: Source, rows: np.ndarray) -> list[int]:
+    labels = source.labels[rows]
+    return np.bincount(labels[labels >= 0], minlength=len(source.classes)).tolist()
+
+
+def _with_labels(source: Source) -> tuple[Splits, list[str]]:
+    splits, notes = {}, list[str]()
+    for kind, rows in source.splits.items():
+        kept = rows[source.labels[rows] >= 0]
+        if len(kept) < len(rows):
+            notes.append(f"left out {counted(len(rows) - len(kept), f'{kind} image')} without a label")
+        if len(kept):
+            splits[kind] = kept
+    return splits, notes
+
+
+def _hold_out(labels: np.ndarray, rows: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Only labelled images are held out."""
+    has_label = labels[rows] >= 0
+    known = rows[has_label]
+    stay, held = subsets.holdout(labels[known], fraction, seed)
+    return np.sort(np.concatenate([known[stay], rows[~has_label]])), known[held]

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What pixels say about a data set: their sizes, their mean and spread."""
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ..errors import UserError
+from .decode import Unreadable
+from .image_settings import Channels
+from .sources.source import Source
+from .store import in_parallel
+
+_SAMPLE = 512
+
+_STREAM_SAMPLE = 2048
+
+
+def sample_sizes(source: Source) -> np.ndarray:
+    """Height and width of up to 512 images, evenly spaced over the source; [n, 2], pixels.
+
+    Raises: UserError if none of them can be read.
+    """
+    rows = np.unique(np.linspace(0, len(source) - 1, min(len(source), _SAMPLE)).astype(np.int64))
+
+    def size(i: int) -> tuple[int, int] | str:
+        try:
+            return source.measure(i)
+        except Unreadable as error:
+            return str(error)
+
+    found = list(in_parallel(size, rows.tolist()))
+    sizes = [pair for pair in found if not isinstance(pair, str)]
+    if not sizes:
+        raise UserError(f"none of {len(found)} images of {source.name} can be read, such as {found[0]}")
+    return np.array(sizes)
+
+
+def stored_statistics(pixels: Tensor, rows: Tensor) -> tuple[Channels, Channels]:
+    """Mean and standard deviation of each channel over stored images, in [0, 1]; every image weighs the same.
+
+    Args:
+        pixels: [M, 3, S, S] uint8.
+        rows: [N] int64, the images that count.
+    """
+    total, squares = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    for part in torch.split(rows, 64):
+        values = pixels[part].float().flatten(2)  # [64, 3, S * S]
+        total += values.sum(dim=2).double().sum(dim=0)
+        squares += torch.linalg.vector_norm(values, dim=2).double().square().sum(dim=0)
+    count = len(rows) * pixels[0, 0].numel()
+    return _channels(total / count, squares / count)
+
+
+def streamed_statistics(source: Source, rows: np.ndarray, size: int) -> tuple[Channels, Channels]:
+    """The same from up to 2,048 images, evenly spaced, each squeezed to `size` pixels."""
+    chosen = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _STREAM_SAMPLE)).astype(np.int64))]
+
+    def moments(i: int) -> np.ndarray:
+        image = source.picture(i, shrink=size).image.resize((size, size), Image.Resampling.BICUBIC)
+        values = np.asarray(image, dtype=np.float64)
+        return np.stack([values.mean(axis=(0, 1)), np.square(values).mean(axis=(0, 1))])
+
+    mean, squares = torch.from_numpy(np.mean(list(in_parallel(moments, chosen.tolist())), axis=0))
+    return _channels(mean, squares)
+
+
+def _channels(mean: Tensor, squares: Tensor) -> tuple[Channels, Channels]:
+    """From moments of 0..255; a channel that never varies is divided by 1."""
+    deviation = (squares - mean.square()).clamp(min=0).sqrt()
+    deviation = torch.where(deviation > 0, deviation, torch.tensor(255.0, dtype=deviation.dtype))
+    first, second = (mean / 255).tolist(), (deviation / 255).tolist()
+    return (first[0], first[1], first[2]), (second[0], second[1], second[2])

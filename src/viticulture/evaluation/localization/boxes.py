@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""True boxes of objects, from the files in which they come: {image's name: boxes in the original's pixels}.
+
+    boxes.txt                       NAME LEFT TOP RIGHT BOTTOM, one box a line; the right and bottom pixels belong to it
+    bounding_boxes.txt              CUB-200-2011's, or its folder: ID LEFT TOP WIDTH HEIGHT, with images.txt (ID NAME)
+    *.json                          COCO's instances; crowds, which are no single object, are left out
+
+An image may have any number of boxes. Boxes are kept as left, top, right and bottom edge: the pixel in the corner is
+0, 0, 1, 1. A box names an image by the end of its path: `cat/1.jpg` is the box of `photos/test/cat/1.jpg`.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...data.augment.crop import BoxCrop
+from ...errors import UserError
+
+Boxes = NDArray[np.float64]
+"""[n, 4]: left, top, right and bottom edge, pixels."""
+
+_CUB = ("bounding_boxes.txt", "images.txt")
+_ROUNDING = 1.0  # pixels that a box may reach beyond its image
+
+
+def read_boxes(file: str | Path) -> dict[str, Boxes]:
+    """Boxes by the names that the file uses; each image has one or more.
+
+    Args:
+        file: a box file, or the folder of CUB-200-2011.
+
+    Raises: UserError for a file that is missing, of no known layout, or has a box that is none; it names the line.
+    """
+    path = Path(file).expanduser()
+    if path.is_dir():
+        path /= _CUB[0]
+    if not path.is_file():
+        raise UserError(f"no file of boxes at {path} (looked in {Path.cwd()})")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is no text: boxes come as .txt or .json") from error
+    if path.suffix.lower() == ".json":
+        found = _coco(path, text)
+    elif path.name == _CUB[0]:
+        found = _cub(path, text)
+    else:
+        found = _plain(path, text)
+    if not found:
+        raise UserError(f"{path} holds no boxes")
+    return {name: np.array(boxes, dtype=np.float64) for name, boxes in found.items()}
+
+
+def boxes_of(names: Sequence[str], boxes: Mapping[str, Boxes]) -> list[Boxes | None]:
+    """The boxes of each image, by the longest end of its path that has some; None where none has.
+
+    Raises: UserError if no image has boxes, or two images would share them.
+    """
+    owner: dict[str, str] = {}
+    found: list[Boxes | None] = []
+    for name in names:
+        parts = name.split("/")
+        ends = ("/".join(parts[start:]) for start in range(len(parts)))
+        key = next((end for end in ends if end in boxes), None)
+        if key is not None and owner.setdefault(key, name) != name:
+            raise UserError(
+                f"the boxes of {key} could be those of {owner[key]} or of {name}; "
+                "write more of the path in the box file"
+            )
+        found.append(None if key is None else boxes[key])
+    if not owner:
+        raise UserError(
+            f"none of the {len(names)} images has a box: the images are named like {names[0]}, "
+            f"the boxes like {next(iter(boxes))}"
+        )
+    return found
+
+
+def in_view(boxes: Boxes, size: tuple[int, int], crop: BoxCrop, image_size: tuple[int, int]) -> Boxes:
+    """Boxes in the pixels of what a student sees of an image, cut where the crop cuts them.
+
+        x' = (x / W - left) / width * W',    with left and width of the crop as shares of the original's width W
+
+    and likewise in height. A box of which nothing is in view is left out.
+
+    Args:
+        boxes: [n, 4], pixels of the original.
+        size: H, W of the upright original.
+        crop: that the student's images are taken with, one without random numbers.
+        image_size: H', W' of the student's input.
+
+    Returns: [m, 4], m <= n.
+    Raises: UserError for a box that reaches out of the original.
+    """
+    height, width = size
+    over = boxes > np.array([width, height, width, height]) + _ROUNDING
+    if over.any():
+        box = boxes[over.any(1)][0].tolist()
+        raise UserError(
+            f"a box ends outside its image: edges {box} (left, top, right, bottom) in {width}x{height} pixels; "
+            "boxes are in pixels of the original image"
+        )
+    share = crop.boxes(torch.empty(1, 0), torch.tensor([size]), image_size)[0].numpy()
+    top, left, high, wide = share
+    origin, span = np.array([left, top] * 2), np.array([wide, high] * 2)
+    target = np.array([image_size[1], image_size[0]] * 2, dtype=np.float64)
+    seen = np.clip((boxes / np.array([width, height] * 2) - origin) / span, 0, 1) * target
+    kept: Boxes = seen[(seen[:, 2:] - seen[:, :2] > 1e-6).all(1)]  # not what rounding leaves of a touching edge
+    return kept
+
+
+Found = dict[str, list[list[float]]]
+
+
+def _plain(path: Path, text: str) -> Found:
+    found: Found = {}
+    for number, line in _lines(text):
+        place = f"{path}, line {number}"
+        name, left, top, right, bottom = _fields(place, line, "NAME LEFT TOP RIGHT BOTTOM")
+        found.setdefault(name, []).append(_edges(place, [left, top, right + 1, bottom + 1]))
+    return found
+
+
+def _cub(path: Path, text: str) -> Found:
+    listing = path.with_name(_CUB[1])
+    if not listing.is_file():
+        raise UserError(f"{path} numbers its images; {_CUB[1]}, which names them, is missing beside it")
+    names: dict[str, str] = {}
+    for number, line in _lines(listing.read_text(encoding="utf-8")):
+        words = line.split(maxsplit=1)
+        if len(words) != 2:
+            raise UserError(f"{listing}, line {number}: expected ID NAME, got {line!r}")
+        names[words[0]] = words[1]
+    found: Found = {}
+    for number, line in _lines(text):
+        place = f"{path}, line {number}"
+        image, left, top, width, height = _fields(place, line, "ID LEFT TOP WIDTH HEIGHT")
+        if image not in names:
+            raise UserError(f"{place}: image {image} is not in {listing.name}")
+        found.setdefault(names[image], []).append(_edges(place, [left, top, left + width, top + height]))
+    return found
+
+
+def _coco(path: Path, text: str) -> Found:
+    found: Found = {}
+    try:
+        content: dict[str, Any] = json.loads(text)
+        names = {image["id"]: str(image["file_name"]) for image in content["images"]}
+        for number, one in enumerate(content["annotations"]):
+            if one.get("iscrowd"):
+                continue
+            left, top, width, height = map(float, one["bbox"])
+            edges = _edges(f"{path}, annotation {number}", [left, top, left + width, top + height])
+            found.setdefault(names[one["image_id"]], []).append(edges)
+    except UserError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"{path} is no COCO file of instances ({type(error).__name__}: {error}); it needs images with id and "
+            "file_name, and annotations with image_id and bbox"
+        ) from error
+    return found
+
+
+def _lines(text: str) -> list[tuple[int, str]]:
+    """Number, from 1, and content of each line that is not empty."""
+    return [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+
+
+def _fields(place: str, line: str, layout: str) -> tuple[str, float, float, float, float]:
+    """A name, which may hold spaces, and the four numbers behind it."""
+    name, *words = line.rsplit(maxsplit=4)
+    try:
+        a, b, c, d = map(float, words)
+    except ValueError as error:
+        raise UserError(f"{place}: expected {layout}, got {line!r}") from error
+    return name, a, b, c, d
+
+
+def _edges(place: str, edges: list[float]) -> list[float]:
+    left, top, right, bottom = edges
+    if not all(map(math.isfinite, edges)) or left < 0 or top < 0 or right <= left or bottom <= top:
+        raise UserError(
+            f"{place}: a box needs left < right and top < bottom, none below 0; got edges {left:g} {top:g} {right:g} "
+            f"{bottom:g}"
+        )
+    return edges

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure where a run's student looks, on images whose objects have boxes (localisation.py holds the measure).
+
+AAL, arXiv:2211.13852, Table C: the mean of the class token's attention in all layers and heads, against true boxes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from ...data.dataset import Dataset, prepare_test
+from ...data.images import Images
+from ...errors import UserError
+from ...models.taps import Taps, layout
+from ...models.weights.files import load
+from ...training.progress import showing
+from ...training.rundir import RunDir
+from ...training.session import recipe_of
+from ..judge import check_classes
+from ..kept import read_kept
+from ..subject import of_run
+from .boxes import Boxes, boxes_of, in_view
+from .measure import (
+    OVERLAPS,
+    THRESHOLDS,
+    BoxAccuracy,
+    best_overlaps,
+    component_boxes,
+    intersection_over_union,
+    max_box_accuracy,
+    score_maps,
+)
+
+FILE = "localisation.json"
+BATCH = 64  # images at once, with the attention of every layer
+EXAMPLES = 12
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """One image as the student saw it.
+
+    Args:
+        name: of the image.
+        view: [H, W, 3] uint8.
+        score: [H, W] float32 in [0, 1].
+        true: its boxes, pixels of the view.
+        overlap: the best intersection over union of `box` and a true box.
+        box: around the largest part at the threshold that is best at the middle overlap; none where nothing is left.
+    """
+
+    name: str
+    view: NDArray[np.uint8]
+    score: NDArray[np.float32]
+    true: Boxes
+    overlap: float
+    box: Boxes
+
+
+@dataclass(frozen=True)
+class Localisation:
+    """How well one set of weights localises.
+
+    Args:
+        weights: best, last or ema.
+        images: how many were judged.
+        left_out: images without a box, or whose boxes the crop cuts off.
+        largest: by the box of the largest part (MaxBoxAcc).
+        any_part: by the best of all parts' boxes (MaxBoxAccV2).
+        everything: by a box around the whole image, which takes no student.
+        examples: a few images, evenly spread; not kept with the numbers.
+    """
+
+    weights: str
+    images: int
+    left_out: int
+    largest: BoxAccuracy
+    any_part: BoxAccuracy
+    everything: BoxAccuracy
+    examples: tuple[Example, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers, ready for JSON."""
+        counts = {"weights": self.weights, "images": self.images, "left_out": self.left_out}
+        return {**counts, **{way: asdict(getattr(self, way)) for way in _WAYS}}
+
+    @staticmethod
+    def from_dict(found: Mapping[str, Any]) -> "Localisation":
+        """What `to_dict` gave."""
+        largest, any_part, everything = (
+            BoxAccuracy(tuple(found[way]["shares"]), tuple(found[way]["thresholds"])) for way in _WAYS
+        )
+        return Localisation(found["weights"], found["images"], found["left_out"], largest, any_part, everything)
+
+
+_WAYS = ("largest", "any_part", "everything")
+
+
+def held_out(dataset: Dataset) -> Images:
+    """The images to localise in: the test split, or the validation split where there is none."""
+    images = dataset.test or dataset.val
+    if images is None:
+        raise UserError(f"{dataset.name} has neither test nor validation images; name other data to localise in")
+    return images
+
+
+def other_images(run: RunDir, data: str) -> Images:
+    """Images that the run has never seen: their test split where they declare one, else all of them."""
+    recipe = recipe_of(run)
+    _, task, _ = load(run.weights(run.which()[0]))
+    check_classes(run, task.classes)
+    with showing("reading images") as progress:
+        skip = recipe.section("data").skip_unreadable
+        return prepare_test(data, task.classes, recipe.section("images"), skip, progress)[0]
+
+
+def class_taps(student: nn.Module) -> Taps:
+    """Taps on the class token's attention. Raises: UserError for a student that has none."""
+    where = layout(student)
+    if not (where.class_token and where.attention):
+        raise UserError(
+            f"localisation reads the class token's attention, which {type(student).__name__} has not; "
+            "it takes a ViT with a class token"
+        )
+    return Taps(student, frozenset({"class_attention"}))
+
+
+def localise(run: RunDir, images: Images, boxes: Mapping[str, Boxes], weights: str = "") -> Localisation:
+    """Look at every image that has a box once, as the run's evaluation does, and compare.
+
+    Args:
+        run: a run with weights, of a ViT with a class token.
+        images: of any split.
+        boxes: by the names of the box file, pixels of the originals.
+        weights: best, last or ema; by default those that count.
+
+    Raises: UserError if no image has a box, a box lies outside its image, or the student has no class attention.
+    """
+    weights = weights or run.which()[0]
+    subject = of_run(run, weights, BATCH)
+    size = subject.task.image_size
+    numbers: list[int] = []
+    true: list[Boxes] = []
+    for number, found in enumerate(boxes_of(images.records.names, boxes)):
+        if found is not None:
+            seen = in_view(found, images.extent(number), subject.crop, size)
+            if len(seen):
+                numbers.append(number)
+                true.append(seen)
+    if not true:
+        raise UserError("the evaluation's crop cuts off every box; evaluate the whole image with a larger eval_crop")
+    part = images.part(torch.tensor(numbers))
+    taps = class_taps(subject.network)
+    overlaps: list[NDArray[np.float64]] = []
+    shown: dict[int, tuple[NDArray[np.uint8], NDArray[np.float32]]] = {}
+    with torch.inference_mode():
+        for index, pixels in subject.views(part):
+            scores = score_maps(taps(subject.normalised(pixels)).class_attention, size).cpu().numpy()
+            places = index.tolist()
+            overlaps += [best_overlaps(score, true[place]) for score, place in zip(scores, places, strict=True)]
+            for i in set(places) & _spread(len(true)):
+                here = places.index(i)
+                shown[i] = pixels[here].permute(1, 2, 0).numpy(), scores[here]
+    largest, any_part = np.stack(overlaps, 1)  # [N, thresholds] each
+    all_of_it = np.array([[0.0, 0.0, size[1], size[0]]])
+    everything = np.array([intersection_over_union(all_of_it, some).max() for some in true])
+    accuracy = max_box_accuracy(largest)
+    middle = int(np.searchsorted(THRESHOLDS, accuracy.thresholds[len(OVERLAPS) // 2]))
+    examples = [
+        Example(
+            name=part.records.names[i],
+            view=view,
+            score=score,
+            true=true[i],
+            overlap=float(largest[i, middle]),
+            box=component_boxes(score, float(THRESHOLDS[middle]))[:1],
+        )
+        for i, (view, score) in sorted(shown.items())
+    ]
+    return Localisation(
+        weights=weights,
+        images=len(true),
+        left_out=len(images) - len(true),
+        largest=accuracy,
+        any_part=max_box_accuracy(any_part),
+        everything=max_box_accuracy(everything[:, None], np.zeros(1)),
+        examples=tuple(examples),
+    )
+
+
+def keep(run: RunDir, data: str, found: Localisation) -> None:
+    """Write the numbers into the run's localisation.json, beside those of other weights and data."""
+    every = {**read_localisations(run), f"{found.weights}/{data}": found}
+    run.write(FILE, {name: one.to_dict() for name, one in every.items()})
+
+
+def read_localisations(run: RunDir) -> dict[str, Localisation]:
+    """What was measured so far, by weights and data."""
+    return read_kept(
+        run, FILE, lambda every: {name: Localisation.from_dict(found) for name, found in every.items()}, {}
+    )
+
+
+def _spread(images: int) -> set[int]:
+    """Places of the examples among so many images."""
+    return set(np.linspace(0, images - 1, min(EXAMPLES, images)).round().astype(int).tolist())

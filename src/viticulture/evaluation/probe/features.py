@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Features of a network that learns no more, computed once for every image and kept on disk.
+
+    features/KEY/SPLIT-NAME.npy     [N, D] float32      KEY: weights, architecture, images and how they were looked at
+
+`viticulture cache --clear` removes them.
+"""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...cache import cache_folder, publish
+from ...data.dataset import Dataset
+from ...data.images import Images
+from ...data.sources.source import digest
+from ...errors import UserError
+from ...models.features import features
+from ...training.progress import showing
+from ..subject import Subject
+
+VERSION = "1"  # of the features that equal weights make of equal images
+
+Features = dict[str, dict[str, Tensor]]
+"""Split -> name of the features -> [N, D]."""
+
+
+def frozen_features(subject: Subject, dataset: Dataset) -> Features:
+    """Every image's features, from the disk where they were computed before.
+
+    Args:
+        subject: whose.
+        dataset: prepared with the subject's `pictures`.
+    """
+    splits = {name: images for name in ("train", "val", "test") if (images := getattr(dataset, name)) is not None}
+    task, crop = subject.task, subject.crop
+    how = [task.image_size, task.mean, task.std, dataset.pictures.store_size, crop.crop_pct, crop.interpolation]
+    key = digest([VERSION, subject.architecture, _content(subject.network), repr(how), dataset.fingerprint])
+
+    def make(folder: Path) -> None:
+        done, total = 0, sum(map(len, splits.values()))
+        with showing("computing features") as progress, torch.inference_mode():
+            for split, images in splits.items():
+                found: list[dict[str, Tensor]] = []
+                for batch in subject.batches(images):
+                    vectors = features(subject.network, batch["image"])
+                    found.append({name: vector.float().cpu() for name, vector in vectors.items()})
+                    done += len(batch["image"])
+                    progress(done, total)
+                for name in found[0]:
+                    np.save(folder / f"{split}-{name}.npy", torch.cat([vectors[name] for vectors in found]).numpy())
+
+    folder = publish(cache_folder() / "features" / key, make)
+    return {split: _read(folder, split, images) for split, images in splits.items()}
+
+
+def _content(network: nn.Module) -> str:
+    """32 hexadecimal digits that change with any weight."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for name, tensor in network.state_dict().items():
+        hashed.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        hashed.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return hashed.hexdigest()
+
+
+def _read(folder: Path, split: str, images: Images) -> dict[str, Tensor]:
+    try:
+        files = sorted(folder.glob(f"{split}-*.npy"))
+        found = {file.stem.removeprefix(f"{split}-"): np.load(file, allow_pickle=False) for file in files}
+        if not found or any(len(vectors) != len(images) for vectors in found.values()):
+            raise ValueError("it does not hold a vector an image")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} is damaged ({error}); remove it: viticulture cache --clear") from error
+    return {name: torch.from_numpy(vectors) for name, vectors in found.items()}

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a run and a name to images that it has not seen the like of, and to what it makes of them (robustness.py).
+
+What a folder is, is told by its layout:
+
+    CORRUPTION/SEVERITY/CLASS/file, or GROUP/CORRUPTION/...    ImageNet-C: all that is there is judged, as it is
+    nNNNNNNNN/file, fewer than the run's classes               ImageNet-A, -R and the like: the run chooses between the
+                                                               classes that are there
+    anything else                                              a test set: the 19 corruptions are made on the fly
+
+Corrupted images are kept in the cache as far as the recipe's budget goes, results in the run's robustness.json after
+every corruption, so that a stopped evaluation goes on where it was. Deviation: ImageNet-A and -R are cropped as the
+run's own test images; the authors of Co-advise squeeze them to 256 x 256 and take the middle.
+"""
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ...data.dataset import prepare_test
+from ...data.images import Images
+from ...data.open import open_source
+from ...data.sources.source import Source, digest
+from ...data.transfer import send
+from ...errors import UserError
+from ...models.task import Task
+from ...outputs import csv_text
+from ...training.progress import showing
+from ...training.recipe import Recipe
+from ...training.rundir import RunDir
+from ...training.session import dataset_of, recipe_of
+from ..heads import Heads, heads_of
+from ..judge import check_classes
+from ..kept import read_kept
+from ..subject import Subject, of_run
+from .corrupted import BATCH, Batches, Views, corrupted
+from .measure import IMAGENET_CLASSES, Robustness, wrong_answers
+from .strengths import CORRUPTIONS, SETS, SEVERITIES, nearest
+
+FILE = "robustness.json"
+_WNID = re.compile(r"n\d{8}")
+
+Cell = Callable[[str, int], Batches]
+"""A corruption and a severity -> images and labels."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Judge:
+    """A run's student, ready to be asked."""
+
+    subject: Subject
+    recipe: Recipe
+
+    def errors(self, batches: Batches, heads: Heads, among: Tensor | None = None) -> list[float]:
+        """The share of wrong answers by head."""
+        wrong: Tensor | int = 0
+        images = 0
+        for pixels, labels in batches:
+            truth = send(labels, self.subject.device)
+            wrong = wrong + wrong_answers(self.subject.network, heads, self.subject.normalised(pixels), truth, among)
+            images += len(labels)
+        assert isinstance(wrong, Tensor), "there are images"
+        return (wrong.double() / images).tolist()
+
+    def heads(self, pixels: Tensor) -> Heads:
+        return heads_of(self.subject.network, self.subject.normalised(pixels), self.recipe)
+
+
+def judge_robustness(run: RunDir, data: str = "", limit: int = 0, weights: str = "") -> Robustness:
+    """Measure a run's weights out of distribution; the result joins the run's robustness.json.
+
+    Args:
+        run: a run with weights.
+        data: a folder as above, or any test set; empty for the run's own test images.
+        limit: images to corrupt, evenly spread over the split; 0 for all.
+        weights: best, last or ema; by default those that count.
+
+    Raises: UserError for data without labels, or of other classes than the run's.
+    """
+    if limit < 0:
+        raise UserError(f"limit must not be negative, got {limit}; 0 takes all images")
+    weights = weights or run.which()[0]
+    judge = _Judge(of_run(run, weights, BATCH), recipe_of(run))
+    task = judge.subject.task
+    check_classes(run, task.classes)
+    mark = hashlib.blake2b((run.weights(weights) / "model.safetensors").read_bytes(), digest_size=16).hexdigest()
+    blank = Robustness(data or "test", weights, 0, len(task.classes), len(task.classes), "", "", (), key=mark)
+    folders = corrupted_folders(Path(data).expanduser()) if data else {}
+    if folders:
+        return _judge_folders(run, judge, blank, folders)
+    source = _named_like(open_source(data), run, task) if data else None
+    if source is not None and is_part(source, task):
+        return _judge_part(run, judge, blank, source)
+    return _judge_corrupted(run, judge, blank, source, limit)
+
+
+def corrupted_folders(path: Path) -> dict[str, Path]:
+    """Corruption -> its folder of severities, where a folder is laid out like ImageNet-C; else nothing.
+
+    Raises: UserError if a severity is missing.
+    """
+    tops = [path, *sorted(entry for entry in path.iterdir() if entry.is_dir())] if path.is_dir() else []
+    found = {name: top / name for top in tops for name in CORRUPTIONS if (top / name / "1").is_dir()}
+    for folder in found.values():
+        for severity in SEVERITIES:
+            if not (folder / str(severity)).is_dir():
+                raise UserError(f"{folder} must hold the severities 1 to 5 as folders, but {severity} is missing")
+    return {name: found[name] for name in CORRUPTIONS if name in found}
+
+
+def is_part(source: Source, task: Task) -> bool:
+    """Whether data holds some of ImageNet's classes only, as ImageNet-A and -R do."""
+    named = all(_WNID.fullmatch(name) for name in source.classes) or len(task.classes) == IMAGENET_CLASSES
+    return named and 0 < len(source.classes) < len(task.classes)
+
+
+def _named_like(source: Source, run: RunDir, task: Task) -> Source:
+    """Folders called by WordNet ids, for a run that learnt torchvision's `imagenet` and calls classes by words."""
+    ids = bool(source.classes) and all(_WNID.fullmatch(name) for name in source.classes)
+    if not ids or set(source.classes) <= set(task.classes) or len(task.classes) != IMAGENET_CLASSES:
+        return source
+    from timm.data.imagenet_info import ImageNetInfo
+
+    wnids: list[str] = ImageNetInfo("imagenet-1k").label_names()  # type: ignore[no-untyped-call]
+    place = {wnid: i for i, wnid in enumerate(wnids)}
+    unknown = [name for name in source.classes if name not in place]
+    if unknown:
+        raise UserError(f"{unknown[0]} is none of ImageNet's 1,000 classes; remove its folder from {source.name}")
+    return dataclasses.replace(source, classes=tuple(task.classes[place[name]] for name in source.classes))
+
+
+def _judge_part(run: RunDir, judge: _Judge, blank: Robustness, source: Source) -> Robustness:
+    """ImageNet-A, -R: as they are, with the answers that they allow."""
+    skip = judge.recipe.section("data").skip_unreadable
+    with showing("reading images") as progress:
+        images, _ = prepare_test(source, judge.subject.task.classes, judge.recipe.section("images"), skip, progress)
+    among = torch.tensor([name in source.classes for name in judge.subject.task.classes], device=judge.subject.device)
+    heads = judge.heads(_first(images, judge))
+    clean = judge.errors(_views(images, judge.subject), heads, among)
+    found = replace(_about(blank, heads), images=len(images), classes=len(source.classes), clean=tuple(clean))
+    return _keep(run, found)
+
+
+def _judge_folders(run: RunDir, judge: _Judge, blank: Robustness, folders: dict[str, Path]) -> Robustness:
+    """ImageNet-C: decoded once and not stored; shown whole, since the published images are crops already."""
+    whole = replace(
+        judge.subject.pictures,
+        stream=True,
+        store_size=judge.subject.task.image_size[0],
+        eval_crop=1.0,
+        eval_interpolation="bicubic",
+    )
+    skip = judge.recipe.section("data").skip_unreadable
+
+    def images_of(corruption: str, severity: int) -> Images:
+        source = _named_like(open_source(folders[corruption] / str(severity)), run, judge.subject.task)
+        return prepare_test(source, judge.subject.task.classes, whole, skip)[0]
+
+    first = images_of(next(iter(folders)), 1)
+    heads = judge.heads(_first(first, judge))
+    key = digest([blank.key, *(str(folder.resolve()) for folder in folders.values()), *first.records.names])
+    blank = replace(_about(blank, heads), images=len(first), key=key)
+
+    def cell(corruption: str, severity: int) -> Batches:
+        return _views(images_of(corruption, severity), replace(judge.subject, pictures=whole))
+
+    return _over_cells(run, judge, blank, list(folders), cell)
+
+
+def _judge_corrupted(run: RunDir, judge: _Judge, blank: Robustness, source: Source | None, limit: int) -> Robustness:
+    """A test set: clean, then corrupted in 19 ways and 5 strengths."""
+    if source is None:
+        dataset = dataset_of(run, judge.recipe)
+        images = dataset.test or dataset.val
+        if images is None:
+            raise UserError(f"{dataset.name} has neither test nor validation images; name other data to judge by")
+    else:
+        skip = judge.recipe.section("data").skip_unreadable
+        with showing("reading images") as progress:
+            images, _ = prepare_test(source, judge.subject.task.classes, judge.recipe.section("images"), skip, progress)
+    numbers = torch.linspace(0, len(images) - 1, min(limit or len(images), len(images))).round().long()
+    some = images.part(numbers)
+    clean = Views(lambda: _views(some, judge.subject), some.records.labels, numbers, judge.subject.task.image_size)
+    heads = judge.heads(_first(some, judge))
+    blank = replace(
+        _about(blank, heads), images=len(some), corrupted_by=SETS[nearest(min(judge.subject.task.image_size))]
+    )
+    blank = replace(blank, key=digest([blank.key, clean.content]), clean=tuple(judge.errors(clean.open(), heads)))
+    budget = int(judge.recipe.section("images").budget_gb * 1e9)
+    return _over_cells(
+        run, judge, blank, list(CORRUPTIONS), lambda name, severity: corrupted(clean, name, severity, budget)
+    )
+
+
+def _over_cells(run: RunDir, judge: _Judge, blank: Robustness, names: list[str], cell: Cell) -> Robustness:
+    """Every corruption at every severity; those that an earlier, stopped evaluation finished are taken from it."""
+    earlier = read_robustness(run).get(blank.data)
+    found = dict(earlier.errors) if earlier is not None and earlier.key == blank.key else {}
+    heads = Heads(blank.heads[1:] or blank.heads, blank.rule)
+    with showing("corruptions") as progress:
+        for done, name in enumerate(names):
+            if name not in found:
+                errors = []
+                for severity in SEVERITIES:
+                    errors.append(tuple(judge.errors(cell(name, severity), heads)))
+                    progress(len(SEVERITIES) * done + severity, len(SEVERITIES) * len(names))
+                found[name] = tuple(errors)
+                _keep(run, replace(blank, errors=found))
+    return _keep(run, replace(blank, errors={name: found[name] for name in names}))
+
+
+def read_robustness(run: RunDir) -> dict[str, Robustness]:
+    """What was measured so far, by data."""
+    return read_kept(run, FILE, lambda every: {data: Robustness.from_dict(found) for data, found in every.items()}, {})
+
+
+def _keep(run: RunDir, found: Robustness) -> Robustness:
+    """Write robustness.json, and beside it the same as a long table."""
+    every = {**read_robustness(run), found.data: found}
+    run.write(FILE, {data: one.to_dict() for data, one in every.items()})
+    rows: list[tuple[object, ...]] = [("data", "weights", "corruption", "severity", "head", "error")]
+    for data, one in every.items():
+        rows += [(data, one.weights, name, s, head, round(error, 6)) for name, s, head, error in one.rows()]
+    run.write("robustness.csv", csv_text(rows))
+    return found
+
+
+def _about(blank: Robustness, heads: Heads) -> Robustness:
+    names = ("student",) if len(heads.names) == 1 else ("student", *heads.names)
+    return replace(blank, rule=heads.rule, heads=names)
+
+
+def _views(images: Images, subject: Subject) -> Batches:
+    """Pixels as the student is shown them, before normalisation, and labels; on the CPU."""
+    for numbers, pixels in subject.views(images):
+        yield pixels, images.records.labels[numbers]
+
+
+def _first(images: Images, judge: _Judge) -> Tensor:
+    """A few images, to ask the student with."""
+    return next(_views(images.part(torch.arange(min(8, len(images)))), judge.subject))[0]

@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent CNN: a convolutional network with the blocks of a ViT, CONV in the place of attention.
+
+Paper [1]: Zhang et al., "Bootstrapping ViTs: Towards Liberating Vision Transformers from Pre-training", CVPR 2022,
+arXiv:2112.03552, Sec. 3.2 and Tables 6 and 7. `agent_for` makes one from any ViT, to be trained beside it;
+agent_models.py names those of the paper, to be trained alone; shared_agent.py makes one of the ViT's own weights.
+
+    stem -> blocks, some with a 2x2 average pool behind them -> BN -> GELU -> mean over the map -> linear head
+
+Equal to the authors' code. It departs from the paper in two things, and so do we: the res stem's max-pool is 3x3, and
+blocks with BatchNorm behind their layers exist. Maps are channels-last, so that 1x1 convolutions are linear layers.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...errors import UserError
+from ...keywords import check_fields
+from ..task import Task
+from ..vit.dropout import Dropout
+from .generalized_conv import GeneralizedConv
+
+Start = Literal["usual", "published"]
+
+
+@dataclass(frozen=True)
+class AgentShape:
+    """How the agent departs from the ViT that it is made from.
+
+    Args:
+        stem: how an image becomes a map: base cuts it into the ViT's patches, res convolves and pools it to twice the
+            ViT's rows and columns.
+        pool_after: numbers of the blocks, from 0, behind which the map is halved; null is the paper's choice: none
+            for the base stem, else behind the first and the second sixth of the blocks.
+        norm: BatchNorm before the layers of a block (pre; the paper's small agent) or behind them (post; its base one).
+        dropout: share of the units inside an MLP that is dropped, and of the blocks' branches too where the agent is
+            made of the student's weights; null takes the student's share.
+        start: published draws the base stem's weights and all biases of res stem and MLP from N(0, 1), as the authors'
+            code does; usual starts the biases at 0 and the base stem by Xavier's rule, as all other weights.
+    """
+
+    stem: Literal["base", "res"] = "res"
+    pool_after: list[int] | None = None
+    norm: Literal["pre", "post"] = "pre"
+    dropout: float | None = None
+    start: Start = "usual"
+
+    def __post_init__(self) -> None:
+        check_fields("an agent's shape", self)
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise UserError(f"an agent's dropout must lie in [0, 1), got {self.dropout}")
+
+    def pools(self, depth: int) -> list[int]:
+        """`pool_after` for so many blocks. Raises: UserError for a block that does not exist."""
+        if self.pool_after is None:
+            first = max(1, round(depth / 6))
+            second = max(first + 1, round(depth / 3))
+            return [] if self.stem == "base" else [done - 1 for done in (first, second) if done < depth]
+        if not set(self.pool_after) <= set(range(depth)):
+            raise UserError(f"an agent's pool_after must name blocks from 0 to {depth - 1}, got {self.pool_after}")
+        return sorted(set(self.pool_after))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the agent takes over from its ViT; the defaults are those of the paper's ViT-S.
+
+    Args:
+        patch_size: pixels on a side.
+        embed_dim: D, channels of every block's map.
+        depth: how many blocks.
+        num_heads: taps of CONV.
+        hidden: channels inside an MLP.
+        dropout: share of them that is dropped.
+    """
+
+    patch_size: int = 16
+    embed_dim: int = 288
+    depth: int = 6
+    num_heads: int = 9
+    hidden: int = 1152
+    dropout: float = 0.1
+
+
+class BaseStem(nn.Conv2d):
+    """Cut the image into the ViT's patches. Shape: [B, 3, H, W] -> [B, D, H / P, W / P] for patches of P pixels."""
+
+    def __init__(self, sizes: Sizes, in_chans: int, start: Start) -> None:
+        super().__init__(in_chans, sizes.embed_dim, sizes.patch_size, stride=sizes.patch_size)
+        if start == "published":
+            nn.init.normal_(self.weight)
+        else:
+            nn.init.xavier_uniform_(self.weight.flatten(1))
+        assert self.bias is not None
+        nn.init.zeros_(self.bias)
+
+
+class ResStem(nn.Module):
+    """Halve the image until the map has twice the rows and columns of the ViT's.
+
+        conv -> BN -> GELU -> max-pool 3x3, stride 2 -> conv 3x3, stride 2
+
+    For patches of 16 pixels, as published, the first convolution is 7x7 with stride 2. Deviation for other patches: 8
+    leaves out the max-pool, 32 has two; 4 and 2 begin with a 3x3 convolution of stride 1, and 2 ends with one.
+
+    Shape: [B, 3, H, W] -> [B, D, 2 H / P, 2 W / P] for patches of P pixels, rounded up.
+
+    Args:
+        sizes: gives P and D.
+        width: channels of the first convolution.
+        in_chans: channels of the image.
+        start: see `AgentShape`.
+    """
+
+    def __init__(self, sizes: Sizes, width: int, in_chans: int, start: Start) -> None:
+        super().__init__()
+        halvings = sizes.patch_size.bit_length() - 2
+        if halvings < 0 or sizes.patch_size != 2 << halvings:
+            raise UserError(
+                f"an agent's res stem needs patches of 2, 4, 8, 16 or 32 pixels, got {sizes.patch_size}; "
+                "take stem base, or a student with other patches"
+            )
+        side, stride = (7, 2) if halvings > 1 else (3, 1)
+        self.conv1 = nn.Conv2d(in_chans, width, side, stride, padding=side // 2, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        self.pool = nn.Sequential(*(nn.MaxPool2d(3, stride=2, padding=1) for _ in range(halvings - 2)))
+        self.conv2 = nn.Conv2d(width, sizes.embed_dim, 3, stride=2 if halvings else 1, padding=1)
+        for conv in (self.conv1, self.conv2):
+            start_layer(conv, start)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.conv2(self.pool(F.gelu(self.norm(self.conv1(images)))))
+
+
+class Mlp(nn.Module):
+    """Two 1x1 convolutions with a GELU in between. Shape: [B, D, H, W] -> [B, D, H, W].
+
+    Args:
+        dim: D.
+        hidden: channels in between.
+        dropout: share of them that is dropped.
+        start: see `AgentShape`.
+    """
+
+    def __init__(self, dim: int, hidden: int, dropout: float, start: Start) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
+        self.drop = Dropout(dropout)
+        for layer in (self.fc1, self.fc2):
+            start_layer(layer, start)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.fc2(self.drop(F.gelu(self.fc1(x.permute(0, 2, 3, 1)))))  # [B, H, W, D]
+        return y.permute(0, 3, 1, 2)
+
+
+def start_layer(layer: nn.Conv2d | nn.Linear, start: Start) -> None:
+    """Xavier-uniform weights; biases at 0 or, as published, N(1e-6, 1), where N(0, 1e-6) was meant."""
+    nn.init.xavier_uniform_(layer.weight)
+    if layer.bias is not None and start == "published":
+        nn.init.normal_(layer.bias, mean=1e-6)
+    elif layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+
+
+class Block(nn.Module, ABC):
+    """Two residual branches, one that mixes neighbours and one that mixes channels. Keeps the shape [B, D, H, W].
+
+    Args:
+        dim: D.
+        conv: mixes neighbours.
+        mlp: mixes channels.
+        dropout: share of a branch's output that is dropped.
+    """
+
+    def __init__(self, dim: int, conv: nn.Module, mlp: nn.Module, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm1, self.conv = nn.BatchNorm2d(dim), conv
+        self.norm2, self.mlp = nn.BatchNorm2d(dim), mlp
+        self.drop = Dropout(dropout)
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor: ...
+
+
+class PreNorm(Block):
+    """x = x + CONV(BN(x)); x = x + MLP(BN(x))."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.drop(self.conv(self.norm1(x)))
+        return x + self.drop(self.mlp(self.norm2(x)))
+
+
+class PostNorm(Block):
+    """x = x + BN(CONV(x)); x = x + BN(MLP(x))."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.drop(self.norm1(self.conv(x)))
+        return x + self.drop(self.norm2(self.mlp(x)))
+
+
+BLOCKS: dict[str, type[Block]] = {"pre": PreNorm, "post": PostNorm}
+
+
+def own_blocks(sizes: Sizes, shape: AgentShape) -> list[Block]:
+    """Blocks with weights of their own; dropout acts inside the MLP alone."""
+    dim, rate = sizes.embed_dim, sizes.dropout if shape.dropout is None else shape.dropout
+    make = BLOCKS[shape.norm]
+    return [
+        make(dim, GeneralizedConv(dim, sizes.num_heads), Mlp(dim, sizes.hidden, rate, shape.start))
+        for _ in range(sizes.depth)
+    ]
+
+
+class AgentCNN(nn.Module):
+    """The agent: [B, 3, H, W] -> [B, C]. Follows the habits of timm's models.
+
+    Args:
+        sizes: what it takes over from a ViT.
+        shape: what is its own.
+        blocks: its blocks; None makes them with weights of their own.
+        num_classes: C; zero leaves the features.
+        in_chans: channels of the image.
+        stem_width: channels inside the res stem.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        shape: AgentShape = AgentShape(),
+        blocks: Iterable[Block] | None = None,
+        num_classes: int = 1000,
+        in_chans: int = 3,
+        stem_width: int = 64,
+    ) -> None:
+        super().__init__()
+        self.num_classes = num_classes
+        self.num_features = self.head_hidden_size = self.embed_dim = sizes.embed_dim
+        self.pool_after = frozenset(shape.pools(sizes.depth))
+        pixels = sizes.patch_size if shape.stem == "base" else sizes.patch_size // 2
+        self.feature_info: list[dict[str, Any]] = [
+            {
+                "module": f"blocks.{block}",
+                "num_chs": sizes.embed_dim,
+                "reduction": pixels << sum(pool < block for pool in self.pool_after),
+            }
+            for block in range(sizes.depth)
+        ]
+        self.stem: nn.Module
+        if shape.stem == "base":
+            self.stem = BaseStem(sizes, in_chans, shape.start)
+        else:
+            self.stem = ResStem(sizes, stem_width, in_chans, shape.start)
+        self.blocks = nn.ModuleList(own_blocks(sizes, shape) if blocks is None else blocks)
+        self.norm = nn.BatchNorm2d(sizes.embed_dim)
+        self.reset_classifier(num_classes)
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        blocks = r"^blocks\.(\d+)" if coarse else [(r"^blocks\.(\d+)", None), (r"^norm", (99999,))]
+        return {"stem": r"^stem", "blocks": blocks}
+
+    def get_classifier(self) -> nn.Module:
+        return self.head
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        if global_pool not in (None, "avg"):
+            raise UserError(f"an agent averages its last map; global_pool must be 'avg', got {global_pool!r}")
+        self.num_classes = num_classes
+        like = self.norm.weight
+        linear = (
+            nn.Linear(self.num_features, num_classes, device=like.device, dtype=like.dtype) if num_classes else None
+        )
+        self.head: nn.Module = linear or nn.Identity()
+
+    def maps(self, images: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Every block's output before its pool, [B, D, H, W] each, and the last one behind its pool."""
+        x = self.stem(images.contiguous(memory_format=torch.channels_last))
+        found = []
+        for number, block in enumerate(self.blocks):
+            x = block(x)
+            found.append(x)
+            if number in self.pool_after:
+                x = F.avg_pool2d(x, 2)
+        return found, x
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """The last map, normalised, [B, D, H, W]."""
+        return F.gelu(self.norm(self.maps(images)[1]))
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """From the last map to the logits, or to the features under the head."""
+        x = x.mean((2, 3))
+        return x if pre_logits else self.head(x)
+
+    def watch(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Logits [B, C] and every block's output before its pool, [B, D, H, W] each, channels-last, of one pass."""
+        found, last = self.maps(images)
+        return self.forward_head(F.gelu(self.norm(last))), found
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(images))
+
+
+def sizes_of(student: nn.Module) -> Sizes:
+    """Read off a ViT what its agent takes over: ours, DHVT, or any of timm's that keeps one width and one grid.
+
+    Raises: UserError for other networks.
+    """
+    known: Any = student
+    try:
+        mlp, dim = known.blocks[0].mlp, known.embed_dim
+        patch = known.feature_info[0]["reduction"]
+        (last, *_) = (layer for layer in mlp.modules() if isinstance(layer, nn.Linear) and layer.out_features == dim)
+        sizes = Sizes(patch, dim, len(known.blocks), known.blocks[0].attn.num_heads, last.in_features, rate_of(mlp))
+    except (AttributeError, TypeError, KeyError, IndexError, ValueError) as error:
+        raise UserError(
+            f"an agent is made from a ViT whose blocks hold attention and MLP, on one grid; {type(student).__name__} "
+            "is none"
+        ) from error
+    if not isinstance(patch, int):
+        raise UserError(f"an agent needs square patches, the student's have {patch[0]}x{patch[1]} pixels")
+    return sizes
+
+
+def rate_of(layer: nn.Module) -> float:
+    """The dropout of an MLP or attention layer: of its first module that has one, else 0."""
+    return next((float(part.p) for part in layer.modules() if isinstance(part, nn.Dropout)), 0.0)
+
+
+def agent_for(student: nn.Module, task: Task, shape: AgentShape = AgentShape()) -> AgentCNN:
+    """An agent with weights of its own for a ViT, of the ViT's width, depth, heads and patches ("joint" training).
+
+    Args:
+        student: a ViT, DHVT included; only its sizes are read.
+        task: classes and image size of the student.
+        shape: what is the agent's own.
+
+    Raises: UserError for a student that is no ViT, or where the maps do not fit the student's grid.
+    """
+    sizes = sizes_of(student)
+    agent = AgentCNN(sizes, shape, num_classes=len(task.classes))
+    check_maps(agent, sizes, task)
+    return agent
+
+
+def check_maps(agent: AgentCNN, sizes: Sizes, task: Task) -> None:
+    """Every map must be halved without remainder, and be as long as the student's sequence or a multiple or part of it.
+
+    Raises: UserError naming the map and what to change.
+    """
+    rows, columns = (-(-side // sizes.patch_size) for side in task.image_size)
+    pixels = agent.feature_info[0]["reduction"]
+    cut = isinstance(agent.stem, BaseStem)  # off what fills no patch
+    height, width = (side // pixels if cut else -(-side // pixels) for side in task.image_size)
+    for block in range(sizes.depth):
+        shorter, longer = sorted((rows * columns, height * width))
+        if not shorter or longer % shorter:
+            raise UserError(
+                f"the agent's map of {height}x{width} in block {block} and the student's {rows}x{columns} tokens must "
+                f"divide one another; take an image size that is a multiple of {sizes.patch_size} pixels"
+            )
+        if block in agent.pool_after:
+            if height % 2 or width % 2:
+                fitting = sorted(pool for pool in agent.pool_after if pool < block)
+                raise UserError(
+                    f"the agent's map of {height}x{width} behind block {block} cannot be halved; "
+                    f"set pool_after to {fitting}, or take larger images or smaller patches"
+                )
+            height, width = height // 2, width // 2

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Activation maps of a frozen CNN, channel by channel, on the grid of a student's patches.
+
+    teacher = load_maps("efficientnet_b3.ra2_in1k", task, {(14, 14)})
+    teacher.channels                            # {"blocks.0": 24, ..., "blocks.6": 384}
+    teacher.frozen(images)[14, 14]              # one [B, C, 14, 14] a stage
+
+A map is resized (bicubic) the moment its stage returns it, so that nothing of the CNN's own sizes outlives the pass.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...errors import UserError, unknown
+from ..taps import Grid
+from ..task import Task
+from .frozen import Frozen, open_teacher, shown
+
+PORTIONS = 4  # of a batch, one after the other
+
+Maps = dict[Grid, list[Tensor]]
+"""For every grid one [B, C, rows, columns] float32 a stage."""
+
+
+@dataclass(frozen=True)
+class TeacherMaps:
+    """A teacher and what it shows.
+
+    Args:
+        frozen: images as the student gets them, [B, 3, H, W] -> `Maps`.
+        channels: name of a stage -> its number of maps, first stage first.
+    """
+
+    frozen: Frozen
+    channels: dict[str, int]
+
+
+def load_maps(
+    source: str,
+    task: Task,
+    grids: Collection[Grid],
+    image_size: int | None = None,
+    stages: Sequence[str] | None = None,
+) -> TeacherMaps:
+    """A frozen CNN that shows its stages' outputs. Its classes do not matter.
+
+    Args:
+        source: a run or a folder of weights; a timm name with pretrained weights, such as efficientnet_b3.ra2_in1k; or
+            ARCHITECTURE=FILE, a timm architecture and its .safetensors or .pth.
+        task: what the student is shown, normalisation included.
+        grids: sizes to which every map is resized.
+        image_size: show the teacher images of so many pixels on a side; None: those of the student as they are.
+        stages: names of the modules whose outputs are taken; None: those that `stage_names` finds.
+
+    Raises: UserError if the teacher cannot be read, or a stage gives no maps.
+    """
+    net, known = open_teacher(source)
+    names = stage_names(net) if stages is None else list(stages)
+    modules = dict(net.named_modules())
+    for name in names:
+        if name not in modules:
+            raise unknown(f"module of {source}", name, modules)
+    size = task.image_size if image_size is None else (image_size, image_size)
+    frozen = shown(source, Stages(net, names, tuple(grids)), replace(known, image_size=size), task)
+    maps = next(iter(frozen(torch.zeros(1, 3, *task.image_size)).values()))
+    return TeacherMaps(frozen, {name: found.shape[1] for name, found in zip(names, maps, strict=True)})
+
+
+def stage_names(net: nn.Module) -> list[str]:
+    """Modules whose outputs are the outputs of a CNN's stages, first to last.
+
+    They are the modules that timm's `feature_info` names, without stem and head, which are of another class than most
+    of them; and where those stand in a sequence, such as EfficientNet's blocks, their neighbours of the same class:
+    timm names the last stage of each resolution alone.
+
+    Raises: UserError for a network without `feature_info`.
+    """
+    info = getattr(net, "feature_info", None)
+    named = [stage["module"] for stage in getattr(info, "info", info) or []]
+    modules = dict(net.named_modules())
+    kinds = Counter(type(modules[name]) for name in named if name in modules)
+    if not kinds:
+        raise UserError(f"{type(net).__name__} does not name its stages; name the modules whose outputs are wanted")
+    kind = kinds.most_common(1)[0][0]
+    found = set(named)
+    for name in named:
+        parent = name.rpartition(".")[0]
+        within = modules.get(parent)
+        if isinstance(within, nn.Sequential | nn.ModuleList):
+            found |= {f"{parent}.{child}" for child, _ in within.named_children()}
+    return [name for name, module in modules.items() if name in found and type(module) is kind]
+
+
+class Stages(nn.Module):
+    """The outputs of a CNN's stages, resized; in bfloat16 on a GPU until then.
+
+    A batch is shown in portions, because the student's activations fill the memory while its teacher computes.
+
+    Shape: [B, 3, H, W] -> `Maps`.
+
+    Args:
+        net: the CNN.
+        names: its modules whose outputs are taken.
+        grids: sizes to resize to.
+    """
+
+    def __init__(self, net: nn.Module, names: Sequence[str], grids: Sequence[Grid]) -> None:
+        super().__init__()
+        self.net, self.names, self.grids = net, tuple(names), tuple(grids)
+
+    def forward(self, images: Tensor) -> Maps:
+        found: dict[tuple[str, Grid], list[Tensor]] = {(name, grid): [] for name in self.names for grid in self.grids}
+
+        def resize(name: str, output: Any) -> None:
+            if not isinstance(output, Tensor) or output.ndim != 4:
+                raise UserError(f"a stage must return maps [B, C, H, W], but {name} does not")
+            for grid in self.grids:
+                found[name, grid].append(resized(output, grid))
+
+        handles = [
+            self.net.get_submodule(name).register_forward_hook(
+                lambda _module, _inputs, output, name=name: resize(name, output)
+            )
+            for name in self.names
+        ]
+        half: AbstractContextManager[Any] = nullcontext()
+        if images.is_cuda:
+            half = torch.autocast("cuda", torch.bfloat16)
+        try:
+            with half:
+                for portion in images.chunk(PORTIONS):
+                    self._run(portion)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return {grid: [torch.cat(found[name, grid]) for name in self.names] for grid in self.grids}
+
+    def _run(self, images: Tensor) -> None:
+        """To the end of the last stage; the classifier is left out where timm knows how."""
+        until_last_stage = getattr(self.net, "forward_intermediates", None)
+        if until_last_stage is None:
+            self.net(images)
+        else:
+            until_last_stage(images, indices=1, intermediates_only=True)
+
+
+def resized(maps: Tensor, grid: Grid) -> Tensor:
+    """[B, C, H, W] -> [B, C, rows, columns] float32; bicubic, corners not aligned, not antialiased."""
+    return F.interpolate(maps, grid, mode="bicubic", align_corners=False).float()

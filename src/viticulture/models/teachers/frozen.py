@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Teachers: networks that have learned already, are shown the student's images, and change no more."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import timm
+import torch
+import torch.nn.functional as F
+from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from torch import Tensor, nn
+
+from ...errors import UserError, unknown
+from ..task import Task
+from ..weights.checkpoint_keys import encoder
+from ..weights.files import fetch, find, load, read_weights
+
+
+class Frozen(nn.Module):
+    """A frozen network: it answers, but is no part of what trains.
+
+    Hidden from parameters(), state_dict(), modules(), DDP, train() and compile(); it follows moves to a device and
+    stays in inference mode, so that neither weights nor batch statistics change. Answers carry no gradient.
+    """
+
+    memory: Callable[[Tensor, Callable[[], Any]], Any] | None = None
+    """What answers about images in its place, or asks it; see `training.replay`."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        vars(self)["hidden"] = net.eval().requires_grad_(False)  # an attribute, but no child
+
+    @property
+    def net(self) -> nn.Module:
+        """The network, for those who mean it."""
+        net: nn.Module = vars(self)["hidden"]
+        return net
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self.net._apply(fn)  # type: ignore[no-untyped-call]
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return, unused-ignore]
+
+    def forward(self, images: Tensor, *more: Any) -> Any:
+        with torch.no_grad():
+            if self.memory is None or more:
+                return self.net(images, *more)
+            return self.memory(images, lambda: self.net(images))
+
+
+class Adapted(nn.Module):
+    """A teacher that reads images as a student gets them.
+
+        images' = (images * std_s + mean_s - mean_t) / std_t      one affine map from the student's normalisation
+
+    then resized (bicubic, antialiased) to the teacher's size where that differs.
+
+    Shape: [B, 3, H, W] -> what the teacher answers.
+
+    Args:
+        net: the teacher.
+        student: what the student is shown.
+        teacher: what the teacher was shown when it learned.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, net: nn.Module, student: Task, teacher: Task) -> None:
+        super().__init__()
+        self.net, self.image_size = net, teacher.image_size
+        mean_s, std_s, mean_t, std_t = (
+            torch.tensor(values).view(1, 3, 1, 1) for values in (student.mean, student.std, teacher.mean, teacher.std)
+        )
+        self.register_buffer("scale", std_s / std_t)
+        self.register_buffer("shift", (mean_s - mean_t) / std_t)
+        self.same = (student.mean, student.std) == (teacher.mean, teacher.std)
+
+    def forward(self, images: Tensor, *more: Any) -> Any:
+        if not self.same:
+            images = torch.addcmul(self.shift, images, self.scale)
+        if images.shape[-2:] != self.image_size:
+            images = F.interpolate(images, self.image_size, mode="bicubic", antialias=True)
+        return self.net(images, *more)
+
+
+def load_teacher(source: str, task: Task, image_size: int | None = None) -> Frozen:
+    """A frozen teacher for the student's images and classes.
+
+    Args:
+        source: a run or a folder of weights; a timm name with pretrained weights, such as
+            regnety_160.deit_in1k; or ARCHITECTURE=FILE, a timm architecture and its .safetensors or .pth.
+        task: what the student is shown, normalisation included.
+        image_size: show the teacher images of so many pixels on a side; None: of the size it learned with.
+
+    Raises: UserError if the teacher cannot be read, or tells other classes apart than the student.
+    """
+    net, known = open_teacher(source)
+    _check_classes(source, known, task)
+    if image_size is not None:
+        known = replace(known, image_size=(image_size, image_size))
+    return shown(source, net, known, task)
+
+
+def open_teacher(source: str) -> tuple[nn.Module, Task]:
+    """A network that has learned, and the classes and input that it learned with; source: as for `load_teacher`."""
+    folder = find(source)
+    architecture, equals, file = source.partition("=")
+    if folder is not None:
+        net, known, _ = load(folder)
+        return net, known
+    if not equals:
+        net = fetch(source)
+        return net, _described(net)
+    net = _from_file(architecture, Path(file))
+    return net, _described(net) if timm.get_pretrained_cfg(architecture) else _assumed(net)
+
+
+def shown(source: str, net: nn.Module, known: Task, task: Task) -> Frozen:
+    """The network, frozen, for images as a student gets them.
+
+    Args:
+        source: what it is called in an error.
+        net: the network.
+        known: what it reads.
+        task: what the student is shown.
+
+    Raises: UserError if it cannot read images of that size.
+    """
+    teacher = Frozen(Adapted(net, task, known))
+    try:
+        teacher(torch.zeros(1, 3, *task.image_size))
+    except Exception as error:
+        height, width = known.image_size
+        reason = " ".join(str(error).split())
+        raise UserError(f"the teacher {source} cannot read images of {height}x{width} pixels: {reason}") from error
+    return teacher
+
+
+def _from_file(architecture: str, file: Path) -> nn.Module:
+    """A timm architecture with the weights, and hence the number of classes, of a file."""
+    if not timm.is_model(architecture):
+        raise unknown("architecture of a teacher", architecture, timm.list_models())
+    weights = encoder(read_weights(file))
+    described = timm.get_pretrained_cfg(architecture)  # None for students of ours
+    heads = (described and described.classifier) or "head"
+    scores = weights.get(f"{heads if isinstance(heads, str) else heads[0]}.weight")
+    try:
+        net = timm.create_model(architecture, num_classes=0 if scores is None else len(scores))
+        net.load_state_dict(weights)
+    except RuntimeError as error:
+        raise UserError(f"{file} does not fit {architecture}: {' '.join(str(error).split())[:200]}") from error
+    return net
+
+
+def _described(net: Any) -> Task:
+    """What timm knows of a network's input and classes; classes without names are numbered."""
+    described = net.pretrained_cfg
+    names = described.get("label_names") or map(str, range(net.num_classes))
+    height, width = described["input_size"][1:]
+    return Task(tuple(names), (height, width), tuple(described["mean"]), tuple(described["std"]))
+
+
+def _assumed(net: Any) -> Task:
+    """The same for a student of ours, which timm does not describe: ImageNet's mean and deviation, the size it has."""
+    size = net.patch_embed.img_size if hasattr(net, "patch_embed") else net.pretrained_cfg["input_size"][1:]
+    classes = tuple(map(str, range(net.num_classes)))
+    return Task(classes, tuple(size), IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
+
+
+def _check_classes(source: str, known: Task, task: Task) -> None:
+    """The teacher must tell the student's classes apart, in the same order; numbered classes match any names."""
+    theirs, ours = known.classes, task.classes
+    if len(theirs) != len(ours):
+        raise UserError(
+            f"a teacher must know the student's {len(ours)} classes, {source} knows {len(theirs)}; "
+            "train one on this data first and name its run"
+        )
+    if theirs != ours and theirs != tuple(map(str, range(len(theirs)))):
+        place = next(place for place in range(len(ours)) if theirs[place] != ours[place])
+        raise UserError(
+            f"a teacher must know the student's classes in their order, but class {place} is {theirs[place]!r} "
+            f"to {source} and {ours[place]!r} here"
+        )

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A frozen ViT that looks at the very patches a student sees, and goes no deeper than it is asked to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch.nn.functional as F
+from timm.layers.attention import Attention
+from timm.models import VisionTransformer
+from torch import Tensor, nn
+
+from ...errors import UserError
+from ..task import Task
+from ..vit.attention import is_plain
+from ..vit.patches import Grid, check, embed, finish
+from .frozen import Adapted, Frozen, open_teacher
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a teacher saw.
+
+    Args:
+        scores: q k^T / sqrt(d) before the softmax, [B, h, T, T], prefix tokens first; one entry for each layer asked
+            for, twice the same where one was asked for twice.
+        output: after its last norm, [B, T, D]; None where nobody asked.
+    """
+
+    scores: list[Tensor]
+    output: Tensor | None
+
+
+class Look(nn.Module):
+    """Runs a ViT's blocks up to the last layer needed; of that one no more than its queries and keys.
+
+    Shape: images [B, 3, H, W] and numbers [B, K] of the patches to look at (None: all) -> `Looked`.
+
+    Args:
+        vit: checked by `masked_autoencoder.check`; blocks that are not needed are cut off.
+        layers: numbers of layers from 0, never falling.
+        to_the_end: whether its output is wanted too.
+    """
+
+    def __init__(self, vit: VisionTransformer, layers: Sequence[int], to_the_end: bool = False) -> None:
+        super().__init__()
+        self.vit, self.layers, self.to_the_end = vit, tuple(layers), to_the_end
+        if not to_the_end:
+            vit.blocks = vit.blocks[: layers[-1] + 1]
+
+    def forward(self, images: Tensor, kept: Tensor | None = None) -> Looked:
+        found = {}
+        x = embed(self.vit, images, kept)
+        for number, block in enumerate(self.vit.blocks):
+            if number in self.layers:
+                found[number] = scores(block, x)
+            if number < self.layers[-1] or self.to_the_end:
+                x = block(x)
+        return Looked([found[number] for number in self.layers], finish(self.vit, x) if self.to_the_end else None)
+
+
+def scores(block: nn.Module, x: Tensor) -> Tensor:
+    """A timm block's attention before its softmax, [B, h, T, T], from the block's input; values are not computed."""
+    attention = block.attn
+    assert isinstance(attention, Attention)
+    assert isinstance(block.norm1, nn.Module)
+    D, bias = attention.attn_dim, attention.qkv.bias
+    qk = F.linear(block.norm1(x), attention.qkv.weight[: 2 * D], None if bias is None else bias[: 2 * D])
+    q, k = qk.reshape(*qk.shape[:2], 2, attention.num_heads, -1).permute(2, 0, 3, 1, 4)  # 2 x [B, h, T, d]
+    result: Tensor = (attention.scale * attention.q_norm(q)) @ attention.k_norm(k).mT
+    return result
+
+
+def load_patch_teacher(source: str, task: Task, grid: Grid) -> tuple[VisionTransformer, Task]:
+    """A ViT that has learned, for as many patches as the student sees, and what it reads.
+
+    Args:
+        source: as for `teachers.load_teacher`; classes do not matter.
+        task: what the student is shown.
+        grid: rows and columns of the student's patches. A teacher that learned with others is shown the image in a
+            size that gives these, and its positions are resampled.
+
+    Raises: UserError if it is no plain ViT.
+    """
+    net, known = open_teacher(source)
+    try:
+        vit = check(net)
+    except UserError as error:
+        raise UserError(f"the teacher {source} cannot look at single patches: {error}") from error
+    if not all(is_plain(getattr(block, "attn", None)) for block in vit.blocks):
+        raise UserError(f"the teacher {source} has an attention of its own kind, which is not read")
+    if vit.patch_embed.grid_size != grid:
+        height, width = vit.patch_embed.patch_size
+        size = (grid[0] * height, grid[1] * width)
+        vit.set_input_size(img_size=size)
+        known = replace(known, image_size=size)
+    return vit, known
+
+
+def look(vit: VisionTransformer, known: Task, task: Task, layers: Sequence[int], to_the_end: bool = False) -> Frozen:
+    """The teacher, frozen: `teacher(images, kept)` gives `Looked` for images as the student gets them."""
+    return Frozen(Adapted(Look(vit, layers, to_the_end), task, known))

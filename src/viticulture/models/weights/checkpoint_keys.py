@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights by a student's own names, out of what training scripts store.
+
+    {"model": {...}}                                                        DeiT, and MAE with its decoder's decoder_*
+    {"model": {"module.model.*", "module.tch_model.*"}}                     MAE-Lite, distilled or not
+    {"state_dict": {"module.base_encoder.*", "module.momentum_encoder.*"}}  MoCo-v3; the same under "model" in MAE-Lite
+    {"state_dict": {"student.*", "aids.*"}}                                 a checkpoint of ours
+    {"student": {...}, "teacher": {...}}                                    the first of the two
+
+What stands beside the network that is kept stays under its name, so that nobody takes it for a part of it.
+"""
+
+import re
+from typing import Any
+
+from torch import Tensor
+
+from .load_matching import State
+
+WRAPPERS = ("state_dict", "model", "student", "teacher")  # keys under which scripts keep the weights
+AROUND = ("module.", "_orig_mod.")  # put before every name by wrappers of a whole network
+KEPT = ("base_encoder.", "model.", "student.")  # put before the names of one network among several
+BESIDE = re.compile(  # what stands beside an encoder: of MAE, of MoCo-v3 with its projector, of MAE-Lite, of ours
+    r"decoder_|mask_token|head\.\d|(momentum_encoder|predictor|tch_model|attn_adapter|hidden_adapter|aids|guides)\."
+)
+
+
+def bare(stored: Any) -> State:
+    """The named tensors of a file's content; empty where there are none."""
+    while isinstance(stored, dict):
+        wrapper = next((key for key in WRAPPERS if isinstance(stored.get(key), dict)), None)
+        if wrapper is None:
+            break
+        stored = stored[wrapper]
+    tensors = {k: v for k, v in stored.items() if isinstance(v, Tensor)} if isinstance(stored, dict) else {}
+    for prefix in AROUND:
+        if all(name.startswith(prefix) for name in tensors):
+            tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+    prefix = next((prefix for prefix in KEPT if any(name.startswith(prefix) for name in tensors)), "")
+    return {name.removeprefix(prefix): value for name, value in tensors.items()}
+
+
+def encoder(weights: State) -> State:
+    """Without what stands beside an encoder, for those who ask that a network and a file agree in every name."""
+    return {name: value for name, value in weights.items() if not BESIDE.match(name)}

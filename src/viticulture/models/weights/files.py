@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights on disk and where a student starts from.
+
+A folder of weights holds two files, as timm writes them: `model.safetensors` and `config.json`. Any timm reads it,
+once `viticulture.models.students` is imported where the architecture is our own (DHVT; not the plain ViTs):
+
+    timm.create_model("local-dir:FOLDER", pretrained=True)
+
+Nothing is ever unpickled: weights are safetensors, or go through torch's weights-only reader (.pth), which passes over
+the settings (argparse.Namespace) that many scripts store beside them.
+"""
+
+import argparse
+import json
+import math
+import re
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import timm
+import torch
+from safetensors import SafetensorError
+from torch import nn
+
+from ...disk import replacing
+from ...errors import UserError, unknown
+from ..students import FROM_DATA, blueprint, create_student
+from ..task import Task
+from .checkpoint_keys import bare
+from .load_matching import State, grid_of, transplant
+
+FILES = ("model.safetensors", "config.json")
+PLACES = (".", "weights/best", "weights/last")
+"""Where a folder of weights, or else a run, keeps its files; the first that exists counts."""
+CHECKSUM = "crc32"
+"""Name, in our safetensors' header, of the checksum of the values; flipped bits would be other weights."""
+MOST_CLASSES, LONGEST_SIDE = 1_000_000, 8192  # beyond these a config.json is taken for damaged
+SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")  # .tar: scripts that write NAME.pth.tar
+
+
+def save(student: nn.Module, folder: Path, task: Task, extra: Mapping[str, Any] | None = None) -> None:
+    """Write a student and what is needed to use it; each file appears whole or not at all.
+
+    Args:
+        student: made by `create_student`.
+        folder: created if need be; files of an earlier save are replaced.
+        task: class names and the input's size and normalisation.
+        extra: further facts for config.json. Under "pretrained_cfg" they override timm's description of the input,
+            whose crop is otherwise the whole image (`crop_pct` 1).
+
+    Raises: UserError if the disk is full or the folder cannot be written.
+    """
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in student.state_dict().items()}
+    config = json.dumps(_config(student, task, dict(extra or {})), indent=2, ensure_ascii=False)
+    with replacing(folder / FILES[0]) as part:
+        part.write_bytes(_sealed(safetensors.torch.save(weights, {"format": "pt"})))
+    with replacing(folder / FILES[1]) as part:
+        part.write_text(config, encoding="utf-8")
+
+
+def _config(student: nn.Module, task: Task, extra: dict[str, Any]) -> dict[str, Any]:
+    made, known = blueprint(student), getattr(student, "pretrained_cfg", {})
+    described = {
+        key: known[key] for key in ("classifier", "first_conv", "fixed_input_size", "pool_size") if key in known
+    }
+    return {
+        "architecture": made.architecture,
+        "num_classes": len(task.classes),
+        "pretrained_cfg": {
+            **described,
+            "num_classes": len(task.classes),
+            "input_size": [3, *task.image_size],
+            "crop_pct": 1.0,
+            "interpolation": "bicubic",
+            "mean": list(task.mean),
+            "std": list(task.std),
+            "label_names": list(task.classes),
+            **extra.pop("pretrained_cfg", {}),
+        },
+        "model_args": made.arguments,
+        "student": made.name,
+        **extra,
+    }
+
+
+def _sealed(content: bytes) -> bytes:
+    """The bytes of a safetensors file with a checksum of its values in its header."""
+    header, values = _opened(content)
+    header.setdefault("__metadata__", {})[CHECKSUM] = f"{zlib.crc32(values):08x}"
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # values begin at a multiple of 8 bytes
+    return len(text).to_bytes(8, "little") + text + values
+
+
+def _opened(content: bytes) -> tuple[dict[str, Any], memoryview]:
+    """Header and values of a whole safetensors file."""
+    begin = 8 + int.from_bytes(content[:8], "little")
+    return json.loads(content[8:begin]), memoryview(content)[begin:]
+
+
+def load(folder: Path) -> tuple[nn.Module, Task, dict[str, Any]]:
+    """The student that `save` wrote, in inference mode, with its task and the whole of config.json.
+
+    Raises: UserError if files are missing, damaged or do not belong together.
+    """
+    config = read_config(folder)
+    weights = read_weights(folder / FILES[0])
+    student, task = _built(config, folder / FILES[1], len(weights))
+    try:
+        student.load_state_dict(weights)
+    except RuntimeError as error:
+        raise UserError(f"{folder / FILES[0]} does not fit {FILES[1]} beside it: {_brief(error)}") from error
+    return student.eval(), task, config
+
+
+def _built(config: dict[str, Any], path: Path, tensors: int) -> tuple[nn.Module, Task]:
+    """The student that a config.json describes, with random weights; so many tensors lie beside it."""
+    task, name, arguments = _read(config, path)
+    options = {key: value for key, value in arguments.items() if key not in FROM_DATA}
+    depth = arguments.get("depth")
+    if isinstance(depth, int) and depth > tensors:  # to build it would take minutes
+        raise UserError(f"{path} is damaged: it asks for {depth} blocks, and {tensors} tensors lie beside it")
+    try:
+        return create_student(name, task, arguments.get("patch_size"), options), task
+    except UserError:
+        raise
+    except Exception as error:  # whatever a constructor makes of nonsense
+        raise UserError(f"{path} is damaged: no {name} can be built by it ({_brief(error)})") from error
+
+
+def _read(config: dict[str, Any], path: Path) -> tuple[Task, str, dict[str, Any]]:
+    """Task, student and its keywords out of a config.json, ours or timm's own."""
+    try:
+        described, classes = config["pretrained_cfg"], int(config["num_classes"])
+        if not 0 <= classes <= MOST_CLASSES:
+            raise ValueError(f"{classes} classes")
+        names = described.get("label_names") or range(classes)
+        channels, height, width = described["input_size"]
+        if channels != 3 or not all(isinstance(side, int) and 0 < side <= LONGEST_SIDE for side in (height, width)):
+            raise ValueError(f"images of {channels}, {height}, {width}")
+        mean, std = (tuple(map(float, described[key])) for key in ("mean", "std"))
+        if len(mean) != 3 or len(std) != 3 or not all(math.isfinite(x) for x in mean + std) or min(std) <= 0:
+            raise ValueError(f"colours of mean {mean} and standard deviation {std}")
+        task = Task(tuple(map(str, names)), (height, width), mean, std)
+        if len(task.classes) != classes:
+            raise ValueError(f"{classes} classes but {len(task.classes)} names")
+        return task, str(config.get("student", config["architecture"])), dict(config.get("model_args", {}))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} is damaged or not written by viticulture: {error!r}") from error
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of a folder of weights."""
+    path = folder / FILES[1]
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{folder} is no folder of weights: cannot read {path.name} ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+    if not isinstance(config, dict):
+        raise UserError(f"{path} is damaged: it must hold an object, got {type(config).__name__}")
+    return config
+
+
+def read_weights(path: Path) -> State:
+    """Tensors of a .safetensors file, or of a .pth file that holds nothing but weights, by their bare names.
+
+    Raises: UserError if the file is missing, damaged, or holds Python objects.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            content = path.read_bytes()
+            found = bare(safetensors.torch.load(content))
+            header, values = _opened(content)
+            if header.get("__metadata__", {}).get(CHECKSUM) not in (None, f"{zlib.crc32(values):08x}"):
+                raise SafetensorError("its values are not those that were written (checksum)")
+        else:
+            with torch.serialization.safe_globals([argparse.Namespace]):
+                found = bare(torch.load(path, map_location="cpu", weights_only=True))
+    except FileNotFoundError as error:
+        raise UserError(f"there is no weights file {path}") from error
+    except SafetensorError as error:
+        raise UserError(f"{path} is damaged or no safetensors file: {error}") from error
+    except Exception as error:  # torch's reader raises half a dozen kinds
+        named = re.search(r"GLOBAL (\S+)", str(error))
+        raise UserError(
+            f"{path} cannot be read as weights alone (it is damaged, or holds Python objects, which are never loaded): "
+            f"{named[1] if named else _brief(error)}; where you trust the file, load it with the code that wrote it "
+            "and save the weights alone as .safetensors"
+        ) from error
+    if not found:
+        raise UserError(f"{path} holds no weights by name")
+    return found
+
+
+def _brief(error: BaseException) -> str:
+    """The first line of what an exception says."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def find(source: str) -> Path | None:
+    """The folder of weights that a path means, itself or inside a run; None if the path is no folder.
+
+    Raises: UserError if the folder holds no weights.
+    """
+    if not Path(source).is_dir():
+        return None
+    for place in PLACES:
+        if (Path(source, place) / FILES[1]).is_file():
+            return Path(source, place)
+    raise UserError(f"{source} holds no weights ({' and '.join(FILES)}), nor is it a run that has some")
+
+
+def fetch(name: str) -> nn.Module:
+    """A timm model with pretrained weights, from timm's cache or the network.
+
+    Args:
+        name: with or without a tag, such as vit_tiny_patch16_224.augreg_in21k; or hf-hub:OWNER/NAME.
+
+    Raises: UserError if there is no such model, or its weights cannot be had.
+    """
+    if not name.startswith("hf-hub:") and not timm.is_model_pretrained(name):
+        raise unknown("pretrained model (nor is there such a file or folder)", name, timm.list_pretrained())
+    try:
+        return timm.create_model(name, pretrained=True)
+    except Exception as error:  # whatever a network, a hub or a cache may raise
+        raise UserError(
+            f"the weights of {name} could not be fetched ({type(error).__name__}: {_brief(error)}); "
+            "check the connection, or download them elsewhere and name the .safetensors file"
+        ) from error
+
+
+def initialise(student: nn.Module, source: str, blocks: int | None = None) -> list[str]:
+    """Start a student from other weights, resampled and cut to fit it (see `transplant`).
+
+    Args:
+        student: any network; takes the weights in place.
+        source: a run or a folder of weights, a .safetensors or .pth file, or a pretrained model (see `fetch`).
+        blocks: take so many leading blocks and what comes before them; None takes all that fits.
+
+    Returns: remarks for a person: what was taken, resampled, left as it was, left unused.
+    Raises: UserError if the source cannot be read, if nothing but the head fits, or if there are no such blocks.
+    """
+    folder, grid = find(source), None
+    if folder is not None:
+        theirs = read_weights(folder / FILES[0])
+        with torch.device("meta"):
+            grid = grid_of(_built(read_config(folder), folder / FILES[1], len(theirs))[0])
+    elif Path(source).suffix in SUFFIXES:
+        theirs = read_weights(Path(source))
+    else:
+        net = fetch(source)
+        theirs, grid = net.state_dict(), grid_of(net)
+    return [f"started from {source}", *transplant(student, theirs, grid, blocks)]

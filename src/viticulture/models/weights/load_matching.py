@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of one network in another: copy what fits, resample what depends on image and patch size.
+
+Position tables are resampled between grids of patches, patch embeddings between patch sizes [1]. A head for other
+classes starts anew, and so does all else that is missing or has another shape; nothing of this happens silently.
+On request only the first blocks are taken, with what comes before them.
+
+[1] Beyer et al., "FlexiViT", CVPR 2023, arXiv:2212.08013, the pseudo-inverse resize, as timm has it.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from timm.layers.patch_embed import resample_patch_embed
+from timm.layers.pos_embed import resample_abs_pos_embed
+from torch import Tensor, nn
+
+from ...errors import UserError
+
+State = dict[str, Tensor]
+Grid = tuple[int, int]
+"""Rows and columns of patches."""
+
+POSITIONS = "pos_embed"
+TOKENS = ("cls_token", "dist_token", "reg_token")  # that a position table may hold rows for, before the patches
+
+
+def transplant(student: nn.Module, theirs: State, grid: Grid | None = None, blocks: int | None = None) -> list[str]:
+    """Put weights into a student, in place.
+
+    Args:
+        student: any network.
+        theirs: tensors by name.
+        grid: the patches for which their position table was made; None takes it to be square.
+        blocks: take so many leading blocks and what comes before them; None takes all that fits.
+
+    Returns: remarks for a person: what was taken, resampled, left as it was, left unused.
+    Raises: UserError if nothing but the head fits, if their grid cannot be told, or if there are no such blocks.
+    """
+    ours, heads = student.state_dict(), _heads(student)
+    wanted = list(ours) if blocks is None else leading(student, blocks)
+    taken: State = {}
+    remarks: list[str] = []
+    for key in (key for key in wanted if key in theirs):
+        own, value = ours[key], theirs[key]
+        if key == POSITIONS and own.ndim == value.ndim == 3 and own.shape[-1] == value.shape[-1]:
+            new = grid_of(student) or _square(ours)
+            old = grid or _square(theirs, ours, new) or (new if own.shape == value.shape else None)
+            if new is None or old is None:
+                raise UserError(
+                    f"positions are resampled between grids of patches, and that of a table of {value.shape[1]} rows "
+                    "cannot be told unless it is square; name the run or the folder that holds its config.json"
+                )
+            taken[key] = resample_positions(value, own, old, new)
+            if old != new:
+                remarks.append(f"positions resampled from {old[0]}x{old[1]} to {new[0]}x{new[1]} patches")
+        elif own.squeeze().shape == value.squeeze().shape:  # a 1x1 convolution there may be a matrix here
+            taken[key] = value.reshape(own.shape)
+        elif key.endswith("patch_embed.proj.weight") and own.shape[:2] == value.shape[:2]:
+            taken[key] = resample_patch_embed(value, list(own.shape[2:]))
+            sizes = "{}x{} to {}x{}".format(*value.shape[2:], *own.shape[2:])
+            remarks.append(f"patch embedding resampled from {sizes} pixels")
+    if not any(key.endswith("weight") and not key.startswith(heads) for key in taken):
+        raise UserError(
+            f"these weights fit no layer of this {type(student).__name__}: "
+            f"they have {_some(theirs)}, it has {_some(ours)}, and no shapes agree"
+        )
+    student.load_state_dict(taken, strict=False)
+    if blocks is not None:
+        remarks.append(f"the first {blocks} blocks and what comes before them are kept, all else starts anew")
+    left = [key for key in wanted if key not in taken]
+    lists = {
+        "the head starts anew": [key for key in left if key.startswith(heads)],
+        "of another shape there, started anew": [k for k in left if k in theirs and not k.startswith(heads)],
+        "not there, started anew": [k for k in left if k not in theirs and not k.startswith(heads)],
+        "there but not used": [key for key in theirs if key not in ours],
+    }
+    named = [f"{words}: {_some(keys)}" for words, keys in lists.items() if keys]
+    return [f"{len(taken)} of {len(ours)} tensors taken", *remarks, *named]
+
+
+def leading(student: nn.Module, blocks: int) -> list[str]:
+    """Names of the tensors of so many leading blocks, and of what comes before them: patches, tokens, positions.
+
+    Raises: UserError for a student without `blocks`, or with fewer.
+    """
+    held = getattr(student, "blocks", None)
+    if not isinstance(held, nn.Sequential | nn.ModuleList):
+        raise UserError(f"student.init_blocks needs a student with blocks, and a {type(student).__name__} has none")
+    if not 0 <= blocks <= len(held):
+        raise UserError(f"student.init_blocks must lie between 0 and the student's {len(held)} blocks, got {blocks}")
+    names = list(student.state_dict())
+    first = next(place for place, name in enumerate(names) if name.startswith("blocks."))
+    kept = tuple(f"blocks.{number}." for number in range(blocks))
+    return names[:first] + [name for name in names[first:] if name.startswith(kept)]
+
+
+def resample_positions(theirs: Tensor, ours: Tensor, old: Grid, new: Grid) -> Tensor:
+    """A position table for another grid, [1, T, D]; rows of prefix tokens that both have are copied, else ours stay."""
+    prefix, own = theirs.shape[1] - math.prod(old), ours.shape[1] - math.prod(new)
+    both, patches = min(prefix, own), theirs[:, prefix:]
+    if old != new:
+        patches = resample_abs_pos_embed(patches, new_size=list(new), old_size=list(old), num_prefix_tokens=0)
+    return torch.cat([theirs[:, :both], ours[:, both:own], patches], dim=1)
+
+
+def grid_of(network: nn.Module) -> Grid | None:
+    """Rows and columns of a network's patches; None where it does not say."""
+    grid: Grid | None = getattr(getattr(network, "patch_embed", None), "grid_size", None)
+    return grid
+
+
+def _square(state: State, like: State | None = None, grid: Grid | None = None) -> Grid | None:
+    """The square grid for which a position table has rows, besides those of its tokens.
+
+    Args:
+        state: tensors by name.
+        like: those of a network of the same kind, whose grid is known: it has as many rows besides.
+        grid: of that network.
+    """
+    rows = state[POSITIONS].shape[1]
+    besides = [sum(state[name].shape[1] for name in TOKENS if name in state), 0]
+    if like is not None and grid is not None:
+        besides.insert(1, like[POSITIONS].shape[1] - math.prod(grid))
+    for patches in (rows - count for count in besides):
+        side = math.isqrt(patches)
+        if side**2 == patches:
+            return side, side
+    return None
+
+
+def _heads(student: nn.Module) -> tuple[str, ...]:
+    """Beginnings of the names of the classifier's tensors."""
+    described: dict[str, Any] = getattr(student, "pretrained_cfg", {})
+    named = described.get("classifier") or "head"
+    return tuple(f"{name}." for name in ([named] if isinstance(named, str) else named))
+
+
+def _some(keys: Iterable[str], most: int = 6) -> str:
+    names = list(keys)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's student seen from inside: a page of its own, explain.html, and sections of the run's report."""
+
+from pathlib import Path
+
+from ...analysis.explanation import Explanation
+from ...training.rundir import RunDir
+from ..charts.marks import text
+from ..document import Section, document
+from ..sections.inside import inside_sections, likeness_section
+
+
+def write_explanation(run: RunDir, found: Explanation) -> Path:
+    """Draw explain.html."""
+    title = f"Inside {run.read('run.json')['student']['name']}: {run.path.name}"
+    return run.write("explain.html", document(title, f"<p>{text(_basis(found))}</p>", _sections(run, found)))
+
+
+def explanation_sections(run: RunDir, found: Explanation | None) -> list[Section]:
+    """The same for the report; nothing where the run was not explained."""
+    if found is None:
+        return []
+    first, *others = _sections(run, found)
+    return [Section(first.title, f"<p>{text(_basis(found))}</p>{first.html}"), *others]
+
+
+def _sections(run: RunDir, found: Explanation) -> list[Section]:
+    sections = inside_sections(found.inside)
+    if found.cka is not None:
+        sections.append(likeness_section(found.cka, run.path.name, found.beside, found.inside.reading))
+    return sections
+
+
+def _basis(found: Explanation) -> str:
+    layer = {
+        "norms": "what a block's first norm makes of its input, from the embedded patches (layer 0) to what leaves the "
+        "last norm",
+        "blocks": "what a block gives, as it is",
+    }[found.inside.reading]
+    basis = f"Means over {found.inside.images:,} {found.split} images, {found.weights} weights."
+    return f"{basis} In likeness and smoothing, a layer is {layer}."

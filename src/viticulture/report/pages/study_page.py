@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A study on one page, and its tables as Markdown, CSV and LaTeX."""
+
+from html import escape
+from pathlib import Path
+
+from ...study.conclude.verdict import Verdict, record, subject
+from ...study.run.cell import command
+from ...study.run.outcomes import Outcome
+from ...study.study import Study
+from ...text import clean
+from ..charts.figures import table
+from ..charts.marks import figure, text
+from ..document import Section, document, duration, tile, warning_box
+from ..sections.class_differences import class_section
+from ..sections.disagreement import disagreement
+from ..sections.study_charts import accuracy_charts, cost_charts, curve_charts
+from ..tables.latex import latex
+from ..tables.sheet import Cell, Column, Sheet
+from ..tables.study import failures, full_sheet, plan_note, results_sheet
+
+
+def write_study(study: Study) -> Path:
+    """Write report.html, summary.md, summary.csv and summary.tex into the study's folder; the page's path."""
+    folder, sheet = study.folder, results_sheet(study)
+    record(folder, study.verdicts)
+    every = full_sheet(study)
+    answer = escape(clean(study.answer), quote=False)
+    folder.write("summary.md", f"{answer}\n\n{sheet.markdown()}\n{every.markdown()}")
+    folder.write("summary.csv", sheet.csv())
+    folder.write("summary.tex", f"{latex(sheet)}\n{latex(every)}")
+    return folder.write("report.html", render_study(study))
+
+
+def render_study(study: Study) -> str:
+    """The page as HTML text."""
+    grid = study.folder.grid
+    title = f"Which method grows the best ViT on {subject(grid.data)}?"
+    if grid.table:
+        title = f"{grid.table}: published and ours" if grid.published else f"{grid.table} on {subject(grid.data)}"
+    header = f'<p class="answer">{text(study.answer)}</p>{_tiles(study)}{warning_box("Please note", _notes(study))}'
+    found = study.verdicts
+    sections = [
+        Section("Accuracy", accuracy_charts(study) + table(results_sheet(study)) if found else ""),
+        Section("Cost", cost_charts(study) if found else ""),
+        Section("Learning curves", curve_charts(study) if found else ""),
+        Section("Classes", class_section(study) if found else ""),
+        Section("Images they disagree about", disagreement(study) if found else ""),
+        Section("All results", table(full_sheet(study), sortable=True) if found else ""),
+        Section("Failed", "".join(table(sheet) for sheet in failures(study))),
+        Section("Conditions", _conditions(study)),
+        Section("How to reproduce each row", _commands(study)),
+    ]
+    return document(title, header, sections, ("study.css", "study.js"))
+
+
+def _tiles(study: Study) -> str:
+    done, wanted = study.counts
+    spent = sum(float((one.facts or {}).get("seconds") or 0) for one in _single(study.outcomes))
+    verdict = study.verdicts[-1] if study.verdicts else None
+    tiles = [tile("Trainings", f"{done} of {wanted}", "finished")]
+    tiles.append(tile("Contenders", str(len(study.folder.grid.contenders)), "recipes"))
+    tiles.append(tile("Seeds", str(len(study.folder.grid.seeds)), "trainings of everything"))
+    tiles.append(tile("Training time", duration(spent), "of all cells together"))
+    if verdict:
+        facts = verdict.leader.outcomes[0].facts or {}
+        images = facts.get("data", {}).get("images", {})
+        classes = len(facts.get("data", {}).get("classes", []))
+        split = "test" if "test" in images else "val"
+        tiles.append(tile("Test images", f"{images.get(split, 0):,}", f"of {classes:,} classes"))
+    return f'<dl class="tiles">{"".join(tiles)}</dl>'
+
+
+def _notes(study: Study) -> list[str]:
+    """What a reader must know before the numbers."""
+    failed = len(_single([one for one in study.outcomes if one.status == "failed"]))
+    kept = "" if study.folder.grid.published else ", and no winner is named"
+    notes = [f"{failed} training{'s' * (failed > 1)} failed; the errors stand below{kept}."] if failed else []
+    notes += study.folder.facts.get("remarks", [])
+    if study.verdicts and study.verdicts[-1].by == "test" and not study.folder.grid.published:
+        notes.append("Nothing is held out for validation, so test images rank, which favours the first.")
+    if study.verdicts and all(len(one.outcomes) == 1 for one in study.verdicts[-1].standings):
+        notes.append("One seed tells nothing about chance; train three or more.")
+    data = [str(remark) for remark in ((study.outcomes[0].facts or {}).get("remarks") or [])]
+    return [*notes, *data]
+
+
+def _conditions(study: Study) -> str:
+    """What was the same for all, and what was decided on the way."""
+    grid, plan, facts = study.folder.grid, study.plan, study.folder.facts
+    lines = {"terms": plan_note(grid, plan) if plan else "not planned yet"}
+    lines["the same for all"] = "\n".join(f"{key}: {value}" for key, value in grid.conditions.items()) or "nothing"
+    lines["ranked by"] = (
+        "test" if study.verdicts and study.verdicts[-1].by == "test" else "validation; test is reported"
+    )
+    if study.verdicts and not grid.published:
+        lines["a winner"] = _rule(study.verdicts[-1])
+    if decisions := facts.get("decisions"):
+        lines["dropped on the way"] = "\n".join(decisions)
+    lines["begun"] = f"{facts['began']} by viticulture {facts['version']}"
+    whole = (one.facts for one in study.outcomes if one.facts and {"hardware", "versions"} <= set(one.facts))
+    if run := next(whole, None):
+        hardware = run["hardware"]
+        gpus = ", ".join(hardware["gpus"]) or "no GPU"
+        lines["hardware"] = f"{hardware['cpu']}, {hardware['cores']} cores, {gpus}"
+        lines["versions"] = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
+    rows = "".join(f"<tr><th scope=row>{text(key)}<td><pre>{_lines(value)}</pre>" for key, value in lines.items())
+    return figure("", f"<table>{rows}</table>")
+
+
+def _rule(verdict: Verdict) -> str:
+    """What it takes to be named, at this look."""
+    return (
+        "beats every rival on the same seeds: Student's interval over seeds and the bootstrap's over seeds and images "
+        f"lie above zero at {100 * verdict.level:.4g} %. Studies that grow are looked at several times; every look "
+        "spends a part of 5 %, so that all of them together name a wrong winner in 5 % of studies at most."
+    )
+
+
+def _commands(study: Study) -> str:
+    """One command a contender and amount, for the first seed, and the one for the whole study."""
+    plan = study.plan
+    rows: list[list[Cell]] = [["the whole study", "", str(study.folder.facts["command"])]]
+    first = study.folder.grid.seeds[0]
+    for cell in study.folder.grid.cells():
+        if plan is not None and cell.seed == first:
+            rows.append([cell.contender.name, cell.amount.name, command(study.folder, cell, plan)])
+    columns = [Column("contender"), Column("training data"), Column("command", "prose")]
+    sheet = Sheet("", columns, rows, f"Seed {first}; another seed by --seed.")
+    return table(sheet).replace('<div class="scroll tall">', '<div class="scroll tall commands">', 1)
+
+
+def _single(outcomes: list[Outcome]) -> list[Outcome]:
+    """Outcomes without the doubles that share a training."""
+    return list({one.cell.name: one for one in outcomes}.values())
+
+
+def _lines(words: str) -> str:
+    return "\n".join(text(line) for line in words.splitlines())

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where two methods differ: classes and confused pairs. The page's script lets a person choose the two."""
+
+import json
+from collections.abc import Sequence
+from html import escape
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...study.conclude.verdict import Standing, Verdict, subject
+from ...study.study import Study
+from ...text import clean
+from ..charts.figures import table
+from ..charts.marks import figure, text
+from ..tables.sheet import Cell, Column, Sheet
+
+PAIRS = 8  # a contender
+MOST_PAIRS = 40
+
+
+def confusions(study: Study, verdict: Verdict) -> tuple[list[str], dict[str, NDArray[np.float64]]]:
+    """The classes, and for every contender the mean over seeds of its confusion matrix, [C, C], counts."""
+    names: list[str] = []
+    found = {}
+    for one in verdict.standings:
+        matrices = []
+        for outcome in one.outcomes:
+            results = study.folder.run(outcome.cell).read("evaluation.json")
+            first = next(iter(results.values()))
+            names = names or [score["name"] for score in first["per_class"]]
+            matrix = np.zeros((len(names), len(names)))
+            for row, column, images in first["confusion"]:
+                matrix[row, column] = images
+            matrices.append(matrix)
+        found[one.contender.name] = np.mean(matrices, axis=0)
+    return names, found
+
+
+def opponents(study: Study) -> tuple[Standing, Standing] | None:
+    """The two that a person wants to see beside one another first: the leader, and the baseline or the second."""
+    verdict = study.verdicts[-1]
+    others = [one for one in verdict.standings if one is not verdict.leader]
+    if not others:
+        return None
+    baseline = (one for one in others if one.contender == study.folder.grid.baseline)
+    return verdict.leader, next(baseline, others[0])
+
+
+def class_section(study: Study) -> str:
+    """Recall of every class by two methods and the difference, the greatest first; other methods can be chosen."""
+    pair = opponents(study)
+    if pair is None:
+        return ""
+    verdict = study.verdicts[-1]
+    names, matrices = confusions(study, verdict)
+    support = next(iter(matrices.values())).sum(1)
+    recall = {who: 100 * m.diagonal() / np.maximum(m.sum(1), 1) for who, m in matrices.items()}
+    one, other = (standing.contender.name for standing in pair)
+    order = np.argsort(-np.abs(recall[one] - recall[other]), kind="stable")
+    rows = "".join(_row(names[c], support[c], recall[one][c], recall[other][c]) for c in order)
+    heads = ("class", "images", clean(one), clean(other), "difference, points")
+    kinds = ("", "n", "n", "n", "n diff")
+    head = "".join(f'<th scope="col" class="{k}">{escape(h)}</th>' for h, k in zip(heads, kinds, strict=True))
+    content = {
+        "classes": [clean(name) for name in names],
+        "images": [int(n) for n in support],
+        "names": [clean(name) for name in recall],
+        "recall": [[round(float(value), 2) for value in values] for values in recall.values()],
+        "shown": [list(recall).index(one), list(recall).index(other)],
+    }
+    data = escape(json.dumps(content, ensure_ascii=False, separators=(",", ":")))
+    inside = (
+        f'<div class="choose" hidden data-compare="{data}"><label>method <select></select></label> '
+        f"<label>against <select></select></label></div>"
+        f'<div class="scroll tall"><table class="compare"><thead><tr>{head}</thead><tbody>{rows}</tbody></table></div>'
+    )
+    note = (
+        f"Share of each class's test images that is recognised, %, means over seeds; {subject(verdict.data)}, "
+        f"{verdict.amount.name}. Few images of a class make large differences by chance."
+    )
+    return figure("Difference by class", inside, note) + confused_pairs(study, names, matrices, (one, other))
+
+
+def confused_pairs(
+    study: Study, names: Sequence[str], matrices: dict[str, NDArray[np.float64]], first: tuple[str, str]
+) -> str:
+    """The pairs that any of the methods confuses most often, and how often each of them does."""
+    shares = {who: m / np.maximum(m.sum(1, keepdims=True), 1) for who, m in matrices.items()}
+    wanted: dict[tuple[int, int], float] = {}
+    for matrix in shares.values():
+        wrong = matrix.copy()
+        np.fill_diagonal(wrong, 0)
+        for place in np.argsort(-wrong, axis=None, kind="stable")[:PAIRS]:
+            row, column = divmod(int(place), len(names))
+            if wrong[row, column] > 0:
+                wanted[row, column] = max(wanted.get((row, column), 0.0), float(wrong[row, column]))
+    pairs = sorted(wanted, key=lambda pair: -wanted[pair])[:MOST_PAIRS]
+    if not pairs or len(names) < 3:
+        return ""
+    ordered = [*dict.fromkeys([*first, *shares])]
+    columns = [Column("true class"), Column("taken for"), *(Column(who, "percent") for who in ordered)]
+    rows: list[list[Cell]] = [
+        [names[row], names[column], *(float(shares[who][row, column]) for who in ordered)] for row, column in pairs
+    ]
+    note = "Share of the true class's test images, mean over seeds. A click on a heading sorts."
+    return table(Sheet("Most confused pairs", columns, rows, note), sortable=True)
+
+
+def _row(name: str, images: float, ours: float, theirs: float) -> str:
+    gap = ours - theirs
+    side = "more" if gap >= 0 else "less"
+    return (
+        f'<tr><td>{text(name)}<td class="n">{images:.0f}<td class="n">{ours:.1f}<td class="n">{theirs:.1f}'
+        f'<td class="n diff {side}" style="--gap:{min(abs(gap), 100) / 2:.2f}%">{gap:+.1f}'
+    )

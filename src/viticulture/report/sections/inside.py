@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sections of a page: how far heads look, which layers are alike, what layers smooth away."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from ...analysis.attention_maps import shown_layers
+from ...analysis.inside import Inside
+from ..charts.figures import line_chart
+from ..charts.value_map import Values, value_map
+from ..document import Section
+
+DISTANCE = "Patches alone, their shares summing to 1. Low: the layer looks near by; uniform: it looks everywhere alike."
+ENTROPY = "Patches alone. Low: few patches are looked at; uniform: all are, alike."
+ALIKE = (
+    "CKA of patch features, unbiased: 1 for layers that are alike up to rotation and scale, about 0 for unrelated ones."
+)
+SMOOTH = "Diagonal frequencies, natural logarithm, against frequency 0. The lower, the more the layer smooths."
+
+
+def inside_sections(found: Inside) -> list[Section]:
+    """What `look_inside` found, as charts over layers and maps of heads."""
+    distance, entropy = zip(*found.uniform, strict=True)
+    heads = _over_layers("Attention distance, pixels", "pixels", found.distance, distance, DISTANCE)
+    heads += _over_layers("Attention entropy, nats", "nats", found.entropy, entropy, ENTROPY)
+    names = _layers("layer", len(found.cka), found.reading)
+    alike = value_map("Likeness of layers", [("CKA", found.cka.double().cpu().numpy())], names, names, ALIKE)
+    sections = [Section("How far its heads look", heads), Section("Which layers are alike", alike)]
+    return [*sections, Section("What its layers smooth", _smoothing(found))]
+
+
+def likeness_section(cka: Tensor, first: str, second: str, reading: str) -> Section:
+    """CKA between the layers of two students, by their names, and their layers with the same number as a line."""
+    rows, columns = _layers(first, cka.shape[0], reading), _layers(second, cka.shape[1], reading)
+    maps = [(f"{first}: down, {second}: to the right", cka.double().cpu().numpy())]
+    alike = value_map("Likeness of layers", maps, rows, columns, ALIKE)
+    if len(rows) != len(columns):
+        return Section(f"Beside {second}", alike)
+    line = {"CKA": list(enumerate(cka.diag().tolist(), _first(reading)))}
+    same = line_chart("Likeness of layers with the same number", line, ("layer", "CKA"))
+    return Section(f"Beside {second}", f'<div class="grid-2">{alike}{same}</div>')
+
+
+def _over_layers(title: str, unit: str, values: Sequence[Tensor], uniform: Sequence[float], note: str) -> str:
+    """A chart of the heads' mean and range over layers, and a map of every head."""
+    lines = {
+        "mean of heads": [(float(i), layer.mean().item()) for i, layer in enumerate(values, 1)],
+        "lowest head": [(float(i), layer.min().item()) for i, layer in enumerate(values, 1)],
+        "highest head": [(float(i), layer.max().item()) for i, layer in enumerate(values, 1)],
+        "uniform attention": [(float(i), value) for i, value in enumerate(uniform, 1)],
+    }
+    every: Values = np.full((max(len(layer) for layer in values), len(values)), np.nan)
+    for i, layer in enumerate(values):
+        every[: len(layer), i] = layer.sort().values.double().cpu().numpy()
+    rows, columns = _names("rank", len(every)), _names("layer", len(values))
+    by_head = value_map(f"{title}, every head", [("heads of each layer from low to high", every)], rows, columns)
+    return f'<div class="grid-2">{line_chart(title, lines, ("layer", unit), note=note)}{by_head}</div>'
+
+
+def _smoothing(found: Inside) -> str:
+    if not found.frequencies:
+        return ""
+    begin = _first(found.reading)
+    last = {"last frequency": [(float(i), value) for i, value in enumerate(found.amplitude[:, -1].tolist(), begin)]}
+    title = f"Delta log amplitude, at {found.frequencies[-1]:.2f} pi a patch"
+    by_frequency = {
+        f"layer {layer + begin}": list(zip(found.frequencies, found.amplitude[layer].tolist(), strict=True))
+        for layer in shown_layers(len(found.amplitude))
+    }
+    axes = ("frequency, pi a patch", "log amplitude")
+    over_layers = line_chart(title, last, ("layer", "log amplitude"), note=SMOOTH)
+    over_frequencies = line_chart("Relative log amplitude", by_frequency, axes, note=SMOOTH)
+    return f'<div class="grid-2">{over_layers}{over_frequencies}</div>'
+
+
+def _first(reading: str) -> int:
+    """Number of the first layer."""
+    return 0 if reading == "norms" else 1
+
+
+def _layers(word: str, count: int, reading: str) -> list[str]:
+    return [f"{word} {number}" for number in range(_first(reading), count + _first(reading))]
+
+
+def _names(word: str, count: int) -> list[str]:
+    return [f"{word} {number}" for number in range(1, count + 1)]

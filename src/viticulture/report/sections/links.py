@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Links between a CNN and a ViT: a table of their strength, and how large they grew from epoch to epoch."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from ...analysis.link_extraction import TrainedLinks
+from ...models.links import LinkSet, write_link_set
+from ..charts.value_map import Values, value_map
+from ..document import Section
+from ..tables.sheet import Column, Sheet
+
+EPOCHS_SHOWN = 6
+
+
+def link_table(stages: Sequence[str], strengths: Tensor, linked: LinkSet, note: str) -> Sheet:
+    """One row a CNN block: the layers that its links keep, then their strength to every layer.
+
+    Args:
+        stages: name of every CNN block.
+        strengths: [blocks, layers], in [0, 1].
+        linked: the links that are kept.
+        note: a sentence below the table.
+    """
+    blocks, layers = strengths.shape
+    kept = dict(line.split(": ") for line in write_link_set(linked).splitlines())
+    columns = [Column("CNN block"), Column("kept"), *(Column(str(layer + 1), "decimal") for layer in range(layers))]
+    rows = [
+        (f"{block + 1} {stages[block]}", kept.get(str(block + 1), "none"), *strengths[block].tolist())
+        for block in range(blocks)
+    ]
+    return Sheet("Strength of links from CNN blocks to the ViT's layers", columns, rows, note)
+
+
+def links_section(trained: TrainedLinks) -> Section:
+    """Heat maps of mean |w| by CNN block and layer, as in AAL's Figures 2 and B: at the end, and on the way there."""
+    stages = [f"block {number}, {name}" for number, name in enumerate(trained.links.channels, 1)]
+    layers = [f"layer {number + 1}" for number in range(len(trained.links.heads))]
+    maps = [_linked_only(magnitudes, trained.links.linked) for magnitudes in trained.magnitudes]
+    last = len(maps) - 1
+    html = value_map(
+        "Mean magnitude of the links from CNN blocks to layers of the ViT",
+        [(f"after {last} epochs", maps[last])],
+        stages,
+        layers,
+        "" if all(len(found) == len(layers) for found in trained.links.linked) else "Empty: not linked.",
+    )
+    shown = sorted({round(k * last / (EPOCHS_SHOWN - 1)) for k in range(EPOCHS_SHOWN)})
+    numbers = [str(number) for number in range(1, len(stages) + 1)], [str(n + 1) for n in range(len(layers))]
+    html += value_map(
+        "The same on the way, CNN blocks downwards, layers to the right",
+        [(f"after {epoch} epochs", maps[epoch]) for epoch in shown],
+        *numbers,
+    )
+    return Section("Links to the teacher", html)
+
+
+def _linked_only(magnitudes: Tensor, linked: LinkSet) -> Values:
+    values: Values = np.full(tuple(magnitudes.shape), np.nan)
+    for block, layers in enumerate(linked):
+        values[block, layers] = magnitudes[block, layers].double().numpy()
+    return values

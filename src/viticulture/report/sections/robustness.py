@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors on corrupted and other unlike images: as a table, and as a part of a run's page."""
+
+from collections.abc import Mapping
+from statistics import fmean
+
+from ...evaluation.accuracy import ONE_HEAD
+from ...evaluation.robustness.measure import Robustness
+from ...evaluation.robustness.strengths import BLUR, DIGITAL, EXTRA, NOISE, SEVERITIES, WEATHER
+from ..charts.figures import bar_chart, line_chart, table
+from ..document import Section
+from ..tables.sheet import Cell, Column, Sheet
+
+GROUPS = {"noise": NOISE, "blur": BLUR, "weather": WEATHER, "digital": DIGITAL, "extra": EXTRA}
+
+
+def robustness_table(found: Robustness) -> Sheet:
+    """A row a corruption: the student's error by severity and on average, and that of each of its heads."""
+    tokens = list(range(1, len(found.heads)))
+    if not found.errors:
+        columns = [Column(""), Column("error", "percent"), Column("accuracy", "percent")]
+        rows: list[list[Cell]] = [
+            [head, error, 1 - error] for head, error in zip(found.heads, found.clean, strict=True)
+        ]
+        return Sheet(f"{found.data}", columns, rows, _note(found))
+    columns = [Column("errors"), Column("mean", "percent"), *(Column(str(s), "percent") for s in SEVERITIES)]
+    columns += [Column(found.heads[k], "percent") for k in tokens]
+    rows = []
+    if found.clean:
+        rows.append(["as they are", found.clean[0], *("" for _ in SEVERITIES), *found.clean[1:]])
+    if (mean := found.mean_error()) is not None:
+        rows.append(["mean of the 15", mean, *("" for _ in SEVERITIES), *(found.mean_error(k) for k in tokens)])
+    for names in GROUPS.values():
+        for name in (name for name in names if name in found.errors):
+            by_severity = [severity[0] for severity in found.errors[name]]
+            rows.append([_plain(name), fmean(by_severity), *by_severity, *(found.error(name, k) for k in tokens)])
+    of = "the run's test images" if found.data == "test" else found.data
+    return Sheet(f"Errors on {of}, by severity", columns, rows, _note(found))
+
+
+def robustness_section(every: Mapping[str, Robustness]) -> list[Section]:
+    """A table and a chart for each collection of images; nothing where none was judged."""
+    parts = [
+        f'{table(robustness_table(found))}<div class="grid-2">{_charts(found) if found.errors else ""}</div>'
+        for found in every.values()
+    ]
+    return [Section("Robustness", "".join(parts))] if parts else []
+
+
+def _charts(found: Robustness) -> str:
+    """Mean errors of each group of corruptions over severity (0 is the clean image), and of each corruption."""
+    lines = {}
+    for group, names in GROUPS.items():
+        there = [found.errors[name] for name in names if name in found.errors]
+        if there:
+            clean = [(0.0, 100 * found.clean[0])] if found.clean else []
+            rest = [(float(s), 100 * fmean(one[s - 1][0] for one in there)) for s in SEVERITIES]
+            lines[group] = [*clean, *rest]
+    means = {_plain(name): round(100 * found.error(name), 1) for name in found.errors}
+    return line_chart("Errors by severity, %", lines, ("severity", "wrong, %")) + bar_chart("Mean errors", means, "%")
+
+
+def _note(found: Robustness) -> str:
+    words = f"{found.images:,} images{' of each' if found.errors else ''}, {found.weights} weights."
+    if found.rule != ONE_HEAD:
+        words += f" The student answers by its {found.rule}."
+    if found.corrupted_by:
+        words += f" Strengths of {found.corrupted_by}."
+    if found.classes < found.known:
+        words += f" It chose between the {found.classes} classes that are there, of {found.known:,}."
+    if (mce := found.mean_corruption_error()) is not None:
+        words += f" Mean corruption error relative to AlexNet: {100 * mce:.1f} %."
+    return words
+
+
+def _plain(corruption: str) -> str:
+    """jpeg_compression -> JPEG compression."""
+    return corruption.replace("_", " ").replace("jpeg", "JPEG").replace("gaussian", "Gaussian")

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A study's charts: accuracy with its intervals, against data, against costs, and over training."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from ...study.conclude.statistics import Estimate
+from ...study.conclude.verdict import Standing, Verdict, subject
+from ...study.study import Study
+from ..charts.curves import Points, read_curves
+from ..charts.plots import Axes, Band, Series, band_chart, forest_chart, scatter_chart
+from ..document import duration, scaled
+
+ACCURACY = "top-1 accuracy on test, %"
+INTERVALS = (
+    "Bars and bands: 95 % intervals, the wider of Student's over seeds and the binomial one of the test images, cut "
+    "where they leave the chart."
+)
+
+CLOCK = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
+COUNTS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def styles(study: Study) -> dict[str, int]:
+    """A contender's number on the page, which gives its colour and its marker."""
+    return {one.name: number for number, one in enumerate(study.folder.grid.contenders)}
+
+
+def accuracy_charts(study: Study) -> str:
+    """Rows of means on the largest amount; lines over the amount of data, where there are several."""
+    found, style = study.verdicts, styles(study)
+    last = found[-1]
+    rows = [
+        Series(
+            one.contender.name,
+            style[one.contender.name],
+            [(100 * value, 0.0) for value in one.test.values],
+            [_percents(one.test)],
+            [_tip(one)],
+        )
+        for one in last.standings
+    ]
+    note = f"Small dots: single seeds. {INTERVALS} Best on {'validation' if last.by == 'val' else 'test'} first."
+    html = forest_chart(f"Accuracy on {subject(last.data)}, {last.amount.name}", rows, ACCURACY, note)
+    for data in dict.fromkeys(verdict.data for verdict in found):
+        here = [verdict for verdict in found if verdict.data == data]
+        if len(here) > 1:
+            html += _over_data(here, style)
+    return f'<div class="grid-2">{html}</div>'
+
+
+def _over_data(found: Sequence[Verdict], style: Mapping[str, int]) -> str:
+    lines, amounts = [], set[float]()
+    for name, number in style.items():
+        standings = [one for verdict in found for one in verdict.standings if one.contender.name == name]
+        known = ((images, one) for one in standings if (images := one.fact("train_images")))
+        places = sorted(known, key=lambda place: place[0])  # two amounts may come to as many images
+        if places:
+            points = [(images, 100 * one.test.mean) for images, one in places]
+            bands = [_percents(one.test) for _, one in places]
+            lines.append(Series(name, number, points, bands, [_tip(one) for _, one in places]))
+            amounts |= {images for images, _ in places}
+    axes = Axes("training images", ACCURACY, log_x=True, at=sorted(amounts))
+    return band_chart(f"Accuracy against training data, {subject(found[-1].data)}", lines, axes, INTERVALS)
+
+
+def cost_charts(study: Study) -> str:
+    """Accuracy against what a student costs to train, to store and to run, on the largest amount."""
+    last, style = study.verdicts[-1], styles(study)
+    charts = [
+        ("Accuracy against training time", "seconds", "training time of one seed", CLOCK),
+        ("Accuracy against size", "parameters", "parameters", COUNTS),
+        ("Accuracy against computation", "macs", "multiply-adds for one image", COUNTS),
+    ]
+    html = ""
+    for title, key, words, units in charts:
+        unit, name = _unit([one.fact(key) for one in last.standings], units)
+        label = f"{words}, {name}"
+        series = [
+            Series(
+                one.contender.name,
+                style[one.contender.name],
+                [(value / unit, 100 * one.test.mean)],
+                [_percents(one.test)],
+                [_tip(one)],
+            )
+            for one in sorted(last.standings, key=lambda one: style[one.contender.name])
+            if (value := one.fact(key))
+        ]
+        html += scatter_chart(title, series, Axes(label, ACCURACY, log_x=True))
+    note = "The stepped line is the Pareto front: nothing else is both cheaper and more accurate. Means over seeds."
+    return f'<div class="grid-2">{html}</div><p class="note">{note}</p>'
+
+
+def curve_charts(study: Study) -> str:
+    """Accuracy on held-out images over epochs and over training time, on the largest amount; means over seeds."""
+    last, style = study.verdicts[-1], styles(study)
+    unit, clock = _unit([one.fact("seconds") for one in last.standings], CLOCK)
+    epochs, minutes = [], []
+    for one in sorted(last.standings, key=lambda one: style[one.contender.name]):
+        points = _mean_curve(study, one)
+        if points:
+            name, number = one.contender.name, style[one.contender.name]
+            epochs.append(Series(name, number, points))
+            seconds, length = one.fact("seconds"), one.fact("epochs")
+            if seconds and length:
+                minutes.append(Series(name, number, [(x * seconds / length / unit, y) for x, y in points]))
+    if not epochs:
+        return ""
+    label = f"accuracy on {'validation' if last.by == 'val' else 'held-out'} images, %"
+    charts = band_chart("Over epochs", epochs, Axes("epoch", label))
+    if minutes:
+        charts += band_chart("Over training time", minutes, Axes(f"training time, {clock}", label))
+    return f'<div class="grid-2">{charts}</div>'
+
+
+def _mean_curve(study: Study, one: Standing) -> Points:
+    """(epoch, %) where every seed has a value."""
+    found: list[dict[float, float]] = []
+    for outcome in one.outcomes:
+        metrics = study.folder.run(outcome.cell).metrics
+        curves = read_curves(metrics) if metrics.exists() else {}
+        measured = next((curves[name] for name in ("val/accuracy", "test/accuracy") if name in curves), [])
+        found.append({round(x, 3): 100 * y for x, y in measured})
+    shared = set.intersection(*(set(curve) for curve in found)) if found else set()
+    return [(x, fmean(curve[x] for curve in found)) for x in sorted(shared)]
+
+
+def _unit(values: Sequence[float | None], units: Sequence[tuple[float, str]]) -> tuple[float, str]:
+    """The largest unit of which the largest value holds one at least."""
+    most = max((value for value in values if value), default=0.0)
+    return next(((size, name) for size, name in units if most >= size), units[-1])
+
+
+def _percents(found: Estimate) -> Band:
+    return None if found.low is None or found.high is None else (100 * found.low, 100 * found.high)
+
+
+def _tip(one: Standing) -> str:
+    """What a point says under the pointer."""
+    test, images = one.test, one.fact("train_images")
+    lines = [f"{one.contender.name}, {one.amount.name}" + (f" ({images:,.0f} images)" if images else "")]
+    lines.append(f"{100 * test.mean:.1f} %" + (f" ± {100 * test.sd:.1f} sd" if test.sd is not None else " (one seed)"))
+    if test.low is not None and test.high is not None:
+        low, high = max(0.0, 100 * test.low), min(100.0, 100 * test.high)
+        lines.append(f"95 % interval {low:.1f} to {high:.1f}, {len(test.values)} seeds")
+    costs = f"{scaled(one.fact('parameters'))} parameters, {scaled(one.fact('macs'))} MACs"
+    lines.append(f"{duration(one.fact('seconds'))} a seed, {costs}")
+    return "\n".join(lines)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables that the verbs print and the page shows, made from plain data."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...evaluation.accuracy import ONE_HEAD, Evaluation
+from .sheet import Cell, Column, Sheet, Spread
+
+LONGEST_LIST = 60
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An evaluation and what was evaluated.
+
+    Args:
+        weights: which of a run's weights: `last`, `best`, `ema`.
+        split: which images: `validation`, `test`, or a name.
+        evaluation: the numbers.
+    """
+
+    weights: str
+    split: str
+    evaluation: Evaluation
+
+
+def summary(evaluated: Sequence[Evaluated]) -> Sheet:
+    """One column an evaluation, one row a number."""
+    found = [each.evaluation for each in evaluated]
+    k = max((each.k for each in found), default=1)
+    rows: list[list[Cell]] = [
+        ["images", *(f"{each.images:,}" for each in found)],
+        ["top-1 accuracy", *(percent(each.top1) for each in found)],
+        ["  95 % interval", *(interval(each) for each in found)],
+        [f"top-{k} accuracy", *(percent(each.topk) for each in found)],
+        ["balanced accuracy", *(percent(each.balanced_accuracy) for each in found)],
+        ["macro-F1", *(percent(each.macro_f1) for each in found)],
+        ["NLL, nats", *(f"{each.nll:.3f}" for each in found)],
+        ["calibration error", *(percent(each.calibration_error) for each in found)],
+    ]
+    if found and k >= len(found[0].per_class):  # true of any guess
+        del rows[3]
+    if any(each.rule != ONE_HEAD for each in found):
+        rows.insert(1, ["answered by", *(each.rule for each in found)])
+    columns = [Column(""), *(Column(f"{each.weights}, {each.split}", "decimal") for each in evaluated)]
+    return Sheet("Evaluation", columns, rows)
+
+
+def per_class(evaluation: Evaluation) -> Sheet:
+    """Precision, recall and F1 of every class."""
+    columns = [Column("class"), Column("images", "count")]
+    columns += [Column(name, "percent") for name in ("precision", "recall", "F1")]
+    rows = [(each.name, each.support, each.precision, each.recall, each.f1) for each in evaluation.per_class]
+    return Sheet("Per class", columns, rows)
+
+
+def confused(evaluation: Evaluation, n: int = 20) -> Sheet:
+    """The n pairs of classes that are taken for one another most often, in one direction."""
+    confusion = evaluation.confusion.copy()
+    confusion.flat[:: len(confusion) + 1] = 0
+    order = (-confusion).argsort(axis=None, kind="stable")[:n]
+    scores = evaluation.per_class
+    rows = []
+    for true, predicted in (divmod(int(place), len(confusion)) for place in order):
+        images = int(confusion[true, predicted])
+        if images:
+            rows.append((scores[true].name, scores[predicted].name, images, images / scores[true].support))
+    columns = [Column("true class"), Column("taken for"), Column("images", "count"), Column("of the class", "percent")]
+    return Sheet("Most confused", columns, rows)
+
+
+def inspection(
+    facts: Mapping[str, str], counts: Mapping[str, Mapping[str, int]], warnings: Sequence[str]
+) -> list[Sheet]:
+    """What would be read from a data set.
+
+    Args:
+        facts: a few properties by name, such as the source and the sizes.
+        counts: class -> split -> images; long lists are cut, and say so.
+        warnings: sentences.
+    """
+    splits = list(dict.fromkeys(split for each in counts.values() for split in each))
+    rows: list[list[Cell]] = [[name, *(each.get(split, 0) for split in splits)] for name, each in counts.items()]
+    totals = ", ".join(f"{sum(each.get(split, 0) for each in counts.values()):,} {split}" for split in splits)
+    note = f"{len(rows):,} classes; {totals}"
+    if len(rows) > LONGEST_LIST:
+        note += f" (the first {LONGEST_LIST} classes are shown)"
+    columns = [Column("class"), *(Column(split, "count") for split in splits)]
+    sheets = [
+        Sheet("Data", [Column(""), Column("", "prose")], list(facts.items())),
+        Sheet("Images by class", columns, rows[:LONGEST_LIST], note),
+    ]
+    if warnings:
+        sheets.append(Sheet("", [Column("Please look at", "prose")], [[warning] for warning in warnings]))
+    return sheets
+
+
+def comparison(title: str, rows: Mapping[str, Mapping[str, Sequence[float]]]) -> Sheet:
+    """Several trainings side by side, mean +- sample standard deviation over seeds.
+
+    Args:
+        title: a few words.
+        rows: row -> column -> one value a seed; a published number is a column with one value.
+    """
+    names = list(dict.fromkeys(column for row in rows.values() for column in row))
+    cells = [[name, *(Spread(tuple(row[n])) if row.get(n) else None for n in names)] for name, row in rows.items()]
+    seeds = sorted({len(values) for row in rows.values() for values in row.values() if len(values) > 1})
+    counts = " to ".join(str(n) for n in (seeds[:1] + seeds[-1:] if len(seeds) > 1 else seeds))
+    note = f"mean ± sd over {counts} seeds" if seeds else ""
+    return Sheet(title, [Column(""), *(Column(name, "spread") for name in names)], cells, note)
+
+
+def percent(share: float) -> str:
+    """0.7344 -> 73.4 %."""
+    return f"{100 * share:.1f} %"
+
+
+def interval(evaluation: Evaluation) -> str:
+    """The interval of top-1 accuracy in words."""
+    low, high = evaluation.top1_interval
+    return f"{100 * low:.1f}–{100 * high:.1f} %"

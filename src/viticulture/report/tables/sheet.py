@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table of plain values, shown in a terminal, as Markdown, as CSV or on a page."""
+
+import io
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from statistics import fmean, stdev
+from textwrap import fill
+from typing import Literal, TextIO
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ...outputs import csv_text
+from ...text import clean
+
+Form = Literal["text", "prose", "count", "percent", "decimal", "signed", "significant", "spread"]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One number a seed, shown as mean and sample standard deviation."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.values)
+
+    @property
+    def sd(self) -> float | None:
+        """Over n - 1; None for a single seed."""
+        return stdev(self.values) if len(self.values) > 1 else None
+
+
+Cell = str | int | float | Spread | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading and how the values below it are written.
+
+    `text` is cut where space is short, `prose` is wrapped; `percent` takes shares in [0, 1]; `signed` has its sign and
+    one decimal, `significant` three digits.
+    """
+
+    name: str
+    form: Form = "text"
+
+    @property
+    def words(self) -> bool:
+        """Whether it reads from the left."""
+        return self.form in ("text", "prose")
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Rows under columns; None is shown as n/a. Printing one with rich draws a terminal table.
+
+    Args:
+        title: a few words; may be empty.
+        columns: one a value of each row; the first names the row and is cut first where space is short.
+        rows: plain values.
+        note: a sentence below the table; may be empty.
+    """
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+
+    def texts(self) -> list[list[str]]:
+        """Every cell as a person reads it."""
+        return [[show(cell, c.form) for cell, c in zip(row, self.columns, strict=True)] for row in self.rows]
+
+    def __rich__(self) -> RenderableType:
+        table = Table(
+            title=Text(clean(self.title), "bold") if self.title else None,
+            caption=Text(clean(self.note)) if self.note else None,
+            box=box.SIMPLE_HEAD,
+            title_justify="left",
+            caption_justify="left",
+            pad_edge=False,
+            show_edge=False,
+            show_header=any(column.name for column in self.columns),
+        )
+        texts = self.texts()
+        for number, column in enumerate(self.columns):
+            justify: Literal["left", "right"] = "left" if column.words else "right"
+            heading = clean(column.name)
+            if not column.words:  # a long heading breaks rather than widens
+                longest = max([len(row[number]) for row in texts] + [len(word) for word in heading.split()] + [1])
+                heading = fill(heading, longest)
+            table.add_column(Text(heading), justify=justify, no_wrap=not column.words)
+        wraps = [column.form == "prose" for column in self.columns]
+        for row in texts:
+            cells = zip(row, wraps, strict=True)
+            table.add_row(
+                *(Text(text, no_wrap=not wrap, overflow="fold" if wrap else "ellipsis") for text, wrap in cells)
+            )
+        return table
+
+    def markdown(self) -> str:
+        """A GitHub table with its title and note."""
+        rule = ["---" if column.words else "--:" for column in self.columns]
+        body = [[clean(column.name) for column in self.columns], rule, *self.texts()]
+        lines = [
+            "| " + " | ".join(escape(text, quote=False).replace("|", "\\|") for text in row) + " |" for row in body
+        ]
+        title, note = (escape(clean(words), quote=False) for words in (self.title, self.note))
+        parts = [f"**{title}**" if title else "", "\n".join(lines), note]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def csv(self) -> str:
+        """Unrounded values, shares as shares, n/a as nothing; a spread takes three columns: mean, sd, seeds."""
+        ends = {
+            column.name: (" mean", " sd", " seeds") if column.form == "spread" else ("",) for column in self.columns
+        }
+        rows: list[list[str | int | float | None]] = [[name + end for name, each in ends.items() for end in each]]
+        for row in self.rows:
+            cells: list[str | int | float | None] = []
+            for cell, column in zip(row, self.columns, strict=True):
+                if isinstance(cell, Spread):
+                    cells += [cell.mean, cell.sd, len(cell.values)]
+                else:
+                    cells += [cell, None, None] if column.form == "spread" else [cell]
+            rows.append(cells)
+        return csv_text(rows)
+
+
+def show(cell: Cell, form: Form) -> str:
+    """A value as a person reads it."""
+    if cell is None:
+        return "" if form == "spread" else "n/a"
+    if isinstance(cell, Spread):
+        return f"{cell.mean:.1f}" if cell.sd is None else f"{cell.mean:.1f} ± {cell.sd:.1f}"
+    if isinstance(cell, str):
+        return clean(cell)
+    if form == "percent":
+        return f"{100 * cell:.1f} %"
+    if form == "signed":
+        return f"{cell:+.1f}"
+    if form == "significant":
+        return f"{cell:,.0f}" if abs(cell) >= 100 else f"{cell:.3g}"
+    return f"{cell:,}" if isinstance(cell, int) else f"{cell:.3f}"
+
+
+def print_table(*tables: RenderableType, file: TextIO | None = None) -> None:
+    """Print tables: drawn to the width of a terminal, or whole and without colour where nobody watches."""
+    file = file or sys.stdout
+    terminal = file.isatty()
+    console = Console(file=file, highlight=False, width=None if terminal else 10_000)
+    if not console.encoding.startswith("utf") and isinstance(file, io.TextIOWrapper):
+        file.reconfigure(errors="replace")
+    for number, table in enumerate(tables):
+        if number:
+            console.print()
+        if terminal:
+            console.print(table)
+        else:
+            for line in console.render_lines(table, pad=False):
+                file.write("".join(segment.text for segment in line if not segment.control).rstrip() + "\n")

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A study's tables: the plan before it, the results after it, every number with its spread."""
+
+from ...study.conclude.statistics import Difference, Estimate
+from ...study.conclude.verdict import Verdict, subject
+from ...study.declare.grid import Cell as GridCell
+from ...study.declare.grid import Grid
+from ...study.plan.plan import Plan
+from ...study.study import Study
+from .sheet import Cell, Column, Sheet, Spread
+
+FEW_STEPS = 300
+"""Optimiser steps below which the plan warns: every method is still near chance."""
+
+
+def plan_sheet(grid: Grid, plan: Plan) -> Sheet:
+    """Epochs and minutes of every contender's cells, before anything is trained."""
+    rows: list[list[Cell]] = []
+    known = {cell.name: cell for cell in reversed(grid.cells())}
+    grouped: dict[tuple[str, str], list[GridCell]] = {}
+    for cell in known.values():
+        grouped.setdefault((cell.contender.name, cell.amount.name), []).append(cell)
+    for one in grid.contenders:
+        for amount in grid.amounts.each():
+            if cells := grouped.get((one.name, amount.name)):
+                seconds = plan.seconds(cells[0], grid)
+                minutes = None if seconds is None else seconds / 60
+                total = None if minutes is None else minutes * len(cells)
+                epochs = plan.epochs[one.name, amount.name]
+                rows.append([one.name, amount.name, epochs, _minutes(minutes), len(cells), _minutes(total)])
+    columns = [Column("contender"), Column("training data"), Column("epochs", "count"), Column("min a cell", "decimal")]
+    columns += [Column("cells", "count"), Column("min", "decimal")]
+    return Sheet("Plan", columns, rows, plan_note(grid, plan))
+
+
+def plan_note(grid: Grid, plan: Plan) -> str:
+    """The terms of a study in a sentence."""
+    terms = {
+        "epochs": "Every cell trains for the same number of epochs",
+        "time": "Every cell of one amount of data trains for the same time",
+        "recipe": "Every recipe trains for its own number of epochs",
+    }[grid.terms.equal]
+    if plan.share < 1:
+        terms += f", shortened to {100 * plan.share:.0f} % by the budget of {grid.terms.budget}"
+    if grid.terms.halving:
+        terms += "; after a quarter and after half of the length the worse half is dropped"
+    total = plan.total(grid)
+    terms += "." if total is None else f". About {_minutes(total / 60)} min in one process on this machine."
+    steps = plan.fewest_steps()
+    if steps is not None and steps < FEW_STEPS:
+        terms += (
+            f" {steps} steps, the shortest cell's, are too few to tell how methods rank: give a longer budget, fewer "
+            "seeds, a smaller image_size or a larger share of the images."
+        )
+    return terms
+
+
+def results_sheet(study: Study) -> Sheet:
+    """One row a contender, one column an amount of data: top-1 on test, %, mean and sd over seeds."""
+    grid, found = study.folder.grid, study.verdicts
+    columns = [Column("contender")]
+    several = len({verdict.data for verdict in found}) > 1
+    columns += [Column(_heading(verdict, several), "spread") for verdict in found]
+    if grid.published:
+        columns += [Column("published", "decimal"), Column("ours − published", "decimal")]
+    rows: list[list[Cell]] = []
+    for one in grid.contenders:
+        standings = [next((s for s in verdict.standings if s.contender == one), None) for verdict in found]
+        row: list[Cell] = [one.name, *(spread(s.test) if s else None for s in standings)]
+        if grid.published:
+            ours = next((100 * s.test.mean for s in standings if s), None)
+            known = one.published
+            gap = f"{ours - known:+.1f}" if ours is not None and known is not None else None
+            row += [None if known is None else f"{known:g}", gap]
+        rows.append(row)
+    where = "" if several else f" on {subject(found[-1].data)}" if found else ""
+    return Sheet(f"Top-1 accuracy{where}, %", columns, rows, _seeds_note(found))
+
+
+def full_sheet(study: Study) -> Sheet:
+    """One row a contender and amount of data, with everything that was measured."""
+    several = len({verdict.data for verdict in study.verdicts}) > 1
+    columns = [Column("contender"), Column("training data")]
+    columns += [Column("data")] if several else []
+    columns += [
+        Column("images", "count"),
+        Column("seeds", "count"),
+        Column("test, %", "spread"),
+        Column("95 % interval", "decimal"),
+        Column("validation, %", "spread"),
+        Column("− baseline, points", "signed"),
+        Column("its interval", "decimal"),
+        Column("epochs", "count"),
+        Column("min a seed", "significant"),
+        Column("parameters, M", "significant"),
+        Column("MACs, M", "significant"),
+    ]
+    rows: list[list[Cell]] = []
+    for verdict in study.verdicts:
+        for one in verdict.standings:
+            row: list[Cell] = [one.contender.name, one.amount.name, *([subject(verdict.data)] if several else [])]
+            images, epochs, seconds = one.fact("train_images"), one.fact("epochs"), one.fact("seconds")
+            row += [
+                None if images is None else round(images),
+                len(one.outcomes),
+                spread(one.test),
+                _interval(one.test),
+                spread(one.val) if one.val else None,
+                None if one.versus_baseline is None else 100 * one.versus_baseline.mean,
+                None if one.versus_baseline is None else ends(one.versus_baseline),
+                None if epochs is None else round(epochs),
+                None if seconds is None else seconds / 60,
+                _scaled(one.fact("parameters"), 1e6),
+                _scaled(one.fact("macs"), 1e6),
+            ]
+            rows.append(row)
+    note = (
+        "Contenders in the order of their validation accuracy. Intervals: 95 %, the wider of Student's over seeds "
+        "and the binomial one of the test images. − baseline: "
+        f"paired difference to {study.folder.grid.baseline.name} on the same seeds, with the wider of Student's "
+        "interval and the bootstrap's over seeds and test images."
+    )
+    return Sheet("All results", columns, rows, note)
+
+
+def failures(study: Study) -> list[Sheet]:
+    """What failed, with its error; nothing where nothing did."""
+    rows: list[list[Cell]] = [
+        [one.cell.contender.name, one.cell.amount.name, one.cell.seed, one.error]
+        for one in study.outcomes
+        if one.status == "failed"
+    ]
+    columns = [Column("contender"), Column("training data"), Column("seed", "count"), Column("error", "prose")]
+    again = f"`viticulture compare resume {study.path}` tries them again."
+    return [Sheet("Failed", columns, rows, again)] if rows else []
+
+
+def spread(found: Estimate) -> Spread:
+    """Values in percent."""
+    return Spread(tuple(100 * value for value in found.values))
+
+
+def ends(found: Difference) -> str | None:
+    """The wider of a difference's intervals, in percentage points."""
+    known = [
+        (one.low, one.high)
+        for one in (found.over_seeds, found.over_images)
+        if one is not None and one.low is not None and one.high is not None
+    ]
+    if not known:
+        return None
+    low, high = max(-1.0, min(low for low, _ in known)), min(1.0, max(high for _, high in known))
+    return f"{100 * low:+.1f} to {100 * high:+.1f}"
+
+
+def _heading(verdict: Verdict, several: bool) -> str:
+    return f"{subject(verdict.data)}, {verdict.amount.name}" if several else verdict.amount.name
+
+
+def _seeds_note(found: list[Verdict]) -> str:
+    seeds = sorted({len(one.outcomes) for verdict in found for one in verdict.standings})
+    if not seeds:
+        return ""
+    if seeds == [1]:
+        return "One seed: no spread is known."
+    return f"Mean ± standard deviation over {' to '.join(map(str, (seeds[:1] + seeds[-1:])[: len(seeds)]))} seeds."
+
+
+def _interval(found: Estimate) -> str | None:
+    if found.low is None or found.high is None:
+        return None
+    return f"{max(0.0, 100 * found.low):.1f}–{min(100.0, 100 * found.high):.1f}"
+
+
+def _minutes(minutes: float | None) -> str | None:
+    if minutes is None:
+        return None
+    return f"{minutes:.0f}" if minutes >= 10 else f"{minutes:.2g}"
+
+
+def _scaled(value: float | None, unit: float) -> float | None:
+    return None if value is None else value / unit

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the verbs say in a terminal: what is about to be trained, and their results."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ..data.inspect import Inspection
+from ..errors import counted
+from ..evaluation.accuracy import Evaluation
+from ..evaluation.predict import Prediction
+from ..study.folder import StudyDir
+from ..study.plan.plan import Plan
+from ..study.study import Study
+from ..text import clean
+from ..training.session import Session
+from .document import scaled
+from .pages.run_page import named
+from .tables.results import Evaluated, inspection, percent, summary
+from .tables.sheet import Column, Sheet, print_table
+from .tables.study import failures, plan_sheet, results_sheet
+
+
+def introduce(session: Session) -> None:
+    """Say on standard error what is about to be trained, and what a person should know first."""
+    facts = session.run.read("run.json")
+    console = Console(stderr=True, highlight=False)
+    data, student, side = facts["data"], facts["student"], session.dataset.image_size
+    counts = ", ".join(f"{count:,} {split}" for split, count in data["images"].items())
+    epochs = counted(session.recipe.section("train").epochs, "epoch")
+    parameters, macs = scaled(student["parameters"]), scaled(student["macs"])
+    classes = counted(len(data["classes"]), "class") if data["classes"] else "labels unused"
+    lines = [
+        f"data     {data['name']}: {counts} images, {classes}, shown at {side} x {side}",
+        f"student  {student['name']}: {parameters} parameters, {macs} multiply-adds an image",
+        f"recipe   {session.recipe.name}: {epochs}, seed {session.seed}",
+        f"run      {session.run.path}",
+        *(f"note     {remark}" for remark in session.remarks),
+    ]
+    for line in lines:
+        console.print(clean(line), markup=False, soft_wrap=not console.is_terminal)
+
+
+def introduce_study(study: StudyDir, plan: Plan) -> None:
+    """Say on standard error what a study is about to train, and how long that takes here."""
+    print_table(plan_sheet(study.grid, plan), file=sys.stderr)
+    print(clean(f"study    {study.path}"), file=sys.stderr, flush=True)
+
+
+def say(result: Any) -> None:
+    """Print what a verb returned; a Run says its results on standard output."""
+    if isinstance(result, Study):
+        print_table(*([results_sheet(result)] if result.verdicts else []), *failures(result))
+        print(clean(result.answer))
+        print(clean(f"report: {result.path / 'report.html'}"))
+    elif hasattr(result, "evaluations"):
+        if result.evaluations:
+            print_table(results(result.evaluations))
+        print(clean(f"report: {result.path / 'report.html'}"))
+    elif isinstance(result, Inspection):
+        print_table(*_inspected(result))
+    elif isinstance(result, Path):
+        print(clean(str(result)))
+    elif isinstance(result, str):
+        print(*map(clean, result.rstrip().split("\n")), sep="\n")
+    elif isinstance(result, Sheet):
+        print_table(result)
+    elif isinstance(result, dict) and all(isinstance(value, Evaluation) for value in result.values()):
+        print_table(results(result))
+    elif isinstance(result, list) and all(isinstance(item, Prediction) for item in result):
+        print_table(_predictions(result))
+
+
+def results(evaluations: dict[str, Evaluation]) -> Sheet:
+    """One column for each set of weights and split."""
+    return summary([Evaluated(*named(key), evaluation) for key, evaluation in evaluations.items()])
+
+
+def recipe_list(headers: dict[str, dict[str, str]]) -> Sheet:
+    """Shipped recipes: what they train, what the paper and we got."""
+    columns = [Column("recipe"), *(Column(name, "prose") for name in ("what it trains", "published", "our result"))]
+    rows = [(name, head["What"], head.get("Published", ""), head.get("Result", "")) for name, head in headers.items()]
+    return Sheet("", columns, rows)
+
+
+def table_list(tables: dict[str, Any]) -> Sheet:
+    """Papers' tables, row by row."""
+    columns = [Column("table"), Column("row"), Column("recipe"), Column("published", "decimal")]
+    rows = [
+        (name, row.name, row.recipe, "" if row.published is None else f"{row.published:g}")
+        for name, table in tables.items()
+        for row in table.rows
+    ]
+    return Sheet("", columns, rows)
+
+
+def _predictions(found: list[Prediction]) -> Sheet:
+    columns = [Column("image"), Column("class"), Column("probability", "percent"), Column("problem", "prose")]
+    rows = [(one.name, one.label, one.probability if one.label else None, one.error) for one in found]
+    broken = sum(bool(one.error) for one in found)
+    return Sheet("", columns, rows, f"{broken} of {len(found)} images could not be read" if broken else "")
+
+
+def _inspected(found: Inspection) -> list[Sheet]:
+    facts = {"data": found.name, "images": f"{found.images:,}"}
+    for name, spread in (("height", found.height), ("width", found.width)):
+        if spread is not None:
+            facts[f"{name}, pixels"] = f"{spread.least} to {spread.greatest}, median {spread.median:g}"
+    facts["colours"] = ", ".join(f"{mode}: {count:,}" for mode, count in Counter(found.modes).most_common())
+    counts = {
+        name: {split: numbers[c] for split, numbers in found.counts.items()} for c, name in enumerate(found.classes)
+    }
+    warnings = [*found.notes]
+    if found.unlabelled:
+        warnings.append(f"{found.unlabelled:,} images have no label")
+    warnings += [f"unreadable: {name} ({reason})" for name, reason in list(found.unreadable.items())[:20]]
+    if len(found.unreadable) > 20:
+        warnings.append(f"... and {len(found.unreadable) - 20:,} more unreadable images")
+    for kind, groups in (("in several splits", found.across), ("under several labels", found.contradicting)):
+        if groups:
+            shown = "; ".join(" = ".join(group) for group in groups[:5])
+            warnings.append(f"{len(groups):,} images stand {kind}, pixel by pixel the same: {shown}")
+    if found.repeated:
+        share = percent(found.repeated / max(found.images, 1))
+        warnings.append(f"{found.repeated:,} images ({share}) repeat another one, pixel by pixel")
+    if found.ignored:
+        warnings.append(f"{len(found.ignored):,} files are no images: {', '.join(found.ignored[:5])}")
+    return inspection(facts, counts, warnings)

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be concluded: ranks by validation, results on test, and a winner only where chance is no explanation.
+
+The leader is the first ViT by validation; other networks are shown for comparison (they compete where no two ViTs do).
+It is a winner if, on test images and paired seeds, it beats every rival: both intervals of each difference (Student's
+over seeds, the bootstrap's over seeds and images) lie above zero. Each at its own level: a wrong winner must beat a
+rival that is as good, and to beat the others as well only makes it rarer (an intersection-union test; Berger,
+"Multiparameter hypothesis testing and acceptance sampling", Technometrics 1982, 24(4)). `benchmarks.false_winners`
+counts them. A study that grows until somebody wins asks the question several times: each look spends a part of the
+level (`statistics.level_of_look`). Nobody wins before every training that is wanted has come to its end.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import UserError
+from ..declare.grid import Contender, Grid
+from ..declare.terms import Amount
+from ..folder import StudyDir
+from ..run.cell import read_answers
+from ..run.outcomes import Outcome
+from .statistics import LEVEL, Difference, Estimate, accuracy, difference, estimate, level_of_look
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One contender on one amount of data, over its finished seeds.
+
+    Args:
+        contender: which.
+        amount: of training data.
+        outcomes: its finished cells, by rising seed.
+        test: accuracy on test images (validation images, where nothing is held out as test), in [0, 1].
+        val: accuracy on validation images, which ranks; None without.
+        versus_baseline: its difference to the baseline; None for the baseline, and without common seeds.
+    """
+
+    contender: Contender
+    amount: Amount
+    outcomes: tuple[Outcome, ...]
+    test: Estimate
+    val: Estimate | None
+    versus_baseline: Difference | None
+
+    @property
+    def score(self) -> float:
+        """What ranks it."""
+        return self.val.mean if self.val else self.test.mean
+
+    def fact(self, key: str) -> float | None:
+        """Mean over seeds of a number of the outcomes' rows, such as seconds or parameters."""
+        values = [value for outcome in self.outcomes if (value := outcome.row[key]) is not None]
+        return fmean(values) if values else None
+
+    @property
+    def vit(self) -> bool:
+        """Whether the student attends to tokens."""
+        return all((outcome.facts or {}).get("vit", True) for outcome in self.outcomes)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The comparison on one data set and one amount of it.
+
+    Args:
+        data: the images.
+        amount: of training data.
+        standings: best first, by validation where every one has it.
+        by: the split that ranked: val or test.
+        leader: the first ViT, or else the first.
+        rivals: contender -> the leader's difference to it, at the level of this look; the closest first.
+        reference: the leader's difference to the best network that is no ViT, with its name; None without.
+        named: whether the leader is a winner.
+        level: of the intervals that name one.
+        unsettled: contender -> why it is not known how well it does: its trainings failed, or are not finished.
+    """
+
+    data: str
+    amount: Amount
+    standings: tuple[Standing, ...]
+    by: str
+    leader: Standing
+    rivals: dict[str, Difference]
+    reference: tuple[str, Difference] | None
+    named: bool
+    level: float = LEVEL
+    unsettled: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """What it is about, as study.json says it."""
+        return f"{self.data}, {self.amount.name}"
+
+    @property
+    def trainings(self) -> int:
+        """How many it rests on."""
+        return sum(len(one.outcomes) for one in self.standings)
+
+    @property
+    def close(self) -> list[str]:
+        """Rivals that the leader cannot be told apart from, the closest first."""
+        return [name for name, one in self.rivals.items() if not (one.separates() and one.mean > 0)]
+
+
+def verdicts(study: StudyDir, outcomes: Iterable[Outcome]) -> list[Verdict]:
+    """One for every data set and amount with finished cells of the full length; the largest amount comes last."""
+    grid, groups = study.grid, dict[tuple[str, Amount], list[Outcome]]()
+    for one in outcomes:
+        groups.setdefault((one.cell.contender.data or grid.data, one.cell.amount), []).append(one)
+    wanted = [
+        (data, amount)
+        for data in dict.fromkeys(one.data or grid.data for one in grid.contenders)
+        for amount in grid.amounts.each()
+    ]
+    looks = study.facts.get("looks", {})
+    found = (_verdict(study, *key, groups.get(key, []), looks.get(f"{key[0]}, {key[1].name}", [])) for key in wanted)
+    return [one for one in found if one is not None]
+
+
+def record(study: StudyDir, found: Iterable[Verdict]) -> None:
+    """Keep in study.json which comparisons were looked at, by the number of their trainings."""
+    known = study.facts.get("looks", {})
+    looks = dict(known)
+    for one in found:
+        if one.rivals and not one.unsettled and not study.grid.published:
+            looks[one.key] = sorted({*looks.get(one.key, []), one.trainings})
+    if looks != known:
+        study.update(looks=looks)
+
+
+def _verdict(
+    study: StudyDir, data: str, amount: Amount, outcomes: Sequence[Outcome], looks: Sequence[int]
+) -> Verdict | None:
+    """None where nothing is finished; looks: numbers of trainings of which this comparison was seen."""
+    grid, last = study.grid, len(study.grid.terms.rounds) - 1
+    answers = _Answers(study)
+    groups: dict[str, list[Outcome]] = {}
+    for one in sorted(outcomes, key=lambda one: one.cell.seed):
+        if one.status == "finished" and one.cell.round == last and _score(one) is not None:
+            groups.setdefault(one.cell.contender.name, []).append(one)
+    groups = {one.name: groups[one.name] for one in grid.contenders if one.name in groups}
+    if not groups:
+        return None
+    unsettled = {
+        one.cell.contender.name: "have failed" if one.status == "failed" else "are not finished"
+        for one in sorted(outcomes, key=lambda one: one.status == "failed")
+        if one.status == "failed" or (one.status != "finished" and one.status != "dropped" and one.cell.round == last)
+    }
+    baseline = groups.get(grid.baseline.name)
+    standings = [
+        Standing(
+            group[0].cell.contender,
+            amount,
+            tuple(group),
+            accuracy([_score(one) or 0.0 for one in group], _images(group)),
+            estimate([one.val or 0.0 for one in group]) if all(one.val is not None for one in group) else None,
+            paired(answers, group, baseline) if baseline and name != grid.baseline.name else None,
+        )
+        for name, group in groups.items()
+    ]
+    by = "val" if all(one.val for one in standings) else "test"
+    standings.sort(key=lambda one: -(one.score if by == "val" else one.test.mean))
+    leader = next((one for one in standings if one.vit), standings[0])
+    others = [one for one in standings if one is not leader]
+    if leader.vit and any(one.vit for one in others):
+        others = [one for one in others if one.vit]
+    level = level_of_look(1 + sum(seen < sum(map(len, groups.values())) for seen in looks))
+    rivals = {
+        one.contender.name: found
+        for one in others
+        if (found := paired(answers, leader.outcomes, one.outcomes, level)) is not None
+    }
+    rivals = dict(sorted(rivals.items(), key=lambda item: item[1].mean))
+    clear = all(one.separates() and one.mean > 0 for one in rivals.values())
+    named = clear and len(rivals) == len(others) > 0 and not unsettled and not grid.published
+    best = next((one for one in standings if not one.vit and one not in others and one is not leader), None)
+    beside = paired(answers, leader.outcomes, best.outcomes) if best else None
+    reference = (best.contender.name, beside) if best and beside else None
+    return Verdict(data, amount, tuple(standings), by, leader, rivals, reference, named, level, unsettled)
+
+
+class _Answers:
+    """Answers to every test image, each file read once."""
+
+    def __init__(self, study: StudyDir) -> None:
+        self.study = study
+        self._known: dict[str, NDArray[np.bool_] | None] = {}
+
+    def right(self, outcome: Outcome) -> NDArray[np.bool_] | None:
+        """[N] whether each image was classified as it should be."""
+        name = outcome.cell.name
+        if outcome.cell.contender.measure != "accuracy":
+            return None
+        if name not in self._known:
+            run = self.study.run(outcome.cell)
+            self._known[name] = None
+            with suppress(UserError):  # missing or damaged: the intervals over seeds are left
+                answers = read_answers(run)
+                self._known[name] = answers["predicted"] == answers["labels"]
+        return self._known[name]
+
+
+def paired(
+    answers: _Answers, ours: Sequence[Outcome], theirs: Sequence[Outcome], level: float = LEVEL
+) -> Difference | None:
+    """Difference over the seeds that both have; None without any."""
+    other = {one.cell.seed: one for one in theirs}
+    pairs = [(one, other[one.cell.seed]) for one in ours if one.cell.seed in other]
+    if not pairs:
+        return None
+    columns = [(answers.right(one), answers.right(two)) for one, two in pairs]
+    right = None
+    if all(a is not None and b is not None and len(a) == len(b) for a, b in columns):
+        right = np.stack([a.astype(np.int8) - b.astype(np.int8) for a, b in columns if a is not None and b is not None])
+    values = [(_score(one) or 0.0, _score(two) or 0.0) for one, two in pairs]
+    return difference([a for a, _ in values], [b for _, b in values], right, level)
+
+
+def _score(outcome: Outcome) -> float | None:
+    return outcome.test if outcome.test is not None else outcome.val
+
+
+def _images(group: Sequence[Outcome]) -> int | None:
+    """How many images an accuracy was counted on; None for another measure."""
+    numbers = group[0].numbers or {}
+    return int(numbers.get("images", 0)) or None if group[0].cell.contender.measure == "accuracy" else None
+
+
+def answer(grid: Grid, found: Sequence[Verdict], finished: int, cells: int) -> str:
+    """The study's conclusion in one sentence or two, about the largest amount of data."""
+    left = "" if finished == cells else f" ({finished} of {cells} trainings are finished.)"
+    if not found:
+        return f"Nothing is finished yet: 0 of {cells} trainings."
+    if grid.published:
+        return _beside_published(grid, found) + left
+    verdict = found[-1]
+    leader = verdict.leader
+    who, where = leader.contender.name, f"{subject(verdict.data)}, {verdict.amount.name}"
+    scored = (
+        f"{_percent(leader.test)} of the {'test' if verdict.by == 'val' or _tested(leader) else 'validation'} images"
+    )
+    if not verdict.rivals:
+        return f"{who} gets {scored} right on {where}; there is nothing finished to compare it with.{left}"
+    beside = _beside_reference(verdict)
+    closest = verdict.close[0] if verdict.close else next(iter(verdict.rivals))
+    lead = verdict.rivals[closest]
+    if verdict.named:
+        what = f"{who} grows the best ViT" if leader.vit else f"{who}, which is no ViT, does best"
+        return (
+            f"{what} on {where}: it gets {scored} right, {_points(lead)} points more than {closest}, the closest."
+            f"{beside}{left}"
+        )
+    if verdict.unsettled:
+        why = max(verdict.unsettled.values())  # failures first
+        names = ", ".join(name for name, known in verdict.unsettled.items() if known == why)
+        reason = f"none is named while trainings of {names} {why}"
+    elif lead.over_seeds.sd is None:
+        reason = "with one common seed no spread is known; train at least three"
+    elif lead.mean <= 0:
+        reason = f"on test {closest} is no worse ({_points(lead)} points between them)"
+    else:
+        reason = f"its lead over {closest}, {_points(lead)} points, may be chance"
+        if lead.seeds_needed:
+            seeds = max(lead.seeds_needed, len(lead.over_seeds.values) + 1)
+            reason += f"; about {seeds} seeds would show a lead of this size"
+    words = f"{who} is first by {_split(verdict)} and gets {scored} right, but {reason}."
+    return f"No winner on {where}: {words}{beside}{left}"
+
+
+def _beside_reference(verdict: Verdict) -> str:
+    """How the leader stands to the best network that is no ViT."""
+    if verdict.reference is None:
+        return ""
+    name, found = verdict.reference
+    if not found.separates():
+        return f" It cannot be told apart from {name}, which is no ViT ({_points(found)} points)."
+    return f" {name}, which is no ViT, does {'worse' if found.mean > 0 else 'better'} ({_points(found)} points)."
+
+
+def _beside_published(grid: Grid, found: Sequence[Verdict]) -> str:
+    rows = [one for verdict in found for one in verdict.standings if one.contender.published is not None]
+    if not rows:
+        return f"{grid.table}: no row that has a published number is finished yet."
+    gaps = [100 * one.test.mean - (one.contender.published or 0.0) for one in rows]
+    inside = [
+        one
+        for one in rows
+        if one.test.low is not None
+        and one.test.high is not None
+        and 100 * one.test.low <= (one.contender.published or 0.0) <= 100 * one.test.high
+    ]
+    words = f"{grid.table}: ours minus published is {fmean(gaps):+.1f} points on average over {len(rows)} rows"
+    if len(rows) > 1:
+        words += f", from {min(gaps):+.1f} to {max(gaps):+.1f}"
+    if any(one.test.sd is not None for one in rows):
+        words += f"; {len(inside)} of the published numbers lie inside our 95 % intervals"
+    return words + "."
+
+
+def subject(data: str) -> str:
+    """What to call a data set: a folder's or file's name without the way to it."""
+    return data.rstrip("/").rsplit("/", 1)[-1] or data
+
+
+def _split(verdict: Verdict) -> str:
+    return "validation" if verdict.by == "val" else "test"
+
+
+def _tested(standing: Standing) -> bool:
+    return standing.outcomes[0].test is not None
+
+
+def _percent(found: Estimate) -> str:
+    if found.low is None or found.high is None:
+        return f"{100 * found.mean:.1f} %"
+    low, high = max(0.0, 100 * found.low), min(100.0, 100 * found.high)
+    return f"{100 * found.mean:.1f} % (95 % interval {low:.1f} to {high:.1f}, {len(found.values)} seeds)"
+
+
+def _points(found: Difference) -> str:
+    """The wider of the two intervals, so that the words never claim more than is known."""
+    seeds, images = found.over_seeds, found.over_images
+    if seeds.low is None or seeds.high is None:
+        return f"{100 * found.mean:.1f}"
+    ends = [(seeds.low, seeds.high)]
+    if images is not None and images.low is not None and images.high is not None:
+        ends.append((images.low, images.high))
+    low, high = max(-1.0, min(low for low, _ in ends)), min(1.0, max(high for _, high in ends))
+    return f"{100 * found.mean:.1f} ({100 * low:.1f} to {100 * high:.1f})"

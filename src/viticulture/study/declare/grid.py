@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a study compares: contenders x amounts of data x seeds, declared in one YAML file that a person may extend."""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from ...errors import UserError, unknown
+from ...text import read_yaml, write_yaml
+from ...training.references import references
+from ...training.table import Row, Table
+from .terms import ALL_IMAGES, EQUAL_EPOCHS, Amount, Amounts, Terms
+
+CONDITIONS: dict[str, Any] = {
+    "data.val_fraction": 0.1,
+    "data.test_fraction": 0.2,
+    "data.rule": "balanced",
+    "data.split_seed": 0,
+    "train.watch": "val",
+}
+"""Recipe keys that every contender shares, so that all learn from, choose by and are tested on the same images."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One thing that is compared.
+
+    Args:
+        name: what people call it.
+        recipe: a shipped recipe or a YAML file.
+        overrides: dotted recipe keys that differ from the recipe; `row:NAME` is the run of another contender, on the
+            same amount of data and from the same seed.
+        data: its own data set, for a paper's table with several; empty for the study's.
+        published: a paper's number, percent.
+        measure: what the published number is: the student's accuracy, or see `outcomes.other_measure`.
+        seed_offset: added to the study's seeds, for a second training of the same thing, such as another teacher.
+    """
+
+    name: str
+    recipe: str
+    overrides: dict[str, Any] = field(default_factory=dict)
+    data: str = ""
+    published: float | None = None
+    measure: str = "accuracy"
+    seed_offset: int = 0
+
+    @property
+    def training(self) -> list[Any]:
+        """All that decides what is trained; contenders that agree in it share their cells."""
+        return [self.recipe, self.overrides, self.data, self.seed_offset]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training of a study.
+
+    Args:
+        contender: what is trained.
+        amount: on how much data.
+        seed: from which seed.
+        round: which of the study's rounds, 0-based; the last one is the full length.
+        name: of its folder; cells that train the same thing share one.
+    """
+
+    contender: Contender
+    amount: Amount
+    seed: int
+    round: int
+    name: str
+
+    @property
+    def training_seed(self) -> int:
+        """What the training's own randomness follows from."""
+        return self.seed + self.contender.seed_offset
+
+    def overrides(self, conditions: Mapping[str, Any]) -> dict[str, Any]:
+        """Recipe keys that say which images it learns from: those of its seed, whatever the contender adds to it,
+        unless the study's conditions or the contender choose them."""
+        chosen = "data.subset_seed" in {**conditions, **self.contender.overrides}
+        shared = {"data.subset_seed": self.seed} if self.contender.seed_offset and not chosen else {}
+        return {**self.amount.overrides, **shared}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A declared study.
+
+    Args:
+        data: where the images are.
+        contenders: what is compared; the first one is the baseline of all differences.
+        amounts: of training data.
+        seeds: each is one training of everything.
+        conditions: recipe keys that hold for every cell.
+        terms: how long the cells train.
+        epochs: length of every training; None leaves it to the terms.
+        table: the paper's table that is reproduced; empty otherwise.
+    """
+
+    data: str
+    contenders: tuple[Contender, ...]
+    amounts: Amounts = ALL_IMAGES
+    seeds: tuple[int, ...] = (0, 1, 2)
+    conditions: dict[str, Any] = field(default_factory=lambda: dict(CONDITIONS))
+    terms: Terms = EQUAL_EPOCHS
+    epochs: int | None = None
+    table: str = ""
+
+    def __post_init__(self) -> None:
+        names = [contender.name for contender in self.contenders]
+        if not names:
+            raise UserError("a study compares at least one recipe; name some by --recipes a,b")
+        if repeated := [name for name, times in Counter(names).items() if times > 1]:
+            raise UserError(f"contenders need different names, got {repeated[0]!r} twice")
+        if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
+            raise UserError(f"seeds must be different numbers from 0 on, at least one, got {list(self.seeds)}")
+        if self.epochs is not None and self.epochs < 1:
+            raise UserError(f"epochs must be at least 1, got {self.epochs}")
+        if wrong := [key for key in self.conditions if key in ("data.fraction", "data.per_class")]:
+            raise UserError(f"{wrong[0]} is what a study varies; use --fractions or --per-class")
+        self._check_references(names)
+
+    def _check_references(self, names: list[str]) -> None:
+        """Every row that is named exists, and none waits for itself."""
+        wanted = {one.name: list(references(one.overrides).values()) for one in self.contenders}
+        for key, row in [pair for one in self.contenders for pair in references(one.overrides).items()]:
+            if row not in names:
+                raise unknown(f"contender that {key} names", row, names)
+        if any(wanted.values()) and self.terms.halving:
+            raise UserError("contenders that learn from each other cannot be halved; leave --halving out")
+        left = set(names)
+        while ready := {name for name in left if not left & set(wanted[name])}:
+            left -= ready
+        if left:
+            raise UserError(f"contenders wait for each other in a circle: {', '.join(sorted(left))}")
+
+    @property
+    def baseline(self) -> Contender:
+        """What the others are compared with."""
+        return self.contenders[0]
+
+    @property
+    def published(self) -> bool:
+        """Whether there are a paper's numbers to reproduce; otherwise the contenders compete."""
+        return any(one.published is not None for one in self.contenders)
+
+    def slugs(self) -> dict[str, str]:
+        """Contender -> its name in file names; contenders that train the same thing share the first one's."""
+        return dict(self._slugs)
+
+    @cached_property
+    def _slugs(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        known: dict[str, str] = {}
+        for contender in self.contenders:
+            content = digest(contender.training)
+            if content not in known:
+                known[content] = _unused(contender.name, known.values())
+            found[contender.name] = known[content]
+        return found
+
+    def cells(self, round: int = -1) -> list[Cell]:
+        """Every cell of one round (the last by default), seed by seed, so that an early stop leaves whole
+        comparisons."""
+        return list(self._rounds[round])
+
+    @cached_property
+    def _rounds(self) -> list[list[Cell]]:
+        """The cells of every round."""
+        return [self._round(round) for round in range(len(self.terms.rounds))]
+
+    def _round(self, round: int) -> list[Cell]:
+        slugs, amounts = self._slugs, [(amount, slug(amount.name)) for amount in self.amounts.each()]
+        mark = "" if round == len(self.terms.rounds) - 1 else f".round-{round + 1}"
+        return [
+            Cell(one, amount, seed, round, f"{slugs[one.name]}.{named}.seed-{seed}{mark}")
+            for seed in self.seeds
+            for amount, named in amounts
+            for one in self.contenders
+        ]
+
+    @cached_property
+    def _places(self) -> dict[tuple[str, Amount, int, int], Cell]:
+        """Every cell by its contender's name, amount, seed and round."""
+        every = [cell for cells in self._rounds for cell in cells]
+        return {(cell.contender.name, cell.amount, cell.seed, cell.round): cell for cell in every}
+
+    @cached_property
+    def _needs(self) -> dict[str, list[str]]:
+        """Name of every contender -> of those that it learns from, in the grid's order."""
+        named = {one.name: set(references(one.overrides).values()) for one in self.contenders}
+        order = [one.name for one in self.contenders]
+        return {name: [other for other in order if other in wanted] if wanted else [] for name, wanted in named.items()}
+
+    def named(self, name: str) -> list[Cell]:
+        """The cells that share a folder of that name."""
+        return [cell for cells in self._rounds for cell in cells if cell.name == name]
+
+    def needs(self, cell: Cell) -> list[Cell]:
+        """The cells whose runs a cell learns from; they are trained first."""
+        wanted = self._needs[cell.contender.name]
+        return [self._places[name, cell.amount, cell.seed, cell.round] for name in wanted]
+
+    def to_yaml(self) -> str:
+        """The declaration as a file."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        plain["contenders"] = [_differences(Contender, one) for one in self.contenders]
+        plain["amounts"] = _differences(Amounts, self.amounts)
+        plain["terms"] = _differences(Terms, self.terms)
+        plain["seeds"] = list(self.seeds)
+        kept = {key: value for key, value in plain.items() if value not in (None, "", {})}
+        return write_yaml(kept)
+
+    @staticmethod
+    def from_yaml(text: str, name: str) -> "Grid":
+        """A declaration. Raises: UserError naming what is wrong with it."""
+        values = _checked(Grid, read_yaml(text, name), name)
+        for key in ("data", "contenders"):
+            if not values.get(key):
+                raise UserError(f"{name} must say {key}")
+        try:
+            values["contenders"] = tuple(
+                Contender(**_checked(Contender, one, f"{name}, contenders")) for one in values["contenders"]
+            )
+            values["amounts"] = Amounts(**_checked(Amounts, values.get("amounts") or {}, f"{name}, amounts"))
+            values["terms"] = Terms(**_checked(Terms, values.get("terms") or {}, f"{name}, terms"))
+            values["seeds"] = tuple(map(int, values.get("seeds", (0, 1, 2))))
+            return Grid(**values)
+        except TypeError as error:
+            raise UserError(f"{name} is malformed: {error}") from error
+
+
+def of_recipes(names: Sequence[str]) -> tuple[Contender, ...]:
+    """Recipes by their names; a file by its own name, without folder and ending, where no two are alike."""
+    short = [Path(name).stem if name.endswith((".yaml", ".yml")) else name for name in names]
+    clear = len(set(short)) == len(names)
+    return tuple(Contender(short[i] if clear else name, name) for i, name in enumerate(names))
+
+
+def of_table(table: Table, data: str = "") -> tuple[Contender, ...]:
+    """A table's rows; `data` replaces all their data sets."""
+    return tuple(_of_row(row, data) for row in table.rows)
+
+
+def _of_row(row: Row, data: str) -> Contender:
+    return Contender(
+        row.name, row.recipe, dict(row.overrides), data or row.data or "", row.published, row.measure, row.seed_offset
+    )
+
+
+def slug(name: str) -> str:
+    """A name as part of a file name."""
+    words = name.lower().replace("%", "percent")
+    return re.sub(r"[^a-z0-9_]+", "-", words).strip("-")[:60] or "x"
+
+
+def digest(content: Any) -> str:
+    """16 hexadecimal digits that change with a plain value."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _unused(name: str, taken: Iterable[str]) -> str:
+    stem, known = slug(name), set(taken)
+    tries = (stem if i == 1 else f"{stem}-{i}" for i in count(1))
+    return next(one for one in tries if one not in known)
+
+
+def _differences(cls: Callable[..., Any], value: Any) -> dict[str, Any]:
+    """The fields of a dataclass that are not its defaults, as YAML can hold them."""
+    required = {"name", "recipe"} if cls is Contender else set()
+    default = cls("", "") if cls is Contender else cls()
+    found = {f.name: getattr(value, f.name) for f in fields(value)}
+    return {
+        key: list(content) if isinstance(content, tuple) else content
+        for key, content in found.items()
+        if key in required or content != getattr(default, key)
+    }
+
+
+def _checked(cls: Any, raw: Any, name: str) -> dict[str, Any]:
+    if not isinstance(raw, Mapping):
+        raise UserError(f"{name} must hold keys and values, got {type(raw).__name__}")
+    valid = [f.name for f in fields(cls)]
+    for key in raw:
+        if key not in valid:
+            raise unknown(f"key of {name}", str(key), valid)
+    return dict(raw)

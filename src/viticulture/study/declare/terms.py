@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person chooses about a study, as groups of options; imports nothing that takes time."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ...errors import UserError, unknown
+
+UNITS = {"": 60.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How many training images are learnt from; both left out, all of them.
+
+    Args:
+        fractions: shares of every class's training images, such as 0.05,0.1,1.
+        per_class: training images of every class, such as 20,50.
+    """
+
+    fractions: tuple[float, ...] = ()
+    per_class: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fractions", tuple(self.fractions))
+        object.__setattr__(self, "per_class", tuple(self.per_class))
+        for share in self.fractions:
+            if not 0 < share <= 1:
+                raise UserError(f"fractions must lie in (0, 1], got {share}; ten percent are 0.1")
+        for images in self.per_class:
+            if images < 1:
+                raise UserError(f"per_class must be at least 1, got {images}")
+
+    def each(self) -> list["Amount"]:
+        """Smallest first within each kind."""
+        found = [Amount("data.per_class", images) for images in sorted(set(self.per_class))]
+        found += [Amount("data.fraction", share) for share in sorted(set(self.fractions))]
+        return found or [Amount("", 1)]
+
+
+@dataclass(frozen=True)
+class Amount:
+    """One amount of training data: the recipe key that asks for it (none for all images) and its value."""
+
+    key: str
+    value: float
+
+    @property
+    def name(self) -> str:
+        """As a person says it."""
+        if self.key == "data.per_class":
+            return f"{self.value:g} a class"
+        return "all images" if self.value == 1 else f"{100 * self.value:g} %"
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """Recipe keys that ask for it."""
+        return {self.key: self.value} if self.key else {}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How long every contender may train.
+
+    Args:
+        budget: time for the whole study on this machine, such as 90min or 2h; it shortens the trainings to fit. Empty
+            sets no limit.
+        equal: what cells share. epochs: as many epochs for all (--epochs, else the longest recipe's); time: as many
+            minutes for all that learn from the same amount of data; recipe: every recipe's own length.
+        halving: train briefly first and go on with the better half, twice; the baseline always stays.
+    """
+
+    budget: str = ""
+    equal: Literal["epochs", "time", "recipe"] = "epochs"
+    halving: bool = False
+
+    def __post_init__(self) -> None:
+        if self.equal not in ("epochs", "time", "recipe"):
+            raise unknown("kind of equal terms", self.equal, ("epochs", "time", "recipe"))
+        if self.equal == "time" and not self.budget:
+            raise UserError("equal time needs a budget to divide; give one, such as --budget 2h")
+        _ = self.seconds
+
+    @property
+    def seconds(self) -> float | None:
+        """The budget. Raises: UserError if it is no time."""
+        if not self.budget:
+            return None
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(self.budget).lower())
+        if not match or match[2] not in UNITS or float(match[1]) <= 0:
+            raise UserError(f"a budget is a time such as 90min, 2h or 1d, got {self.budget!r}")
+        return float(match[1]) * UNITS[match[2]]
+
+    @property
+    def rounds(self) -> tuple[float, ...]:
+        """Shares of the full length that are trained one after the other."""
+        return (0.25, 0.5, 1.0) if self.halving else (1.0,)
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where a study lies and who trains it.
+
+    Args:
+        out: the study's folder; a new one under studies/ when left out.
+        workers: processes that train at the same time, each on a GPU of its own where there are GPUs; 0 takes one a
+            GPU, and one without GPUs.
+        ray: address of a Ray cluster whose machines share the study's folder, such as ray://head:10001; `local` starts
+            one on this machine (extra `ray`).
+        slurm: write a script for a SLURM array, study.sbatch, instead of training here.
+    """
+
+    out: str = ""
+    workers: int = 0
+    ray: str = ""
+    slurm: bool = False
+
+    def __post_init__(self) -> None:
+        if self.workers < 0:
+            raise UserError(f"workers must not be negative, got {self.workers}")
+        if sum((self.workers > 0, bool(self.ray), self.slurm)) > 1:
+            raise UserError("give one of --workers, --ray and --slurm")
+
+
+ALL_IMAGES = Amounts()
+EQUAL_EPOCHS = Terms()
+OWN_LENGTHS = Terms(equal="recipe")
+HERE = Where()

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a recipe takes on this machine and these images, measured by a few steps of its own training."""
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from ...data.dataset import Dataset
+from ...methods.method import Method
+from ...training.assemble import assemble
+from ...training.recipe import Recipe, resolve
+from ...training.run import Watched, fit
+from ...training.rundir import RunDir
+from ...training.session import Session
+
+MOST_SECONDS = 1.5
+MOST_STEPS = 8
+EVALUATION_BATCH = 64
+EPOCH = 0.03
+"""Seconds that the engine takes for an epoch's beginning and end, two CPU cores."""
+BARE = {"train.watch": "none", "engine.replay_gb": None}
+"""What is no part of a step: validation, which is measured by itself, and answers that may be known already."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds that a training takes, apart from what it costs to start.
+
+    Args:
+        step: an optimiser step, guides included.
+        steps: of an epoch.
+        look: measuring an image, without gradients.
+        watched: images measured after every epoch.
+        judged: images measured at the end, for each kept set of weights.
+        keep: writing a checkpoint.
+    """
+
+    step: float
+    steps: int
+    look: float
+    watched: int
+    judged: int
+    keep: float = 0.0
+
+    @property
+    def epoch(self) -> float:
+        """An epoch with its validation and its checkpoint."""
+        return self.step * self.steps + self.look * self.watched + self.keep + EPOCH
+
+    def training(self, epochs: float) -> float:
+        """A whole cell: its epochs, then the best and the last weights on every held-out image."""
+        return self.epoch * epochs + 2 * self.look * self.judged
+
+
+def measure(recipe: Recipe, dataset: Dataset, folder: Path, seed: int = 0) -> Pace:
+    """Begin a training as any other, end it after a few steps, and forget what was learnt.
+
+    Args:
+        recipe: settled or not.
+        dataset: the images of one cell.
+        folder: on the disk that the study is on; made, and removed with what was learnt.
+        seed: of weights and order.
+    """
+    recipe = recipe.settled("images", dataset.pictures)
+    watch = {"val": dataset.val, "test": dataset.test}.get(recipe.section("train").watch)
+    longer = {"train.epochs": max(MOST_STEPS, recipe.section("train").epochs)}
+    recipe = resolve(recipe.name, recipe.values, {**BARE, **longer})
+    method, _ = assemble(recipe, dataset, seed)
+    shutil.rmtree(folder, ignore_errors=True)  # what a kill left
+    try:
+        folder.mkdir(parents=True)
+        session = Session(RunDir(folder), recipe, dataset, method, seed, [])
+        clock = Clock(session)
+        fit(session, clock)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Pace(
+        step=median(clock.steps[1:] or clock.steps),  # the first one pays for what happens once
+        steps=method.steps_per_epoch,
+        look=clock.look,
+        watched=len(watch) if watch is not None else 0,
+        judged=sum(len(split) for split in (dataset.val, dataset.test) if split is not None),
+        keep=min(clock.keeps),
+    )
+
+
+class Clock(Callback):
+    """Times the steps of a training and its checkpoints, and ends it after `MOST_STEPS` or `MOST_SECONDS`.
+
+    Args:
+        session: what is trained.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.steps: list[float] = []
+        self.keeps: list[float] = []
+        self.look = 0.0
+        self.last = self.began = time.perf_counter()
+        self.kept_from: float | None = None
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._kept()
+        self.last = self._now()
+        if not self.steps:
+            self.began = self.last
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return
+        now = self._now()
+        self.steps.append(now - self.last)
+        self.last = now
+        enough = len(self.steps) > 1 and now - self.began > MOST_SECONDS
+        trainer.should_stop = enough or len(self.steps) >= MOST_STEPS
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.kept_from = self._now()  # Lightning calls what writes checkpoints last
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._kept()
+        assert isinstance(pl_module, Method)
+        held = self.session.dataset.val if self.session.dataset.val is not None else self.session.dataset.test
+        if held is not None:
+            some = held.part(torch.arange(min(len(held), EVALUATION_BATCH)))
+            (batch,) = Watched(some, self.session, trainer.strategy.root_device)
+            self.look = self._timed(lambda: self._measure(trainer, pl_module, batch)) / len(some)
+
+    @staticmethod
+    def _measure(trainer: Trainer, method: Method, batch: Any) -> None:
+        """As a validation does."""
+        method.eval()
+        with torch.inference_mode(), trainer.precision_plugin.val_step_context():
+            method.measures(batch)
+
+    def _timed(self, work: Callable[[], None]) -> float:
+        """Seconds that a work takes after its first time."""
+        work()
+        began = self._now()
+        work()
+        return self._now() - began
+
+    def _kept(self) -> None:
+        if self.kept_from is not None:
+            self.keeps.append(self._now() - self.kept_from)
+        self.kept_from = None
+
+    @staticmethod
+    def _now() -> float:
+        """Seconds on a clock, once the device is done."""
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter()

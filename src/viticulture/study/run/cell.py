@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train and judge one cell: an ordinary run that ends with what a comparison needs besides."""
+
+import gc
+import io
+import zlib
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from ...disk import replacing
+from ...errors import UserError
+from ...evaluation.judge import Result, judge
+from ...models.taps import layout
+from ...text import command_line
+from ...training.references import replaced
+from ...training.run import fit
+from ...training.rundir import RunDir
+from ...training.session import Session, begin, recipe_of, reopen
+from ...training.state import load_checkpoint
+from ..declare.grid import Cell, Contender, digest
+from ..folder import StudyDir
+from ..plan.plan import Plan
+
+ANSWERS = "answers.npz"
+
+
+def train_cell(study: StudyDir, cell: Cell, plan: Plan, data: str = "") -> None:
+    """Begin a cell, or go on with it exactly where it stopped, to its end. The caller holds its claim.
+
+    Args:
+        study: its study.
+        cell: not finished.
+        plan: says how long.
+        data: where the images are now; by default where they were.
+
+    Raises: whatever stops the training; what was reached stays on the disk.
+    """
+    session = _session(study, cell, plan, data)
+    try:
+        study.check_splits(cell.contender.data or study.grid.data, session.dataset.split_names)
+        fit(session)
+        results = judge(session.run, session.dataset)
+        if results:  # none where labels were not used
+            keep_answers(session.run, results)
+        session.run.update(status="finished")  # last: a kill before this is made good by the next start
+    finally:
+        session.run.unlock()
+        del session
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def contents(study: StudyDir, cell: Cell, plan: Plan) -> str:
+    """Digest of everything that decides what a cell learns, but for the images."""
+    known = study.facts["recipes"][study.slugs[cell.contender.name]]
+    return digest([known, plan.overrides(study.grid, cell), cell.training_seed, cell.contender.data])
+
+
+def command(study: StudyDir, cell: Cell, plan: Plan) -> str:
+    """The shell command that trains the same thing by itself."""
+    contender = cell.contender
+    words = ["viticulture", "train", contender.data or study.grid.data, "--recipe", contender.recipe]
+    chosen = {**contender.overrides, **teachers(study, cell), **study.grid.conditions}
+    chosen |= plan.overrides(study.grid, cell)
+    for key, value in chosen.items():
+        written = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        words += [f"--{key}", written]
+    return command_line([*words, "--seed", str(cell.training_seed)])
+
+
+def teachers(study: StudyDir, cell: Cell) -> dict[str, Any]:
+    """Recipe keys that name the runs of other cells that this one learns from."""
+    runs = {need.contender.name: str(study.run(need).path) for need in study.grid.needs(cell)}
+    return replaced(cell.contender.overrides, runs)
+
+
+def keep_answers(run: RunDir, results: dict[str, Result]) -> None:
+    """The likeliest class of every image of the split that counts, its probability and the truth, as answers.npz."""
+    predictions = next(iter(results.values())).predictions
+    confidence, predicted = predictions.probabilities.max(-1)
+    buffer = io.BytesIO()
+    np.savez_compressed(
+        buffer,
+        predicted=predicted.numpy().astype(np.int32),
+        confidence=confidence.numpy().astype(np.float16),
+        labels=predictions.labels.numpy().astype(np.int32),
+    )
+    with replacing(run.path / ANSWERS) as part:
+        part.write_bytes(buffer.getvalue())
+
+
+def read_answers(run: RunDir) -> dict[str, NDArray[Any]]:
+    """What `keep_answers` wrote: predicted, confidence, labels, [N] each. Raises: UserError if it is damaged."""
+    try:
+        with np.load(run.path / ANSWERS, allow_pickle=False) as file:
+            return {name: file[name] for name in ("predicted", "confidence", "labels")}
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
+        raise UserError(f"{run.path / ANSWERS} is damaged: {error}") from error
+
+
+def is_vit(student: nn.Module) -> bool:
+    """Whether a network attends to tokens; a study shows others for comparison."""
+    try:
+        return bool(layout(student).attention)
+    except UserError:  # not laid out as timm's networks are
+        return any("attention" in type(module).__name__.lower() for module in student.modules())
+
+
+def _session(study: StudyDir, cell: Cell, plan: Plan, data: str) -> Session:
+    run, marked = study.run(cell), contents(study, cell, plan)
+    where = data or place(study, cell.contender)
+    if (run.path / "run.json").exists():
+        RunDir(run.path).lock()  # raises if someone resumes the run by itself; falls at once
+        if not _damaged(run):
+            if run.read("run.json").get("cell", marked) != marked:
+                raise UserError(
+                    f"{run.path} was begun under other settings than study.yaml asks for; begin a new study for these"
+                )
+            return _marked(reopen(str(run.path), where), cell, marked)
+    study.clear(cell)
+    recipe = study.recipe_file(cell.contender)
+    overrides = {**teachers(study, cell), **study.grid.conditions, **plan.overrides(study.grid, cell)}
+    alone = command(study, cell, plan)
+    session = begin(where, str(recipe), cell.training_seed, str(run.path), False, overrides, alone)
+    return _marked(session, cell, marked)
+
+
+def _marked(session: Session, cell: Cell, marked: str) -> Session:
+    epochs = session.recipe.section("train").epochs
+    session.run.update(recipe=cell.contender.recipe, cell=marked, vit=is_vit(session.method.student), epochs=epochs)
+    return session
+
+
+def _damaged(run: RunDir) -> bool:
+    """Whether a begun run cannot go on and must be trained anew."""
+    try:
+        recipe_of(run)
+        run.read("split.json")
+        if run.checkpoint.exists():
+            load_checkpoint(run.checkpoint)
+    except (UserError, OSError, LookupError, TypeError, ValueError):
+        return True
+    return False
+
+
+def place(study: StudyDir, contender: Contender) -> str:
+    """Where a contender's images are: under the name that the study gives them, else in the folder where they were."""
+    given = contender.data or study.grid.data
+    folder = study.facts.get("folder")
+    if not contender.data and folder and not Path(given).exists() and Path(folder).exists():
+        return str(folder)
+    return given

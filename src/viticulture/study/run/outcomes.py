@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every cell came to, as plain rows: read from the run folders, kept as table.csv."""
+
+import csv
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ...errors import UserError
+from ...evaluation.agreement.judge import read_agreement
+from ...evaluation.localization.judge import read_localisations
+from ...evaluation.localization.measure import OVERLAPS
+from ...evaluation.robustness.judge import read_robustness
+from ...training.rundir import RunDir
+from ..declare.grid import Cell
+from ..folder import StudyDir, read_json
+
+NUMBERS = ("train_images", "test_images", "test_accuracy", "val_accuracy", "epochs", "seconds", "parameters", "macs")
+"""Of a row, what charts and tables reckon with."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One cell, trained or not; what is not known, or what a run without labels has not, is None.
+
+    Args:
+        cell: which one.
+        status: missing, begun, failed, finished, or dropped (by halving).
+        error: why it failed.
+        test: top-1 in [0, 1] on test images, by the weights that count.
+        val: the same on validation images.
+        numbers: further measures of the evaluation that counts: images, balanced_accuracy, macro_f1, nll,
+            calibration_error.
+        facts: run.json.
+    """
+
+    cell: Cell
+    status: str
+    error: str = ""
+    test: float | None = None
+    val: float | None = None
+    numbers: dict[str, float] | None = None
+    facts: dict[str, Any] | None = None
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """A flat row of plain values; shares lie in [0, 1]."""
+        facts, cell, numbers = self.facts or {}, self.cell, self.numbers or {}
+        student, images = facts.get("student", {}), facts.get("data", {}).get("images", {})
+        seconds, steps = facts.get("seconds"), facts.get("steps")
+        return {
+            "contender": cell.contender.name,
+            "recipe": cell.contender.recipe,
+            "data": cell.contender.data or facts.get("data", {}).get("source", ""),
+            "amount": cell.amount.name,
+            "seed": cell.seed,
+            "round": cell.round + 1,
+            "status": self.status,
+            "train_images": images.get("train"),
+            "test_accuracy": self.test,
+            "val_accuracy": self.val,
+            "balanced_accuracy": numbers.get("balanced_accuracy"),
+            "macro_f1": numbers.get("macro_f1"),
+            "nll": numbers.get("nll"),
+            "calibration_error": numbers.get("calibration_error"),
+            "test_images": images.get("test"),
+            "epochs": facts.get("epochs"),
+            "batch_size": facts.get("batch_size"),
+            "steps": steps,
+            "seconds": seconds,
+            "images_per_second": steps * facts["batch_size"] / seconds if steps and seconds else None,
+            "parameters": student.get("parameters"),
+            "macs": student.get("macs"),
+            "student": student.get("name"),
+            "folder": f"cells/{cell.name}",
+            "error": self.error,
+        }
+
+
+class Outcomes:
+    """Reads cells, and reads no finished one twice.
+
+    Args:
+        study: whose cells.
+    """
+
+    def __init__(self, study: StudyDir) -> None:
+        self.study = study
+        self._known: dict[tuple[str, str], Outcome] = {}
+
+    def of(self, cell: Cell) -> Outcome:
+        """One cell as it stands now."""
+        key = cell.name, cell.contender.name
+        found = self._known.get(key) or self._read(cell)
+        if found.status == "finished":
+            self._known[key] = found
+        return found
+
+    def all(self, cells: Iterable[Cell]) -> list[Outcome]:
+        """Several cells as they stand now."""
+        return [self.of(cell) for cell in cells]
+
+    def _read(self, cell: Cell) -> Outcome:
+        """A folder that says less than a page needs is one failure, told, and trained again; the others stand."""
+        try:
+            found = self._as_written(cell)
+            _ = {**found.row, **{name: found.row[name] / 1 for name in NUMBERS if found.row[name] is not None}}
+        except (UserError, OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            told = str(error) if isinstance(error, UserError) else f"{type(error).__name__} {error}"
+            return Outcome(cell, "failed", f"{self.study.run(cell).path} is damaged: {told}")
+        return found
+
+    def _as_written(self, cell: Cell) -> Outcome:
+        run = self.study.run(cell)
+        facts = read_json(run.path / "run.json") if (run.path / "run.json").exists() else None
+        if facts and facts.get("status") == "finished":
+            results = run.read("evaluation.json")
+            if not results:  # it learnt without labels
+                return Outcome(cell, "finished", facts=facts)
+            counting = next(iter(results.values()))
+            weights = next(iter(results)).partition("/")[0]
+            shares = {split: results.get(f"{weights}/{split}", {}).get("top1") for split in ("test", "val")}
+            test, val, measure = shares["test"], shares["val"], cell.contender.measure
+            if measure != "accuracy":
+                test, val = other_measure(run, measure), None
+            numbers = {key: counting[key] for key in ("images", "balanced_accuracy", "macro_f1", "nll")}
+            numbers["calibration_error"] = counting["calibration_error"]
+            return Outcome(cell, "finished", "", test, val, numbers, facts)
+        failure = self.study.failure(cell)
+        if failure:
+            return Outcome(cell, "failed", str(failure["error"]), facts=facts)
+        return Outcome(cell, "begun" if facts else "missing", facts=facts)
+
+
+def other_measure(run: RunDir, measure: str) -> float | None:
+    """What a table's number is where it is not the student's accuracy; None where the run does not know it.
+
+    divergence/HEAD/TEACHER        nats, from agreement.json
+    robustness/FOLDER/HEAD         from robustness.json: the mean error of corruptions; accuracy where there are none
+    localisation/0.3,0.5           from localisation.json: MaxBoxAcc at an overlap, or its mean over several
+    anything else                  the last value that a guide measured on held-out images while it trained
+    """
+    kind, _, rest = measure.partition("/")
+    name, _, of = rest.partition("/")
+    if kind == "divergence":
+        agreement = read_agreement(run)
+        heads = [head.removesuffix(" token") for head in agreement.heads] if agreement else []
+        if agreement is None or name not in heads or of not in agreement.teachers:
+            return None
+        return agreement.divergence[heads.index(name)][agreement.teachers.index(of)]
+    if kind == "robustness":
+        for data, found in read_robustness(run).items():
+            if Path(data).name == name and of in found.heads:
+                head = found.heads.index(of)
+                return found.mean_error(head) if found.errors else 1 - found.clean[head]
+        return None
+    if kind == "localisation":
+        places = [OVERLAPS.index(float(overlap)) for overlap in rest.split(",")]
+        every = [fmean(found.largest.shares[place] for place in places) for found in read_localisations(run).values()]
+        return every[0] if every else None
+    return _last_value(run, measure)
+
+
+def _last_value(run: RunDir, measure: str) -> float | None:
+    names = {f"{split}/{measure}" for split in ("test", "val")}
+    found = None
+    if run.metrics.exists():
+        with run.metrics.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                if row["name"] in names:
+                    found = float(row["value"])
+    return found
+
+
+def rows_as_csv(rows: list[dict[str, Any]]) -> str:
+    """Rows of equal keys as CSV text."""
+    if not rows:
+        raise UserError("a study without cells has no table")
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()

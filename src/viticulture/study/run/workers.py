@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several processes of one machine work on a study, each on a GPU of its own where there are GPUs.
+
+    python -m viticulture.study.run.workers STUDY [--data DATA] [--only CELL] [--skip CELL ...]
+
+is one of them: it trains what it can claim, or the one cell of that name.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from ...errors import UserError, unknown
+from ..declare.grid import Cell
+from ..folder import StudyDir
+from .work import Work
+
+LIVES = 3
+"""Times that a cell may end its process before it counts as failed."""
+
+
+def count(wanted: int) -> int:
+    """Processes to start: what was wanted, else one a GPU, else one."""
+    return wanted or max(1, torch.cuda.device_count())
+
+
+def run_workers(study: StudyDir, workers: int, tell: Callable[[str], None], data: str = "") -> None:
+    """Start processes and wait until nothing is left; one that dies is started again.
+
+    Args:
+        study: its folder; the plan is made.
+        workers: how many; one trains in this process.
+        tell: is told a line about every cell.
+        data: where the images are now.
+    """
+    if workers == 1:
+        Work(study, tell, data).run()
+        return
+    places = Places(study, workers, tell, data)
+    threads = [threading.Thread(target=places.keep_alive, args=(number,), daemon=True) for number in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+class Places:
+    """Worker processes, each replaced when it dies of a cell, until it has died of it `LIVES` times.
+
+    Args:
+        study: its folder; the plan is made.
+        workers: how many.
+        tell: is told a line about every cell.
+        data: where the images are now.
+    """
+
+    def __init__(self, study: StudyDir, workers: int, tell: Callable[[str], None], data: str) -> None:
+        self.study, self.workers, self.tell, self.data = study, workers, tell, data
+        self.deaths: Counter[str] = Counter()  # by the cell's name, over all places; empty where none was claimed
+        self.lock = threading.Lock()
+
+    def keep_alive(self, number: int) -> None:
+        """One place: its process, and the next one when that dies of a cell."""
+        while (cause := self._one_process(number)) is not None:
+            pid, code = cause
+            lost = claimed_by(self.study, pid)
+            doing = f"while it trained {lost.name}" if lost else "before it trained anything"
+            self.tell(f"a worker died ({_cause(code)}) {doing}")
+            with self.lock:
+                self.deaths[lost.name if lost else ""] += 1
+                if lost and self.deaths[lost.name] == LIVES:
+                    self.study.record_failure(lost, f"its process died {LIVES} times ({_cause(code)})")
+                if self.deaths[""] >= LIVES:
+                    return
+
+    def _one_process(self, number: int) -> tuple[int, int] | None:
+        """Its id and exit code, where it died; None where it came to its end, or has said what is wrong."""
+        with self.lock:
+            deadly = [name for name, deaths in self.deaths.items() if name and deaths >= LIVES]
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "viticulture.study.run.workers", str(self.study.path), "--data", self.data),
+                *("--skip", *deadly),
+            ],
+            env=environment(number, self.workers),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        with process:
+            for line in process.stdout:
+                self.tell(line.rstrip())
+        ended = process.returncode in (0, 2, -signal.SIGINT, 130)
+        return None if ended else (process.pid, process.returncode)
+
+
+def environment(number: int, workers: int) -> dict[str, str]:
+    """A worker's environment: its own GPU, or its share of the cores."""
+    found = dict(os.environ)
+    if gpus := torch.cuda.device_count():
+        shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        names = [name for name in shown.split(",") if name] or [str(i) for i in range(gpus)]
+        found["CUDA_VISIBLE_DEVICES"] = names[number % len(names)]
+    else:
+        found.setdefault("OMP_NUM_THREADS", str(max(1, torch.get_num_threads() // workers)))
+    return found
+
+
+def claimed_by(study: StudyDir, pid: int) -> Cell | None:
+    """The unfinished cell that a process of this machine held when it died."""
+    folder = study.path / "locks"
+    for round in range(len(study.grid.terms.rounds)):
+        for cell in study.grid.cells(round):
+            path = folder / cell.name
+            mine = path.exists() and path.read_text(encoding="utf-8").split()[-1:] == [str(pid)]
+            if mine and not study.finished(cell):
+                return cell
+    return None
+
+
+def find(study: StudyDir, name: str) -> Cell:
+    """The cell of that name. Raises: UserError if study.yaml does not ask for it any more."""
+    cells = study.grid.named(name)
+    if not cells:
+        raise unknown(f"cell of {study.path}", name, [cell.name for cell in study.grid.cells()])
+    return cells[0]
+
+
+def _cause(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def main() -> int:
+    """One worker."""
+    parser = argparse.ArgumentParser(prog="viticulture.study.run.workers")
+    parser.add_argument("study", type=Path)
+    parser.add_argument("--data", default="")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--skip", nargs="*", default=[])
+    given = parser.parse_args()
+    try:
+        work = Work(StudyDir.open(given.study), lambda words: print(words, flush=True), given.data, given.skip)
+        if given.only:
+            work.one(find(work.study, given.only))
+        else:
+            work.run()
+    except UserError as error:
+        print(f"error: {error}", flush=True)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

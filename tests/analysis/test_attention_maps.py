@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention maps are the attention that the student paid, laid out as a person reads it."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from viticulture.analysis.attention_maps import averaged, class_map, head_token_maps, shown_layers
+from viticulture.errors import UserError
+from viticulture.models.students import create_student
+from viticulture.models.taps import Seen, Taps
+from viticulture.models.task import Task
+from viticulture.report.sections.attention import heat
+
+TASK = Task(("a", "b"), (8, 12), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+GRID = (4, 6)
+
+
+def seen(name: str, **options: object) -> tuple[torch.nn.Module, Seen]:
+    torch.manual_seed(0)
+    student = create_student(name, TASK, 2, options).eval()
+    images = torch.randn(2, 3, 8, 12, generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        return student, Taps(student, frozenset({"attention"}))(images)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("vit_nano", {}), ("dhvt_tiny_cifar_patch2", {"embed_dim": 32, "depth": 2})]
+)
+def test_maps_are_the_attention_with_which_values_were_mixed(name: str, options: dict[str, int]) -> None:
+    """Mixing values by the maps gives what fused attention gives, softmax(q k^T / sqrt d) v; rows sum to 1.
+
+    Catches: a softmax over queries, a missing scale, tokens in another order, the mean taken before the softmax.
+    """
+    _, found = seen(name, **options)
+    for reading in found.attention:
+        q, k = reading.queries(), reading.keys()
+        v = torch.unflatten(reading.qkv, -1, (3, reading.layer.num_heads, -1))[:, :, 2].transpose(1, 2)
+        fused = F.scaled_dot_product_attention(q, k, v)
+        torch.testing.assert_close(reading.scores().softmax(-1) @ v, fused, rtol=1e-4, atol=1e-5)
+        every = averaged(reading)
+        torch.testing.assert_close(every.sum(-1), torch.ones_like(every[..., 0]))
+        patches = every[:, 0, reading.prefix : reading.prefix + reading.patches]
+        assert class_map(reading, GRID).shape == (2, *GRID)
+        if reading.layer.num_heads == 1:  # with several heads, the mean of shares is no share of means
+            torch.testing.assert_close(class_map(reading, GRID).flatten(1), patches / patches.sum(-1, keepdim=True))
+
+
+def test_a_head_token_looks_in_its_own_head() -> None:
+    """Map i is row (first head token + i) of head i, patches row by row. Catches: wrong head or row, a transpose."""
+    _, found = seen("dhvt_tiny_cifar_patch2", embed_dim=32, depth=2)
+    reading = found.attention[1]
+    maps, attention = head_token_maps(reading, GRID), reading.scores().softmax(-1)
+    heads = attention.shape[1]
+    for i in range(heads):
+        for row, column in ((0, 0), (1, 5), (3, 2)):
+            patch = reading.prefix + row * GRID[1] + column
+            expected = attention[:, i, attention.shape[-1] - heads + i, patch]
+            torch.testing.assert_close(maps[:, i, row, column], expected)
+
+
+def test_students_without_head_tokens_say_so() -> None:
+    _, found = seen("vit_nano")
+    with pytest.raises(UserError, match="head tokens are DHVT's"):
+        head_token_maps(found.attention[0], GRID)
+
+
+def test_layers_are_spread_as_the_supplement_picks_them() -> None:
+    assert shown_layers(12) == [1, 4, 7, 10]
+    assert shown_layers(4) == [0, 1, 2, 3]
+    assert shown_layers(2) == [0, 1]
+
+
+def test_a_drawn_map_keeps_place_and_order() -> None:
+    """The largest value is the lightest block, at its place. Catches: a transpose, an inverted scale, flat maps."""
+    values = torch.zeros(2, 3)
+    values[1, 2] = 5.0
+    picture = heat(values)
+    block = picture.shape[0] // 2
+    assert picture.shape == (2 * block, 3 * block, 3)
+    light = picture.sum(-1)
+    assert (light[block:, 2 * block :] == light.max()).all()
+    assert (light[:block] == light.min()).all()
+    assert heat(torch.ones(2, 2)).shape[-1] == 3

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of what a masked autoencoder paints: standardised patches become pixels again, errors are plain."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from label_free import start
+from mae_students import method, vit
+from viticulture.analysis.reconstruction import painter_of, reconstruct
+from viticulture.methods.mae import MAE
+from viticulture.models.vit.patches import patchify, restored, rows, targets
+from viticulture.report.sections.reconstruction import levels, reconstruction_section
+from viticulture.training.run import fit
+
+IMAGES = torch.randn(4, 3, 16, 24, generator=torch.Generator().manual_seed(0))
+
+
+class Knowing(nn.Module):
+    """A decoder that knows the answer, but for a factor."""
+
+    def __init__(self, mae: MAE, images: Tensor, factor: float = 1.0) -> None:
+        super().__init__()
+        self.answer = lambda masked: factor * targets(images, mae.patch, masked, mae.patch_norm)
+
+    def forward(self, latent: Tensor, kept: Tensor, masked: Tensor) -> Tensor:
+        return self.answer(masked)
+
+
+def knowing(factor: float = 1.0, patch_norm: bool = True) -> MAE:
+    mae = method(vit((16, 24), 4), patch_norm=patch_norm).eval()
+    mae.aids["decoder"] = Knowing(mae, IMAGES, factor)
+    return mae
+
+
+def test_the_inverse_of_the_targets() -> None:
+    """Standardised patches with their own mean and spread are the pixels, faint and flat ones too.
+
+    Catches: biased variance, an epsilon that is forgotten, mean and spread of another patch.
+    """
+    images = IMAGES.clone()
+    images[0, :, :4, :4] = 0.3
+    images[0, :, 4:8, :4] *= 1e-4
+    numbers = torch.tensor([[0, 6, 5]]).expand(4, -1)
+    pixels = rows(patchify(images, (4, 4)), numbers)
+    torch.testing.assert_close(restored(targets(images, (4, 4), numbers), pixels), pixels, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("patch_norm", [True, False])
+def test_who_knows_the_answer_paints_the_image(patch_norm: bool) -> None:
+    """All of it, on an oblong grid. Catches: patches in other places, a normalisation that is not undone."""
+    found = reconstruct(knowing(patch_norm=patch_norm), IMAGES)
+    torch.testing.assert_close(found.painted, found.images, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.images, 0.5 * IMAGES + 0.5)
+    assert found.error.max() < 1e-9
+    assert found.masked.shape == (4, 16, 24)
+    assert found.masked.float().mean() == 0.75
+
+
+def test_errors_are_means_over_masked_pixels_in_grey_levels() -> None:
+    """Painting nothing costs the variance within masked patches; visible pixels are never wrong.
+
+    Catches: a sum, a mean over all pixels, units of standard deviations, a baseline with one colour for all channels.
+    """
+    found = reconstruct(knowing(0.0), IMAGES)
+    where = found.masked.unsqueeze(1).expand_as(found.images)
+    assert torch.equal(found.painted[~where], found.images[~where])
+    for image in range(4):
+        patches = patchify(found.images[image : image + 1], (4, 4))[0]
+        masked = patchify(where[image : image + 1].float(), (4, 4))[0][:, 0].bool()
+        torch.testing.assert_close(found.error[image], patches[masked].var(1, correction=0).mean(), rtol=1e-4, atol=0)
+        flat = patches[masked].unflatten(1, (3, 16)).var(2, correction=0).mean()
+        torch.testing.assert_close(found.flat_error[image], flat, rtol=1e-4, atol=0)
+
+
+def test_masks_follow_the_seed() -> None:
+    """The same pictures every time; another seed hides other patches."""
+    mae = knowing()
+    one, again, other = (reconstruct(mae, IMAGES, seed) for seed in (0, 0, 1))
+    assert torch.equal(one.masked, again.masked)
+    assert not torch.equal(one.masked, other.masked)
+
+
+def test_grey_levels_are_cut_and_rounded() -> None:
+    """[0, 1] as bytes, height and width first."""
+    (picture,) = levels(torch.tensor([[[[-1.0, 0.5]], [[0.0, 1.0]], [[0.999, 2.0]]]]))
+    assert picture.tolist() == [[[0, 0, 255], [128, 255, 255]]]
+
+
+@pytest.mark.parametrize("name", ["mae", "simmim"])
+def test_a_runs_report_shows_what_it_painted(tmp_path: Path, name: str) -> None:
+    """From the checkpoint, as the method was at the end; without a checkpoint the page says so.
+
+    Catches: a decoder as it started, a student in training mode, pictures asked of another method.
+    """
+    session = start(tmp_path / "run", **{"method.name": name, "data.per_class": 4})
+    fit(session)
+    images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    ours = reconstruct(painter_of(session.run, session.dataset), images)
+    assert torch.equal(ours.painted, reconstruct(session.method.eval(), images).painted)
+    (section,) = reconstruction_section(session.run, session.dataset)
+    assert section.html.count("<img") == 24
+    assert "Mean squared error" in section.html
+    session.run.checkpoint.unlink()
+    (section,) = reconstruction_section(session.run, session.dataset)
+    assert "last.ckpt" in section.html
+    plain = start(tmp_path / "plain", **{"method.name": "supervised"})
+    assert reconstruction_section(plain.run, plain.dataset) == []

@@ -1,0 +1,646 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders, archives, lists and shards, read as one kind of object."""
+
+import io
+import json
+import os
+import pickle
+import sys
+import tarfile
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from viticulture.data.augment.augment import Augment
+from viticulture.data.batches.loader import Loader, Shard
+from viticulture.data.dataset import Pictures, Selection, prepare
+from viticulture.data.decode import Unreadable
+from viticulture.data.open import open_source
+from viticulture.data.sources import archives, folders
+from viticulture.data.sources import webdataset as shards
+from viticulture.data.sources.labels import classify, natural, split_of
+from viticulture.data.sources.source import Source
+from viticulture.errors import UserError
+
+ODD = ["größe & <b>fett<i>", 'a "quoted" name', "it's", "日本語", "with  spaces ", "emoji 🍇", "100%"]
+
+
+def picture(number: int) -> bytes:
+    """A PNG of 3 x 2 pixels whose first red value is its number."""
+    pixels = np.full((2, 3, 3), 7, dtype=np.uint8)
+    pixels[0, 0, 0] = number
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def write(root: Path, *paths: str) -> Path:
+    """Number the images in the order given; other files hold text."""
+    for number, path in enumerate(paths):
+        file = root / path
+        if path.endswith("/"):
+            file.mkdir(parents=True, exist_ok=True)
+            continue
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(picture(number) if folders.is_image(path) else b"text")
+    return root
+
+
+def pack(path: Path, root: Path) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for entry in sorted(root.rglob("*")):
+            file.write(entry, entry.relative_to(root))
+    return path
+
+
+def numbers(source: Source, split: str) -> list[int]:
+    return [source.read(int(i)).getpixel((0, 0))[0] for i in source.splits[split]]
+
+
+def named(source: Source, split: str) -> dict[str, str | None]:
+    """Name -> class of a split."""
+    label = {**dict(enumerate(source.classes)), -1: None}
+    return {source.names[i]: label[int(source.labels[i])] for i in source.splits[split]}
+
+
+@pytest.fixture(params=["folder", "zip"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Source]:
+    """Open the same files from a folder and from a zip of it."""
+
+    def opener(*paths: str) -> Source:
+        root = write(tmp_path / "data", *paths)
+        return open_source(root if request.param == "folder" else pack(tmp_path / "data.zip", root))
+
+    return opener
+
+
+def test_declared_splits_are_kept(opened: Callable[..., Source]) -> None:
+    """Fails if a split's name is not understood, an image lands in two splits, or labels differ between splits."""
+    source = opened("train/a/1.png", "train/b/x/2.png", "validation/b/3.png", "test/a/4.PNG", "test/b/5.png")
+    assert source.classes == ("a", "b")
+    assert named(source, "train") == {"train/a/1.png": "a", "train/b/x/2.png": "b"}
+    assert named(source, "val") == {"validation/b/3.png": "b"}
+    assert named(source, "test") == {"test/a/4.PNG": "a", "test/b/5.png": "b"}
+    assert [numbers(source, kind) for kind in ("train", "val", "test")] == [[0, 1], [2], [3, 4]]
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation", "Val", "validation_set"])
+def test_validation_has_many_names(name: str, opened: Callable[..., Source]) -> None:
+    """Fails if one of them is read as a class."""
+    source = opened("train/a/1.png", f"{name}/a/2.png")
+    assert {kind: len(rows) for kind, rows in source.splits.items()} == {"train": 1, "val": 1}
+
+
+def test_two_folders_for_one_split_are_refused(opened: Callable[..., Source]) -> None:
+    """Fails if one of them is dropped in silence."""
+    with pytest.raises(UserError, match=r"val and valid.* both mean the val split"):
+        opened("train/a/1.png", "val/a/2.png", "valid/a/3.png")
+
+
+def test_folders_without_splits_are_classes(opened: Callable[..., Source]) -> None:
+    """All are under train. Fails if classes 2 and 10 are sorted as text, or nested folders become classes."""
+    source = opened("10/1.png", "2/deep/er/2.png", "2/3.png", "B/4.png", "a/5.png")
+    assert source.classes == ("2", "10", "a", "B")
+    assert list(source.splits) == ["train"]
+    assert named(source, "train")["2/deep/er/2.png"] == "2"
+
+
+def test_a_class_may_be_called_train(opened: Callable[..., Source]) -> None:
+    """Vehicles: cars, planes, trains. Fails if a class folder is taken for a split."""
+    source = opened("car/1.png", "plane/2.png", "train/3.png")
+    assert source.classes == ("car", "plane", "train")
+
+
+def test_wrapping_folders_are_passed_through(opened: Callable[..., Source]) -> None:
+    """A zip often holds one folder that holds all. Fails if that folder becomes the only class."""
+    source = opened("wrap/again/train/a/1.png", "wrap/again/test/b/2.png", "wrap/again/train/b/3.png", "wrap/README.md")
+    assert source.classes == ("a", "b")
+    assert {kind: len(rows) for kind, rows in source.splits.items()} == {"train": 2, "test": 1}
+
+
+def test_one_class_is_no_wrapping_folder(opened: Callable[..., Source]) -> None:
+    """Fails if its name is lost, so that the message about a single class could not name it."""
+    assert opened("dog/1.png", "dog/2.png").classes == ("dog",)
+
+
+def test_images_alone_have_no_labels(opened: Callable[..., Source]) -> None:
+    """Fails if they are refused here (self-supervision needs them), or given a label."""
+    source = opened("1.png", "2.jpg", "readme.txt")
+    assert source.classes == ()
+    assert source.labels.tolist() == [-1, -1]
+    assert source.ignored == ("readme.txt",)
+
+
+def test_a_test_folder_without_classes_has_no_labels(opened: Callable[..., Source]) -> None:
+    """As in many competitions. Fails if the images vanish or take over a class."""
+    source = opened("train/a/1.png", "train/b/2.png", "test/3.png")
+    assert named(source, "test") == {"test/3.png": None}
+
+
+def test_what_is_no_image_is_ignored_and_counted(opened: Callable[..., Source]) -> None:
+    """Hidden and system files are not even counted. Fails if one of them is opened, or a wrong ending in capitals."""
+    source = opened(
+        "a/1.png",
+        "a/.hidden.png",
+        "b/2.JPEG",
+        "__MACOSX/a/._1.png",
+        "a/Thumbs.db",
+        "b/notes.txt",
+        ".git/x.png",
+        "c.json",
+    )
+    assert source.names == ["a/1.png", "b/2.JPEG"]
+    assert source.classes == ("a", "b")
+    assert source.ignored == ("b/notes.txt", "c.json")
+
+
+def test_images_outside_the_layout_are_named_in_a_note(opened: Callable[..., Source]) -> None:
+    """Fails if images are dropped in silence."""
+    beside = opened("train/a/1.png", "train/b/2.png", "test/a/3.png", "extra/4.png", "cover.png")
+    assert len(beside) == 3
+    assert beside.notes == ("not read: 2 images beside the split folders (in extra)",)
+    loose = opened("train/cover.png")
+    assert any("beside the class folders" in note for note in loose.notes)
+
+
+def test_an_empty_class_folder_is_a_class(opened: Callable[..., Source]) -> None:
+    """So that it can be refused. Fails if a class that lost its images vanishes."""
+    assert opened("train/a/1.png", "train/b/2.png", "train/c/", "test/a/3.png").classes == ("a", "b", "c")
+
+
+def test_odd_names_are_kept_as_they_are(opened: Callable[..., Source]) -> None:
+    """Fails if a name is escaped, normalised away, split at a space, or makes the file unreadable."""
+    source = opened(*(f"train/{name}/{name}.png" for name in ODD))
+    assert set(source.classes) == set(ODD)
+    assert sorted(numbers(source, "train")) == list(range(len(ODD)))
+    assert set(source.names) == {f"train/{name}/{name}.png" for name in ODD}
+
+
+def test_composed_and_decomposed_letters_are_one_class(opened: Callable[..., Source]) -> None:
+    """A Mac's zip writes ö as o + dots. Fails if train and test then have different classes."""
+    assert opened("train/o\u0308l/1.png", "test/\u00f6l/2.png").classes == ("\u00f6l",)
+
+
+def test_text_named_jpg_is_unreadable_not_ignored(opened: Callable[..., Source], tmp_path: Path) -> None:
+    """Fails if contents decide what is looked at: the file would vanish from the count."""
+    (tmp_path / "data" / "a").mkdir(parents=True)
+    (tmp_path / "data" / "a" / "t.jpg").write_text("I am text")
+    source = opened("b/1.png")
+    with pytest.raises(Unreadable, match=r"a/t.jpg: not an image"):
+        source.read(0)
+    with pytest.raises(Unreadable, match=r"a/t.jpg: not an image"):
+        source.measure(0)
+
+
+def test_sources_are_read_by_threads_and_worker_processes(
+    opened: Callable[..., Source], request: pytest.FixtureRequest
+) -> None:
+    """Fails if the place in an open file is shared by threads (bytes of another image), or an open file is pickled."""
+    request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
+    sys.setswitchinterval(1e-6)
+    source = opened(*(f"{'ab'[i % 2]}/{i:03d}.png" for i in range(100)))
+    expected = [int(Path(name).stem) for name in source.names]
+    for copy in (source, pickle.loads(pickle.dumps(source))):
+        with ThreadPoolExecutor(8) as pool:
+            read = list(pool.map(lambda i, copy=copy: copy.read(i).getpixel((0, 0))[0], list(range(100)) * 4))
+        assert read == expected * 4
+
+
+def test_the_fingerprint_follows_files_labels_and_splits(tmp_path: Path) -> None:
+    """Fails if it misses a change, or changes by itself."""
+    root = write(tmp_path / "data", "a/1.png", "b/2.png")
+    first = open_source(root).fingerprint
+    assert first == open_source(root).fingerprint
+    assert first == pickle.loads(pickle.dumps(open_source(root))).fingerprint
+    seen = {first}
+    for change in (
+        lambda: os.utime(root / "a/1.png", ns=(0, 5)),
+        lambda: (root / "a/1.png").rename(root / "b/1.png"),
+        lambda: (root / "a").rename(root / "A"),
+        lambda: write(root, "c/3.png"),
+    ):
+        change()
+        seen.add(open_source(root).fingerprint)
+    assert len(seen) == 5
+
+
+def test_links_are_followed_once(tmp_path: Path) -> None:
+    """Fails if a loop of links never ends, or a linked class is left out."""
+    root = write(tmp_path / "data", "a/1.png")
+    other = write(tmp_path / "elsewhere", "2.png")
+    (root / "b").symlink_to(other)
+    (root / "a" / "loop").symlink_to(root)
+    (root / "a" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    source = open_source(root)
+    assert source.names == ["a/1.png", "a/gone.png", "b/2.png"]
+    with pytest.raises(Unreadable, match="no such file"):
+        source.read(1)
+
+
+def test_two_thousand_classes(tmp_path: Path) -> None:
+    """Fails if labels lose their order, or the cost grows with classes times images."""
+    layout = folders.arrange([f"train/class {c}/{i}.jpg" for c in range(2000) for i in range(10)], [])
+    assert layout.classes == tuple(f"class {c}" for c in range(2000))
+    assert np.bincount(layout.labels).tolist() == [10] * 2000
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda root: root / "absent", "no such file or folder"),
+        (lambda root: f"{root}/absent.csv", "no such file or folder"),
+        (lambda root: "photos/that/are/gone", "no such file or folder"),
+        (lambda root: "cifar1O0", "unknown data set 'cifar1O0'; did you mean cifar10 or cifar100"),
+        (lambda root: "cifar1O0", "no file or folder of that name"),
+        (lambda root: write(root / "empty", "x/"), "no images in empty"),
+        (lambda root: write(root / "text", "a.txt", "b.txt"), r"no images in text \(only other files: a.txt, b.txt\)"),
+        (lambda root: write(root / "odd", "a.doc") / "a.doc", "is no data"),
+        (lambda root: write(root / "z", "a.zip") / "a.zip", "cannot be read as a zip"),
+        (lambda root: write(root / "t", "a.tar") / "a.tar", "cannot be read as an uncompressed tar"),
+        (lambda root: f"{root}/none-*.tar", "no shards match"),
+    ],
+)
+def test_what_cannot_be_opened_is_said_plainly(
+    make: Callable[[Path], Path | str], message: str, tmp_path: Path
+) -> None:
+    """Fails if a traceback escapes, or the message does not say what was looked for."""
+    with pytest.raises(UserError, match=message):
+        open_source(make(tmp_path))
+
+
+def test_a_name_wins_over_a_folder_unless_it_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if a folder that happens to be called digits changes what digits means."""
+    write(tmp_path / "digits", "a/1.png")
+    monkeypatch.chdir(tmp_path)
+    assert len(open_source("digits")) == 1797
+    assert len(open_source("./digits")) == len(open_source(Path("digits"))) == 1
+
+
+def test_hostile_zips_do_no_harm(tmp_path: Path) -> None:
+    """Nothing is unpacked, so no name can point anywhere; a bomb is refused by its size, a lie about it by its bytes.
+
+    Fails if a file appears outside, a member is inflated beyond what it declares, or a damaged one passes.
+    """
+    path = tmp_path / "evil.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name in ("../up.png", "/abs/root.png", "a/../../b.png", "./a/here.png", "a/ok.png"):
+            file.writestr(name, picture(1))
+        file.writestr("b/bomb.png", b"\0" * (2**24))
+    before = sorted(tmp_path.rglob("*"))
+    source = open_source(path)
+    assert "a/ok.png" in source.names
+    assert not any(".." in name for name in source.names)
+    assert sorted(tmp_path.rglob("*")) == before
+
+    data = bytearray(path.read_bytes())
+    for place in [i for i in range(len(data) - 4) if data[i : i + 4] == b"PK\x01\x02"]:
+        start = place + 46
+        name = bytes(data[start : start + int.from_bytes(data[place + 28 : place + 30], "little")])
+        if name == b"b/bomb.png":
+            data[place + 24 : place + 28] = (1000).to_bytes(4, "little")  # the lie
+        if name == b"a/ok.png":
+            data[place + 16 : place + 20] = b"\0\0\0\0"  # a wrong checksum
+    path.write_bytes(data)
+    source = open_source(path)
+    tracemalloc.start()
+    for name in ("b/bomb.png", "a/ok.png"):
+        with pytest.raises(Unreadable, match="damaged in the zip"):
+            source.read(source.names.index(name))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
+
+
+def test_a_zip_member_beyond_the_limit_is_not_inflated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the limit is checked after the memory is full."""
+    monkeypatch.setattr(archives, "MAX_MEMBER_BYTES", 2**16)
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("a/bomb.png", b"\0" * (2**16 + 1))
+    with pytest.raises(Unreadable, match="unpacks to more than"):
+        open_source(tmp_path / "x.zip").read(0)
+
+
+def test_zips_we_cannot_read_say_so(tmp_path: Path) -> None:
+    """Fails if an exotic method gives broken images instead of one error."""
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_LZMA) as file:
+        file.writestr("a/1.png", picture(1))
+    with pytest.raises(UserError, match="unpack it and name the folder"):
+        open_source(tmp_path / "x.zip")
+
+
+def table(root: Path, text: str, encoding: str = "utf-8") -> Path:
+    write(root, "img/a b.png", "img/ü,x.png", "3.png", "4.png")
+    (root / "list.csv").write_bytes(text.encode(encoding))
+    return root / "list.csv"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'path,label,split\nimg/a b.png,cat,train\n"img/ü,x.png","do""g",val\n3.png,cat,test\n4.png,,train\n',
+        '\ufeffsplit;Label ;PATH\r\nTrain;cat;img/a b.png\r\nvalidation;"do""g";img/ü,x.png\r\n\r\ntest;cat;3.png\r\n'
+        "training;;4.png\r\n",
+        'path\tlabel\tnote\tsplit\nimg/a b.png\tcat\tx\ttrain\nimg/ü,x.png\t"do""g"\t\tvalid\n3.png\tcat\t\ttest\n'
+        "4.png\t\t\ttrain",
+    ],
+)
+def test_a_csv_lists_images(text: str, tmp_path: Path) -> None:
+    """Quotes, a byte-order mark, Windows line ends, other separators and columns in another order.
+
+    Fails if one of them is not understood, a label is lost, or a path is not relative to the CSV.
+    """
+    source = open_source(table(tmp_path / "somewhere", text))
+    assert source.classes == ("cat", 'do"g')
+    assert named(source, "train") == {"img/a b.png": "cat", "4.png": None}
+    assert named(source, "val") == {"img/ü,x.png": 'do"g'}
+    assert numbers(source, "test") == [2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("file,class\n3.png,cat\n", "columns path,label.*got 'file,class'"),
+        ("", "columns path,label"),
+        ("path,label\n", "lists no images"),
+        ("path,label\n3.png,cat\ngone.png,cat\n4.png,cat\nlost.png,b\n", r"2 files.*gone.png \(line 3\), lost.png"),
+        ("path,label\n3.png,cat,dog\n", "line 2: 3 values for 2 columns"),
+        ("path,label\n3.png\n", "line 2: 1 values for 2 columns"),
+        ("path,label\n,cat\n", "line 2: the path is empty"),
+        ("path,label,split\n3.png,cat,dev\n", "line 2: split must be train, val or test, got 'dev'"),
+        ("path,label,split\n3.png,cat,\n", "split must be train, val or test, got ''"),
+        ("path,label\n3.png,cat\n3.png,dog\n", "lists 3.png in lines 2 and 3"),
+        ('path,label\n"3.png,cat\n', "line 2: unexpected end of data"),
+    ],
+)
+def test_a_bad_csv_is_refused_with_its_line(text: str, message: str, tmp_path: Path) -> None:
+    """Fails if a row is dropped in silence, or the person has to search for it."""
+    with pytest.raises(UserError, match=message):
+        open_source(table(tmp_path, text))
+
+
+def test_a_csv_in_another_encoding_is_refused(tmp_path: Path) -> None:
+    """Fails if names are garbled instead."""
+    with pytest.raises(UserError, match="not UTF-8"):
+        open_source(table(tmp_path, "path,label\nimg/ü,x.png,cat\n", encoding="latin-1"))
+
+
+def tars(root: Path, *files: tuple[str, dict[str, bytes]]) -> Path:
+    """Tars by name, with members in the order given."""
+    root.mkdir(parents=True, exist_ok=True)
+    for name, members in files:
+        with tarfile.open(root / name, "w") as file:
+            for member, data in members.items():
+                info = tarfile.TarInfo(member)
+                info.size = len(data)
+                file.addfile(info, io.BytesIO(data))
+    return root
+
+
+def test_shards_give_what_webdataset_gives(tmp_path: Path) -> None:
+    """The same samples as the library reads, in random access.
+
+    Fails if keys are cut at another dot, labels shift, or an offset is that of the tar's header.
+    """
+    wds = pytest.importorskip("webdataset")
+    root = tmp_path / "shards"
+    root.mkdir()
+    for shard in range(3):
+        with wds.TarWriter(str(root / f"train-{shard:04d}.tar")) as writer:
+            for i in range(5):
+                number = shard * 5 + i
+                writer.write({"__key__": f"dir.d/sample{number}", "png": picture(number), "cls": number % 11})
+    source = open_source(f"{root}/train-{{0000..0002}}.tar")
+    samples = list(
+        wds.WebDataset([str(path) for path in sorted(root.glob("*.tar"))], shardshuffle=False, empty_check=False)
+    )
+    assert len(source) == len(samples) == 15
+    for i, sample in enumerate(samples):
+        number, file = int(sample["cls"]), source.reader.open(i)
+        assert source.classes[source.labels[i]] == str(number)
+        assert not isinstance(file, np.ndarray)
+        assert file.read() == sample["png"]
+    assert source.classes == tuple(str(i) for i in range(11))
+    assert numbers(pickle.loads(pickle.dumps(source)), "train") == list(range(15))
+    for same in (root, f"{root}/train-*.tar"):
+        assert open_source(same).names == source.names
+
+
+def test_shards_carry_splits_and_json_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the index is read anew each time, a label without a name is refused, or other members become images."""
+    root = tars(
+        tmp_path / "shards",
+        ("set-train-0.tar", {"a.jpg": picture(1), "a.json": b'{"label": "cat"}', "b.txt": b"x", "c.png": picture(2)}),
+        (
+            "set-test-0.tar",
+            {"a.jpg": picture(3), "a.json": json.dumps({"label": "dog"}).encode(), "a.seg.png": picture(9)},
+        ),
+    )
+    source = open_source(root)
+    assert named(source, "train") == {"set-train-0.tar/a.jpg": "cat", "set-train-0.tar/c.png": None}
+    assert named(source, "test") == {"set-test-0.tar/a.jpg": "dog"}
+    monkeypatch.setattr(shards, "_index", None)
+    assert open_source(root).names == source.names
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ([("train-0.tar", {"a.jpg": b"x"}), ("more.tar", {"a.jpg": b"x"})], "others do not, such as more.tar"),
+        ([("x.tar", {"a.jpg": b"x", "a.cls": b"cat"})], "the label of a.jpg cannot be read"),
+        ([("x.tar", {"a.jpg": b"x", "a.json": b"[]"})], "the label of a.jpg cannot be read"),
+        ([("x.tar", {"a.txt": b"x"})], "no images"),
+    ],
+)
+def test_bad_shards_are_refused(files: list[tuple[str, dict[str, bytes]]], message: str, tmp_path: Path) -> None:
+    """Fails if a traceback escapes or a wrong label is made up."""
+    with pytest.raises(UserError, match=message):
+        open_source(tars(tmp_path / "shards", *files))
+
+
+def test_missing_shards_of_a_pattern_are_told(tmp_path: Path) -> None:
+    """Fails if half a data set is trained on because a download stopped."""
+    pytest.importorskip("webdataset")
+    root = tars(tmp_path / "shards", ("s-0.tar", {"a.jpg": b"x"}))
+    with pytest.raises(UserError, match=r"2 of 3 shards do not exist, such as .*s-1.tar"):
+        open_source(f"{root}/s-{{0..2}}.tar")
+
+
+def test_classes_sort_as_people_count() -> None:
+    """Fails if 10 comes before 2, capitals before small letters, or a long number takes long."""
+    names = ["b10", "b2", "B1", "a", "10", "9", "1", "²", "x01", "x1", "", "7" * 5000]
+    expected = ["", "1", "9", "10", "7" * 5000, "a", "B1", "b2", "b10", "x01", "x1", "²"]
+    assert sorted(names, key=natural) == expected
+    classes, labels = classify(["b", None, "a", "b"], also=["c"])
+    assert classes == ("a", "b", "c")
+    assert labels.tolist() == [1, -1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("word", "split"),
+    [
+        ("train", "train"),
+        ("TRAINING", "train"),
+        ("valid", "val"),
+        ("validation", "val"),
+        ("test_set", "test"),
+        ("trains", None),
+        ("contest", None),
+        ("", None),
+        ("valley", None),
+    ],
+)
+def test_split_names(word: str, split: str | None) -> None:
+    """Fails if a class called "valley" is taken for validation."""
+    assert split_of(word) == split
+
+
+def test_pipes_among_the_images_are_unreadable_and_make_nobody_wait(tmp_path: Path) -> None:
+    """In a folder and in a CSV. Fails (by never ending) if a pipe without a writer is opened as a file."""
+    root = write(tmp_path / "data", "a/1.png", "b/2.png")
+    os.mkfifo(root / "a" / "0.png")
+    (tmp_path / "list.csv").write_text("path,label\ndata/a/0.png,a\ndata/b/2.png,b\n")
+    for source in (open_source(root), open_source(tmp_path / "list.csv")):
+        for read in (source.read, source.measure):
+            with pytest.raises(Unreadable, match=r"a/0.png: broken: no regular file"):
+                read(0)
+    os.mkfifo(tmp_path / "data.csv")
+    with pytest.raises(UserError, match="neither a file nor a folder"):
+        open_source(tmp_path / "data.csv")
+
+
+def test_a_link_to_itself_is_unreadable(tmp_path: Path) -> None:
+    """Fails if listing the folder ends in a traceback."""
+    root = write(tmp_path / "data", "a/1.png", "b/2.png")
+    (root / "a" / "0.png").symlink_to("0.png")
+    (root / "c").symlink_to("c")
+    source = open_source(root)
+    assert source.names == ["a/0.png", "a/1.png", "b/2.png"]
+    with pytest.raises(Unreadable, match="symbolic links"):
+        source.read(0)
+
+
+def test_names_that_are_no_text_stay_different_and_can_be_written(tmp_path: Path) -> None:
+    """A byte, what stands for the byte, and what stands for that. Fails if two files share a name, or a name cannot be
+    printed."""
+    root = write(tmp_path / "data", "b/2.png")
+    names = [b"q\xff.png", b"q\\udcff.png", b"q\\\\udcff.png", b"q\\.png", "q\u00e9.png".encode()]
+    (root / "q\udcff").mkdir()
+    for number, name in enumerate(names):
+        Path(os.fsdecode(os.fsencode(root / "q\udcff") + b"/" + name)).write_bytes(picture(number))
+    source = open_source(root)
+    assert len(set(source.names)) == 6
+    for text in (*source.names, *source.classes):
+        text.encode()
+    read = {source.names[i]: source.read(i).getpixel((0, 0))[0] for i in range(6)}
+    assert read[r"q\udcff/q\udcff.png"] == 0
+    assert read[r"q\udcff/q\\udcff.png"] == 1
+    assert sorted(read.values()) == [0, 0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("", "must be the name of a set, a file or a folder"),
+        ("  ", "must be the name"),
+        ("a" * 5000, "File name too long"),
+        ("a/" + "b" * 5000, "File name too long"),
+        ("x\0y", "unknown data set|no such file"),
+        ("~nobody-of-that-name/x", "no such file or folder"),
+    ],
+)
+def test_words_that_name_nothing_are_refused_in_a_line(word: str, message: str) -> None:
+    """Fails if an empty word means the current folder, a word is repeated in its full length, or pathlib's errors come
+    through."""
+    with pytest.raises(UserError, match=message) as caught:
+        open_source(word)
+    assert len(str(caught.value)) < 600
+
+
+def test_a_nul_in_a_csv_is_told_with_its_line(tmp_path: Path) -> None:
+    write(tmp_path, "1.png")
+    (tmp_path / "list.csv").write_text("path,label\n1.png,a\n2\0.png,b\n")
+    with pytest.raises(UserError, match=r"line 3.*NUL|line contains NUL"):
+        open_source(tmp_path / "list.csv")
+
+
+def test_deep_json_in_a_shard_is_refused(tmp_path: Path) -> None:
+    """Fails if the parser's RecursionError comes through."""
+    with tarfile.open(tmp_path / "x.tar", "w") as file:
+        for name, raw in (("1.png", picture(1)), ("1.json", b'{"label": ' + b"[" * 10**5)):
+            member = tarfile.TarInfo(name)
+            member.size = len(raw)
+            file.addfile(member, io.BytesIO(raw))
+    with pytest.raises(UserError, match=r"the label of 1.png cannot be read"):
+        open_source(tmp_path / "x.tar")
+
+
+def test_listing_costs_one_stat_a_file_and_no_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted for 40 and for 80 files: the difference is 40. Fails if a file is asked for twice, or opened."""
+    calls: list[int] = []
+    asked = folders.stamp
+    monkeypatch.setattr(folders, "stamp", lambda status: calls.append(1) or asked(status))
+    monkeypatch.setattr(folders.FileReader, "open", lambda self, i: pytest.fail("opened"))
+    counts = []
+    for count in (40, 80):
+        root = write(tmp_path / str(count), *(f"train/{'ab'[i % 2]}/{i}.png" for i in range(count)))
+        calls.clear()
+        assert len(open_source(root)) == count
+        counts.append(len(calls))
+    assert counts == [40, 80]
+
+
+def test_layout_asks_about_folders_not_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand times fewer. Fails if the split that a folder names is looked up for each of its files."""
+    asked: list[str] = []
+    monkeypatch.setattr(folders, "split_of", lambda name: asked.append(name) or split_of(name))
+    spent = []
+    for images in (10, 1000):
+        asked.clear()
+        layout = folders.arrange(
+            [f"{kind}/c{c}/{i}.jpg" for kind in ("train", "val") for c in range(9) for i in range(images)], []
+        )
+        assert {kind: len(rows) for kind, rows in layout.splits.items()} == dict.fromkeys(("train", "val"), 9 * images)
+        spent.append(len(asked))
+    assert spent[0] == spent[1]
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_shards_over_processes_give_every_sample_once(
+    world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes, or two nodes of two: every sample once an epoch, read by the process whose it is and no other; the
+    tars are listed once a machine. Fails if processes share samples, or each lists every tar again."""
+    for shard in range(3):
+        with tarfile.open(tmp_path / f"{shard}.tar", "w") as file:
+            for i in range(16):
+                for ending, raw in (("png", picture(16 * shard + i)), ("cls", b"%d" % (i % 2))):
+                    member = tarfile.TarInfo(f"{i:03d}.{ending}")
+                    member.size = len(raw)
+                    file.addfile(member, io.BytesIO(raw))
+    listed: list[Path] = []
+    listing = shards.tar_spans
+    monkeypatch.setattr(shards, "tar_spans", lambda path: listed.append(path) or listing(path))
+    read: list[int] = []
+    opening = archives.TarReader.open
+    monkeypatch.setattr(archives.TarReader, "open", lambda self, i: read.append(i) or opening(self, i))
+    seen: list[int] = []
+    for rank in range(world):
+        data = prepare(tmp_path, Selection(val_fraction=0, test_fraction=0), Pictures(2, 2, stream=True))
+        view = Augment([], (2, 2), (0, 0, 0), (1, 1, 1), 2)
+        read.clear()
+        mine = [
+            number
+            for batch in Loader(data.train, (view,), 12, 0, shard=Shard(rank, world, workers=0))
+            for number in batch["index"].tolist()
+        ]
+        assert sorted(read) == sorted(mine)
+        seen += mine
+    assert sorted(seen) == list(range(48))
+    assert len(listed) == 3

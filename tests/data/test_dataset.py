@@ -1,0 +1,460 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From data to the splits of a run: what is chosen, in what size, what is refused, and what a person is told."""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from viticulture.data import store
+from viticulture.data.dataset import Dataset, Pictures, Selection, prepare, prepare_test
+from viticulture.data.image_settings import choose_image_size, choose_store_size
+from viticulture.data.images import Images, Records, StoredImages
+from viticulture.data.inspect import inspect
+from viticulture.data.sources.arrays import from_arrays
+from viticulture.data.sources.source import Source
+from viticulture.data.statistics import stored_statistics, streamed_statistics
+from viticulture.data.stream import StreamImages
+from viticulture.errors import UserError
+
+
+def noise(count: int, height: int = 8, width: int = 8, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
+
+
+def source(counts: Mapping[str, list[int]], side: int = 8, classes: int = 3) -> Source:
+    """Noise with this many images of each class in each split."""
+    parts = {}
+    for seed, (kind, each) in enumerate(counts.items()):
+        labels = np.repeat(np.arange(len(each)), each)
+        parts[kind] = (noise(len(labels), side, side, seed), labels)
+    return from_arrays("noise", [f"class {i}" for i in range(classes)], parts)
+
+
+def folder(root: Path, counts: Mapping[str, int], side: int = 8) -> Path:
+    for number, (path, count) in enumerate(counts.items()):
+        (root / path).mkdir(parents=True, exist_ok=True)
+        for i, pixels in enumerate(noise(count, side, side, number)):
+            Image.fromarray(pixels).save(root / path / f"{i:03d}.png")
+    return root
+
+
+def present(images: Images | None) -> Images:
+    assert images is not None
+    return images
+
+
+def sets(data: Dataset) -> tuple[set[str], set[str], set[str]]:
+    names = [set(part.records.names) if part is not None else set() for part in (data.train, data.val, data.test)]
+    return names[0], names[1], names[2]
+
+
+def test_pixels_labels_sizes_and_names_stay_together() -> None:
+    """Of every split. Fails if rows of the store, labels, or names are shifted against each other."""
+    given = source({"train": [20, 30, 10], "test": [5, 5, 5]})
+    data = prepare(given, pictures=Pictures(image_size=8))
+    for part in (data.train, present(data.val), present(data.test)):
+        assert isinstance(part, StoredImages)
+        pixels = part.take(torch.arange(len(part))).permute(0, 2, 3, 1).numpy()
+        for name, label, size, image in zip(
+            part.records.names, part.records.labels.tolist(), part.records.sizes.tolist(), pixels, strict=True
+        ):
+            i = given.names.index(name)
+            np.testing.assert_array_equal(image, np.asarray(given.read(i)))
+            assert (label, size) == (given.labels[i], [8, 8])
+    assert data.train.records.labels.dtype == torch.int64
+    assert data.train.records.sizes.dtype == torch.int32
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ({"train": [50, 50, 50]}, (108, 12, 30)),  # 20 % of 150, then 10 % of 120
+        ({"train": [50, 50, 50], "test": [9, 9, 9]}, (135, 15, 27)),
+        ({"train": [50, 50, 50], "val": [8, 8, 8]}, (120, 24, 30)),
+        ({"train": [50, 50, 50], "val": [8, 8, 8], "test": [9, 9, 9]}, (150, 24, 27)),
+    ],
+)
+def test_only_what_the_data_does_not_declare_is_held_out(
+    declared: dict[str, list[int]], expected: tuple[int, int, int]
+) -> None:
+    """Fails if a declared split is thinned, an image lands in two splits, or one is lost."""
+    data = prepare(source(declared))
+    train, val, test = sets(data)
+    assert (len(train), len(val), len(test)) == expected
+    assert len(train | val | test) == sum(expected)
+
+
+def test_nothing_is_held_out_where_the_fraction_is_zero() -> None:
+    """Fails if zero means the default."""
+    data = prepare(source({"train": [9, 9, 9]}), Selection(val_fraction=0, test_fraction=0))
+    assert (len(data.train), data.val, data.test) == (27, None, None)
+
+
+def test_the_run_s_seed_draws_the_subset_and_leaves_what_is_held_out() -> None:
+    """Runs over seeds are compared on the same test images. Fails if one seed draws both, or the subset is drawn first
+    (a test image could then be a training image of another seed)."""
+    given = source({"train": [100, 100, 100]})
+    runs = [prepare(given, Selection(fraction=0.1), seed=seed) for seed in (0, 1)]
+    trains, vals, tests = zip(*(sets(run) for run in runs), strict=True)
+    assert tests[0] == tests[1]
+    assert vals[0] == vals[1]
+    assert trains[0] != trains[1]
+    assert not (trains[0] | trains[1]) & (vals[0] | tests[0])
+    assert np.bincount(runs[0].train.records.labels).tolist() == [7, 7, 7]  # 10 % of 72, that is 90 % of 80
+    other = sets(prepare(given, Selection(fraction=0.1, split_seed=1)))
+    assert other[2] != tests[0]
+    per_class = prepare(given, Selection(per_class=4))
+    assert np.bincount(per_class.train.records.labels).tolist() == [4, 4, 4]
+
+
+def test_runs_of_other_seeds_may_learn_from_the_same_images() -> None:
+    """A student and its teacher. Fails if the subset's seed does not take the run's place for shares or for counts, or
+    draws what is held out."""
+    given = source({"train": [100, 100, 100]})
+    for chosen in ({"fraction": 0.1}, {"per_class": 4}):
+        first = sets(prepare(given, Selection(**chosen), seed=3))
+        assert sets(prepare(given, Selection(**chosen, subset_seed=3), seed=7)) == first
+        assert sets(prepare(given, Selection(**chosen, subset_seed=0), seed=3))[0] != first[0]
+
+
+def test_the_paper_s_subset_ignores_the_seed() -> None:
+    """Bootstrapping ViTs, papers 1.6. Fails if the run's seed reaches it."""
+    given = source({"train": [40, 40, 40], "test": [5, 5, 5]})
+    chosen = Selection(val_fraction=0, fraction=0.1, rule="bootstrapping")
+    first, second = (prepare(given, chosen, seed=seed).split_names["train"] for seed in (0, 1))
+    assert first == second
+    order = np.arange(40)
+    np.random.default_rng(0).shuffle(order)
+    assert set(first[:4]) == {f"train/{i:05d}" for i in order[:4]}
+
+
+def test_a_run_s_split_comes_back_whatever_the_rules_say(tmp_path: Path) -> None:
+    """Remembered names, through JSON, decide alone: other fractions, seeds and new files change nothing.
+
+    Fails if the rule is applied again, the order changes (and with it the loader's), or a new file slips in.
+    """
+    root = folder(tmp_path / "photos", {"a": 30, "b": 20})
+    first = prepare(root, Selection(fraction=0.5), seed=3)
+    remembered = json.loads(json.dumps(first.split_names))
+    folder(root, {"a": 32})
+    again = prepare(root, Selection(val_fraction=0, test_fraction=0.5, split_seed=9), seed=4, remembered=remembered)
+    assert again.split_names == first.split_names
+    assert again.train.records.names == first.train.records.names
+    assert again.fingerprint == first.fingerprint
+    gone = Path(present(first.test).records.names[0])
+    (root / gone).unlink()
+    with pytest.raises(UserError, match=f"photos no longer holds 1 image that this run was given: {gone}"):
+        prepare(root, remembered=remembered)
+
+
+def test_the_fingerprint_is_that_of_the_content(tmp_path: Path) -> None:
+    """Fails if a copy elsewhere is other data, or changed pixels, labels or splits are the same data."""
+    root = folder(tmp_path / "one", {"a": 10, "b": 10})
+    first = prepare(root).fingerprint
+    shutil.copytree(root, tmp_path / "two")
+    assert prepare(tmp_path / "two").fingerprint == first
+    assert prepare(root, Selection(split_seed=1)).fingerprint != first
+    assert prepare(root, Selection(fraction=0.5)).fingerprint != first
+    Image.fromarray(noise(1, seed=77)[0]).save(root / "a" / "000.png")
+    assert prepare(root).fingerprint != first
+    swapped = [from_arrays("x", ["a", "b"], {"train": (noise(4), np.array(y))}) for y in ([0, 1, 0, 1], [1, 0, 1, 0])]
+    kept = Selection(val_fraction=0, test_fraction=0)
+    assert prepare(swapped[0], kept).fingerprint != prepare(swapped[1], kept).fingerprint
+
+
+REFUSED: list[tuple[dict[str, list[int]], int, str]] = [
+    ({"train": [9]}, 1, r"one class only \('class 0'\)"),
+    ({"train": [9, 0, 9], "test": [1, 1, 1]}, 3, "1 of 3 classes have no training images: class 1"),
+    ({"train": [9, 9], "test": [1, 1, 1]}, 3, "classes have no training images: class 2"),
+    ({"test": [9, 9, 9]}, 3, "classes have no training images|holds no training images"),
+]
+
+
+@pytest.mark.parametrize(("counts", "classes", "message"), REFUSED)
+def test_data_that_cannot_be_learned_from_is_refused(counts: dict[str, list[int]], classes: int, message: str) -> None:
+    """Fails if training starts and predicts one class, or a class is tested that was never seen."""
+    with pytest.raises(UserError, match=message):
+        prepare(source(counts, classes=classes))
+
+
+def test_images_without_labels_are_refused_for_learning_classes_only() -> None:
+    """Fails if they are trained on as class -1, or self-supervision cannot have them."""
+    given = from_arrays("photos", [], {"train": (noise(10), np.full(10, -1))})
+    with pytest.raises(UserError, match="photos has images but no labels"):
+        prepare(given)
+    data = prepare(given, labelled=False)
+    assert (len(data.train), data.val, data.test, data.classes) == (10, None, None, ())
+
+
+def test_unlabelled_images_are_left_out_or_join_the_training_images() -> None:
+    """Fails if -1 reaches a loss, a test set without labels is evaluated, or they are dropped in silence."""
+    labels = np.concatenate([np.repeat([0, 1], 20), np.full(10, -1)])
+    parts = {"train": (noise(50), labels), "test": (noise(5, seed=1), np.full(5, -1))}
+    given = from_arrays("some", ["a", "b"], parts)
+    data = prepare(given)
+    assert [len(part) for part in sets(data)] == [29, 3, 8]
+    assert min(int(present(part).records.labels.min()) for part in (data.train, data.val, data.test)) == 0
+    assert any("left out 10 train images without a label" in text for text in data.warnings)
+    assert any("left out 5 test images without a label" in text for text in data.warnings)
+    free = prepare(given, labelled=False)
+    assert (free.train.records.labels == -1).sum() == 10
+    assert (present(free.val).records.labels >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Selection(fraction=0.0), r"fraction must lie in \(0, 1\], got 0.0"),
+        (lambda: Selection(fraction=10), r"fraction must lie in \(0, 1\], got 10"),
+        (lambda: Selection(fraction=float("nan")), r"data\.fraction must be a finite number"),
+        (lambda: Selection(per_class=0), "per_class must be at least 1, got 0"),
+        (lambda: Selection(per_class=5, fraction=0.1), "not both"),
+        (lambda: Selection(rule="bootstrapping"), "draws a fraction"),
+        (lambda: Selection(val_fraction=1.0), "val_fraction must lie in"),
+        (lambda: Selection(test_fraction=-0.1), "test_fraction must lie in"),
+        (lambda: Selection(split_seed=-1), "split_seed"),
+        (lambda: Selection(subset_seed=-1), "subset_seed"),
+        (lambda: Pictures(image_size=0), "image_size must be at least 1"),
+        (lambda: Pictures(store_size=-3), "store_size must be at least 1"),
+        (lambda: Pictures(image_size=100_000), "image_size must not exceed 4096 pixels"),
+        (lambda: Pictures(store_size=100_000), r"store_size must not exceed 4096 .*each image would take 30.00 GB"),
+        (lambda: Pictures(budget_gb=0), "budget_gb must be positive"),
+        (lambda: Pictures(budget_gb=float("nan")), "budget_gb must be positive"),
+        (lambda: Pictures(budget_gb=float("inf")), "budget_gb must be positive and finite"),
+        (lambda: Pictures(eval_crop=1.2), "eval_crop must lie in"),
+        (lambda: Pictures(eval_interpolation="nearest"), "eval_interpolation must be bilinear or bicubic"),
+    ],
+)
+def test_settings_without_sense_are_refused(make: Callable[[], Any], message: str) -> None:
+    """Fails if one is found out only later, or taken for something else."""
+    with pytest.raises(UserError, match=message):
+        make()
+
+
+def test_unreadable_images_stop_or_are_skipped_everywhere(tmp_path: Path) -> None:
+    """Fails if training starts with black images, one stays in a split, or nobody is told."""
+    root = folder(tmp_path / "photos", {"train/a": 20, "train/b": 20, "test/a": 5, "test/b": 5})
+    for path in ("train/a/bad.png", "test/b/bad.png"):
+        (root / path).write_bytes(b"text")
+    with pytest.raises(UserError, match=r"2 of 52 images cannot be read: test/b/bad.png .*--skip-unreadable"):
+        prepare(root)
+    data = prepare(root, Selection(skip_unreadable=True))
+    assert set(data.skipped) == {"train/a/bad.png", "test/b/bad.png"}
+    assert "not an image" in data.skipped["train/a/bad.png"]
+    assert not {"train/a/bad.png", "test/b/bad.png"} & set().union(*sets(data))
+    assert not {"train/a/bad.png", "test/b/bad.png"} & {name for names in data.split_names.values() for name in names}
+    assert any("skipped 2 images that could not be read" in text for text in data.warnings)
+    again = prepare(root, remembered=data.split_names)
+    assert again.fingerprint == data.fingerprint
+
+
+def test_a_class_that_loses_all_its_images_is_refused(tmp_path: Path) -> None:
+    """Fails if skipping leaves a class that is never trained."""
+    root = folder(tmp_path / "photos", {"a": 10, "b": 10})
+    (root / "c").mkdir()
+    (root / "c" / "bad.png").write_bytes(b"")
+    with pytest.raises(UserError, match="1 of 3 classes have no training images: c"):
+        prepare(root, Selection(skip_unreadable=True))
+
+
+def test_a_person_is_warned(tmp_path: Path) -> None:
+    """Uneven and tiny classes, images of the test seen in training, files that are no images, what could not be drawn.
+
+    Fails if a warning is missing, or comes without its reason.
+    """
+    root = folder(tmp_path / "photos", {"train/a": 60, "train/b": 3, "test/a": 4, "test/b": 4})
+    shutil.copy(root / "train/a/007.png", root / "test/b/copy.png")
+    (root / "train/a/notes.txt").write_text("x")
+    text = "\n".join(prepare(root, Selection(val_fraction=0)).warnings)
+    assert "classes are uneven: a has 60 training images, b has 3" in text
+    assert "fewer than 5 training images in 1 class: b" in text
+    assert "1 test image, pixel by pixel the same as training images" in text
+    assert "test/b/copy.png and train/a/007.png" in text
+    assert "ignored what is no image: 1 file, train/a/notes.txt" in text
+    text = "\n".join(prepare(root, Selection(val_fraction=0, per_class=10)).warnings)
+    assert "fewer than 10 training images in 1 class: b" in text
+    assert prepare(source({"train": [30, 30, 30], "test": [5, 5, 5]})).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "image_size", "store_size"),
+    [
+        ([(32, 32)], 32, 32),
+        ([(8, 8)], 8, 8),
+        ([(28, 28)], 28, 28),
+        ([(47, 47)], 47, 47),
+        ([(1, 1)], 8, 1),
+        ([(30, 40), (33, 50)], 32, 48),
+        ([(64, 64)], 64, 64),
+        ([(64, 65)], 64, 65),
+        ([(160, 213)], 160, 208),
+        ([(90, 400)], 64, 80),
+        ([(100, 400)], 96, 128),
+        ([(3000, 4000), (4000, 3000)], 224, 288),
+        ([(20, 10_000)], 64, 80),
+    ],
+)
+def test_sizes_follow_the_images(sizes: list[tuple[int, int]], image_size: int, store_size: int) -> None:
+    """Fails if small images are blown up, large ones kept whole, or a store holds more than the originals did."""
+    array = np.array(sizes * 3)
+    assert choose_image_size(array) == image_size
+    assert choose_store_size(image_size, array) == store_size
+
+
+def test_a_larger_input_does_not_enlarge_the_store() -> None:
+    """CIFAR at 224 is stored at 32. Fails if 50,000 blown-up images fill the disk."""
+    assert choose_store_size(224, np.array([[32, 32]])) == 32
+    data = prepare(source({"train": [9, 9, 9]}, side=12), pictures=Pictures(image_size=48))
+    assert (data.image_size, data.pictures.store_size) == (48, 12)
+
+
+def test_chosen_sizes_are_handed_on() -> None:
+    """Fails if a resumed or evaluated run chooses anew."""
+    data = prepare(source({"train": [9, 9, 9]}, side=20))
+    assert data.pictures == Pictures(image_size=20, store_size=20)
+    again = prepare(source({"train": [9, 9, 9]}, side=30), pictures=data.pictures)
+    assert isinstance(again.train, StoredImages)
+    assert again.train.pixels.shape[-1] == again.image_size == 20
+
+
+def test_statistics_are_those_of_the_training_pixels() -> None:
+    """mean = E[x / 255], std = sqrt(E[x^2] - mean^2), per channel, over all pixels of the training images alone.
+
+    Fails if validation images count, the deviation is that of image means, n - 1 is divided by, or channels are mixed.
+    """
+    given = source({"train": [40, 30, 30], "test": [200, 10, 10]})
+    given.reader.pixels[:100, ..., 1] //= 2  # type: ignore[attr-defined]
+    data = prepare(given, Selection(val_fraction=0), Pictures(normalize="dataset"))
+    pixels = given.reader.pixels[:100].astype(np.float64) / 255  # type: ignore[attr-defined]
+    np.testing.assert_allclose(data.mean, pixels.mean(axis=(0, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(data.std, pixels.std(axis=(0, 1, 2)), rtol=1e-5)
+    mean, std = streamed_statistics(given, np.arange(100), 8)
+    np.testing.assert_allclose((mean, std), (data.mean, data.std), rtol=1e-5)
+    black = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+    assert stored_statistics(black, torch.arange(2)) == ((0, 0, 0), (1, 1, 1))
+
+
+def test_named_normalisations_are_the_papers() -> None:
+    """papers.md 1.6 for CIFAR. Fails if a digit is wrong or sets are exchanged."""
+    given = source({"train": [9, 9, 9]})
+    stats = {
+        key: prepare(given, pictures=Pictures(normalize=key)) for key in ("imagenet", "cifar10", "cifar100", "half")
+    }
+    assert stats["imagenet"].mean == (0.485, 0.456, 0.406)
+    assert stats["imagenet"].std == (0.229, 0.224, 0.225)
+    assert stats["cifar10"].mean == (0.4914, 0.4822, 0.4465)
+    assert stats["cifar100"].mean == (0.5071, 0.4867, 0.4408)
+    assert stats["cifar10"].std == stats["cifar100"].std == (0.2023, 0.1994, 0.2010)
+    assert stats["half"].mean == stats["half"].std == (0.5, 0.5, 0.5)
+
+
+def test_sets_beyond_the_budget_are_streamed_and_hold_the_same() -> None:
+    """By size, or forced either way. Fails if the choice changes the images, their order or labels."""
+    given = source({"train": [20, 20, 20], "test": [4, 4, 4]})
+    stored = prepare(given)
+    whole = 72 * 3 * 8 * 8 / 1e9
+    for pictures in (Pictures(budget_gb=whole * 0.99), Pictures(stream=True)):
+        streamed = prepare(given, pictures=pictures)
+        for ours, theirs in ((streamed.train, stored.train), (present(streamed.test), present(stored.test))):
+            assert isinstance(ours, StreamImages)
+            assert ours.records.names == theirs.records.names
+            torch.testing.assert_close(ours.records.labels, theirs.records.labels)
+            assert ours.extent(3) == theirs.extent(3)
+            np.testing.assert_array_equal(ours.original(2), theirs.original(2))
+    assert isinstance(prepare(given, pictures=Pictures(budget_gb=whole * 1.01)).train, StoredImages)
+    with pytest.raises(UserError, match="more than the budget"):
+        prepare(given, pictures=Pictures(stream=False, budget_gb=whole * 0.99))
+
+
+def test_a_subset_of_what_is_beyond_the_budget_is_stored(tmp_path: Path) -> None:
+    """10 % of a large set fit. Fails if the whole is decoded, or streamed although the part fits."""
+    given = source({"train": [100, 100, 100], "test": [4, 4, 4]})
+    chosen, pictures = Selection(val_fraction=0, fraction=0.1), Pictures(budget_gb=100 * 3 * 64 / 1e9)
+    data = prepare(given, chosen, pictures)
+    assert isinstance(data.train, StoredImages)
+    assert len(data.train.pixels) == 42
+    expected = [np.asarray(given.read(given.names.index(name))) for name in data.train.records.names]
+    pixels = data.train.take(torch.arange(30)).permute(0, 2, 3, 1).numpy()
+    np.testing.assert_array_equal(pixels, np.stack(expected))
+    assert data.train.records.labels.tolist() == [0] * 10 + [1] * 10 + [2] * 10
+    assert present(data.test).records.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+
+
+def test_other_data_is_judged_in_the_network_s_classes(tmp_path: Path) -> None:
+    """Labels follow the network's order; the data's test split is used, else all of it.
+
+    Fails if labels keep the data's own order, training images are judged, or an unknown class is passed over.
+    """
+    classes = ["zebra", "b", "a", "never here"]
+    root = folder(tmp_path / "photos", {"train/a": 3, "train/zebra": 3, "test/a": 2, "test/zebra": 1})
+    images, skipped = prepare_test(root, classes, Pictures(image_size=8, store_size=8))
+    assert images.records.labels.tolist() == [2, 2, 0]
+    assert skipped == {}
+    whole, _ = prepare_test(root / "train", classes, Pictures(image_size=8, store_size=8))
+    assert whole.records.labels.tolist() == [2, 2, 2, 0, 0, 0]
+    folder(root, {"test/zebras": 1})
+    with pytest.raises(UserError, match="unknown class of photos 'zebras'; did you mean zebra"):
+        prepare_test(root, classes, Pictures())
+    blank = from_arrays("blank", [], {"train": (noise(3), np.full(3, -1))})
+    with pytest.raises(UserError, match="no labelled images"):
+        prepare_test(blank, classes, Pictures())
+
+
+def test_a_stored_picture_is_shown_in_its_own_proportions() -> None:
+    """Fails if a squeezed photograph is shown as a square, or turned."""
+    pixels = torch.zeros(3, 3, 16, 16, dtype=torch.uint8)
+    sizes = torch.tensor([[100, 200], [16, 16], [1, 5000]], dtype=torch.int32)
+    records = Records(torch.zeros(3, dtype=torch.int64), sizes, ["a", "b", "c"])
+    images = StoredImages(pixels, torch.arange(3), records)
+    assert [images.original(i).shape for i in range(3)] == [(8, 16, 3), (16, 16, 3), (1, 16, 3)]
+
+
+def test_an_inspection_says_what_is_there(tmp_path: Path) -> None:
+    """Counts, sizes, modes, unreadable files, images in two splits, one image under two labels.
+
+    Fails if something is missed, a split's counts are exchanged, or the result is no JSON.
+    """
+    root = folder(tmp_path / "photos", {"train/a": 6, "train/b": 4, "test/a": 2})
+    for copy in ("test/a/seen.png", "train/b/contradiction.png"):
+        shutil.copy(root / "train/a/000.png", root / copy)
+    shutil.copy(root / "train/a/001.png", root / "train/a/twice.png")
+    Image.new("L", (50, 3)).save(root / "train/a/grey.png")
+    (root / "train/b/bad.jpg").write_bytes(b"")
+    (root / "train/b/notes.txt").write_text("x")
+    told: list[tuple[int, int]] = []
+    seen = inspect(root, progress=lambda *at: told.append(at))
+    assert seen.counts == {"train": (8, 6), "test": (3, 0)}
+    assert (seen.images, seen.unlabelled, seen.classes) == (17, 0, ("a", "b"))
+    assert seen.height is not None
+    assert dataclasses.astuple(seen.height) == (3, 8.0, 8)
+    assert seen.width is not None
+    assert dataclasses.astuple(seen.width) == (8, 8.0, 50)
+    assert seen.modes == {"RGB": 15, "L": 1}
+    assert seen.unreadable == {"train/b/bad.jpg": "empty file"}
+    assert seen.ignored == ("train/b/notes.txt",)
+    group = ("test/a/seen.png", "train/a/000.png", "train/b/contradiction.png")
+    assert (seen.across, seen.contradicting, seen.repeated) == ((group,), (group,), 3)
+    assert told[-1] == (17, 17)
+    assert json.loads(json.dumps(seen.to_dict()))["counts"]["train"] == [8, 6]
+    assert not (tmp_path / "cache" / "stores").exists()
+
+
+def test_a_store_is_shared_by_fractions_and_seeds() -> None:
+    """Fails if every run decodes anew."""
+    given = source({"train": [40, 40, 40]})
+    told: list[tuple[int, int]] = []
+    prepare(given, progress=lambda *at: told.append(at))
+    assert told
+    told.clear()
+    for seed in (1, 2):
+        prepare(given, Selection(fraction=0.2, split_seed=seed), seed=seed, progress=lambda *at: told.append(at))
+    assert told == []
+    assert store.build(given, 8).pixels.shape == (120, 3, 8, 8)

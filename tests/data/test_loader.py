@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches are a pure function of (seed, epoch, step); two integers resume them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor, nn
+
+from viticulture.data.augment.augment import Augment
+from viticulture.data.augment.crop import CentreCrop, PaddedCrop, ResizedCrop
+from viticulture.data.augment.erase import Erase
+from viticulture.data.augment.flip import Flip
+from viticulture.data.augment.mix import Mix
+from viticulture.data.augment.rand_augment import RandAugment
+from viticulture.data.batches.evaluation import evaluation_batches
+from viticulture.data.batches.loader import Loader, Shard, repeated
+from viticulture.data.images import Records, StoredImages
+from viticulture.errors import UserError
+from viticulture.training.assemble import batch_size
+from viticulture.training.recipe import resolve
+
+MEAN, STD, CLASSES = (0.5, 0.4, 0.3), (0.2, 0.2, 0.2), 3
+
+
+def images(count: int, side: int = 10) -> StoredImages:
+    """Different noise in every image; a split that takes every other image of its store, backwards."""
+    pixels = torch.randint(0, 256, (2 * count, 3, side, side), generator=torch.Generator().manual_seed(0))
+    records = Records(torch.arange(count) % CLASSES, torch.tensor([[20, 30]] * count), [str(n) for n in range(count)])
+    return StoredImages(pixels.to(torch.uint8), torch.arange(2 * count - 1, 0, -2), records)
+
+
+def view(*extra: Any) -> Augment:
+    return Augment([ResizedCrop(), Flip(), RandAugment(), Erase(), *extra], (8, 8), MEAN, STD, CLASSES)
+
+
+def loader(count: int = 25, batch_size: int = 8, seed: int = 0, **keywords: Any) -> Loader:
+    return Loader(images(count), (view(Mix()),), batch_size, seed, **keywords)
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_a_batch_is_a_function_of_seed_epoch_and_step() -> None:
+    """Purity: asked in any order, by any loader, whatever the global stream; another seed, epoch or step differs.
+
+    Fails if a generator lives from step to step, steps draw alike, or seed, epoch and step are added up.
+    """
+    first = loader()
+    kept = {(epoch, step): first.batch(epoch, step) for epoch in (0, 1, 2) for step in (0, 1, 2)}
+    torch.manual_seed(9)
+    second = loader()
+    for (epoch, step), batch in reversed(kept.items()):
+        assert same(batch, second.batch(epoch, step))
+    other = [*kept.values(), loader(seed=1).batch(0, 0), loader(seed=1).batch(1, 2)]
+    assert len({batch["image"].numpy().tobytes() for batch in other}) == len(other)
+    keys = ((0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0))
+    tables = [loader(seed=seed).draw(epoch, step).u[0] for seed, epoch, step in keys]
+    assert len({table.numpy().tobytes() for table in tables}) == 4
+
+
+def test_an_epoch_shows_each_image_once_and_drops_the_rest() -> None:
+    """25 images in steps of 8: three steps, 24 different images, another order next time; iteration is batch()."""
+    load = loader()
+    assert len(load) == 3
+    epochs = [list(load), list(load)]
+    for epoch, batches in enumerate(epochs):
+        assert len(torch.cat([batch["index"] for batch in batches]).unique()) == 24
+        assert all(same(batch, load.batch(epoch, step)) for step, batch in enumerate(batches))
+    assert not torch.equal(epochs[0][0]["index"], epochs[1][0]["index"])
+
+
+def test_labels_and_pixels_belong_to_their_index() -> None:
+    """Identity with the split itself where nothing is random. Fails if rows of the store are taken for numbers."""
+    data = images(12)
+    batch = Loader(data, (Augment([], (10, 10), MEAN, STD, CLASSES),), 6, 0).batch(0, 1)
+    assert torch.equal(batch["label"], data.records.labels[batch["index"]])
+    pixels = (batch["image"] * torch.tensor(STD)[:, None, None] + torch.tensor(MEAN)[:, None, None]) * 255
+    torch.testing.assert_close(pixels, data.take(batch["index"]).float(), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_two_processes_together_are_one(repeats: int) -> None:
+    """Invariance: the rows of two shards, interleaved, are the global batch: images, labels (mixed), index.
+
+    Fails if a shard takes a block instead of every second row, draws its own numbers, or mixes other partners.
+    """
+    whole = loader(repeats=repeats)
+    halves = [loader(repeats=repeats, shard=Shard(rank, 2)) for rank in (0, 1)]
+    for step in range(len(whole)):
+        one, two = whole.batch(3, step), [half.batch(3, step) for half in halves]
+        for key in one:
+            assert torch.equal(one[key], torch.stack([part[key] for part in two], 1).flatten(0, 1))
+
+
+@pytest.mark.parametrize("count", [11, 14, 26])
+def test_mixing_on_several_processes_gets_batches_that_pair_the_same_images(count: int) -> None:
+    """The size that is chosen makes two processes one; one that does not (6 images: 3 each) is refused, as is a set
+    too small to be shared. Without mixing, or alone, any size that can be shared will do.
+
+    Catches: an odd number of images a process, where a partner half a batch away is another one than on one process.
+    """
+
+    def size(images: int = count, **train: int) -> int:
+        overrides = {"engine.devices": 2, **{f"train.{key}": value for key, value in train.items()}}
+        return batch_size(resolve("mixed", {"augment": {"mix": {}}}, overrides), images)
+
+    whole = loader(count, size())
+    halves = [loader(count, size(), shard=Shard(rank, 2)) for rank in (0, 1)]
+    one, two = whole.batch(0, 0), [half.batch(0, 0) for half in halves]
+    assert torch.equal(one["label"], torch.stack([part["label"] for part in two], 1).flatten(0, 1))
+    for wrong in ({"batch_size": 6}, {"batch_size": 6, "accumulate": 3}, {"images": 3}):
+        with pytest.raises(UserError, match=r"multiple of (4|12).*mixing"):
+            size(**wrong)
+    assert size(batch_size=8, accumulate=2) == 8
+    assert batch_size(resolve("alone", {"augment": {"mix": {}}}, {"train.batch_size": 5}), count) == 5
+
+
+def test_repeated_augmentation_is_deits(golden: Callable[[str], Any]) -> None:
+    """Official RASampler: 1,000 images, two processes, each number three times in a row, then strided and cut.
+
+    Fails if the cut comes before the stride, repeats are not consecutive, or 256 is not counted in whole blocks.
+    """
+    official = golden("deit_ra_sampler")
+    order = repeated(official["out/permutation"], 3, 2)
+    for rank in (0, 1):
+        assert torch.equal(order[rank::2], official[f"out/rank{rank}"])
+
+
+def test_few_images_are_repeated_without_blocks() -> None:
+    """Fewer than 256 images, where DeiT's rule would leave none: an epoch has as many steps as without repeats."""
+    assert len(loader(25, repeats=3)) == len(loader(25)) == 3
+    assert len(repeated(torch.arange(300), 3, 1)) == 256
+    index = loader(25, repeats=3).batch(0, 0)["index"]
+    assert index[:3].unique().numel() == 1
+    assert index.unique().numel() == 3
+
+
+def test_copies_of_an_image_are_augmented_apart() -> None:
+    """Repeated augmentation: the three copies in a batch differ. Fails if numbers are drawn per image number."""
+    batch = Loader(images(12), (view(),), 12, 0, repeats=3).batch(0, 0)
+    assert len({image.numpy().tobytes() for image in batch["image"]}) > 9
+
+
+def test_two_views_are_drawn_independently() -> None:
+    """The same images, augmented twice; the first view is what it would be alone. Mixing is refused."""
+    load = Loader(images(12), (view(), view()), 6, 0)
+    batch = load.batch(0, 0)
+    assert batch["image"].shape == batch["image2"].shape
+    assert not torch.equal(batch["image"], batch["image2"])
+    assert torch.equal(batch["image"], Loader(images(12), (view(),), 6, 0).batch(0, 0)["image"])
+    with pytest.raises(UserError, match="mix does not apply"):
+        Loader(images(12), (view(), view(Mix())), 6, 0)
+
+
+def test_the_state_says_what_was_handed_out() -> None:
+    """Two integers, right at any moment, also inside an epoch, after its last step and across a break.
+
+    Fails if the state lags by the batch in hand, the epoch ends at next = 3, or a resumed pass is empty.
+    """
+    load, seen = loader(), []
+    for batch in load:
+        seen.append(batch)
+        if len(seen) == 2:
+            break
+    assert load.state_dict() == {"epoch": 0, "next": 2}
+    resumed = loader()
+    resumed.load_state_dict(load.state_dict())
+    assert [same(a, b) for a, b in zip(list(resumed), [load.batch(0, 2)], strict=True)] == [True]
+    assert resumed.state_dict() == {"epoch": 1, "next": 0}
+    assert len(list(resumed)) == 3
+    with pytest.raises(UserError, match="3 steps an epoch"):
+        load.load_state_dict({"epoch": 0, "next": 7})
+
+
+def test_workers_change_nothing() -> None:
+    """Purity: batches prepared ahead by two processes are batch() bit for bit, over epochs, breaks and jumps.
+
+    Fails if prepared batches of before a jump are handed out behind it, or workers draw for themselves.
+    """
+    plain, helped = loader(), loader(shard=Shard(workers=2))
+    keys = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+    got = [*helped, *(batch for batch, _ in zip(helped, range(2), strict=False))]
+    assert all(same(batch, plain.batch(*key)) for key, batch in zip(keys, got, strict=True))
+    helped.load_state_dict({"epoch": 5, "next": 2})
+    assert same(next(iter(helped)), plain.batch(5, 2))
+
+
+class Tiny(LightningModule):
+    """A linear student that remembers which images it saw, by epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(3 * 8 * 8, CLASSES)
+        self.seen: list[tuple[int, list[int]]] = []
+
+    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
+        self.seen.append((self.current_epoch, batch["index"].tolist()))
+        return nn.functional.cross_entropy(self.net(batch["image"].flatten(1)), batch["label"])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+
+class Stop(Callback):
+    """Stores a checkpoint behind a step, and ends the run there."""
+
+    def __init__(self, step: int, path: Path) -> None:
+        self.step, self.path = step, path
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint(self.path)
+            trainer.should_stop = True
+
+
+def fit(path: Path | None = None, stop: Callback | None = None) -> Tiny:
+    torch.manual_seed(0)
+    model = Tiny()
+    trainer = Trainer(
+        accelerator="cpu", max_epochs=3, min_epochs=0, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, callbacks=[stop] if stop else [],
+    )  # fmt: skip
+    trainer.fit(model, loader(), ckpt_path=path, weights_only=True if path else None)
+    return model
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 6, 8])
+@pytest.mark.filterwarnings("ignore")
+def test_a_stopped_fit_goes_on_with_the_next_batch(step: int, tmp_path: Path) -> None:
+    """Lightning, three epochs of three steps, stopped behind any step, also the last of an epoch: the same batches in
+    the same epochs, and bit for bit the same weights, as without a stop.
+
+    Fails if the state lags or runs ahead, the epoch is lost, or an epoch after the resumed one is empty.
+    """
+    whole = fit()
+    assert [epoch for epoch, _ in whole.seen] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    first = fit(stop=Stop(step, tmp_path / "state.ckpt"))
+    assert first.seen[:step] == whole.seen[:step]
+    second = fit(tmp_path / "state.ckpt")
+    assert second.seen == whole.seen[step:]
+    assert torch.equal(second.net.weight, whole.net.weight)
+
+
+@dataclass
+class Wanted:
+    image_size: tuple[int, int]
+    mean: tuple[float, float, float] = MEAN
+    std: tuple[float, float, float] = STD
+
+
+def test_evaluation_shows_every_image_once_in_order() -> None:
+    """Nothing is dropped, the last batch is smaller, nothing is random; pixels are the split's own."""
+    data = images(7)
+    data.records.sizes[:] = 10
+    batches = list(evaluation_batches(data, Wanted((10, 10)), 3, torch.device("cpu")))
+    assert [len(batch["image"]) for batch in batches] == [3, 3, 1]
+    assert torch.cat([batch["index"] for batch in batches]).tolist() == list(range(7))
+    assert torch.equal(torch.cat([batch["label"] for batch in batches]), data.records.labels)
+    shown = torch.cat([batch["image"] for batch in batches])
+    mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
+    torch.testing.assert_close(shown, (data.take(torch.arange(7)) / 255 - mean) / std)
+    smaller = next(iter(evaluation_batches(data, Wanted((6, 4)), 3, torch.device("cpu"), CentreCrop(0.9))))
+    assert smaller["image"].shape == (3, 3, 6, 4)
+
+
+def test_impossible_settings_are_refused() -> None:
+    with pytest.raises(UserError, match="must not exceed the 25 images of an epoch, got 26"):
+        loader(25, 26)
+    with pytest.raises(UserError, match="multiple of the 3 processes, got 8"):
+        loader(shard=Shard(0, 3))
+    with pytest.raises(UserError, match="repeats"):
+        loader(repeats=0)
+    with pytest.raises(UserError, match="one view at least"):
+        Loader(images(8), (), 4, 0)
+
+
+def test_padded_crops_load() -> None:
+    """The CIFAR recipe's views of a store, one image a step and a size that is no square."""
+    batch = Loader(images(5), (Augment([PaddedCrop(), Flip()], (12, 20), MEAN, STD, 3),), 1, 0).batch(0, 4)
+    assert batch["image"].shape == (1, 3, 12, 20)

@@ -1,0 +1,417 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decoded once, exactly, shared by processes, and never half."""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from viticulture import cache
+from viticulture.data import store
+from viticulture.data.open import open_source
+from viticulture.data.sources.arrays import from_arrays
+from viticulture.data.sources.source import Source
+from viticulture.errors import UserError
+
+
+def noise(count: int, height: int, width: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
+
+
+def in_memory(pixels: np.ndarray) -> Source:
+    return from_arrays("noise", ["a", "b"], {"train": (pixels, np.arange(len(pixels)) % 2)})
+
+
+def folder(root: Path, pixels: np.ndarray, suffix: str = ".png") -> Path:
+    for i, image in enumerate(pixels):
+        path = root / f"class {i % 2}" / f"{i:04d}{suffix}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    return root
+
+
+def stores() -> list[str]:
+    return sorted(path.name for path in (cache.cache_folder() / "stores").iterdir() if path.suffix != ".lock")
+
+
+def test_images_of_the_store_s_size_are_kept_bit_for_bit(tmp_path: Path) -> None:
+    """[H, W, 3] -> [3, H, W], no more. Fails if equal sizes are resampled, axes or rows mixed up, or the order lost."""
+    pixels = noise(70, 9, 9)
+    source = open_source(folder(tmp_path / "data", pixels))
+    held = store.build(source, 9)
+    expected = pixels[[int(Path(name).stem) for name in source.names]].transpose(0, 3, 1, 2)
+    np.testing.assert_array_equal(held.pixels.numpy(), expected)
+    assert held.pixels.dtype == torch.uint8
+    assert (held.sizes == 9).all()
+    assert held.unreadable == {}
+
+
+def test_other_sizes_are_squeezed_by_pillow_s_bicubic_filter(tmp_path: Path) -> None:
+    """Fails if the aspect ratio is kept by cropping, the filter is another, or sizes are stored as width, height."""
+    pixels = noise(3, 30, 50)
+    held = store.build(in_memory(pixels), 16)
+    for image, row in zip(pixels, held.pixels, strict=True):
+        expected = Image.fromarray(image).resize((16, 16), Image.Resampling.BICUBIC)
+        np.testing.assert_array_equal(row.permute(1, 2, 0).numpy(), np.asarray(expected))
+    assert held.sizes.tolist() == [[30, 50]] * 3
+
+
+def test_a_large_jpeg_decoded_small_is_close_to_the_whole(tmp_path: Path) -> None:
+    """The shortcut of `decode` may cost a few grey levels, not more. Fails if the fraction is cropped or shifted."""
+    y, x = np.mgrid[:512, :640]
+    image = np.stack([x % 256, y % 256, (x + y) // 5], axis=-1).astype(np.uint8)
+    (tmp_path / "data" / "a").mkdir(parents=True)
+    Image.fromarray(image).save(tmp_path / "data" / "a" / "x.jpg", quality=95)
+    source = open_source(tmp_path / "data")
+    held = store.build(source, 64)
+    whole = np.asarray(source.read(0).resize((64, 64), Image.Resampling.BICUBIC)).astype(int)
+    difference = np.abs(held.pixels[0].permute(1, 2, 0).numpy() - whole)
+    assert difference.mean() < 2
+    assert held.sizes.tolist() == [[512, 640]]
+
+
+def test_some_rows_are_the_same_as_in_the_whole() -> None:
+    """Fails if a partial store is taken for the whole, its rows are shifted, or two parts share a key."""
+    source = in_memory(noise(80, 6, 6))
+    whole = store.build(source, 6)
+    for rows in (np.array([70, 3, 41, 3]), np.array([0, 1])):
+        part = store.build(source, 6, rows=rows)
+        np.testing.assert_array_equal(part.rows, np.unique(rows))
+        torch.testing.assert_close(part.pixels, whole.pixels[np.unique(rows)], rtol=0, atol=0)
+        np.testing.assert_array_equal(part.digests, whole.digests[np.unique(rows)])
+
+
+def test_digests_tell_identical_images_apart_from_others(tmp_path: Path) -> None:
+    """Equal pixels in other files and formats share a digest; one grey level, or another shape, does not.
+
+    Fails if file bytes are hashed (PNG and BMP differ), the squeezed pixels (which collapse), or shape is forgotten.
+    """
+    image = noise(1, 12, 8)[0]
+    other = image.copy()
+    other[3, 3, 0] ^= 1
+    (tmp_path / "data" / "a").mkdir(parents=True)
+    files = {"1.png": image, "2.bmp": image, "3.png": other, "4.png": image.reshape(8, 12, 3)}
+    for name, pixels in files.items():
+        Image.fromarray(pixels).save(tmp_path / "data" / "a" / name)
+    marks = [mark.tobytes() for mark in store.build(open_source(tmp_path / "data"), 4).digests]
+    assert marks[0] == marks[1]
+    assert len(set(marks)) == 3
+
+
+def test_a_second_build_reads_nothing_and_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    """Fails if the store is rebuilt each time, or a file that was replaced keeps its old pixels."""
+    data = folder(tmp_path / "data", noise(40, 5, 5))
+    calls: list[tuple[int, int]] = []
+    store.build(open_source(data), 5, progress=lambda *at: calls.append(at))
+    assert calls[-1] == (40, 40)
+    calls.clear()
+    store.build(open_source(data), 5, progress=lambda *at: calls.append(at))
+    assert calls == []
+    path = data / "class 0" / "0000.png"
+    Image.fromarray(noise(1, 5, 5, seed=9)[0]).save(path)
+    os.utime(path, ns=(0, 10**18))
+    held = store.build(open_source(data), 5)
+    np.testing.assert_array_equal(held.pixels[0].permute(1, 2, 0).numpy(), noise(1, 5, 5, seed=9)[0])
+    store.build(open_source(data), 4)
+    assert len(stores()) == 3
+
+
+def test_equal_names_sizes_and_times_in_another_folder_are_another_store(tmp_path: Path) -> None:
+    """Archives unpack with equal times, BMP files of equal shape have equal sizes.
+
+    Fails if a file is known by its relative path, size and time alone: the second folder would get the first's pixels.
+    """
+    for seed in (0, 1):
+        data = folder(tmp_path / str(seed), noise(2, 5, 5, seed), suffix=".bmp")
+        for path in data.rglob("*.bmp"):
+            os.utime(path, ns=(0, 10**18))
+        held = store.build(open_source(data), 5)
+        np.testing.assert_array_equal(held.pixels.permute(0, 2, 3, 1).numpy(), noise(2, 5, 5, seed))
+
+
+def test_unreadable_images_stop_the_build_or_are_skipped_and_remembered(tmp_path: Path) -> None:
+    """Fails if they are passed over in silence, the list is unbounded, the way on is not named, or the second start has
+    forgotten them."""
+    data = folder(tmp_path / "data", noise(20, 5, 5))
+    for i in range(12):
+        (data / "class 0" / f"bad {i:02d}.jpg").write_bytes(b"" if i else b"just text")
+    source = open_source(data)
+    for _ in range(2):
+        with pytest.raises(
+            UserError, match=r"12 of 32 images cannot be read: .*and 2 more.*--skip-unreadable"
+        ) as caught:
+            store.build(source, 5)
+        assert "class 0/bad 00.jpg (not an image" in str(caught.value)
+        assert str(caught.value).count("bad ") == 10
+    for _ in range(2):
+        held = store.build(source, 5, skip_unreadable=True)
+        assert {source.names[i] for i in held.unreadable} == {f"class 0/bad {i:02d}.jpg" for i in range(12)}
+        assert held.sizes[list(held.unreadable)].tolist() == [[0, 0]] * 12
+        good = [i for i in range(32) if i not in held.unreadable]
+        names = [int(Path(source.names[i]).stem) for i in good]
+        np.testing.assert_array_equal(held.pixels[good].permute(0, 2, 3, 1).numpy(), noise(20, 5, 5)[names])
+
+
+def test_a_survey_finds_what_only_decoding_shows(tmp_path: Path) -> None:
+    """For streaming with --skip-unreadable. Fails if a size is transposed, or a file with a whole header passes."""
+    data = folder(tmp_path / "data", noise(5, 60, 90), suffix=".jpg")
+    (data / "class 0" / "x.jpg").write_bytes(b"text")
+    (data / "class 0" / "0000.jpg").write_bytes((data / "class 0" / "0002.jpg").read_bytes()[:-3000])
+    source = open_source(data)
+    for _ in range(2):
+        survey = store.survey(source, np.arange(6))
+        assert {source.names[i]: why for i, why in survey.unreadable.items() if "trunc" in why}.keys() == {
+            "class 0/0000.jpg"
+        }
+        assert {source.names[i] for i in survey.unreadable} == {"class 0/0000.jpg", "class 0/x.jpg"}
+        assert sorted(survey.sizes.tolist()) == [*[[0, 0]] * 2, *[[60, 90]] * 4]
+
+
+def test_a_budget_is_kept() -> None:
+    """M * 3 * S * S bytes. Fails if the check comes after the decoding, or counts something else."""
+    source = in_memory(noise(10, 4, 4))
+    assert len(store.build(source, 4, budget=480).rows) == 10
+    with pytest.raises(UserError, match="more than the budget"):
+        store.build(source, 4, rows=np.arange(10), budget=479)
+    assert len(store.build(source, 4, rows=np.arange(9), budget=479).rows) == 9
+
+
+def test_too_little_disk_is_said_before_anything_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if decoding starts and dies hours later."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: type("Usage", (), {"free": 479})())
+    calls: list[Any] = []
+    with pytest.raises(UserError, match="are free"):
+        store.build(in_memory(noise(10, 4, 4)), 4, progress=lambda *at: calls.append(at))
+    assert calls == []
+    assert stores() == []
+
+
+LIMITED = """
+import resource, sys
+import numpy as np
+from viticulture.data import store
+from viticulture.data.arrays import from_arrays
+from viticulture.errors import UserError
+source = from_arrays("noise", ["a"], {"train": (np.zeros((200, 16, 16, 3), dtype=np.uint8), np.zeros(200))})
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+try:
+    store.build(source, 16)
+except UserError as error:
+    print(error)
+    sys.exit(2)
+"""
+
+
+def test_a_disk_that_fills_up_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    """RLIMIT_FSIZE stands for it: the write fails half-way. Fails if the process is killed by a signal (a memory map
+    that grows on a full disk), the error is a traceback, or the half store is used next time."""
+    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "no room left" in done.stdout
+    assert "VITICULTURE_CACHE" in done.stdout
+    assert stores() == []
+    black = from_arrays("noise", ["a"], {"train": (np.zeros((200, 16, 16, 3), dtype=np.uint8), np.zeros(200))})
+    assert len(store.build(black, 16).rows) == 200
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
+def test_every_refusal_of_the_disk_says_what_to_do(code: int, tmp_path: Path) -> None:
+    """Fails if one of them ends in a traceback."""
+
+    def make(partial: Path) -> None:
+        (partial / "half").write_bytes(b"x")
+        raise OSError(code, os.strerror(code))
+
+    with pytest.raises(UserError, match="VITICULTURE_CACHE"):
+        cache.publish(tmp_path / "cache" / "stores" / "k", make)
+    assert stores() == []
+
+
+def test_a_cache_that_may_not_be_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if a file in the way, or a forbidden folder, ends in a traceback."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("VITICULTURE_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UserError, match="cannot write"):
+        store.build(in_memory(noise(2, 4, 4)), 4)
+
+
+BUILDER = """
+import sys, time
+import numpy as np
+from viticulture.data import store
+from viticulture.data.arrays import from_arrays
+pixels = np.random.default_rng(0).integers(0, 256, (400, 8, 8, 3), dtype=np.uint8)
+source = from_arrays("noise", ["a"], {"train": (pixels, np.zeros(400))})
+def slowly(done, total):
+    print(done, flush=True)
+    time.sleep(float(sys.argv[1]))
+held = store.build(source, 8, progress=slowly)
+print("sum", int(held.pixels.long().sum()), flush=True)
+"""
+
+
+def start(pause: float) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", BUILDER, str(pause)], stdout=subprocess.PIPE, text=True)
+
+
+def test_two_processes_build_once_and_both_use_it() -> None:
+    """Fails if both build (one would overwrite the other's files), or the second takes the half store."""
+    builders = [start(0.05) for _ in range(2)]
+    output = [builder.communicate(timeout=600)[0].split() for builder in builders]
+    pixels = np.random.default_rng(0).integers(0, 256, (400, 8, 8, 3), dtype=np.uint8)
+    assert [words[-2:] for words in output] == [["sum", str(pixels.sum())]] * 2
+    assert sorted(len(words) > 2 for words in output) == [False, True]  # one of them was told of progress
+    assert len(stores()) == 1
+
+
+def test_a_killed_builder_leaves_nothing_that_counts() -> None:
+    """kill -9 in the middle. Fails if the half store is used, the lock stays, or the leftovers are never removed."""
+    builder = start(600)
+    assert builder.stdout is not None
+    assert builder.stdout.readline().strip() == "32"
+    leftover = stores()
+    builder.send_signal(signal.SIGKILL)
+    builder.wait()
+    assert [name.endswith(".partial") for name in leftover] == [True]
+    assert stores() == leftover
+    store.build(in_memory(noise(2, 4, 4)), 4)  # another store: its builder tidies up
+    assert len(stores()) == 1
+    assert not stores()[0].endswith(".partial")
+    words = start(0).communicate(timeout=600)[0].split()
+    assert words[-2] == "sum"
+
+
+def test_a_builder_at_work_is_not_tidied_away(tmp_path: Path) -> None:
+    """Fails if leftovers are told by their name alone."""
+    root = tmp_path / "cache" / "stores"
+    (root / "other.partial").mkdir(parents=True)
+    handle = os.open(root / "other.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    store.build(in_memory(noise(2, 4, 4)), 4)
+    cache.clear_cache()
+    assert stores() == ["other.partial"]
+    os.close(handle)
+    cache.clear_cache()
+    assert stores() == []
+
+
+def test_an_interrupted_build_leaves_nothing() -> None:
+    """Fails if Ctrl-C leaves a folder behind, or waits until every image is decoded."""
+    source = in_memory(noise(400, 4, 4))
+
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.build(source, 4, progress=interrupt)
+    assert stores() == []
+
+
+@pytest.mark.parametrize("name", ["pixels.npy", "sizes.npy", "digests.npy", "store.json", cache.SEAL])
+def test_one_flipped_bit_has_a_store_made_again(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In the middle of any file, or its end cut off, or the file gone. Fails if other pixels, sizes or reasons are used
+    than were decoded, a cut file is mapped (reading it kills the process), or nobody is told."""
+    source = in_memory(noise(10, 4, 4))
+    whole = store.build(source, 4)
+    (path,) = (tmp_path / "cache" / "stores").glob(f"*/{name}")
+    raw = path.read_bytes()
+    middle = len(raw) - 5
+    for damaged in (
+        raw[:middle] + bytes([raw[middle] ^ 1]) + raw[middle + 1 :],
+        raw[:middle],
+        b"[]",
+        b"[" * 10**5,
+        None,
+    ):
+        caplog.clear()
+        path.unlink()
+        if damaged is not None:
+            path.write_bytes(damaged)
+        again = store.build(source, 4)
+        assert len(caplog.messages) == 1
+        assert "it is made again" in caplog.messages[0]
+        torch.testing.assert_close(again.pixels, whole.pixels, rtol=0, atol=0)
+        np.testing.assert_array_equal(again.sizes, whole.sizes)
+        assert again.unreadable == {}
+        assert path.read_bytes() == raw
+        caplog.clear()
+        store.build(source, 4)
+        assert caplog.messages == []
+
+
+def test_damage_in_any_block_of_a_long_file_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the first or the last block alone is compared, or blocks of equal sums change places unseen."""
+    monkeypatch.setattr(cache, "_BLOCK", 64)
+    made = []
+
+    def make(folder: Path) -> None:
+        made.append(folder)
+        (folder / "file").write_bytes(bytes(range(200)))
+
+    target = tmp_path / "cache" / "stores" / "k"
+    for place in (0, 63, 64, 130, 199):
+        raw = bytearray((cache.publish(target, make) / "file").read_bytes())
+        raw[place] ^= 0x80
+        (target / "file").write_bytes(raw)
+    raw = (cache.publish(target, make) / "file").read_bytes()
+    (target / "file").write_bytes(raw[64:128] + raw[:64] + raw[128:])
+    cache.publish(target, make)
+    assert len(made) == 7
+
+
+def test_pickled_arrays_are_never_unpickled(tmp_path: Path) -> None:
+    """Fails if a person who can write into the cache, checksums and all, can run code."""
+    source = in_memory(noise(10, 4, 4))
+    store.build(source, 4)
+    (path,) = (tmp_path / "cache" / "stores").glob("*/sizes.npy")
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return Path.touch, (tmp_path / "owned",)
+
+    np.save(path, np.array([Evil()], dtype=object), allow_pickle=True)
+    (path.parent / cache.SEAL).write_text(json.dumps(cache._checksums(path.parent)))
+    with pytest.raises(ValueError, match="pickle"):
+        store.build(source, 4)
+    assert not (tmp_path / "owned").exists()
+
+
+def test_the_cache_is_measured_and_emptied(tmp_path: Path) -> None:
+    """Fails if sizes are wrong, downloads are removed with it, or a store that is in use breaks."""
+    held = store.build(in_memory(noise(10, 4, 4)), 4)
+    (tmp_path / "cache" / "data").mkdir()
+    (tmp_path / "cache" / "data" / "download").write_text("keep")
+    sizes = cache.cached()
+    assert len(sizes) == 1
+    assert sum(sizes.values()) >= 480
+    assert cache.clear_cache() == sum(sizes.values())
+    assert cache.cached() == {}
+    assert (tmp_path / "cache" / "data" / "download").exists()
+    np.testing.assert_array_equal(held.pixels.permute(0, 2, 3, 1).numpy(), noise(10, 4, 4))
+
+
+def test_results_keep_their_order_and_errors_come_through() -> None:
+    """Fails if threads' results arrive in the order of their ends, the last part is lost, or a bug is swallowed."""
+
+    def work(i: int) -> int:
+        time.sleep(0.002 * (i % 3))
+        if i == 1000:
+            raise ZeroDivisionError
+        return i
+
+    for count in (0, 1, 31, 32, 33, 200):
+        assert list(store.in_parallel(work, range(count))) == list(range(count))
+    with pytest.raises(ZeroDivisionError):
+        list(store.in_parallel(work, [1, 1000]))

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stream decodes when asked and hands out what a store would."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from viticulture.data.augment.augment import Augment
+from viticulture.data.augment.crop import PaddedCrop, ResizedCrop
+from viticulture.data.augment.erase import Erase
+from viticulture.data.augment.flip import Flip
+from viticulture.data.batches.evaluation import evaluation_batches
+from viticulture.data.batches.loader import Loader, Shard
+from viticulture.data.dataset import Pictures, Selection, prepare
+from viticulture.data.images import Records, StoredImages
+from viticulture.data.open import open_source
+from viticulture.data.sources.files import FileReader
+from viticulture.data.sources.source import Source
+from viticulture.data.store import build
+from viticulture.data.stream import StreamImages, ahead
+from viticulture.errors import UserError
+from viticulture.models.task import Task
+
+MEAN, STD, COUNT, SIDE = (0.5, 0.4, 0.3), (0.2, 0.2, 0.2), 12, 64
+TASK = Task(("a", "b"), (24, 20), MEAN, STD)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    """Smooth pictures of several shapes in a folder of two classes."""
+    folder: Path = tmp_path_factory.mktemp("photos")
+    for n in range(COUNT):
+        height, width = 60 + 7 * (n % 5), 90 - 9 * (n % 4)
+        y, x = np.linspace(0, 4, height)[:, None, None] + n, np.linspace(0, 5, width)[:, None]
+        pixels = 128 + 100 * np.sin(y + np.arange(3)) * np.cos(x + n)
+        (folder / "ab"[n % 2]).mkdir(exist_ok=True)
+        large = n % 3 == 0  # large JPEGs are decoded at a fraction of their size
+        scale, ending = (8, "jpg") if large else (1, "png")
+        image = Image.fromarray(pixels.astype(np.uint8))
+        image.resize((width * scale, height * scale)).save(folder / "ab"[n % 2] / f"{n}.{ending}")
+    return open_source(folder)
+
+
+def stream(source: Source) -> StreamImages:
+    """Every image of the source, last one first, sizes unknown."""
+    rows = torch.arange(COUNT).flip(0)
+    names = [source.names[row] for row in rows.tolist()]
+    return StreamImages(source, rows, Records(labels(source)[rows], torch.full((COUNT, 2), -1), names), SIDE)
+
+
+def labels(source: Source) -> Tensor:
+    return torch.as_tensor(source.labels)
+
+
+def store(source: Source) -> StoredImages:
+    """The same images as a store keeps them."""
+    held, rows = build(source, SIDE), torch.arange(COUNT).flip(0)
+    sizes = torch.from_numpy(held.sizes)[rows]
+    return StoredImages(held.pixels, rows, Records(labels(source)[rows], sizes, [str(n) for n in range(COUNT)]))
+
+
+def view(*transforms: ResizedCrop | PaddedCrop | Flip | Erase) -> Augment:
+    return Augment(transforms, TASK.image_size, MEAN, STD, 2)
+
+
+@pytest.mark.parametrize("crop", [ResizedCrop(interpolation="random"), PaddedCrop()])
+def test_a_stream_and_a_store_give_the_same_batches(source: Source, crop: ResizedCrop | PaddedCrop) -> None:
+    """Bit for bit, whichever of them a budget chooses.
+
+    Fails if the stream decodes at another scale, squeezes by another filter, takes boxes of the squeezed square, or
+    rows of uniform numbers of its own.
+    """
+    shard = Shard(workers=0)
+    loaders = [Loader(images, (view(crop, Flip()),), 6, 0, shard=shard) for images in (stream(source), store(source))]
+    for streamed, stored in zip(*loaders, strict=True):
+        assert streamed.keys() == stored.keys()
+        assert all(torch.equal(streamed[key], stored[key]) for key in stored)
+
+
+def test_workers_change_nothing(source: Source) -> None:
+    """Purity: two processes reading ahead give batch() bit for bit, two views, from inside an epoch, and leave
+    the global stream of random numbers where it was.
+
+    Fails if batches arrive in another order, or a DataLoader draws its seed from the global stream.
+    """
+    views = (view(ResizedCrop(), Erase()), view(ResizedCrop(), Flip()))
+    load = Loader(stream(source), views, 4, 0, shard=Shard(workers=2))
+    load.load_state_dict({"epoch": 2, "next": 1})
+    before = torch.get_rng_state()
+    batches = list(load)
+    assert torch.equal(torch.get_rng_state(), before)
+    plain = Loader(stream(source), views, 4, 0)
+    assert len(batches) == 2
+    for step, batch in enumerate(batches, start=1):
+        wanted = plain.batch(2, step)
+        assert batch.keys() == wanted.keys() == {"image", "image2", "label", "index"}
+        assert all(torch.equal(batch[key], wanted[key]) for key in batch)
+    assert load.state_dict() == {"epoch": 3, "next": 0}
+
+
+def test_evaluation_of_a_stream_is_that_of_a_store(source: Source) -> None:
+    """Every image once, in order, centre cut by the original's shape, the same pixels."""
+    device = torch.device("cpu")
+    pairs = zip(
+        evaluation_batches(stream(source), TASK, 5, device),
+        evaluation_batches(store(source), TASK, 5, device),
+        strict=True,
+    )
+    for streamed, stored in pairs:
+        assert all(torch.equal(streamed[key], stored[key]) for key in stored)
+
+
+def test_an_original_is_shown_as_it_is(source: Source) -> None:
+    assert (stream(source).original(0) == np.asarray(source.read(COUNT - 1))).all()
+
+
+def test_streams_survive_pickling(source: Source) -> None:
+    """Workers that are spawned instead of forked receive the split as bytes."""
+    copy = pickle.loads(pickle.dumps(stream(source)))
+    assert (copy.original(3) == stream(source).original(3)).all()
+
+
+def test_an_error_in_a_worker_reaches_the_user() -> None:
+    """No silent fallback: what breaks in a worker breaks the run."""
+    with pytest.raises(ZeroDivisionError):
+        list(ahead(reciprocal, [1, 0], workers=1))
+
+
+def reciprocal(number: int) -> float:
+    return 1 / number
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_image_that_breaks_in_mid_epoch_is_named_with_the_way_on(workers: int, tmp_path: Path) -> None:
+    """A header is whole, the rest of the file is missing. Fails if torch rebuilds the error of a worker as a
+    RuntimeError, or a person is not told which file and what to do."""
+    root = photographs(tmp_path / "photos", 12)
+    cut(root / "a" / "3.jpg")
+    data = prepare(root, Selection(val_fraction=0, test_fraction=0), Pictures(stream=True, image_size=24))
+    loader = Loader(data.train, (view(ResizedCrop()),), 6, 0, shard=Shard(workers=workers))
+    with pytest.raises(UserError, match=r"a/3.jpg: truncated; .*--skip-unreadable"):
+        list(loader)
+
+
+def test_skipping_gives_a_stream_the_very_images_of_a_store(tmp_path: Path) -> None:
+    """Split, order and pixels. Fails if a truncated file stays, is replaced by another image, or nobody is told."""
+    root = photographs(tmp_path / "photos", 24)
+    cut(root / "a" / "3.jpg")
+    cut(root / "b" / "18.jpg")
+    streamed, stored = (
+        prepare(root, Selection(skip_unreadable=True), Pictures(stream=way, image_size=24, store_size=32))
+        for way in (True, False)
+    )
+    assert isinstance(streamed.train, StreamImages)
+    assert streamed.skipped == stored.skipped
+    assert streamed.skipped.keys() == {"a/3.jpg", "b/18.jpg"}
+    assert streamed.split_names == stored.split_names
+    for ours, theirs in zip(
+        *(Loader(data.train, (view(ResizedCrop()),), 6, 0, shard=Shard(workers=0)) for data in (streamed, stored)),
+        strict=True,
+    ):
+        assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+def test_a_stream_opens_no_file_before_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million files stay closed but for the sample that chooses a size. Fails if headers are read one and all."""
+    root, opened = photographs(tmp_path / "photos", 24), []
+    read = FileReader.open
+    monkeypatch.setattr(FileReader, "open", lambda self, i: opened.append(i) or read(self, i))
+    data = prepare(root, pictures=Pictures(stream=True, image_size=24, store_size=32))
+    assert opened == []
+    next(iter(Loader(data.train, (view(ResizedCrop()),), 6, 0, shard=Shard(workers=0))))
+    assert len(opened) == 6
+
+
+def photographs(root: Path, count: int) -> Path:
+    """JPEGs of noise in the classes a and b."""
+    for n in range(count):
+        path = root / "ab"[n * 2 // count] / f"{n}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(n).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(path, quality=95)
+    return root
+
+
+def cut(path: Path) -> None:
+    """Take the second half of a file away."""
+    raw = path.read_bytes()
+    path.write_bytes(raw[: len(raw) // 2])

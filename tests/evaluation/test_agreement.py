@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A student, its heads and its teachers on the same images; and which head made a number.
+
+Source of the divergences: Co-advise, arXiv:2106.12378, Table 5.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import viticulture
+from viticulture.cli import main
+from viticulture.evaluation.agreement.judge import read_agreement
+from viticulture.evaluation.agreement.measure import Agreement, agree, both_wrong, divergences, same_answer
+from viticulture.evaluation.heads import all_logits, heads_of
+from viticulture.models.co_advise.many_heads import every_head
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.models.weights.files import load, save
+from viticulture.study.run.outcomes import other_measure
+from viticulture.training.recipe import resolve
+from viticulture.training.session import dataset_of, recipe_of
+
+DIGITS = Task(tuple(map(str, range(10))), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+TINY = {"embed_dim": 8, "depth": 1, "num_heads": 2}
+
+
+def test_divergences_are_those_from_teacher_to_head_in_nats() -> None:
+    """sum_c t_c log(t_c / h_c), mean over images, written out; rows are heads, columns teachers.
+
+    Catches swapped arguments, a mean over classes, a transposed matrix, bits."""
+    generator = torch.Generator().manual_seed(0)
+    heads, teachers = (3 * torch.randn(n, 7, 5, generator=generator, dtype=torch.float64) for n in (3, 2))
+    found = divergences(heads, teachers)
+    for m in range(3):
+        for k in range(2):
+            t, h = teachers[k].softmax(-1), heads[m].softmax(-1)
+            assert found[m, k].item() == pytest.approx((t * (t / h).log()).sum(-1).mean().item())
+    assert divergences(heads, heads).diagonal().abs().max() < 1e-12
+
+
+def test_pairs_are_counted_image_by_image() -> None:
+    """By hand: five images. Catches both right counted as both wrong, different wrong answers as the same one."""
+    labels = torch.tensor([0, 1, 2, 3, 4])
+    answers = torch.tensor([[0, 1, 2, 0, 0], [0, 2, 2, 0, 1]])  # wrong: 3, 4 and 1, 3, 4
+    assert (5 * both_wrong(answers, labels)).round().tolist() == [[2, 2], [2, 3]]
+    assert same_answer(answers).tolist() == [[1, 0.6], [0.6, 1]]
+
+
+def test_a_head_that_has_its_teachers_name_is_told_from_it() -> None:
+    logits = {name: torch.randn(6, 4) for name in ("class", "conv")}
+    found = agree(logits["class"], logits, {"conv": logits["conv"]}, torch.zeros(6, dtype=torch.int64))
+    assert list(found["accuracy"]) == ["student", "class token", "conv token", "conv"]
+    assert found["divergence"][1][0] == pytest.approx(0, abs=1e-9)
+    assert found["same_answer"][2][3] == 1
+
+
+@pytest.mark.parametrize("name", ["cit_tiny", "resnet10", "deit_tiny_distilled_patch16_224", "vit_nano"])
+@pytest.mark.parametrize("inference", ["class", "mean"])
+def test_the_rule_is_found_by_asking_the_student(name: str, inference: str) -> None:
+    """Whichever setting the student was made with: its answer equals the class head's, or the mean of all.
+
+    Catches a rule read off a setting that the network does not follow, heads out of order, a student left in training
+    mode."""
+    sizes = {
+        "cit_tiny": {**TINY, "tokens": 2, "inference": inference},
+        "resnet10": {"heads": 3, "inference": inference, "small_images": True},
+        "deit_tiny_distilled_patch16_224": TINY,
+        "vit_nano": TINY,
+    }
+    torch.manual_seed(0)
+    student = create_student(name, DIGITS, None if name == "resnet10" else 4, sizes[name]).eval()
+    images = torch.randn(4, 3, 8, 8)
+    taught = {"guides": {"co_advise": {"teachers": {"conv": "runs/a", "inv": "runs/b"}}}}
+    heads = heads_of(student, images, resolve("test", taught))
+    logits = all_logits(student, images)
+    torch.testing.assert_close(heads.answer(logits), student(images))
+    if name in ("cit_tiny", "resnet10"):
+        assert heads.rule == {"class": "class token", "mean": "mean of 3 heads"}[inference]
+        assert heads.names == ("class", "conv", "inv")
+        assert not torch.allclose(logits[0], logits.mean(0))
+    else:
+        assert heads.rule == ("its one head" if name == "vit_nano" else "mean of 2 heads")
+
+
+@pytest.fixture(scope="module")
+def advised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], viticulture.Run]:
+    """CiTs of digits under two teachers, by inference rule."""
+    root = tmp_path_factory.mktemp("advised")
+    for seed, name in enumerate(("conv", "inv")):
+        torch.manual_seed(seed)
+        save(create_student("vit_nano", DIGITS, 4, TINY), root / name, DIGITS)
+    known: dict[str, viticulture.Run] = {}
+
+    def run(inference: str) -> viticulture.Run:
+        if inference not in known:
+            overrides: dict[str, Any] = {
+                "student.name": "cit_tiny", "student.patch_size": 4,
+                "student.options": {**TINY, "tokens": 2, "inference": inference},
+                "guides.co_advise": {"teachers": {name: str(root / name) for name in ("conv", "inv")}},
+                "data.per_class": 3, "data.val_fraction": 0, "train.epochs": 1, "train.batch_size": 10,
+                "schedule.warmup_epochs": 0, "engine.device": "cpu",
+            }  # fmt: skip
+            known[inference] = viticulture.train(
+                "digits", "default/digits", out=str(root / inference), overrides=overrides
+            )
+        return known[inference]
+
+    return run
+
+
+def by_hand(run: viticulture.Run) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Every head's logits on the test images, and labels."""
+    dataset = dataset_of(run.folder, recipe_of(run.folder))
+    assert dataset.test is not None
+    student, task, _ = load(run.folder.weights("last"))
+    pixels = torch.stack([torch.from_numpy(dataset.test.original(i)) for i in range(len(dataset.test))])
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (task.mean, task.std))
+    images = (pixels.permute(0, 3, 1, 2) / 255 - mean) / std
+    with torch.no_grad():
+        return every_head(student.eval(), images), dataset.test.records.labels
+
+
+@pytest.mark.parametrize("inference", ["class", "mean"])
+def test_every_result_says_which_rule_made_its_number_and_the_number_is_that_rules(
+    advised: Callable[[str], viticulture.Run], inference: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """evaluation.json, terminal and page; the accuracy again from the heads. Catches a number by another head."""
+    run = advised(inference)
+    heads, labels = by_hand(run)
+    answer = heads[0] if inference == "class" else torch.stack(heads).mean(0)
+    rule = {"class": "class token", "mean": "mean of 3 heads"}[inference]
+    evaluation = run.evaluations["last/test"]
+    assert evaluation.rule == rule
+    assert evaluation.top1 == pytest.approx((answer.argmax(-1) == labels).double().mean().item())
+    assert main(["evaluate", str(run.path)]) == 0
+    assert rule in capsys.readouterr().out
+    assert "answered by" in (page := (run.path / "report.html").read_text())
+    assert rule in page
+
+
+@pytest.mark.parametrize("inference", ["class", "mean"])
+def test_a_run_measures_its_heads_and_teachers_on_its_test_images(
+    advised: Callable[[str], viticulture.Run], inference: str
+) -> None:
+    """agreement.json against the heads asked by hand. Catches images that teachers see in another normalisation than in
+    training, tokens in another order than their teachers, the training split."""
+    run = advised(inference)
+    found = read_agreement(run.folder)
+    assert found is not None
+    assert found == Agreement.from_dict(json.loads(json.dumps(found.to_dict())))
+    heads, labels = by_hand(run)
+    assert found.accuracy is not None
+    assert list(found.accuracy) == ["student", "class token", "conv token", "inv token", "conv", "inv"]
+    for name, logits in zip(("class token", "conv token", "inv token"), heads, strict=True):
+        assert found.accuracy[name] == pytest.approx((logits.argmax(-1) == labels).double().mean().item())
+    assert found.accuracy["student"] == run.accuracy
+    assert (found.images, found.split, found.rule) == (len(labels), "test", run.evaluations["last/test"].rule)
+    assert other_measure(run.folder, "divergence/inv/conv") == found.divergence[2][0]
+    assert other_measure(run.folder, "divergence/inv/other") is None
+    conv = load(run.path.parent / "conv")[0].eval()
+    dataset = dataset_of(run.folder, recipe_of(run.folder))
+    assert dataset.test is not None
+    pixels = torch.stack([torch.from_numpy(dataset.test.original(i)) for i in range(len(labels))]).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        advice = conv((pixels / 255 - 0.5) / 0.25)
+    expected = divergences(torch.stack(list(heads)), advice[None])
+    assert [row[0] for row in found.divergence] == pytest.approx(expected[:, 0].tolist(), rel=1e-4)
+    page = (run.path / "report.html").read_text()
+    assert "KL from inv" in page
+    assert "Both wrong" in page
+
+
+def test_a_teacher_that_is_gone_is_named_and_the_rest_is_judged(
+    advised: Callable[[str], viticulture.Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was measured while it was there stays. Catches a report that fails because a teacher's folder moved."""
+    run = advised("mean")
+    before = read_agreement(run.folder)
+    gone = run.path.parent / "inv" / "model.safetensors"
+    weights = load_file(gone)
+    gone.unlink()
+    try:
+        assert main(["report", str(run.path)]) == 0
+        assert read_agreement(run.folder) == before
+        (run.path / "agreement.json").unlink()
+        assert main(["report", str(run.path)]) == 0
+        found = read_agreement(run.folder)
+        assert found is not None
+        assert "inv" in found.missing
+        assert found.accuracy is None
+        assert "could not be asked" in (run.path / "report.html").read_text()
+    finally:
+        save_file(weights, gone, {"format": "pt"})
+
+
+def test_a_run_without_teachers_has_no_such_part(tmp_path: Path) -> None:
+    blank = Agreement("last", "test")
+    assert dataclasses.asdict(blank) == blank.to_dict()
+    run = viticulture.train(
+        "digits", "default/digits", out=str(tmp_path / "run"),
+        overrides={"train.epochs": 1, "schedule.warmup_epochs": 0, "data.per_class": 3, "engine.device": "cpu"},
+    )  # fmt: skip
+    assert read_agreement(run.folder) is None
+    assert "answered by" not in (run.path / "report.html").read_text()

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Probes of frozen features: the classifiers are scikit-learn's, features are what heads read, tests are taken once."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+from torch import Tensor, nn
+
+import viticulture
+from viticulture import api
+from viticulture.cache import cached
+from viticulture.cli import main
+from viticulture.data.dataset import Dataset, Pictures, prepare
+from viticulture.errors import UserError
+from viticulture.evaluation.probe import linear as linear_probe
+from viticulture.evaluation.probe import neighbors as neighbours
+from viticulture.evaluation.probe.features import frozen_features
+from viticulture.evaluation.probe.judge import DECAYS, Part, _find
+from viticulture.evaluation.probe.linear import fit
+from viticulture.evaluation.probe.neighbors import vote
+from viticulture.evaluation.subject import Subject
+from viticulture.models.features import features
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.models.weights.files import save
+
+TASK = Task(("a", "b", "c"), (8, 8), (0.5,) * 3, (0.5,) * 3)
+
+
+def clusters(images: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Overlapping classes in 8 features of very different sizes; two nearly agree, one is constant."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(images) % 3
+    x = torch.randn(images, 6, generator=generator, dtype=torch.float64)
+    x[:, 0] += labels
+    x[:, 1] += (labels == 2) * 2
+    x = torch.cat([x, x[:, :1] + 0.01 * x[:, 2:3], torch.ones(images, 1)], dim=1)
+    return x * torch.tensor([1, 100, 0.01, 1, 3, 1, 1, 5.0]) + 2, labels
+
+
+@pytest.mark.parametrize("chunk", [2**22, 50])
+def test_every_linear_probe_is_scikit_learns_logistic_regression(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    """On standardised features, C = 1 / (N decay); in double precision, all decays in one pass.
+
+    Catches: a decayed bias, a decay per class or per batch, sum for mean, decays mixed up once some are done, chunks
+    lost, constant features that divide by zero, a basis not turned back.
+    """
+    monkeypatch.setattr(linear_probe, "CHUNK", chunk)
+    x, labels = clusters(90)
+    decays = [1.0, 1e-2, 1e-4]
+    heads = fit(x, labels, 3, decays, tolerance=1e-13)
+    z = (x - heads.mean) / heads.std
+    asked = clusters(60, seed=1)[0]
+    for number, decay in enumerate(decays):
+        theirs = LogisticRegression(C=1 / (90 * decay), tol=1e-10, max_iter=10_000).fit(z.numpy(), labels.numpy())
+        np.testing.assert_allclose(heads.weight[number], theirs.coef_, rtol=1e-4, atol=1e-5)
+        bias = heads.bias[number] - heads.bias[number].mean()  # a shift of all scores changes nothing
+        np.testing.assert_allclose(bias, theirs.intercept_ - theirs.intercept_.mean(), rtol=1e-4, atol=1e-5)
+        guesses = theirs.predict(((asked - heads.mean) / heads.std).numpy())
+        np.testing.assert_array_equal(heads.predict(asked)[number], guesses)
+
+
+@pytest.mark.parametrize("chunk", [2**24, 100])
+def test_neighbours_vote_as_scikit_learns_do(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    """Weights exp(cos / 0.07), for several k in one pass. Catches: another temperature, Euclidean neighbours, votes of
+    equal weight, the k least similar, images or classes shifted where chunks meet."""
+    monkeypatch.setattr(neighbours, "CHUNK", chunk)
+    (bank, labels), (asked, _) = clusters(90), clusters(40, seed=1)
+    found = vote(asked, bank, labels, 3, [1, 7, 60])
+    for chosen, k in zip(found, (1, 7, 60), strict=True):
+        theirs = KNeighborsClassifier(k, metric="cosine", weights=lambda gap: np.exp((1 - gap) / 0.07))
+        np.testing.assert_array_equal(chosen, theirs.fit(bank.numpy(), labels.numpy()).predict(asked.numpy()))
+    assert len(found.unique(dim=0)) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "read"),
+    [
+        ("vit_nano", {}, "class"),
+        ("vit_nano", {"reg_tokens": 2}, "class"),
+        ("vit_nano", {"global_pool": "avg", "reg_tokens": 2}, "mean"),
+        ("dhvt_tiny_cifar_patch2", {"embed_dim": 32, "depth": 2}, "class"),
+        ("resnet10t", {}, "mean"),
+    ],
+)
+def test_features_are_what_a_trained_head_reads(name: str, options: dict[str, Any], read: str) -> None:
+    """The network's own head on them gives its logits. Catches: registers among the patches, a norm left out or done
+    twice, the wrong token."""
+    torch.manual_seed(0)
+    net: Any = create_student(name, TASK, None if name == "resnet10t" else 2, options).eval()
+    for norm in (getattr(net, "norm", None), getattr(net, "fc_norm", None)):
+        if isinstance(norm, nn.LayerNorm):
+            nn.init.normal_(norm.weight)
+            nn.init.normal_(norm.bias)
+    images = torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        found = features(net, images)
+        torch.testing.assert_close(net.get_classifier()(found[read]), net(images))
+    assert set(found) == ({"mean"} if name == "resnet10t" else {"class", "mean"})
+
+
+def subject(heads: int = 2, seed: int = 0) -> Subject:
+    torch.manual_seed(seed)
+    net = create_student("vit_nano", TASK, 2, {"embed_dim": 8, "depth": 1, "num_heads": heads}).eval()
+    return Subject(net, TASK, Pictures(image_size=8), torch.device("cpu"), architecture=f"heads {heads}")
+
+
+def test_features_are_computed_once(tmp_path: Path) -> None:
+    """The second time they are read from the disk; other weights, another architecture of the same weights, or other
+    images have others. Catches: a key that leaves one of these out, features of another split or in another order."""
+    for number, pixels in enumerate(np.random.default_rng(0).integers(0, 255, (24, 8, 8, 3), dtype=np.uint8)):
+        folder = tmp_path / "photos" / ("test" if number > 15 else "train") / "abc"[number % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    calls = []
+
+    def read(of: Subject, data: Dataset) -> Tensor:
+        of.network.register_forward_pre_hook(lambda *_: calls.append(1))
+        of.network.get_submodule("norm").register_forward_hook(lambda *_: calls.append(1))
+        return frozen_features(of, data)["train"]["class"]
+
+    data = prepare(str(tmp_path / "photos"), pictures=Pictures(image_size=8))
+    first = read(subject(), data)
+    assert len(calls) == 3  # a batch for each split
+    assert torch.equal(read(subject(), data), first)
+    assert len(calls) == 3
+    assert not torch.equal(read(subject(seed=1), data), first)
+    assert not torch.equal(read(subject(heads=4), data), first)
+    (tmp_path / "photos/train/a/0.png").unlink()
+    assert len(read(subject(), prepare(str(tmp_path / "photos"), pictures=Pictures(image_size=8)))) < len(first)
+    assert len([name for name in cached() if name.startswith("features/")]) == 4
+    assert "freed" in api.cache(clear=True)
+    assert "0 stores" in api.cache()
+
+
+def test_settings_are_chosen_on_validation_and_tested_once() -> None:
+    """On a circle: the validation image of class 1 is 10 degrees from 5 images of class 1 and 20 from 20 of class 0.
+
+    5 and 10 neighbours find class 1, 20 are outvoted. The test image, of class 0, would have chosen 20. Then a class
+    that the validation image alone shows. Catches: a choice by test accuracy, the last of equals chosen, validation
+    images forgotten at the end, more neighbours than there are images.
+    """
+
+    def on(degrees: list[float]) -> Tensor:
+        angle = torch.tensor(degrees).deg2rad()
+        return torch.stack([angle.cos(), angle.sin()], dim=1)
+
+    train: Part = on([0.0] * 20 + [30] * 5), torch.tensor([0] * 20 + [1] * 5)
+    val: Part = on([20.0]), torch.tensor([1])
+    found = _find("class", "k-NN", {"train": train, "val": val, "test": (on([18.0]), torch.tensor([0]))}, 2)
+    assert (found.setting, found.sweep, found.top1) == (5, {5: 1.0, 10: 1.0, 20: 0.0}, 0.0)
+    few: Part = on([0.0, 90]), torch.tensor([0, 1])
+    found = _find("class", "k-NN", {"train": few, "val": few, "test": few}, 2)
+    assert found.sweep == {2: 1.0}
+    lone: Part = on([180.0]), torch.tensor([2])
+    found = _find("class", "linear probe", {"train": few, "val": lone, "test": lone}, 3)
+    assert found.setting == DECAYS[0]
+    assert found.top1 == 1.0, "class 2 is known from the validation image alone"
+
+
+SMALL: dict[str, Any] = {
+    "student.options": {"depth": 2},
+    "data.per_class": 10,
+    "train.epochs": 1,
+    "student.name": "vit_nano",
+}
+
+
+def test_a_person_probes_runs_with_and_without_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From the shell: a run on its own images, one that learnt without labels on named ones, a folder of weights.
+
+    Catches: a subset of the run's taken from other data, labels lost with the method, numbers not written, other
+    numbers the second time, a traceback for a mistake.
+    """
+    small = {**SMALL, "schedule.warmup_epochs": 0}
+    run = viticulture.train("digits", "default/digits", out=str(tmp_path / "run"), overrides=small)
+    assert main(["probe", str(run.path)]) == 0
+    assert "90 images to learn from, 10 to choose by, 900 to test" in " ".join(capsys.readouterr().out.split())
+    kept = json.loads((run.path / "probe.json").read_text())["last/digits/100"]
+    assert len(kept["findings"]) == 4
+    assert len(kept["findings"][0]["sweep"]) == len(DECAYS)
+    assert main(["probe", str(run.path), "digits", "--features", "class"]) == 0
+    assert "807 images to learn from" in " ".join(capsys.readouterr().out.split())
+    assert set(json.loads((run.path / "probe.json").read_text())) == {"last/digits/100", "last/digits/897"}
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for number, pixels in enumerate(np.random.default_rng(0).integers(0, 255, (24, 8, 8), dtype=np.uint8)):
+        Image.fromarray(pixels).save(bare / f"{number}.png")
+    blind = {**small, "method.name": "mae", "data.per_class": None, "train.watch": "none", "images.image_size": 8}
+    run = viticulture.train(str(bare), "default/digits", out=str(tmp_path / "mae"), overrides=blind)
+    command = ["probe", str(run.path), "digits", "--features", "mean", "--out", str(tmp_path / "out.json")]
+    assert [main(command), main(command)] == [0, 0]
+    once, again = capsys.readouterr().out.split("Frozen features")[1:]
+    assert once == again
+    assert "class token" not in once
+    assert "807 images to learn from, 90 to choose by, 900 to test" in " ".join(once.split())
+    assert not (run.path / "probe.json").exists()
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["findings"][0]["top1"] > 0.3
+    folder = run.folder.weights("last")
+    assert main(["probe", str(folder), "digits", "--out", str(tmp_path / "again.json")]) == 0
+    assert json.loads((tmp_path / "again.json").read_text())["findings"][2] == found["findings"][0]
+    capsys.readouterr()
+    for words, said in (
+        ([str(run.path)], "has no labels"),
+        ([str(folder)], "labelled images are needed"),
+        ([str(folder), "digits", "--weights", "best"], "is no run"),
+        ([str(run.path), "digits", "--features", "token"], "unknown features"),
+        ([str(run.path), "digits", "--weights", "best"], "no folder of weights"),
+        ([str(tmp_path / "nowhere"), "digits"], "nor is there such a file or folder"),
+    ):
+        assert main(["probe", *words]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_a_network_that_is_no_run_is_shown_images_as_it_was_trained(tmp_path: Path) -> None:
+    """A folder of weights says how its images are cropped. Catches: timm's crop for the architecture in its place."""
+    from viticulture.evaluation.subject import of_source
+
+    save(create_student("vit_nano", TASK, 2), tmp_path, TASK, {"pretrained_cfg": {"crop_pct": 0.5}})
+    found = of_source(str(tmp_path))
+    assert (found.pictures.eval_crop, found.pictures.image_size, found.task) == (0.5, 8, TASK)
+    with pytest.raises(UserError, match="vit_nan"):
+        of_source("vit_nan")

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whoever shows images to a trained network shows the same: what is drawn is what the network saw."""
+
+import base64
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+import viticulture
+from untrained import SIDE, photo, untrained
+from viticulture.data.dataset import prepare_test
+from viticulture.data.images import Images
+from viticulture.errors import UserError
+from viticulture.evaluation.agreement.judge import read_agreement
+from viticulture.evaluation.localization import judge as localise
+from viticulture.evaluation.localization.judge import read_localisations
+from viticulture.evaluation.robustness.judge import read_robustness
+from viticulture.evaluation.subject import Subject, device_for, of_run
+from viticulture.report.sections.attention import attention_section
+from viticulture.report.sections.disagreement import _looks
+from viticulture.training.rundir import RunDir
+from viticulture.training.session import recipe_of
+
+
+def shown(subject: Subject, folder: Path) -> tuple[Images, list[Tensor]]:
+    """Two oblong images, one a class, and what the network is given while a test runs."""
+    for name in subject.task.classes:
+        photo(folder / name / "0.png", ord(name))
+    seen: list[Tensor] = []
+    subject.network.get_submodule("patch_embed").register_forward_pre_hook(
+        lambda _, given: seen.append(given[0].clone())
+    )
+    return prepare_test(str(folder), subject.task.classes, subject.pictures)[0], seen
+
+
+def as_pixels(subject: Subject, given: Tensor) -> list[np.ndarray]:
+    """What a network was given, as a person sees it: [H, W, 3] uint8."""
+    mean, std = (torch.tensor(values)[:, None, None] for values in (subject.task.mean, subject.task.std))
+    return list((255 * (given * std + mean)).round().to(torch.uint8).permute(0, 2, 3, 1).numpy())
+
+
+def test_the_photograph_beside_the_attention_is_what_the_network_saw(tmp_path: Path) -> None:
+    """Pixel by pixel, of an image that evaluation crops. Catches: maps of the centre beside the whole photograph, and
+    maps of a crop that is not the run's."""
+    subject = of_run(untrained(tmp_path / "run"))
+    images, seen = shown(subject, tmp_path / "photos")
+    html = attention_section(subject, images).html
+    drawn = [
+        np.asarray(Image.open(io.BytesIO(base64.b64decode(code)))) for code in re.findall(r"base64,([^\"]+)", html)
+    ]
+    (given,) = seen
+    (evaluated,) = [batch["image"] for batch in subject.batches(images)]
+    assert torch.equal(given, evaluated), "the maps are of what evaluation shows"
+    for picture, expected in zip((drawn[0], drawn[5]), as_pixels(subject, given), strict=True):
+        assert np.array_equal(picture, expected)
+    assert images.original(0).shape[:2] != (SIDE, SIDE)
+
+
+def test_the_view_beside_the_boxes_is_what_the_network_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: examples of a localisation that are cropped otherwise than the images judged."""
+    run = untrained(tmp_path / "run")
+    subject = of_run(run)
+    images, seen = shown(subject, tmp_path / "photos")
+    monkeypatch.setattr(localise, "of_run", lambda *_: subject)
+    found = localise.localise(run, images, {f"{name}/0.png": np.array([[10.0, 4.0, 30.0, 20.0]]) for name in "ab"})
+    for example, expected in zip(found.examples, as_pixels(subject, seen[0]), strict=True):
+        assert np.array_equal(example.view, expected)
+
+
+def test_where_two_methods_looked_is_drawn_beside_what_each_was_shown(tmp_path: Path) -> None:
+    """Catches: a photograph that is not cropped, maps in another order than the images; and a mistake in between, which
+    would leave the maps out without a word."""
+    run = untrained(tmp_path / "run")
+    subject = of_run(run)
+    images, _ = shown(subject, tmp_path / "photos")
+    (batch,) = subject.batches(images)
+    looked = _looks(run, images, np.array([1, 0]))
+    assert len(looked) == 2
+    for (view, _), expected in zip(looked, reversed(as_pixels(subject, batch["image"])), strict=True):
+        assert np.array_equal(view, expected)
+
+
+def test_views_and_batches_show_the_same(tmp_path: Path) -> None:
+    """What is drawn or corrupted first, then normalised, is what is judged; the batch size changes nothing."""
+    run = untrained(tmp_path / "run")
+    subject = of_run(run)
+    images, _ = shown(subject, tmp_path / "photos")
+    (batch,) = subject.batches(images)
+    ((places, pixels),) = subject.views(images)
+    assert pixels.dtype == torch.uint8
+    assert torch.equal(subject.normalised(pixels), batch["image"])
+    assert torch.equal(places, batch["index"])
+    assert len(list(of_run(run, batch_size=1).batches(images))) == 2
+
+
+def test_nobody_else_decides_what_a_trained_network_is_shown() -> None:
+    """Ten places built the crop and an eleventh forgot it. Evaluation, analysis and pages ask a `Subject` for their
+    batches and their device."""
+    package = Path(viticulture.__file__).parent
+    own = re.compile(r"CentreCrop\(|evaluation_(batches|views)|cuda\.is_available")
+    files = [file for part in ("evaluation", "analysis", "report") for file in (package / part).glob("*.py")]
+    assert [file.stem for file in files if own.search(file.read_text(encoding="utf-8"))] == ["subject"]
+
+
+def test_a_gpu_is_used_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the recipe asks for the CPU. Catches: looking pinned to the CPU, a run of `--device cpu` on a GPU."""
+    asked = {name: recipe_of(untrained(tmp_path / name, **{"engine.device": name})) for name in ("auto", "cuda", "cpu")}
+    for there in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        kinds = {name: device_for(recipe).type for name, recipe in asked.items()}
+        assert kinds == {**dict.fromkeys(("auto", "cuda"), "cuda" if there else "cpu"), "cpu": "cpu"}
+
+
+@pytest.mark.parametrize("content", [{"a": 1}, {"a": {}}, {"images": "x"}, {}])
+def test_damaged_measurements_are_named_in_a_line(tmp_path: Path, content: dict[str, object]) -> None:
+    """A file that holds JSON of another shape. Catches: a KeyError or TypeError from within."""
+    from viticulture.analysis.explanation import read_explanation
+
+    run = RunDir(tmp_path)
+    readers = {
+        "agreement.json": read_agreement,
+        "explain.json": read_explanation,
+        "localisation.json": read_localisations,
+        "robustness.json": read_robustness,
+    }
+    for name, read_again in readers.items():
+        run.write(name, content)
+        if not content and name in ("localisation.json", "robustness.json"):
+            assert read_again(run) == {}
+            continue
+        with pytest.raises(UserError, match=f"{name} is damaged"):
+            read_again(run)

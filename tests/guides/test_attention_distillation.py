@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Distilled MAE is the authors'; the teacher sees what the student sees and stops where it may."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from timm.models import VisionTransformer
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from conftest import Golden
+from mae_students import ours
+from networks import error
+from viticulture.errors import UserError
+from viticulture.guides.attention_distillation import AttentionDistillation
+from viticulture.methods.mae import MAE
+from viticulture.methods.supervised import Supervised
+from viticulture.models.students import create_student
+from viticulture.models.taps import Taps
+from viticulture.models.task import Task
+from viticulture.models.vit.patches import Decoder, encode
+from viticulture.models.weights.files import save
+from viticulture.optim import Optim, Schedule
+
+Load = Callable[[str], Golden]
+HALF = (0.5, 0.5, 0.5)
+TASK = Task((), (32, 32), HALF, HALF)
+SMALL = {"embed_dim": 24, "depth": 2, "num_heads": 4, "mlp_ratio": 2}
+LARGE = {"embed_dim": 36, "depth": 2, "num_heads": 6, "mlp_ratio": 2}
+
+
+def vit(patch: int = 8, task: Task = TASK, **options: Any) -> VisionTransformer:
+    torch.manual_seed(len(options))
+    student = create_student("mae_tiny", task, patch, {**SMALL, **options})
+    assert isinstance(student, VisionTransformer)
+    return student
+
+
+def saved(net: nn.Module, folder: Path, task: Task = TASK) -> str:
+    save(net, folder, task)
+    return str(folder)
+
+
+def method(student: nn.Module, guide: AttentionDistillation, **options: Any) -> MAE:
+    return MAE(student, TASK, {"attention_distillation": guide}, Optim(), Schedule(), **options)
+
+
+def test_it_is_the_official_code(golden: Load, tmp_path: Path) -> None:
+    """Attention term, hidden term, their sum with the reconstruction, and the gradients that the file holds.
+
+    Catches: scores after the softmax, without the class token or unscaled; M before the scores' scale; a bias in M; a
+    sum instead of a mean; a teacher that sees other patches; hidden states before the last norm.
+    """
+    data = golden("mae_attn_distill")
+    config, teacher, student = data.about["config"], vit(**LARGE), vit()
+    teacher.load_state_dict(data.part("w/teacher."))
+    guide = AttentionDistillation(student, TASK, teacher=saved(teacher, tmp_path), hidden_weight=1.0)
+    mae = method(student, guide, patch_norm=False)
+    mae.aids["decoder"] = Decoder(24, (4, 4), 192, 16, depth=1, heads=2, mlp_ratio=2)
+    encoder, decoder = ours(data.part("w/student."))
+    student.load_state_dict(encoder)
+    mae.aids["decoder"].load_state_dict(decoder)
+    guide.heads[0].load_state_dict({"weight": data["w/attn_adapter"]})
+    guide.widen.load_state_dict({"weight": data["w/hidden_adapter"], "bias": torch.zeros(36)})
+
+    terms = mae.losses({"image": data["in/img"], "noise": data["in/noise"]})
+    assert terms["attention_distillation_attention"].item() == pytest.approx(config["attn_loss"], rel=1e-5)
+    assert terms["attention_distillation_hidden"].item() == pytest.approx(config["hidden_loss"], rel=1e-5)
+    assert terms["reconstruction"].item() == pytest.approx(config["mae_loss"], rel=1e-5)
+    torch.stack(list(terms.values())).sum().backward()
+    assert guide.heads[0].weight.grad is not None
+    for ours_, name in (
+        (guide.heads[0].weight, "attn_adapter"),
+        (guide.widen.weight, "hidden_adapter"),
+        (student.blocks[1].attn.qkv.weight, "blocks.1.attn.qkv.weight"),
+    ):
+        assert error(ours_.grad, data[f"grad/{name}"]) < 1e-4, name
+
+
+def test_the_teachers_scores_are_those_of_a_whole_pass(tmp_path: Path) -> None:
+    """Every layer's scores, and the output, equal what taps read in an ordinary pass over the same patches.
+
+    Catches: a layer off by one, values mixed into queries and keys, blocks cut too early.
+    """
+    teacher, student = vit(**{**LARGE, "qk_norm": True, "depth": 3}), vit(depth=3)
+    kept = torch.rand(2, 16).argsort(1)[:, :5]
+    images = torch.randn(2, 3, 32, 32)
+    taps = Taps(teacher, frozenset({"attention", "blocks"}), lambda x, numbers: encode(teacher, x, numbers))
+    seen = taps(images, kept)
+    folder = saved(teacher, tmp_path)
+    for layers in ([1], [1, 3], [2]):
+        guide = AttentionDistillation(student, TASK, teacher=folder, layers=layers, hidden_weight=0.5)
+        looked = guide.teacher(images, kept)
+        for k, layer in enumerate(layers):
+            torch.testing.assert_close(looked.scores[k], seen.attention[layer - 1].scores(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(looked.output, seen.logits[0], rtol=1e-4, atol=1e-5)
+    assert not looked.scores[0].requires_grad
+
+
+def test_the_teacher_costs_the_kept_patches_and_the_layers_needed(tmp_path: Path) -> None:
+    """Multiply-adds by hand: embedding of K patches, whole blocks before the last layer; there queries, keys, scores.
+
+    Catches: masked patches embedded, the last block run to its end, values computed for nothing.
+    """
+    guide = AttentionDistillation(vit(depth=4), TASK, teacher=saved(vit(**{**LARGE, "depth": 4}), tmp_path), layers=[3])
+    with FlopCounterMode(display=False) as counter:
+        guide.teacher(torch.randn(1, 3, 32, 32), torch.arange(4)[None])
+    T, D = 5, 36
+    block = T * (3 + 1 + 2 * 2) * D * D + 2 * T * T * D
+    expected = 4 * 192 * D + 2 * block + T * 2 * D * D + T * T * D
+    assert counter.get_total_flops() / 2 == expected
+
+
+def test_it_teaches_supervised_students_too_and_is_no_part_of_them(tmp_path: Path) -> None:
+    """Without masks both see every patch; a student that is its own teacher with M = identity has nothing to learn.
+
+    The teacher has other numbers of pixels, other normalisation and a patch of another size. Catches: a teacher among
+    the parameters or in the checkpoint, an adapter left out of the optimiser, images of the student's normalisation.
+    """
+    task = Task(("a", "b"), (32, 32), HALF, HALF)
+    student = create_student("mae_tiny", task, 8, SMALL)
+    guide = AttentionDistillation(student, task, teacher=saved(student, tmp_path / "same", task))
+    nn.init.eye_(guide.heads[0].weight.data[:, :, 0, 0])
+    supervised = Supervised(student, task, {"attention_distillation": guide}, Optim(), Schedule())
+    batch = {"image": torch.randn(2, 3, 32, 32), "label": torch.tensor([0, 1])}
+    terms = supervised.losses(batch)
+    assert terms["attention_distillation_attention"].item() == pytest.approx(0, abs=1e-10)
+    assert [name for name in supervised.state_dict() if "teacher" in name] == []
+    assert [name for name in supervised.state_dict() if name.startswith("guides")] == [
+        "guides.attention_distillation.heads.0.weight"
+    ]
+    groups = supervised.optim.groups(student, nn.ModuleDict({**supervised.guides}))
+    decayed = {name: group["weight_decay"] for group in groups for name, _ in group["params"]}
+    assert decayed["guides.attention_distillation.heads.0.weight"] > 0
+
+    wide = Task((), (64, 64), (0.2, 0.3, 0.4), (0.1, 0.2, 0.3))
+    net = vit(16, wide, **LARGE)
+    other = AttentionDistillation(student, task, teacher=saved(net, tmp_path / "wide", wide))
+    images = batch["image"]
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (wide.mean, wide.std))
+    large = nn.functional.interpolate((images * 0.5 + 0.5 - mean) / std, (64, 64), mode="bicubic", antialias=True)
+    expected = Taps(net.eval(), frozenset({"attention"}))(large).attention[-1].scores()
+    torch.testing.assert_close(other.teacher(images).scores[0], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_teachers_of_other_depth_and_grid(tmp_path: Path) -> None:
+    """Layers correspond by their share of the depth; a teacher of another grid is shown images that give the student's.
+
+    Catches: the student's layer number used for a deeper teacher, positions of the wrong length.
+    """
+    deep = saved(vit(**{**LARGE, "depth": 8}), tmp_path / "deep")
+    guide = AttentionDistillation(vit(depth=4), TASK, teacher=deep, layers=[1, 2, 4])
+    assert guide.teacher.net.net.layers == (1, 3, 7)
+    early = AttentionDistillation(vit(depth=4), TASK, teacher=deep, layers=[1])
+    assert len(early.teacher.net.net.vit.blocks) == 2
+    shallow = saved(vit(**{**LARGE, "depth": 2}), tmp_path / "shallow")
+    guide = AttentionDistillation(vit(depth=4), TASK, teacher=shallow, layers=[1, 4])
+    assert guide.teacher.net.net.layers == (0, 1)
+    coarse = Task((), (32, 32), HALF, HALF)
+    other = saved(vit(16, coarse, **LARGE), tmp_path / "coarse", coarse)  # 2 x 2 patches; the student has 4 x 4
+    guide = AttentionDistillation(vit(), TASK, teacher=other)
+    last = torch.full((2, 3), 15)
+    assert guide.teacher(torch.randn(2, 3, 32, 32), last).scores[0].shape == (2, 6, 4, 4)
+
+
+def test_a_shallower_teacher_answers_for_several_layers(tmp_path: Path) -> None:
+    """Two blocks for four: layers 1 and 2 follow the first, 3 and 4 the second; a step is finite.
+
+    Catches: an answer a block in place of one a layer, which ends in an IndexError.
+    """
+    student = vit(depth=4)
+    shallow = saved(vit(**{**LARGE, "depth": 2}), tmp_path)
+    guide = AttentionDistillation(student, TASK, teacher=shallow, layers=[1, 2, 3, 4])
+    one, two, three, four = guide.teacher(torch.randn(2, 3, 32, 32)).scores
+    assert torch.equal(one, two)
+    assert torch.equal(three, four)
+    assert not torch.equal(one, four)
+    terms = method(student, guide).losses({"image": torch.randn(2, 3, 32, 32), "noise": torch.rand(2, 16)})
+    assert terms["attention_distillation_attention"].isfinite()
+
+
+@pytest.mark.parametrize("name", ["vit_nano", "vit_small", "mae_tiny"])
+def test_every_plain_vit_of_ours_can_be_a_teacher(name: str, tmp_path: Path) -> None:
+    """What taps read of a student is read of a teacher: dropout of attention included.
+
+    Catches: a second rule for what plain attention is, which refused every student whose dropout is drawn cheaply.
+    """
+    net = create_student(name, TASK, 8, {"embed_dim": 36, "depth": 2, "num_heads": 6})
+    guide = AttentionDistillation(vit(), TASK, teacher=saved(net, tmp_path))
+    images = torch.randn(2, 3, 32, 32)
+    expected = Taps(net.eval(), frozenset({"attention"}))(images).attention[-1].scores()
+    torch.testing.assert_close(guide.teacher(images).scores[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_several_layers_add_up(tmp_path: Path) -> None:
+    """The term of two layers is the sum of their terms, times the weight."""
+    student, folder = vit(), saved(vit(**LARGE), tmp_path)
+    batch = {"image": torch.randn(2, 3, 32, 32), "noise": torch.rand(2, 16)}
+
+    def term(layers: list[int], weight: float = 1.0) -> Tensor:
+        torch.manual_seed(0)
+        guide = AttentionDistillation(student, TASK, teacher=folder, layers=layers, weight=weight)
+        for head in guide.heads:
+            nn.init.constant_(head.weight, 0.1)
+        return method(student, guide).losses(batch)["attention_distillation_attention"]
+
+    torch.testing.assert_close(3 * (term([1]) + term([2])), term([1, 2], weight=3.0))
+
+
+@pytest.mark.parametrize(
+    ("options", "teacher", "message"),
+    [
+        ({"weight": 0.0}, {}, "weight must be positive.*got 0.0"),
+        ({"hidden_weight": -1.0}, {}, "hidden_weight not negative.*-1.0"),
+        ({"layers": [0]}, {}, "lie in 1 to 2, got \\[0\\]"),
+        ({"layers": []}, {}, "lie in 1 to 2"),
+        ({}, {"reg_tokens": 2}, "as many tokens.*has 3, the student 1"),
+        ({}, {"dynamic_img_size": True}, "cannot look at single patches"),
+    ],
+)
+def test_mistakes_are_named(options: dict[str, Any], teacher: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """The rule and the values received."""
+    folder = saved(vit(**LARGE, **teacher), tmp_path)
+    with pytest.raises(UserError, match=message):
+        AttentionDistillation(vit(), TASK, teacher=folder, **options)

@@ -1,0 +1,436 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guide of Bootstrapping ViTs: its terms, its gradients, and what it does to a run."""
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import boot_names
+from conftest import Golden
+from exact import CLOSE
+from viticulture.errors import UserError
+from viticulture.guides.bootstrap import (
+    Bootstrap,
+    Features,
+    Mutual,
+    feature_distance,
+    join,
+    shortened_grids,
+    shortened_sequences,
+)
+from viticulture.methods.supervised import Supervised
+from viticulture.models.agent.agent_cnn import AgentShape, ResStem, Sizes
+from viticulture.models.students import create_student
+from viticulture.models.taps import Taps
+from viticulture.models.task import Task
+from viticulture.optim import Optim, Schedule
+from viticulture.report.charts.curves import read_curves
+from viticulture.training.run import fit, training_loader
+from viticulture.training.session import Session, begin, reopen
+
+Load = Callable[[str], Golden]
+
+
+def maps(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("case", ["cnn_longer", "same", "vit_longer"])
+def test_the_feature_distance_is_that_of_the_authors_code(golden: Load, case: str) -> None:
+    """Value and gradient of their hint loss, map longer, equal and shorter than the sequence.
+
+    Fails if the class token stays, columns come before rows, the wrong side is averaged, the variance is unbiased or
+    the mean leaves out a dimension.
+    """
+    data = golden("boot_hint_loss")
+    sequence = data[f"in/{case}_vit"].requires_grad_()  # [T, B, D], class token first
+    map_ = sequence[1:].permute(1, 2, 0).unflatten(2, (4, 4))
+    loss = feature_distance(map_, data[f"in/{case}_cnn"], "sequence", "standardise")
+    torch.testing.assert_close(loss, data[f"out/{case}_loss"], rtol=1e-5, atol=1e-6)
+    (gradient,) = torch.autograd.grad(loss, sequence)
+    torch.testing.assert_close(gradient, data[f"gin/{case}_vit"], rtol=1e-5, atol=1e-6)
+
+
+def test_both_scales_agree_on_tokens_without_a_mean() -> None:
+    """Standardising is centring, then division by length, times sqrt(D): Eq. (6) averaged over tokens.
+
+    Fails if one sums where the other averages, or normalises over tokens instead of channels.
+    """
+    student, agent = (side - side.mean(1, keepdim=True) for side in maps(2, 2, 64, 4, 4))
+    code = feature_distance(student, agent, "sequence", "standardise")
+    paper = feature_distance(student, agent, "sequence", "length")
+    torch.testing.assert_close(code, paper, rtol=1e-4, atol=0)  # layer norm adds 1e-5 to a variance near 1
+    torch.testing.assert_close(feature_distance(student, 7 * agent, "sequence", "length"), paper)
+    torch.testing.assert_close(feature_distance(student, -student, "sequence", "length"), paper.new_tensor(4.0))
+    torch.testing.assert_close(feature_distance(student, student, "grid", "length"), paper.new_tensor(0.0))
+
+
+def test_the_target_gets_no_gradient() -> None:
+    """Only the student is taught. Fails if the agent is pulled towards the ViT."""
+    student, agent = maps(2, 8, 4, 4).requires_grad_(), maps(2, 8, 8, 8, seed=1).requires_grad_()
+    feature_distance(student, agent, "sequence", "standardise").backward()
+    assert agent.grad is None
+    assert student.grad is not None
+
+
+def test_only_the_grid_adaptation_keeps_places_together() -> None:
+    """A map blown up twofold comes back from the average over squares, and not from that over the sequence.
+
+    Fails if AP-2D averages along rows alone, or the sequence form is made of squares: the published one is not aligned.
+    """
+    small = maps(1, 3, 4, 4)
+    large = small.repeat_interleave(2, 2).repeat_interleave(2, 3)
+    one, other = shortened_grids(small, large)
+    torch.testing.assert_close(one, other)
+    one, other = shortened_sequences(small, large)
+    assert one.shape == other.shape == (1, 3, 16)
+    torch.testing.assert_close(other[0, :, 0], (small[0, :, 0, 0] + small[0, :, 0, 1]) / 2)  # 4 of 8 columns of row 0
+    assert not torch.allclose(one, other)
+
+
+@pytest.mark.parametrize(
+    ("student", "agent", "joined"),
+    [
+        ((1.0, 0.0), (1.0, 1.0), (2.0, 1.0)),  # acute: the plain sum
+        ((1.0, 0.0), (-1.0, 1.0), (1.0, 1.0)),  # obtuse: what opposes the student is gone
+        ((2.0, 0.0), (-1.0, 1.0), (2.0, 1.0)),  # the length of the student's does not matter for what goes
+        ((1.0, 0.0), (-3.0, 3.0), (1.0, 3.0)),  # what stays grows with the agent's
+        ((1.0, 0.0), (-1.0, 0.0), (1.0, 0.0)),  # opposite: nothing of the agent's is left
+        ((0.0, 0.0), (-1.0, 2.0), (-1.0, 2.0)),  # no student gradient, nothing to oppose
+        ((1.0, 2.0), (0.0, 0.0), (1.0, 2.0)),
+    ],
+)
+def test_aligned_gradients_in_two_dimensions(
+    student: tuple[float, ...], agent: tuple[float, ...], joined: tuple
+) -> None:
+    """Algorithm 1, line 8, by hand, with the two components in parameters of their own.
+
+    Fails if each parameter is projected by itself, the wrong gradient is changed, or the sign of the test is turned.
+    """
+    own = [torch.tensor([x]) for x in student]
+    pairs = [(v, torch.tensor([a])) for v, a in zip(own, agent, strict=True)]
+    cosine = join(pairs, align=True)
+    assert torch.cat(own).tolist() == pytest.approx(joined)
+    expected = torch.cosine_similarity(torch.tensor(student), torch.tensor(agent), dim=0)
+    torch.testing.assert_close(cosine, expected)
+
+
+def test_what_alignment_leaves_of_a_conflicting_gradient_is_orthogonal() -> None:
+    """<g_A', g_V> = 0 after the projection, over several parameters of several shapes.
+
+    Fails if the projection runs over each parameter alone or divides by a norm instead of its square.
+    """
+    student = [maps(3, 4), maps(5, seed=1)]
+    agent = [-0.3 * part + 0.1 * maps(*part.shape, seed=2) for part in student]
+    before = [part.clone() for part in student]
+    assert join(list(zip(student, agent, strict=True)), align=True) < 0
+    left = [now - then for now, then in zip(student, before, strict=True)]
+    product = sum((change * then).sum() for change, then in zip(left, before, strict=True))
+    assert abs(float(product)) < 1e-6 * float(sum((then * then).sum() for then in before))  # products in float32
+
+
+def test_without_alignment_gradients_are_summed() -> None:
+    """The authors' code: one backward of one sum. Fails if conflicts change anything."""
+    student, agent = maps(4), -maps(4)
+    join([(student, agent)], align=False)
+    torch.testing.assert_close(student, torch.zeros(4, dtype=torch.float64))
+
+
+GOLDEN_TASK = Task(tuple("abcde"), (64, 64), (0.5,) * 3, (0.5,) * 3)
+
+
+def loaded(data: Golden, weights: Literal["own", "shared"]) -> tuple[nn.Module, Bootstrap]:
+    """The small networks of a golden step with its weights: width 18, 3 blocks of 9 heads, 64 px, patch 16."""
+    shape = {"embed_dim": 18, "depth": 3, "num_heads": 9, "mlp_ratio": 2}
+    student = create_student("vit_nano", GOLDEN_TASK, 16, shape)
+    for module in student.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = 1e-5
+    halves = 0.5 if weights == "shared" else 1.0
+    guide = Bootstrap(student, GOLDEN_TASK, agent=AgentShape(pool_after=[0, 1]), weights=weights, weight=halves)
+    guide.agent.stem = ResStem(Sizes(16, 18, 3, 9, 36), 6, 3, "default")  # narrower than the published one
+    ours, agents = boot_names.both(data.part("w/"))
+    student.load_state_dict(ours)
+    wanting = guide.agent.load_state_dict(agents, strict=False)
+    assert not wanting.unexpected_keys
+    assert all("num_batches" in key or "running" in key for key in wanting.missing_keys)
+    guide.start_epoch(data.about["config"]["epoch"], data.about["config"]["total_epoch"])
+    return student.train(), guide.train()
+
+
+@pytest.mark.parametrize(("file", "weights"), [("boot_joint_step", "own"), ("boot_shared_step_prenorm", "shared")])
+def test_a_step_is_that_of_the_authors_code(golden: Load, file: str, weights: Literal["own", "shared"]) -> None:
+    """Logits, features, every term, the weighted sum and every gradient of one step, at epoch 60 of 240.
+
+    Fails if a weight is wrong or swapped, a term reaches the wrong network, the class token or a pooled map is
+    compared, the shared gradients are not summed, or the value bias takes part.
+    """
+    data = golden(file)
+    student, guide = loaded(data, weights)
+    batch = {"image": data["in/x"], "label": data["in/label"].long()}
+    guides = {"bootstrap": guide}
+    method = Supervised(student, GOLDEN_TASK, guides, Optim(), Schedule(), label_weight=guide.weight).train()
+    seen = method.taps(batch["image"])
+    logits, maps_ = guide.agent.watch(batch["image"])
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    torch.testing.assert_close(seen.logits[0], data["out/logits_vit"], **close)
+    torch.testing.assert_close(logits, data["out/logits_cnn"], **close)
+    for block in range(3):
+        torch.testing.assert_close(seen.blocks[block].transpose(0, 1), data[f"out/feat_vit{block}"], **close)
+        torch.testing.assert_close(maps_[block], data[f"out/feat_cnn{block}"], **close)
+
+    terms = method.losses(batch)
+    config = data.about["config"]
+    totals = config.get("weighted_totals_at_epoch") or {"joint": config["weighted_total_at_epoch"]}
+    assert sum(float(term.detach()) for term in terms.values()) == pytest.approx(sum(totals.values()), rel=1e-4)
+    torch.stack(list(terms.values())).sum().backward()
+    guide.settle()
+    found = {name: p.grad for name, p in student.named_parameters()}
+    found_agent = {name: p.grad for name, p in guide.agent.named_parameters() if p.grad is not None}
+    ours, agents = boot_names.both(data.part("grad/"))
+    assert ours
+    assert agents
+    for expected, gradients in ((ours, found), (agents, found_agent)):
+        for name, value in expected.items():
+            torch.testing.assert_close(gradients[name], value, **close, msg=lambda m, n=name: f"{n}: {m}")
+    norms = config["grad_l2_norms"]
+    lengths = boot_names.both({name: torch.full_like(data[f"w/{name}"], norms[name]) for name in norms})
+    for expected, gradients in zip(lengths, (found, found_agent), strict=True):
+        for name, value in expected.items():
+            torch.testing.assert_close(
+                gradients[name].norm(), value.flatten()[0], rtol=1e-3, atol=1e-4, msg=lambda m, n=name: n + m
+            )
+
+
+RUN: dict[str, Any] = {
+    "student.name": "vit_nano",
+    "student.options": {"proj_drop_rate": 0.1},
+    "data.per_class": 4,
+    "train.epochs": 2,
+    "train.batch_size": 8,
+    "train.watch": "test",
+    "train.ema_decay": 0.9,
+    "schedule.warmup_epochs": 0,
+    "method.label_weight": 0.5,
+    "guides.bootstrap.weight": 0.5,
+    "guides.bootstrap.weights": "aligned",
+}
+
+
+def start(out: Path, **overrides: Any) -> Session:
+    return begin("digits", "default/digits", 0, str(out), False, RUN | overrides, "test")
+
+
+def test_a_run_with_a_shared_agent_resumes_exactly(tmp_path: Path) -> None:
+    """Stopped in its second epoch and gone on with, it ends with the same bits: student, average and agent.
+
+    Fails if the agent's own weights or statistics are not in the checkpoint, the tie is lost on loading, the decay
+    starts anew, or an agent's gradient of a shared weight outlives its step.
+    """
+    whole = start(tmp_path / "whole")
+    fit(whole)
+    broken = start(tmp_path / "broken", **{"engine.checkpoint_minutes": 1e-9})
+    method, losses, steps = broken.method, broken.method.losses, itertools.count()
+
+    def fail_late(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        if next(steps) == 7:
+            raise RuntimeError("the power went off")
+        return losses(batch)
+
+    method.losses = fail_late  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="power"):
+        fit(broken)
+    broken.run.unlock()
+    again = reopen(str(tmp_path / "broken"))
+    fit(again)
+    for name, value in whole.method.state_dict().items():
+        torch.testing.assert_close(again.method.state_dict()[name], value, rtol=0, atol=0)
+    for which in ("last", "ema"):
+        one, other = (load_file(s.run.weights(which) / "model.safetensors") for s in (whole, again))
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("weights", ["own", "shared", "aligned"])
+def test_the_trainer_is_a_plain_loop_with_an_agent(tmp_path: Path, weights: str, accumulate: int) -> None:
+    """The Trainer joins the gradients once a batch, before clipping, as the loop below does.
+
+    Fails if gradients are joined in every portion or after the step, the decay is late, or the agent's own weights are
+    left out of the optimiser. With portions BatchNorm sees other batches, so the agent's is held still.
+    """
+    overrides = {"guides.bootstrap.weights": weights, "train.accumulate": accumulate, "train.clip_norm": 0.5}
+    overrides |= {"student.options": {}, "train.ema_decay": None, "optim.name": "sgd", "optim.lr": 0.1}
+    session, other = start(tmp_path / "run", **overrides), start(tmp_path / "other", **overrides).method
+    if accumulate > 1:
+        hold_still(session.method)
+        hold_still(other)
+    fit(session)
+
+    (guide,) = other.guides.values()
+    assert isinstance(guide, Bootstrap)
+    loader = training_loader(session)
+    optimizer = other.optim.build(other.optim.groups(other.student, other.guides))
+    schedule = other.schedule.attach(optimizer, len(loader), 2, other.optim.lr)
+    other.train()
+    for epoch in range(2):
+        guide.start_epoch(epoch, 2)
+        for step in range(len(loader)):
+            optimizer.zero_grad()
+            torch.stack(list(other.losses(loader.batch(epoch, step)).values())).sum().backward()
+            guide.settle()
+            torch.nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], 0.5)
+            optimizer.step()
+            schedule.step()
+    tolerance = {"rtol": 0.0, "atol": 0.0} if accumulate == 1 else {"rtol": 1e-4, "atol": 1e-5}
+    for name, value in other.state_dict().items():
+        torch.testing.assert_close(session.method.state_dict()[name], value, **tolerance, msg=lambda m, n=name: n + m)
+
+
+def hold_still(method: nn.Module) -> None:
+    """Keep every BatchNorm at its starting statistics."""
+    for module in method.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
+            module.train = lambda mode=True, module=module: module  # type: ignore[method-assign,misc]
+
+
+TWO = """
+import sys
+import torch
+sys.path[:0] = sys.argv[3:]
+from exact import in_double
+from test_bootstrap import fit, hold_still, start
+from pathlib import Path
+torch.set_num_threads(1)
+settings = {"optim.name": "sgd", "optim.lr": 0.1, "student.options": {}, "train.ema_decay": None, "train.epochs": 1}
+settings |= {"engine.devices": int(sys.argv[2]), "engine.device": "cpu", "train.watch": "none"}
+session = in_double(start(Path(sys.argv[1]), **settings))
+hold_still(session.method)
+fit(session)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_align_as_one(tmp_path: Path) -> None:
+    """Gradients are averaged over processes before they are aligned, which is not linear.
+
+    Fails if each process aligns what it alone has seen: the replicas would drift apart without a word. BatchNorm is
+    held still, because its statistics are each process's own on a CPU. In double precision.
+    """
+    script = tmp_path / "two.py"
+    script.write_text(TWO)
+    found = []
+    for devices in (1, 2):
+        words = [
+            sys.executable,
+            script,
+            tmp_path / str(devices),
+            devices,
+            Path(__file__).parents[1],
+            Path(__file__).parent,
+        ]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run([*map(str, words)], capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        found.append(load_file(tmp_path / str(devices) / "weights/last/model.safetensors"))
+    for name, value in found[0].items():
+        torch.testing.assert_close(found[1][name], value, **CLOSE)
+
+
+def test_what_is_kept_knows_nothing_of_its_agent(tmp_path: Path) -> None:
+    """Weights on disk are a timm ViT's, last and averaged; the agent's accuracy stands in the measurements.
+
+    Fails if a key of the agent's is saved with the student, or nobody measures the agent.
+    """
+    session = start(tmp_path / "run")
+    fit(session)
+    plain = create_student("vit_nano", session.method.task, 2, {"proj_drop_rate": 0.1}).state_dict()
+    for which in ("last", "ema"):
+        assert load_file(session.run.weights(which) / "model.safetensors").keys() == plain.keys()
+    curves = read_curves(session.run.metrics)
+    assert len(curves["test/bootstrap_agent_accuracy"]) == 2
+    assert {"train/bootstrap_gradient_cosine", "train/bootstrap_gradient_conflict"} <= curves.keys()
+    assert [value for _, value in curves["train/bootstrap_features_left"]] == [1.0, 0.5]
+
+
+TASK = Task(("a", "b", "c"), (32, 32), (0.5,) * 3, (0.5,) * 3)
+
+
+@pytest.mark.parametrize(
+    ("student", "options"),
+    [
+        ("deit_tiny_distilled_patch16_224", {"embed_dim": 48, "depth": 3, "num_heads": 3}),
+        ("dhvt_nano", {}),
+        ("vit_tiny_patch16_224", {"embed_dim": 48, "depth": 3, "num_heads": 3, "reg_tokens": 2}),
+    ],
+)
+def test_other_students_with_square_grids_learn_from_an_agent(student: str, options: dict[str, Any]) -> None:
+    """A distillation token, DHVT's grid, register tokens: every term is finite and reaches every student parameter.
+
+    Fails if prefix tokens are compared with the map, or the wrong head is taught: the distillation head learns from the
+    agent, the class head from the label.
+    """
+    torch.manual_seed(0)
+    network = create_student(student, TASK, 8, options).train()
+    guide = Bootstrap(network, TASK).train()
+    batch = {"image": torch.randn(2, 3, 32, 32), "label": torch.tensor([0, 2])}
+    seen = Taps(network, guide.needs)(batch["image"])
+    terms = guide.losses(batch, seen)
+    assert set(terms) == {"agent_label", "from_agent", "to_agent", "features"}
+    assert all(term.isfinite() for term in terms.values())
+    (taught,) = torch.autograd.grad(terms["from_agent"], seen.logits[-1], retain_graph=True)
+    assert taught.abs().sum() > 0
+    for logits in seen.logits:
+        assert torch.autograd.grad(terms["to_agent"], logits, retain_graph=True, allow_unused=True) == (None,)
+    if len(seen.logits) > 1:
+        assert torch.autograd.grad(terms["from_agent"], seen.logits[0], retain_graph=True, allow_unused=True) == (None,)
+
+
+def test_terms_without_weight_are_not_computed() -> None:
+    """Weight 0, or a decay that has ended, leaves a term out of log and step. Fails if zeros are computed and added."""
+    network = create_student("vit_nano", TASK, 8).train()
+    batch = {"image": torch.randn(2, 3, 32, 32), "label": torch.tensor([0, 2])}
+    guide = Bootstrap(network, TASK, mutual=Mutual(weight=0))
+    seen = Taps(network, guide.needs)(batch["image"])
+    assert set(guide.losses(batch, seen)) == {"agent_label", "features"}
+    guide.start_epoch(4, 4)
+    assert set(guide.losses(batch, seen)) == {"agent_label"}
+    guide = Bootstrap(network, TASK, features=Features(decay="none"))
+    guide.start_epoch(4, 4)
+    assert "features" in guide.losses(batch, seen)
+
+
+def test_the_decay_is_the_authors(golden: Load) -> None:
+    """1 - epoch / epochs, constant within an epoch. Fails if it ends one epoch early or late."""
+    data, network = golden("boot_decay_strategy"), create_student("vit_nano", TASK, 8)
+    guide = Bootstrap(network, TASK)
+    for epoch, share in zip(data["in/epoch"].tolist(), data["out/hint_vit"].tolist(), strict=True):
+        guide.start_epoch(epoch, 240)
+        assert guide.left == pytest.approx(share, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda s: Bootstrap(s, TASK, weight=0), "weight must be positive"),
+        (lambda s: Bootstrap(s, TASK, weights="both"), "own, shared or aligned"),  # type: ignore[arg-type]
+        (lambda s: Bootstrap(s, TASK, features=Features(blocks=[0, 4])), "0 to 3, got 4"),
+        (lambda s: Features(weight=-1), "must not be negative"),
+        (lambda s: Mutual(temperature=0), "positive temperature"),
+    ],
+)
+def test_settings_without_sense_are_refused(make: Callable[[nn.Module], Any], message: str) -> None:
+    """Fails if one is found out in a step only."""
+    student = create_student("vit_nano", TASK, 8)
+    with pytest.raises(UserError, match=message):
+        make(student)

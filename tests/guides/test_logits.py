@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeiT's distillation as a guide: the official total, the head that is taught, and a teacher that costs nothing."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from conftest import Golden
+from viticulture.errors import UserError
+from viticulture.guides.logits import Logits
+from viticulture.losses import cross_entropy
+from viticulture.models.students import create_student
+from viticulture.models.taps import Seen, Taps
+from viticulture.models.task import Task
+from viticulture.models.teachers.frozen import Frozen
+from viticulture.models.weights.files import save
+from viticulture.optim import Optim
+
+TASK = Task(tuple("abcdefghi"), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+TINY = {"embed_dim": 8, "depth": 1, "num_heads": 2}
+
+
+@pytest.fixture
+def teacher(tmp_path: Path) -> str:
+    torch.manual_seed(1)
+    save(create_student("vit_nano", TASK, 4, TINY), tmp_path / "w", TASK)
+    return str(tmp_path / "w")
+
+
+class Answers(nn.Module):
+    """A network with known logits."""
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__()
+        self.logits = logits
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.logits
+
+
+@pytest.mark.parametrize("kind", ["soft", "hard"])
+def test_guide_and_label_term_add_up_to_deits_loss(golden: Callable[[str], Golden], teacher: str, kind: str) -> None:
+    """(1 - alpha) of the label term and this guide with weight alpha (alpha / C when soft) are the official loss.
+
+    Fails if the class head is taught instead of the distillation head, or the weight is applied twice or never.
+    """
+    data = golden("deit_distillation_loss")
+    head, distilled, answers, label = (data[f"in/{name}"] for name in ("cls", "dist", "teacher", "soft_target"))
+    alpha, tau, expected = (data.about["config"][name] for name in ("alpha", "tau", "losses"))
+    weight = alpha / head.shape[1] if kind == "soft" else alpha
+    guide = Logits(nn.Identity(), TASK, teacher=teacher, kind=kind, temperature=tau, weight=weight)
+    guide.teacher = Frozen(Answers(answers))
+    terms = guide.losses({"image": torch.zeros(4, 3, 8, 8), "label": label}, Seen((head, distilled)))
+    total = (1 - alpha) * cross_entropy(head, label) + terms["logits"]
+    assert total.item() == pytest.approx(expected[kind], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["vit_nano", "deit_tiny_distilled_patch16_224"])
+def test_a_step_teaches_the_last_head_and_leaves_the_teacher_alone(teacher: str, name: str) -> None:
+    """Gradients reach the taught head, not the other; the guide adds nothing to optimiser or state dict. A student
+    with its teacher's weights has nothing to learn from the soft kind.
+    """
+    student = create_student(name, TASK, 4, TINY).train()
+    guide = Logits(student, TASK, teacher=teacher, kind="soft", temperature=2.0)
+    batch = {"image": torch.randn(4, 3, 8, 8)}
+    guide.losses(batch, Taps(student, guide.needs)(batch["image"]))["logits"].backward()
+    distilled = name != "vit_nano"
+    assert (student.head.weight.grad is None) == distilled
+    if distilled:
+        assert student.head_dist.weight.grad.abs().sum() > 0
+    assert not guide.state_dict()
+    names = [name for group in Optim().groups(student, nn.ModuleDict({"logits": guide})) for name, _ in group["params"]]
+    assert len(names) == len(list(student.parameters()))
+    if not distilled:
+        student.load_state_dict(guide.teacher.net.net.state_dict())
+        same = guide.losses(batch, Taps(student)(batch["image"]))["logits"]
+        assert same.item() == pytest.approx(0.0, abs=1e-6)
+
+
+def test_settings_without_meaning_are_refused(teacher: str) -> None:
+    for keywords, words in (
+        ({"kind": "firm"}, "soft or hard"),
+        ({"temperature": 0.0}, "temperature must be positive"),
+        ({"weight": 0.0}, "leave the guide out"),
+    ):
+        with pytest.raises(UserError, match=words):
+            Logits(nn.Identity(), TASK, teacher=teacher, **keywords)

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our masked autoencoder is the authors': forward and backward, tiny and full size; masks, cost, what it refuses."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from conftest import GOLDEN, Golden
+from formula_fill import fill, image
+from mae_students import HALF, method, ours, vit
+from networks import error
+from viticulture.errors import UserError
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.models.vit.patches import Decoder, check, encode, patchify, rows, split, targets, unpatchify
+from viticulture.models.vit.positions import sincos
+
+Load = Callable[[str], Golden]
+NUMBERS = json.loads((GOLDEN / "numbers.json").read_text())["mae_lite"]
+
+
+def reordered(patches: Tensor, patch: int) -> Tensor:
+    """Ours, channel by channel, -> the authors' order, pixel by pixel; [..., 3 p p]."""
+    return patches.unflatten(-1, (3, patch, patch)).movedim(-3, -1).flatten(-3)
+
+
+def test_patches_and_back(golden: Load) -> None:
+    """MAE's patchify: patches row by row, their pixels in our order; and its inverse on oblong images.
+
+    Catches: patches column by column, height and width confused.
+    """
+    data = golden("mae_patchify")
+    assert torch.equal(reordered(patchify(data["in/img"], (8, 8)), 8), data["out/patches"])
+    images = torch.arange(2 * 3 * 8 * 12.0).reshape(2, 3, 8, 12)
+    assert torch.equal(unpatchify(patchify(images, (4, 2)), (2, 6), (4, 2)), images)
+
+
+def test_positions_are_the_authors_and_tell_rows_from_columns(golden: Load) -> None:
+    """Sines and cosines, columns in the first half; on an oblong grid a patch has the row of the same place in a
+    larger square one. Catches: rows first, an angle divided by D instead of D / 4, a class token with a position.
+    """
+    data = golden("mae_pos_embed")
+    for name, side, width in (("d24_g4", 4, 24), ("d16_g3", 3, 16), ("d192_g2", 2, 192)):
+        torch.testing.assert_close(sincos((side, side), width)[0], data[f"out/{name}"].float(), rtol=1e-6, atol=1e-6)
+    square, oblong = (sincos(grid, 16, prefix=2)[0] for grid in ((5, 5), (2, 5)))
+    assert torch.equal(oblong, square[:12])
+    assert torch.equal(
+        sincos((5, 3), 8, 0)[0].unflatten(0, (5, 3)), sincos((5, 5), 8, 0)[0].unflatten(0, (5, 5))[:, :3]
+    )
+
+
+def test_it_is_the_official_code(golden: Load) -> None:
+    """Latent, predictions, loss and every gradient for the authors' weights and noise.
+
+    Catches: biased variance or another epsilon in the target, a mean over kept patches too, positions added after
+    masking by the wrong numbers, mask tokens without positions, the class token predicted, LayerNorm's epsilon.
+    """
+    data = golden("mae_forward_normpix1")
+    student = vit()
+    mae = method(student)
+    assert not student.pos_embed.requires_grad
+    mae.aids["decoder"] = Decoder(24, (4, 4), 192, 16, depth=1, heads=2, mlp_ratio=2)
+    encoder, decoder = ours(data.part("w/"))
+    student.load_state_dict(encoder)
+    mae.aids["decoder"].load_state_dict(decoder)
+    torch.testing.assert_close(mae.aids["decoder"].positions, data["w/decoder_pos_embed"][0, 1:], rtol=1e-6, atol=1e-6)
+
+    kept, masked = split(data["in/noise"], 0.75)
+    assert torch.equal(torch.cat([kept, masked], 1), data["in/ids_shuffle"].long())
+    latent = encode(student, data["in/img"], kept)
+    assert error(latent, data["out/latent"]) < 1e-5
+    painted = mae.aids["decoder"](latent, kept, masked)
+    assert error(reordered(painted, 8), rows(data["out/pred"], masked)) < 1e-5
+    (loss,) = mae.losses({"image": data["in/img"], "noise": data["in/noise"]}).values()
+    torch.testing.assert_close(loss, data["out/loss"], rtol=1e-5, atol=0)
+    loss.backward()
+    theirs = list(ours(data.part("grad/")))
+    for module, gradients in zip((student, mae.aids["decoder"]), theirs, strict=True):
+        found = {name: p.grad for name, p in module.named_parameters() if p.requires_grad}
+        assert found.keys() == gradients.keys()
+        for name, gradient in found.items():
+            assert error(gradient, gradients[name]) < 1e-4, name
+
+
+def test_mae_tiny_is_the_official_one(golden: Load) -> None:
+    """Full size, with weights by formula: loss, class row of the encoder's output, prediction of a masked patch.
+
+    Catches: heads, widths or depths of the preset and of the decoder that follows from it.
+    """
+    data = golden("full_mae_tiny")
+    mae = method(create_student("mae_tiny", Task((), (224, 224), HALF, HALF), 16), 224)
+    encoder, decoder = ours(fill([entry[:2] for entry in data.about["config"]["state"]]))
+    encoder.pop("pos_embed")
+    assert mae.student.load_state_dict(encoder, strict=False).missing_keys == ["pos_embed"]
+    mae.aids["decoder"].load_state_dict(decoder)
+    images, order = image((2, 3, 224, 224)), data["in/ids_shuffle"].long()
+    with torch.no_grad():
+        latent = encode(check(mae.student), images, order[:, :49])
+        painted = mae.aids["decoder"](latent, order[:, :49], order[:, 49:])
+        (loss,) = mae.losses({"image": images, "noise": order.argsort(1).float()}).values()
+    assert error(latent[:, 0], data["out/latent_cls"]) < 1e-3
+    place = (order[1, 49:] == 0).nonzero().item()  # the second image's first patch is masked
+    assert error(reordered(painted[1, place], 16), data["out/pred_patch0"][1]) < 1e-3
+    torch.testing.assert_close(loss, data["out/loss"], rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("name", ["mae_vit_classifier_gap1", "full_mae_vit_tiny_gap"])
+def test_the_form_for_fine_tuning_is_the_official_one(golden: Load, name: str) -> None:
+    """Mean of the patches without the class token, then fc_norm, then the head: logits, and small gradients.
+
+    Catches: the class token in the mean, a norm before it, another epsilon.
+    """
+    data, pooled = golden(name), {"global_pool": "avg"}
+    if name.startswith("full"):
+        student = create_student("mae_tiny", Task(tuple(map(str, range(1000))), (224, 224), HALF, HALF), 16, pooled)
+        student.load_state_dict(fill(data.about["config"]["state"]))
+        with torch.no_grad():
+            assert error(student(image((2, 3, 224, 224))), data["out/logits"]) < 1e-3
+        return
+    student = vit(num_classes=5, **pooled)
+    student.load_state_dict(data.part("w/"))
+    assert error(student(data["in/img"]), data["out/logits"]) < 1e-5
+
+
+def test_parameters_and_multiply_adds_are_the_official_ones() -> None:
+    """To four decimals of a million and of a billion, after adding what we do not compute: the embedding of masked
+    patches, and the last hidden layer and the prediction of kept ones and the class token. Nothing is computed here.
+    """
+    width, values, counted = {"tiny": 96, "small": 192, "base": 512}, 768, {}
+    for size, decoder in width.items():
+        about = NUMBERS[f"mae_vit_{size}_patch16"]
+        with torch.device("meta"):
+            student = check(timm.create_model(f"mae_{size}", num_classes=0))
+            depth = 8 if size == "base" else 1
+            painter = Decoder(student.embed_dim, (14, 14), values, decoder, depth, decoder // 32)
+            images, order = torch.empty(1, 3, 224, 224), torch.empty(1, 196, dtype=torch.long)
+            with FlopCounterMode(display=False) as counter, torch.no_grad():
+                painter(encode(student, images, order[:, :49]), order[:, :49], order[:, 49:])
+        encoder = sum(p.numel() for p in student.parameters())
+        own = sum(p.numel() for p in painter.parameters())
+        tables = 197 * (student.embed_dim + decoder)
+        assert encoder / 1e6 == pytest.approx(about["params_encoder_incl_pos"], abs=5.1e-5)
+        assert (encoder + own + 197 * decoder) / 1e6 == pytest.approx(about["params_all"], abs=5.1e-5)
+        assert (encoder + own + 197 * decoder - tables) / 1e6 == pytest.approx(about["params_trainable"], abs=5.1e-5)
+        spared = 147 * values * student.embed_dim + 50 * (values * decoder + 8 * decoder**2)
+        counted[size] = counter.get_total_flops() / 2
+        assert (counted[size] + spared) / 1e9 == pytest.approx(about["gmacs_pretrain_mask75"], abs=5.1e-5)
+    assert counted["tiny"] / 1e9 == pytest.approx(0.321, abs=0.001)
+    for classes in (100, 1000):
+        about = NUMBERS[f"vit_tiny_patch16 12 heads, {classes} classes"]
+        with torch.device("meta"):
+            student = timm.create_model("mae_tiny", num_classes=classes, global_pool="avg")
+        assert sum(p.numel() for p in student.parameters()) / 1e6 == pytest.approx(about["params"], abs=5.1e-5)
+
+
+def test_the_encoder_never_computes_a_masked_patch() -> None:
+    """Masked pixels may be NaN: the latent does not change. With all patches kept it is timm's own forward pass.
+
+    On an oblong grid, with registers, with positions of the class token or without. Catches: masking after a layer
+    that mixes patches, a kept patch with another's position, prefix tokens misplaced.
+    """
+    for options in (
+        {},
+        {"reg_tokens": 2, "pre_norm": True},
+        {"no_embed_class": True},
+        {"class_token": False, "global_pool": "avg"},
+    ):
+        student = vit((16, 24), 4, **options)
+        nn.init.normal_(student.pos_embed)
+        images = torch.randn(2, 3, 16, 24, generator=torch.Generator().manual_seed(0))
+        kept, masked = split(torch.rand(2, 24, generator=torch.Generator().manual_seed(1)), 0.75)
+        everything = torch.cat([kept, masked], 1)
+        prefix = student.num_prefix_tokens
+        whole = student.fc_norm(student.forward_features(images))
+        ordered = torch.cat([whole[:, :prefix], rows(whole[:, prefix:], everything)], 1)
+        torch.testing.assert_close(encode(student, images, everything), ordered, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(encode(student, images), whole, rtol=1e-4, atol=1e-5)
+        patches = patchify(images, (4, 4)).scatter(1, masked[..., None].expand(-1, -1, 48), torch.nan)
+        broken = unpatchify(patches, (4, 6), (4, 4))
+        assert torch.equal(encode(student, broken, kept), encode(student, images, kept))
+
+
+def test_targets_are_standardised_patches_or_pixels() -> None:
+    """(x - mean) / sqrt(unbiased var + 1e-6) written out; a patch of one colour gives zeros and no NaN."""
+    images = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    images[..., :4, :4] = 0.3
+    numbers = torch.tensor([[3, 0]])
+    images[..., 4:, 4:] *= 1e-3  # so faint that the epsilon counts
+    pixels = torch.stack([images[0, :, 4:, 4:], images[0, :, :4, :4]]).flatten(1)
+    assert torch.equal(targets(images, (4, 4), numbers, patch_norm=False)[0], pixels)
+    expected = (pixels - pixels.mean(1, keepdim=True)) / (pixels.var(1, correction=1, keepdim=True) + 1e-6).sqrt()
+    torch.testing.assert_close(targets(images, (4, 4), numbers)[0], expected, rtol=1e-5, atol=1e-4)
+
+
+def test_what_painting_nothing_costs() -> None:
+    """A decoder that paints zeros has the loss (n - 1) / n for n values a patch: standardised by unbiased variance.
+
+    Catches: sums instead of means, a mean over all patches, other masks every time that held-out images are measured.
+    """
+    mae = method(vit(16, 4), 16)
+    images = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(mae.measures({"image": images})["loss"], mae.measures({"image": images})["loss"])
+    nn.init.zeros_(mae.aids["decoder"].predict.weight)
+    assert mae.measures({"image": images})["loss"].item() == pytest.approx(47 / 48, rel=1e-4)
+
+
+def test_it_starts_where_the_authors_start() -> None:
+    """Xavier-uniform linear layers (qkv as one matrix) with zero biases, tokens of std 0.02, fixed positions.
+
+    Catches: qkv drawn as three matrices, the patch embedding left to its convolution, a table drawn at random.
+    """
+    student = create_student("mae_tiny", Task((), (224, 224), HALF, HALF), 16, {"depth": 2})
+    bounds = {"patch_embed.proj": (6 / (768 + 192)) ** 0.5, "blocks.1.attn.qkv": (6 / (192 + 576)) ** 0.5}
+    bounds |= {"blocks.0.mlp.fc1": (6 / (192 + 768)) ** 0.5}
+    student.requires_grad_(False)
+    for name, bound in bounds.items():
+        weight = student.get_submodule(name).weight
+        assert weight.abs().max() <= bound
+        assert weight.std() == pytest.approx(bound / 3**0.5, rel=0.02)
+    assert not student.blocks[1].attn.qkv.bias.any()
+    assert student.cls_token.std() == pytest.approx(0.02, rel=0.3)
+    assert torch.equal(student.pos_embed, sincos((14, 14), 192))
+    assert student.pos_embed.std() > 0.5
+    mae = method(create_student("mae_tiny", Task((), (32, 32), HALF, HALF), 4), 32).requires_grad_(False)
+    assert mae.aids["decoder"].mask_token.std() == pytest.approx(0.02, rel=0.3)
+    assert not mae.aids["decoder"].predict.bias.any()
+
+
+def test_learned_positions_learn() -> None:
+    """`positions: learned` leaves the student's table as it was and trains it."""
+    student = vit(16, 4)
+    nn.init.normal_(student.pos_embed)
+    before = student.pos_embed.detach().clone()
+    mae = method(student, 16, positions="learned")
+    assert torch.equal(student.pos_embed, before)
+    (loss,) = mae.losses({"image": torch.randn(2, 3, 16, 16), "noise": torch.rand(2, 16)}).values()
+    loss.backward()
+    assert student.pos_embed.grad is not None
+    assert student.pos_embed.grad.abs().sum() > 0
+
+
+def test_a_step_in_bfloat16_and_one_graph() -> None:
+    """Autocast changes the loss by rounding only; encoder and decoder compile without a graph break."""
+    mae = method(vit(16, 4, depth=1), 16)
+    batch = {"image": torch.randn(4, 3, 16, 16), "noise": torch.rand(4, 16)}
+    (exact,) = mae.losses(batch).values()
+    with torch.autocast("cpu", torch.bfloat16):
+        (rounded,) = mae.losses(batch).values()
+    assert rounded.dtype == torch.float32
+    torch.testing.assert_close(rounded, exact, rtol=0.02, atol=0)
+    eager = mae.taps.run
+    mae.taps.compile(backend="aot_eager", fullgraph=True)
+    assert mae.taps.run is not eager
+    mae.aids["decoder"].compile(backend="aot_eager", fullgraph=True)
+    (compiled,) = mae.losses(batch).values()
+    torch.testing.assert_close(compiled, exact, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: method(vit(), mask_ratio=1.0), "mask_ratio.*16 patches.*got 1.0"),
+        (lambda: method(vit(), mask_ratio=0.99), "mask_ratio"),
+        (lambda: method(vit(), decoder_width=48), "multiple of 32, got 48"),
+        (lambda: method(vit(), decoder_depth=0), "decoder_depth.*got 0"),
+        (lambda: method(vit(), positions="none"), "fixed or learned"),
+        (lambda: method(vit(patch_drop_rate=0.1)), "patch_drop_rate"),
+        (lambda: method(vit(dynamic_img_size=True)), "fixed image size"),
+        (lambda: method(create_student("dhvt_nano", Task((), (32, 32), HALF, HALF), 4)), "plain ViT.*DHVT"),
+        (lambda: method(timm.create_model("deit_tiny_distilled_patch16_224"), 224), "plain ViT.*Distilled"),
+        (lambda: sincos((2, 2), 18), "multiple of 4, got 18"),
+    ],
+)
+def test_mistakes_are_named(make: Callable[[], Any], message: str) -> None:
+    """The rule and the values received."""
+    with pytest.raises(UserError, match=message):
+        make()

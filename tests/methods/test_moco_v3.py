@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our MoCo v3 is the authors' on one process, and on two it is what it is on one."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import Tensor, distributed, nn
+
+from children import start as start_child
+from conftest import Golden
+from label_free import SMALL, start, weights
+from networks import error
+from viticulture.errors import UserError
+from viticulture.methods.moco_v3 import MoCoV3
+from viticulture.models.shared_batch_norm import SharedBatchNorm, gathered, perceptron
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.models.vit.positions import sincos
+from viticulture.optim import Optim, Schedule
+from viticulture.training.run import fit
+from viticulture.training.session import begin, reopen
+
+Load = Callable[[str], Golden]
+HALF = (0.5, 0.5, 0.5)
+TASK = Task((), (32, 32), HALF, HALF)
+TINY = {"embed_dim": 16, "depth": 2, "num_heads": 4, "mlp_ratio": 2}
+VIEWS = {"augment2.padded_crop.padding": 2, "method.name": "moco_v3", "method.hidden_width": 32, "method.width": 8}
+
+
+def method(**options: Any) -> MoCoV3:
+    torch.manual_seed(0)
+    student = create_student("mae_tiny", TASK, 8, TINY)
+    return MoCoV3(student, TASK, {}, Optim(), Schedule(), **{"width": 8, "hidden_width": 24, **options})
+
+
+def views(images: int = 4) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return {name: torch.randn(images, 3, 32, 32, generator=generator) for name in ("image", "image2")}
+
+
+def test_it_is_the_official_code(golden: Load) -> None:
+    """Loss, gradients, and the momentum encoder after one step in the middle of a training.
+
+    Catches: keys made before the momentum encoder moves, statistics over both views at once, a scale in the last
+    BatchNorm, queries without predictor or keys with it, one direction only, T instead of 2 T, a momentum encoder with
+    gradient (DDP would wait for it).
+    """
+    data = golden("moco_tiny_step")
+    config, moco = data.about["config"], method()
+    moco.aids["momentum"].updates, moco.steps_per_epoch = config["iter"], config["total_iters"]
+    for part, student, projector in (
+        ("base_encoder", moco.student, moco.aids["projector"]),
+        ("momentum_encoder", *moco.aids["momentum"].children()),
+    ):
+        state = data.part(f"w/{part}.")
+        head = {key.removeprefix("head."): value for key, value in state.items() if key.startswith("head.")}
+        student.load_state_dict({key: value for key, value in state.items() if not key.startswith("head.")})
+        missing = projector.load_state_dict(head, strict=False).missing_keys
+        assert all(name.endswith("num_batches_tracked") for name in missing)
+    moco.aids["predictor"].load_state_dict(data.part("w/predictor."), strict=False)
+
+    (loss,) = moco.losses({"image": data["in/x1"], "image2": data["in/x2"]}).values()
+    torch.testing.assert_close(loss, data["out/loss"], rtol=1e-4, atol=0)
+    assert loss.item() == pytest.approx(config["loss"], rel=1e-4)
+    loss.backward()
+    assert moco.student.patch_embed.proj.bias.grad is not None
+    assert error(moco.student.patch_embed.proj.bias.grad, data["grad/base_encoder.patch_embed.proj.bias"]) < 1e-3
+    assert error(moco.aids["predictor"][0].weight.grad, data["grad/predictor.0.weight"]) < 1e-3
+    student, projector = moco.aids["momentum"].children()
+    for key, value in data.part("after/momentum_encoder.").items():
+        ours = projector.state_dict()[key[5:]] if key.startswith("head.") else student.state_dict()[key]
+        torch.testing.assert_close(ours, value, rtol=1e-5, atol=1e-7)
+    assert not any(parameter.requires_grad for parameter in moco.aids["momentum"].parameters())
+    assert moco.aids["momentum"].updates == config["iter"] + 1
+
+
+def test_loss_momentum_and_positions_by_themselves(golden: Load) -> None:
+    """2 T CE(cos / T) on given queries and keys; the momentum over a training; MAE's positions with halves swapped.
+
+    Catches: cosines not normalised, a linear momentum, a clock that counts from one.
+    """
+    data, moco = golden("moco_loss_and_pos"), method(momentum=0.99)
+    torch.testing.assert_close(moco._contrast(data["in/q"], data["in/k"]), data["out/loss"], rtol=1e-5, atol=0)
+    weight, copied = moco.student.norm.weight, moco.aids["momentum"][0].norm.weight
+    for step, expected in zip(data["in/iters"].tolist(), data["out/momentum"].tolist(), strict=True):
+        nn.init.constant_(copied, 1.0)
+        nn.init.constant_(weight, 0.0)
+        moco.aids["momentum"].updates = int(step)
+        moco.aids["momentum"].follow(moco.student, moco.aids["projector"], 1000, True)
+        assert copied[0].item() == pytest.approx(expected, abs=1e-6)
+    table = data["out/pos_embed_d16_g4"].float()
+    torch.testing.assert_close(sincos((4, 4), 16).roll(8, dims=2), table, rtol=1e-6, atol=1e-6)
+
+
+def test_the_perceptrons_are_the_papers() -> None:
+    """MoCo-v3-Tiny's parameters: 18.63 M in the projector, 2.11 M in the predictor [numbers.json]."""
+    with torch.device("meta"):
+        counts = [
+            sum(p.numel() for p in perceptron(w).parameters()) for w in ([192, 4096, 4096, 256], [256, 4096, 256])
+        ]
+    assert counts == [pytest.approx(18.6286e6, abs=51), pytest.approx(2.1053e6, abs=51)]
+
+
+def test_frozen_parts_stay_as_they_are() -> None:
+    """`freeze_patches` and fixed positions take no gradient; learned ones do, in students without a table too."""
+    for options, frozen in (
+        ({}, {"pos_embed"}),
+        ({"positions": "learned"}, set()),
+        ({"freeze_patches": True}, {"pos_embed", "patch_embed.proj.weight", "patch_embed.proj.bias"}),
+    ):
+        moco = method(**options)
+        moco.losses(views())["contrast"].backward()
+        assert {name for name, p in moco.student.named_parameters() if p.grad is None} == frozen
+    MoCoV3(create_student("dhvt_nano", TASK, 4), TASK, {}, Optim(), Schedule(), width=8, hidden_width=16)
+    student = timm.create_model("resnet10t", num_classes=0)
+    resnet = MoCoV3(student, TASK, {}, Optim(), Schedule(), width=8, hidden_width=16)
+    assert resnet.losses(views())["contrast"].isfinite()
+
+
+def test_portions_of_a_batch_move_the_momentum_encoder_once() -> None:
+    """With gradient accumulation the encoder moves before the first portion alone."""
+    moco = method()
+    for last in (False, False, True, False):
+        moco.last_portion = last
+        moco.losses(views())
+    assert moco.aids["momentum"].updates == 2
+
+
+def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    """Student, heads and momentum encoder, which goes on where it was in its schedule.
+
+    Catches: a momentum encoder or its clock left out of the checkpoint.
+    """
+    options = {**VIEWS, "data.per_class": 6}
+    whole = start(tmp_path / "whole", **options)
+    assert any("20 are few" in remark for remark in whole.remarks)
+    fit(whole)
+    broken = start(tmp_path / "broken", **options, **{"engine.checkpoint_minutes": 1e-9})
+    seen = []
+
+    def stop(*_: Any) -> None:
+        seen.append(1)
+        if len(seen) == 9:  # twice a step
+            raise KeyboardInterrupt
+
+    broken.method.aids["predictor"].register_forward_hook(stop)
+    with pytest.raises(KeyboardInterrupt):
+        fit(broken)
+    broken.run.unlock()
+    again = reopen(str(tmp_path / "broken"))
+    fit(again)
+    clocks = [session.method.aids["momentum"].updates for session in (whole, again)]
+    assert clocks == [2 * whole.method.steps_per_epoch] * 2
+    for name, value in whole.method.state_dict().items():
+        assert torch.equal(value, again.method.state_dict()[name]), name
+    assert not [name for name in weights(again) if "projector" in name or "momentum" in name]
+
+
+def one_of_two(rank: int, folder: str) -> None:
+    """A process with every other image; leaves its gradients, averaged as DDP would, and its statistics."""
+    store = f"file://{folder}/store"
+    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(minutes=10))
+    moco = method()
+    loss = moco.losses({name: images[rank::2] for name, images in views().items()})["contrast"]
+    loss.backward()
+    found = {name: p.grad for name, p in moco.named_parameters() if p.grad is not None}
+    for gradient in found.values():
+        distributed.all_reduce(gradient)
+    torch.save([{name: g / 2 for name, g in found.items()}, dict(moco.named_buffers())], f"{folder}/{rank}.pt")
+    distributed.destroy_process_group()
+
+
+def test_two_processes_are_one(tmp_path: Path) -> None:
+    """Gradients and running statistics of two processes with half a batch each are those of one with all of it.
+
+    Catches: keys of one process only, an own key looked for in the wrong place, BatchNorm over half the batch, no
+    gradient through the shared statistics.
+    """
+    processes = [start_child(one_of_two, rank, str(tmp_path)) for rank in range(2)]
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    moco = method()
+    moco.losses(views())["contrast"].backward()
+    for rank in range(2):
+        gradients, buffers = torch.load(tmp_path / f"{rank}.pt")
+        for name, parameter in moco.named_parameters():
+            if parameter.grad is not None:
+                torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-3, atol=2e-6)
+        for name, value in moco.named_buffers():
+            torch.testing.assert_close(buffers[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_alone_the_shared_norm_is_torchs() -> None:
+    """The same bits, and gathering is the identity without gradient."""
+    shared, plain = SharedBatchNorm(5, affine=False), nn.BatchNorm1d(5, affine=False)
+    x = torch.randn(6, 5, requires_grad=True)
+    assert torch.equal(shared(x), plain(x))
+    assert torch.equal(shared.running_var, plain.running_var)
+    assert not gathered(x).requires_grad
+
+
+def test_held_out_images_are_compared_with_their_mirror_images(tmp_path: Path) -> None:
+    """The measure needs one view and is the same every time; a symmetric image gives its mirror image's own key."""
+    moco = method().eval()
+    batch = {"image": views()["image"]}
+    assert torch.equal(moco.measures(batch)["loss"], moco.measures(batch)["loss"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 0.0}, "temperature must be positive.*got 0.0"),
+        ({"momentum": 1.0}, "momentum lie in \\[0, 1\\).*1.0"),
+        ({"width": 0}, "must be positive, got 0"),
+        ({"positions": "x"}, "fixed or learned"),
+    ],
+)
+def test_mistakes_are_named(options: dict[str, Any], message: str) -> None:
+    """The rule and the values received."""
+    with pytest.raises(UserError, match=message):
+        method(**options)
+
+
+def test_one_view_is_not_enough(tmp_path: Path) -> None:
+    """A recipe without `augment2` is refused before the first step, with the section to write."""
+    with pytest.raises(UserError, match="augment2"):
+        begin("digits", "default/digits", 0, str(tmp_path / "run"), False, {**SMALL, "method.name": "moco_v3"}, "test")

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SimMIM masks squares, shows a token in their place, and pays for masked pixels alone."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from timm.models import VisionTransformer
+from torch import Tensor, nn
+
+from label_free import start, weights
+from viticulture.errors import UserError
+from viticulture.methods.simmim import SimMIM
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.models.vit.patches import check, encode, patchify, unpatchify
+from viticulture.optim import Optim, Schedule
+from viticulture.training.run import fit
+from viticulture.training.session import reopen
+
+HALF = (0.5, 0.5, 0.5)
+
+
+def vit(image_size: Any = 32, patch: int = 4, **options: Any) -> VisionTransformer:
+    torch.manual_seed(0)
+    sizes = {"embed_dim": 24, "depth": 2, "num_heads": 4, "mlp_ratio": 2, "num_classes": 0, **options}
+    return check(timm.create_model("mae_tiny", img_size=image_size, patch_size=patch, **sizes))
+
+
+def method(student: nn.Module, size: tuple[int, int] = (32, 32), **options: Any) -> SimMIM:
+    torch.manual_seed(1)
+    return SimMIM(student, Task((), size, HALF, HALF), {}, Optim(), Schedule(), **options)
+
+
+def drawn(simmim: SimMIM, images: int = 3, size: tuple[int, int] = (32, 32)) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    return torch.randn(images, 3, *size, generator=generator), torch.rand(images, simmim.noise, generator=generator)
+
+
+def test_masks_are_squares_and_their_number_is_rounded_up() -> None:
+    """ceil(ratio * squares) squares of the least noise [Xie et al.'s MaskGenerator], whole ones, row by row.
+
+    Catches: floor, single patches, squares of another size, rows and columns confused on an oblong grid.
+    """
+    simmim = method(vit((16, 32), 4), (16, 32), mask_unit=8, mask_ratio=0.6)
+    assert simmim.noise == 2 * 4
+    noise = torch.tensor([[0.0, 0.9, 0.9, 0.9, 0.1, 0.2, 0.3, 0.4]])
+    squares = torch.tensor([[1, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)  # 0.6 * 8 rounded up is 5
+    expected = squares.repeat_interleave(2, 0).repeat_interleave(2, 1)
+    assert torch.equal(simmim.mask(noise)[0].unflatten(0, (4, 8)), expected)
+
+
+def test_squares_at_the_edge_are_cut_off() -> None:
+    """Five patches a side in squares of two: the last row and column of squares has what is left."""
+    simmim = method(vit(20, 4), (20, 20), mask_unit=8, mask_ratio=0.5)
+    assert simmim.noise == 9
+    noise = torch.arange(9.0).flip(0)[None]  # the last five squares
+    found = simmim.mask(noise)[0].unflatten(0, (5, 5))
+    assert torch.equal(found[2:, 2:4].all(1), torch.ones(3, dtype=torch.bool))
+    assert found[4].all()
+    assert not found[:2].any()
+
+
+@pytest.mark.parametrize(("size", "patch", "unit"), [(224, 16, 2), (32, 4, 1), (96, 8, 2), (192, 4, 7)])
+def test_the_usual_square_is_a_seventh_of_the_side(size: int, patch: int, unit: int) -> None:
+    """32 pixels at 224, as published; a patch at least."""
+    with torch.device("meta"):
+        student = vit(size, patch)
+    assert method(student, (size, size), positions="learned").unit == (unit, unit)
+
+
+def test_masked_pixels_do_not_reach_the_student() -> None:
+    """Their values, NaN or not, change nothing before the loss; the token has the place's position.
+
+    Catches: the token added instead of put in, positions lost with the patch, the mask upside down.
+    """
+    simmim = method(vit(reg_tokens=2))
+    images, noise = drawn(simmim)
+    mask = simmim.mask(noise)
+    patches = patchify(images, (4, 4))
+    holes = unpatchify(patches.masked_fill(mask[..., None], 7.0), (8, 8), (4, 4))
+    assert torch.equal(simmim._paint(images, noise)[0], simmim._paint(holes, noise)[0])
+    everything = unpatchify(patches.masked_fill(~mask[..., None], 7.0), (8, 8), (4, 4))
+    assert not torch.equal(simmim._paint(images, noise)[0], simmim._paint(everything, noise)[0])
+    painted = simmim._paint(images, noise)[0][mask]
+    assert len(painted.unique(dim=0)) == len(painted)  # places differ, though they hold the same token
+
+
+def test_without_masks_the_student_is_itself() -> None:
+    """The pass over no masked patch is MAE's over all patches, and so timm's."""
+    student = vit()
+    simmim = method(student)
+    images, _ = drawn(simmim)
+    nothing = torch.zeros(3, 64, dtype=torch.bool)
+    torch.testing.assert_close(simmim.taps(images, nothing).logits[0], encode(student, images))
+
+
+def test_the_loss_is_the_distance_over_masked_pixels() -> None:
+    """L1 summed over masked pixels and channels, over their number: what painting zeros costs, and its gradient.
+
+    Catches: squares for absolute values, a mean over all pixels, visible pixels paid for, standardised targets.
+    """
+    simmim = method(vit())
+    nn.init.zeros_(simmim.aids["painter"].predict.weight)
+    nn.init.constant_(simmim.aids["painter"].predict.bias, 0.5)
+    images, noise = drawn(simmim)
+    mask = simmim.mask(noise)
+    pixels = unpatchify(mask[..., None].expand(-1, -1, 48).float(), (8, 8), (4, 4))
+    (loss,) = simmim.losses({"image": images, "noise": noise}).values()
+    torch.testing.assert_close(loss, ((images - 0.5).abs() * pixels).sum() / pixels.sum())
+    loss.backward()
+    bias = simmim.aids["painter"].predict.bias
+    signs = patchify((0.5 - images).sign(), (4, 4))[mask].mean(0) / 48
+    torch.testing.assert_close(bias.grad, signs)
+    measured = simmim.measures({"image": images})["loss"]
+    assert torch.equal(measured, simmim.measures({"image": images})["loss"])
+    assert simmim.aids["painter"].mask_token.grad is not None
+
+
+def test_pictures_hold_what_was_painted_and_nothing_else() -> None:
+    """`reconstruct` leaves visible patches bit for bit and pastes the painting over the masked ones."""
+    simmim = method(vit())
+    images, noise = drawn(simmim)
+    patches, mask = simmim.reconstruct(images, noise)
+    true, painted = patchify(images, (4, 4)), simmim._paint(images, noise)[0]
+    assert torch.equal(patches[~mask], true[~mask])
+    assert torch.equal(patches[mask], painted[mask])
+
+
+def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    """Student, painter and token are the same bits. Catches: masks that follow a global stream."""
+    options = {"method.name": "simmim"}
+    whole = start(tmp_path / "whole", **options)
+    fit(whole)
+    broken = start(tmp_path / "broken", **options, **{"engine.checkpoint_minutes": 1e-9})
+    seen = []
+
+    def stop(*_: Any) -> None:
+        seen.append(1)
+        if len(seen) == 8:
+            raise KeyboardInterrupt
+
+    broken.method.aids["painter"].register_forward_hook(stop)
+    with pytest.raises(KeyboardInterrupt):
+        fit(broken)
+    broken.run.unlock()
+    again = reopen(str(tmp_path / "broken"))
+    fit(again)
+    for name, value in whole.method.state_dict().items():
+        assert torch.equal(value, again.method.state_dict()[name]), name
+    assert not [name for name in weights(again) if "painter" in name or "mask_token" in name]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: method(vit(), mask_unit=6), "multiple of the patch, got 6 and patches of 4x4"),
+        (lambda: method(vit(), mask_unit=0), "multiple of the patch, got 0"),
+        (lambda: method(vit(), mask_unit=32), "some of the 1 squares of 32x32 pixels.*smaller method.mask_unit"),
+        (lambda: method(vit(), mask_ratio=0.0), "mask_ratio.*got 0.0"),
+        (lambda: method(vit(), mask_ratio=1.0), "mask_ratio.*got 1.0"),
+        (lambda: method(vit(), positions="none"), "fixed or learned"),
+        (lambda: method(create_student("dhvt_nano", Task((), (32, 32), HALF, HALF), 4)), "plain ViT.*DHVT"),
+    ],
+)
+def test_mistakes_are_named(make: Callable[[], Any], message: str) -> None:
+    """The rule and the values received."""
+    with pytest.raises(UserError, match=message):
+        make()

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of the official code start our students, whatever their authors store around the weights."""
+
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from conftest import Golden
+from viticulture.errors import UserError
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.models.teachers.frozen import open_teacher
+from viticulture.models.vit.patches import encode, split
+from viticulture.models.weights.checkpoint_keys import bare
+from viticulture.models.weights.files import initialise, read_weights
+
+Load = Callable[[str], Golden]
+HALF = (0.5, 0.5, 0.5)
+SETTINGS = Namespace(lr=1e-3, output_dir="out", betas=[0.9, 0.95], nested=Namespace(dist_url="env://"))
+
+
+def student(width: int, classes: int = 0, **options: Any) -> nn.Module:
+    """Of the sizes that the golden files have, with random weights of its own."""
+    torch.manual_seed(3)
+    task = Task(tuple(map(str, range(classes))), (32, 32), HALF, HALF)
+    sizes = {"embed_dim": width, "depth": 2, "num_heads": 4, "mlp_ratio": 2}
+    return create_student("mae_tiny", task, 8, sizes | options).eval()
+
+
+def prefixed(prefix: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": value for name, value in weights.items()}
+
+
+def training(**parts: Any) -> dict[str, Any]:
+    """What scripts store beside the weights: an optimiser's state, the epoch, a loss scaler, their settings."""
+    state = {"state": {0: {"step": torch.tensor(3.0), "exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 1e-3}]}
+    return {**parts, "optimizer": state, "epoch": 399, "scaler": {"scale": 65536.0}, "args": SETTINGS}
+
+
+def test_a_classifier_of_mae_or_deit_gives_the_official_logits(golden: Load, tmp_path: Path) -> None:
+    """Layout of both: {"model": weights} beside the training's state and settings. Logits are the authors'.
+
+    Catches: a tensor that is not taken, settings refused, a class token pooled with the patches.
+    """
+    data = golden("mae_vit_classifier_gap1")
+    torch.save(training(model=data.part("w/")), tmp_path / "w.pth")
+    ours = student(24, 5, global_pool="avg")
+    assert initialise(ours, str(tmp_path / "w.pth")) == [f"started from {tmp_path / 'w.pth'}", "32 of 32 tensors taken"]
+    torch.testing.assert_close(ours(data["in/img"]), data["out/logits"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["MAE", "encoder", "MAE-Lite", "distilled"])
+def test_an_encoder_of_mae_gives_the_official_latent(golden: Load, tmp_path: Path, layout: str) -> None:
+    """MAE's training and published layout, and MAE-Lite's (.pth.tar), in which distillation adds a teacher.
+
+    Catches: the decoder or the teacher taken for the encoder, a remark that does not say what is left unused.
+    """
+    data = golden("mae_forward_normpix1")
+    weights = data.part("w/")
+    encoder = {name: value for name, value in weights.items() if not name.startswith(("decoder", "mask"))}
+    teacher = prefixed("module.tch_model.", {name: value + 1 for name, value in encoder.items()})
+    lite = {"start_epoch": 400, "best_top1": 0.0}
+    stored: dict[str, Any] = {
+        "MAE": training(model=weights),
+        "encoder": {"model": encoder},
+        "MAE-Lite": {**lite, "model": prefixed("module.model.", weights)},
+        "distilled": {**lite, "model": {**teacher, **prefixed("module.model.", weights)}},
+    }[layout]
+    torch.save(stored, tmp_path / "w.pth.tar")
+    ours = student(24)
+    remarks = " ".join(initialise(ours, str(tmp_path / "w.pth.tar")))
+    assert "30 of 30 tensors taken" in remarks
+    assert ("there but not used" in remarks) == (layout != "encoder")
+    kept, _ = split(data["in/noise"], data.about["config"]["mask_ratio"])
+    latent = encode(ours, data["in/img"], kept)  # type: ignore[arg-type]
+    torch.testing.assert_close(latent, data["out/latent"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("wrapper", ["state_dict", "model"])
+def test_the_trained_encoder_of_moco_v3_is_taken(golden: Load, tmp_path: Path, wrapper: str) -> None:
+    """Not the momentum encoder, nor projector and predictor. Catches: one encoder for the other, `head.0` as head."""
+    data = golden("moco_tiny_step")
+    official = {**data.part("after/"), **data.part("w/")}
+    torch.save({wrapper: prefixed("module.", official), "arch": "vit_tiny"}, tmp_path / "w.pth")
+    ours = student(16, 3)
+    remarks = " ".join(initialise(ours, str(tmp_path / "w.pth")))
+    assert "30 of 32 tensors taken" in remarks
+    assert "the head starts anew: head.weight, head.bias" in remarks
+    assert "there but not used: momentum_encoder." in remarks
+    theirs, found = data.part("w/base_encoder."), ours.state_dict()
+    assert all(torch.equal(found[name], theirs[name]) for name in found if not name.startswith("head."))
+
+
+def test_a_checkpoint_of_ours_and_one_of_dino_hold_a_student() -> None:
+    """`student.*` beside a method's own networks, and {"student", "teacher"}."""
+    weights, others = {"norm.weight": torch.ones(2)}, {"norm.weight": torch.zeros(2)}
+    for stored in (
+        {"state_dict": {**prefixed("student.", weights), **prefixed("aids.momentum.0.", others)}},
+        {"student": prefixed("module.", weights), "teacher": others},
+        weights,
+    ):
+        assert torch.equal(bare(stored)["norm.weight"], weights["norm.weight"])
+    assert bare({"epoch": 3}) == bare([1]) == bare({"model": {}}) == {}
+
+
+@pytest.mark.parametrize(
+    ("prefix", "beside"),
+    [("", ["mask_token", "decoder_pred.bias"]), ("module.base_encoder.", ["module.predictor.0.weight"])],
+)
+def test_a_checkpoint_is_a_teacher_without_what_stands_beside_its_encoder(
+    tmp_path: Path, prefix: str, beside: list[str]
+) -> None:
+    """ARCHITECTURE=FILE wants every name to agree. Catches: a decoder or projector in the way, a head left out."""
+    net = create_student("vit_nano", Task((), (32, 32), HALF, HALF), 4).eval()
+    others = dict.fromkeys([*beside, f"{prefix}head.0.weight"], torch.ones(2))
+    torch.save({"model": {**prefixed(prefix, net.state_dict()), **others}}, tmp_path / "w.pth")
+    x = torch.randn(2, 3, 32, 32)
+    assert torch.equal(open_teacher(f"vit_nano={tmp_path / 'w.pth'}")[0].eval()(x), net(x))
+
+
+def test_other_objects_are_refused_by_name(tmp_path: Path) -> None:
+    """Settings that hold a path need code to be run. Catches: an error that names neither object nor way out."""
+    torch.save({"model": {"a": torch.ones(2)}, "args": Namespace(output_dir=Path("out"))}, tmp_path / "w.pth")
+    with pytest.raises(UserError, match=r"pathlib.*save the weights alone as .safetensors"):
+        read_weights(tmp_path / "w.pth")

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Positions go from grid to grid, square or not, and the first blocks go without the others."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from timm.layers.pos_embed import resample_abs_pos_embed
+from torch import nn
+
+from viticulture.errors import UserError
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.models.weights.files import initialise, save
+from viticulture.training.recipe import resolve
+
+TINY = {"embed_dim": 16, "depth": 3, "num_heads": 2}
+FILE = "model.safetensors"
+
+
+def task(height: int = 16, width: int = 16) -> Task:
+    return Task(("a", "b"), (height, width), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+
+def student(of: Task, seed: int = 0, name: str = "vit_nano", patch: int = 4, **options: Any) -> nn.Module:
+    torch.manual_seed(seed)
+    return create_student(name, of, patch, {**TINY, **options}).eval()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "size", "other"),
+    [
+        ("vit_nano", {"reg_tokens": 8}, (16, 16), (8, 32)),  # 1 + 8 + 16 rows: a square with nothing before it
+        ("vit_nano", {"no_embed_class": True}, (8, 24), (24, 8)),
+        ("cit_tiny_aligned", {"stem_width": 16}, (8, 12), (16, 24)),  # 3 + 6 rows, patch embeddings inside stems
+        ("cit_tiny", {"tokens": 2}, (8, 32), (16, 16)),  # as many patches, elsewhere
+    ],
+)
+def test_positions_go_between_the_grids_that_the_students_have(
+    tmp_path: Path, name: str, options: dict[str, Any], size: tuple[int, int], other: tuple[int, int]
+) -> None:
+    """From a folder: rows of prefix tokens as they are, those of patches as timm resamples them.
+
+    Catches: a grid guessed from the number of rows, prefix rows resampled, equal numbers of patches taken for equal
+    grids, rows and columns swapped.
+    """
+    theirs, ours = student(task(*size), 1, name, **options), student(task(*other), 2, name, **options)
+    save(theirs, tmp_path, task(*size))
+    old, new = ((height // 4, width // 4) for height, width in (size, other))
+    assert f"positions resampled from {old[0]}x{old[1]} to {new[0]}x{new[1]} patches" in initialise(ours, str(tmp_path))
+    table, found = theirs.get_parameter("pos_embed"), ours.get_parameter("pos_embed")
+    prefix = table.shape[1] - old[0] * old[1]
+    patches = resample_abs_pos_embed(table[:, prefix:], list(new), list(old), num_prefix_tokens=0)
+    assert torch.equal(found[:, :prefix], table[:, :prefix])
+    assert torch.equal(found[:, prefix:], patches)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "into"),
+    [
+        ("vit_nano", {}, {"reg_tokens": 4}),
+        ("vit_nano", {"reg_tokens": 4}, {}),
+        ("vit_nano", {"no_embed_class": True}, {}),
+        ("cit_tiny_aligned", {}, {}),
+    ],
+)
+def test_a_square_table_in_a_bare_file_is_told_by_its_tokens(
+    tmp_path: Path, name: str, options: dict[str, Any], into: dict[str, Any]
+) -> None:
+    """A file has no config.json: 4x4 patches to 2x6, whatever stands before them there and here."""
+    safetensors.torch.save_file(student(task(), 1, name, **options).state_dict(), tmp_path / FILE)
+    remarks = initialise(student(task(8, 24), 2, name, **into), str(tmp_path / FILE))
+    assert "positions resampled from 4x4 to 2x6 patches" in remarks
+
+
+def test_a_table_in_a_bare_file_that_is_not_square(tmp_path: Path) -> None:
+    """It fits a student of its size, and for another size the folder must be named: nothing is guessed."""
+    theirs = student(task(8, 24), 1)
+    safetensors.torch.save_file(theirs.state_dict(), tmp_path / FILE)
+    same = student(task(8, 24), 2)
+    assert initialise(same, str(tmp_path / FILE))[1:] == ["44 of 44 tensors taken"]
+    assert torch.equal(same.get_parameter("pos_embed"), theirs.get_parameter("pos_embed"))
+    with pytest.raises(UserError, match=r"table of 13 rows .* name the run or the folder"):
+        initialise(student(task(), 2), str(tmp_path / FILE))
+
+
+@pytest.mark.parametrize("blocks", [0, 2, 3])
+def test_the_first_blocks_are_kept_and_all_else_starts_anew(tmp_path: Path, blocks: int) -> None:
+    """ "A Closer Look", Sec. 4.1, Figures 2 and 4: patches, positions, class token and k leading blocks are kept.
+
+    All else, final norm and head included, is bit for bit what the seed gives. Catches: a block too many or too few,
+    norm or head taken along, patches or positions left behind, block 1 taken for block 10.
+    """
+    deep = {"depth": 11} if blocks == 2 else {}
+    theirs = student(task(), 1, **deep)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.add_(0.1)
+    save(theirs, tmp_path, task())
+    ours, fresh = student(task(), 2, **deep), student(task(), 2, **deep).state_dict()
+    remarks = initialise(ours, str(tmp_path), blocks)
+    assert f"the first {blocks} blocks and what comes before them are kept, all else starts anew" in remarks
+    assert not [remark for remark in remarks if "not there" in remark or "not used" in remark]
+    before = ("cls_token", "pos_embed", "patch_embed.", *(f"blocks.{number}." for number in range(blocks)))
+    for name, value in ours.state_dict().items():
+        assert torch.equal(value, theirs.state_dict()[name] if name.startswith(before) else fresh[name]), name
+
+
+def test_blocks_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
+    save(student(task()), tmp_path, task())
+    with pytest.raises(UserError, match="between 0 and the student's 3 blocks, got 4"):
+        initialise(student(task()), str(tmp_path), 4)
+    cnn = create_student("resnet10t", task(32, 32))
+    save(cnn, tmp_path / "cnn", task(32, 32))
+    with pytest.raises(UserError, match="needs a student with blocks, and a ResNet has none"):
+        initialise(cnn, str(tmp_path / "cnn"), 1)
+    for values, words in (({"init_blocks": 2}, "no init; name the weights"), ({"init": "x", "init_blocks": -1}, "-1")):
+        with pytest.raises(UserError, match=words):
+            resolve("x", {"student": {"name": "vit_nano", **values}})

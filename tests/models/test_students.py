@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Students are built to fit the data, or refused in one line before anything is built."""
+
+import json
+from typing import Any
+
+import pytest
+import timm
+import torch
+
+from viticulture.errors import UserError
+from viticulture.models.students import blueprint, count, create_student, matching, takes_patch_size, token_logits
+from viticulture.models.task import Task
+from viticulture.models.vit import plain_vit
+
+ATTENTION_IS_COUNTED = 4.624  # GMACs of DeiT-S distilled at 224 px, attention's two matrix products included
+
+
+def task(classes: int = 3, height: int = 32, width: int = 32) -> Task:
+    return Task(tuple(map(str, range(classes))), (height, width), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "patch"),
+    [
+        ("vit_nano", (8, 8), 2),
+        ("vit_micro", (16, 24), 8),
+        ("deit_tiny_distilled_patch16_224", (32, 32), 16),
+        ("resnet10t", (32, 48), None),
+        ("levit_128s", (64, 64), None),
+    ],
+)
+def test_a_student_fits_its_task(name: str, image: tuple[int, int], patch: int | None) -> None:
+    """One [B, C] for each token head; heads apart in training, one mean for inference (DeiT, Sec. 4)."""
+    student = create_student(name, task(5, *image), patch)
+    pixels = torch.randn(2, 3, *image)
+    heads = token_logits(student.train()(pixels))
+    assert [logits.shape for logits in heads] == [(2, 5)] * (2 if hasattr(student, "head_dist") else 1)
+    assert [logits.shape for logits in token_logits(student.eval()(pixels))] == [(2, 5)]
+    assert blueprint(student).name == name
+
+
+def test_building_draws_only_the_weights() -> None:
+    """The check on the meta device leaves the random state alone: the same seed gives timm's own weights."""
+    torch.manual_seed(7)
+    ours = create_student("vit_tiny_patch16_224", task(), 8, {"embed_dim": 16, "depth": 1, "num_heads": 2})
+    torch.manual_seed(7)
+    sizes: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2}
+    theirs = timm.create_model("vit_tiny_patch16_224", num_classes=3, **sizes)
+    torch.testing.assert_close(dict(ours.state_dict()), dict(theirs.state_dict()), rtol=0, atol=0)
+
+
+def test_plain_vits_are_timms_with_another_start() -> None:
+    """Same keys, shapes and, with the same weights, the same logits as timm's class; Xavier bounds for q, k and v
+    apart, no bias, and a position table of the asked width. Every size is listed among the students.
+    """
+    student = create_student("vit_nano", task(), 2, {"position_std": 0.3, "drop_path_rate": 0.1})
+    made = blueprint(student)
+    assert json.loads(json.dumps(made.arguments)).keys() == made.arguments.keys()
+    assert "position_std" not in made.arguments
+    bare = timm.create_model(made.architecture, **made.arguments)
+    bare.load_state_dict(student.state_dict())
+    pixels = torch.randn(2, 3, 32, 32)
+    assert torch.equal(student.eval()(pixels), bare.eval()(pixels))
+
+    assert student.pos_embed.std().item() == pytest.approx(0.3, rel=0.02)
+    attn = student.blocks[0].attn
+    assert attn.qkv.weight.abs().max() <= (6 / (64 + 64)) ** 0.5 < attn.qkv.weight.abs().max() * 1.01
+    assert attn.qkv.bias.abs().max() == student.blocks[0].mlp.fc1.bias.abs().max() == 0
+    assert set(plain_vit.SIZES) <= set(matching())
+    assert takes_patch_size("vit_nano")
+    assert not takes_patch_size("vit_tiny_patch16_224")
+
+
+def test_costs_are_the_papers() -> None:
+    """Parameters and multiply-accumulates as the papers count them: ResNet-50 and ViT-S of Bootstrapping ViTs (100
+    classes, 224 px), DeiT-S distilled. The student keeps its mode. Fails if FLOPs are not halved or attention's
+    products are left out.
+    """
+    for name, classes, options, millions, giga in (
+        ("resnet50", 100, {}, 23.713, 4.087),
+        ("vit_small_patch16_224", 100, {"embed_dim": 288, "depth": 6, "num_heads": 9}, 6.302, 1.354),
+        ("deit_small_distilled_patch16_224", 1000, {}, 22.436, ATTENTION_IS_COUNTED),
+    ):
+        with torch.device("meta"):
+            student = timm.create_model(name, num_classes=classes, **options).train()
+        parameters, macs = count(student, (224, 224))
+        assert (parameters / 1e6, macs / 1e9) == (pytest.approx(millions, abs=5e-4), pytest.approx(giga, abs=5e-4))
+        assert student.training
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("vit_nanno", task()), r"unknown student 'vit_nanno'; did you mean vit_nano"),
+        (("vit_tiny_patch16_224.augreg_in21k", task()), "has no tag.*ask for 'vit_tiny_patch16_224'"),
+        (("vit_nano", task(height=30), 4), "multiple of the patch size, got 30 and 4 pixels; take images of 28 or 32"),
+        (("vit_nano", task(height=2, width=2), 4), "take images of 4, or"),
+        (("resnet10t", task(), 4), "resnet10t has no patches"),
+        (
+            ("vit_nano", task(), 4, {"droppath_rate": 0.1}),
+            "unknown option of vit_nano 'droppath_rate'; .*drop_path_rate",
+        ),
+        (("resnet10t", task(), None, {"depth": 3}), "unknown option of resnet10t 'depth'"),
+        (("deit_tiny_distilled_patch16_224", task(), 8, {"dept": 3}), "did you mean depth"),
+        (("vit_nano", task(), 4, {"num_heads": 7}), "vit_nano does not work on 32x32 images.*divisible by num_heads"),
+        (("vit_nano", task(), 4, {"position_std": -1.0}), "position_std must not be negative"),
+        (("vit_nano", task(), 4, {"num_classes": 7}), "leave num_classes alone, got 7"),
+        (("vit_nano", task(), 4, {"checkpoint_path": "x.pth"}), "leave checkpoint_path alone"),
+        (("vit_nano", task(), 4, {"global_pool": ""}), r"one score a class, vit_nano gives \(1, 65, 3\)"),
+        (("inception_v3", task()), "inception_v3 does not work on 32x32 images"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(arguments: tuple[Any, ...], words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        create_student(*arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_students_are_found_by_pattern() -> None:
+    assert "vit_tiny_patch16_224" not in matching()
+    assert "vit_tiny_patch16_224" in matching("*tiny_patch16*")
+    with pytest.raises(UserError, match="unknown student 'vit_nanno'; did you mean vit_nano"):
+        matching("vit_nanno")
+
+
+def test_a_network_made_elsewhere_has_no_blueprint() -> None:
+    with pytest.raises(UserError, match="make students with create_student"):
+        blueprint(timm.create_model("resnet10t", num_classes=3))

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A teacher is invisible, unchanging, and sees the images as it saw its own."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import timm
+import torch
+import torch.nn.functional as F
+from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.models._registry import _model_pretrained_cfgs
+from torch import Tensor, nn
+
+from viticulture.errors import UserError
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.models.teachers.frozen import Adapted, Frozen, load_teacher
+from viticulture.models.weights.files import save
+
+NAMES = ("a", "b", "c")
+
+
+def task(names: tuple[str, ...] = NAMES, side: int = 16, mean: float = 0.5, std: float = 0.25) -> Task:
+    return Task(names, (side, side), (mean, mean / 2, mean / 4), (std, std / 2, std / 4))
+
+
+def run_folder(folder: Path, of: Task, name: str = "vit_nano") -> tuple[str, nn.Module]:
+    torch.manual_seed(1)
+    net = create_student(name, of, 4, {"embed_dim": 16, "depth": 1, "num_heads": 2}).eval()
+    save(net, folder / "weights/best", of)
+    return str(folder), net
+
+
+def brightness(side: int = 16) -> Tensor:
+    """Images in [0, 1], before any normalisation."""
+    return torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(3))
+
+
+def shown(images: Tensor, to: Task) -> Tensor:
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (to.mean, to.std))
+    return (images - mean) / std
+
+
+def test_a_frozen_network_is_invisible_and_follows() -> None:
+    """No parameter, buffer, key or submodule shows; train() and a training step move nothing in it, batch statistics
+    included; no gradient passes. It follows a change of type or device, in a copy apart from the original.
+    """
+    host = nn.Module()
+    host.student, host.teacher = nn.Linear(3, 2), Frozen(nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2)))
+    for hidden in (host.teacher, host):
+        assert not any("teacher" in name or name.startswith("net") for name, _ in hidden.named_parameters())
+        assert not any(name.startswith(("teacher.", "net")) for name, _ in hidden.named_modules())
+    assert set(host.state_dict()) == {"student.weight", "student.bias"}
+    host.load_state_dict(host.state_dict(), strict=True)
+
+    before = copy.deepcopy(host.teacher.net.state_dict())
+    host.train()
+    host.requires_grad_(True)
+    images = torch.randn(4, 3, 2, 2, requires_grad=True)
+    assert not host.teacher(images).requires_grad
+    torch.testing.assert_close(dict(host.teacher.net.state_dict()), dict(before), rtol=0, atol=0)
+
+    twin = copy.deepcopy(host)
+    twin.double()
+    assert twin.teacher.net[0].weight.dtype == twin.teacher.net[1].running_mean.dtype == torch.float64
+    assert host.teacher.net[0].weight.dtype == torch.float32
+    assert host.to("meta").teacher.net[0].weight.device.type == "meta"
+
+
+def test_a_teacher_sees_images_in_its_own_normalisation(tmp_path: Path) -> None:
+    """The answer to the student's images is the teacher's to its own, over the same picture. Fails if the affine map
+    is inverted, or mean and std change places. With equal normalisation not a bit changes.
+    """
+    ours, theirs = task(), task(mean=0.4, std=0.2)
+    source, net = run_folder(tmp_path, theirs)
+    picture = brightness()
+    torch.testing.assert_close(load_teacher(source, ours)(shown(picture, ours)), net(shown(picture, theirs)))
+    assert torch.equal(load_teacher(source, theirs)(shown(picture, theirs)), net(shown(picture, theirs)))
+
+
+def test_a_teacher_sees_images_of_its_own_size(tmp_path: Path) -> None:
+    """16 pixels are shown to a teacher of 32 px at its size, and at any size that is asked for if it can read it."""
+    theirs = task(side=32)
+    source, net = run_folder(tmp_path, theirs)
+    images = shown(brightness(), theirs)
+    larger = F.interpolate(images, (32, 32), mode="bicubic", antialias=True)
+    torch.testing.assert_close(load_teacher(source, task())(images), net(larger))
+    with pytest.raises(UserError, match="cannot read images of 24x24 pixels"):
+        load_teacher(source, task(), 24)
+
+
+def test_a_distilled_teacher_answers_with_the_mean_of_its_heads(tmp_path: Path) -> None:
+    """As DeiT does at inference, whatever mode the student's training asks for."""
+    source, net = run_folder(tmp_path, task(), "deit_tiny_distilled_patch16_224")
+    teacher = load_teacher(source, task()).train()
+    images = shown(brightness(), task())
+    torch.testing.assert_close(teacher(images), torch.stack(net.train()(images)).mean(0))
+
+
+def test_a_teacher_comes_from_timm_or_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A timm name with weights, and ARCHITECTURE=FILE, give the same answers, with timm's normalisation and size."""
+    net = timm.create_model("resnet10t", num_classes=3).eval()
+    file = tmp_path / "w.safetensors"
+    safetensors.torch.save_file(net.state_dict(), file)
+    described: Any = _model_pretrained_cfgs["resnet10t.c3_in1k"]
+    monkeypatch.setattr(described, "file", str(file))
+    monkeypatch.setattr(described, "num_classes", 3)
+    picture = brightness(176)
+    imagenet = Task(NAMES, (176, 176), tuple(described.mean), tuple(described.std))
+    for source in ("resnet10t.c3_in1k", f"resnet10t={file}"):
+        teacher = load_teacher(source, task(side=176))
+        torch.testing.assert_close(teacher(shown(picture, task())), net(shown(picture, imagenet)), rtol=1e-4, atol=1e-4)
+    small = load_teacher(f"resnet10t={file}", task(side=32), 48)
+    assert small(torch.zeros(1, 3, 32, 32)).shape == (1, 3)
+
+
+def test_a_file_may_hold_a_student_of_ours(tmp_path: Path) -> None:
+    """timm describes none of our students: ImageNet's mean and deviation stand in, the size is the network's own.
+
+    Fails if the file is refused, or the images are normalised as the timm network that ours are built from wants them.
+    """
+    net = timm.create_model("vit_nano", num_classes=3).eval()
+    file = tmp_path / "w.safetensors"
+    safetensors.torch.save_file(net.state_dict(), file)
+    imagenet = Task(NAMES, (32, 32), IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
+    teacher = load_teacher(f"vit_nano={file}", task(side=32))
+    picture = brightness(32)
+    torch.testing.assert_close(teacher(shown(picture, task())), net(shown(picture, imagenet)), rtol=1e-4, atol=1e-4)
+
+
+def test_a_teacher_of_other_classes_is_refused(tmp_path: Path) -> None:
+    source, _ = run_folder(tmp_path, task())
+    for names, words in (
+        (("a", "b"), "the student's 2 classes, .* knows 3"),
+        (("a", "c", "b"), "in their order, but class 1 is 'b' to .* and 'c' here"),
+        (("x", "y", "z"), "class 0 is 'a'"),
+    ):
+        with pytest.raises(UserError, match=words):
+            load_teacher(source, task(names))
+    with pytest.raises(UserError, match=r"unknown architecture of a teacher 'resnet10x'"):
+        load_teacher(f"resnet10x={tmp_path}/w.pth", task())
+    with pytest.raises(UserError, match="there is no weights file"):
+        load_teacher(f"resnet10t={tmp_path}/w.pth", task())
+    safetensors.torch.save_file({"fc.weight": torch.zeros(3, 2)}, tmp_path / "w.safetensors")
+    with pytest.raises(UserError, match="does not fit resnet10t"):
+        load_teacher(f"resnet10t={tmp_path / 'w.safetensors'}", task())
+
+
+def test_adapting_costs_one_map_and_keeps_the_dtype() -> None:
+    """Reduced precision in, reduced precision to the teacher: nothing is promoted on the way."""
+    adapted = Frozen(Adapted(nn.Flatten(), task(), task(mean=0.1))).to(torch.bfloat16)
+    assert adapted(torch.zeros(1, 3, 16, 16, dtype=torch.bfloat16)).dtype == torch.bfloat16

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is saved is what is used, here and in bare timm; what starts a student is said aloud."""
+
+import json
+import pickle
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import timm
+import torch
+from timm.models._registry import _model_pretrained_cfgs
+from torch import Tensor, nn
+
+from viticulture.errors import UserError
+from viticulture.models.students import blueprint, create_student
+from viticulture.models.task import Task
+from viticulture.models.weights.files import fetch, find, initialise, load, read_weights, save
+from viticulture.models.weights.load_matching import resample_positions
+
+TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
+
+
+def task(*classes: str, size: tuple[int, int] = (16, 16)) -> Task:
+    return Task(classes or ("Äpfel & <b>", "birnen", "中"), size, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+
+
+def student(
+    name: str = "vit_nano", seed: int = 0, of: Task | None = None, patch: int | None = 4, **options: Any
+) -> nn.Module:
+    torch.manual_seed(seed)
+    sizes = {} if "resnet" in name else TINY
+    return create_student(name, of or task(), None if "resnet" in name else patch, {**sizes, **options}).eval()
+
+
+def pixels(size: int = 16) -> Tensor:
+    return torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(5))
+
+
+BARE = """
+import json, sys, timm, torch
+from safetensors.torch import load_file, save_file
+inputs = load_file(sys.argv[1])["pixels"]
+logits = {}
+for number, folder in enumerate(sys.argv[3:]):
+    model = timm.create_model("local-dir:" + folder, pretrained=True).eval()
+    logits[str(number)] = model(inputs).detach()
+    config = json.load(open(folder + "/config.json"))
+    again = timm.create_model(config["architecture"], **config["model_args"]).eval()
+    again.load_state_dict(load_file(folder + "/model.safetensors"))
+    torch.testing.assert_close(again(inputs).detach(), logits[str(number)], rtol=1e-5, atol=1e-6)
+    data = timm.data.resolve_model_data_config(model)
+    found = [*data["input_size"], *data["mean"], data["crop_pct"]]
+    assert found == [3, 16, 16, 0.1, 0.2, 0.3, 0.9], data
+    assert model.pretrained_cfg["label_names"][2] == chr(0x4E2D)
+assert not any(name.startswith("viticulture") for name in sys.modules)
+save_file(logits, sys.argv[2])
+"""
+
+
+def test_exported_equals_eager_in_a_process_that_knows_only_timm(tmp_path: Path) -> None:
+    """Logits of saved students are the same in a fresh Python with timm alone, both through timm's `local-dir:` and
+    through plain construction and `load_state_dict`; timm finds the normalisation, the crop and the class names.
+    Fails if an argument that changes the network is missing in config.json, or one of our own is left in.
+    The tolerance: a convolution's order of summation varies from process to process.
+    """
+    students = [
+        student("vit_nano", position_std=0.3, global_pool="avg", class_token=False, drop_path_rate=0.1),
+        student("deit_tiny_distilled_patch16_224"),
+        student("resnet10t"),
+    ]
+    folders = [tmp_path / f"süß {number}" for number in range(len(students))]
+    for net, folder in zip(students, folders, strict=True):
+        save(net, folder, task(), {"pretrained_cfg": {"crop_pct": 0.9}, "epoch": 3})
+    safetensors.torch.save_file({"pixels": pixels()}, tmp_path / "in.safetensors")
+    files = [str(tmp_path / "in.safetensors"), str(tmp_path / "out.safetensors"), *map(str, folders)]
+    done = subprocess.run([sys.executable, "-c", BARE, *files], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    theirs = safetensors.torch.load_file(tmp_path / "out.safetensors")
+    for number, net in enumerate(students):
+        torch.testing.assert_close(net(pixels()).detach(), theirs[str(number)], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["vit_nano", "deit_tiny_distilled_patch16_224", "resnet10t"])
+def test_a_student_comes_back_as_it_was_saved(tmp_path: Path, name: str) -> None:
+    """Same logits, task, facts and blueprint; saving what was loaded writes the same bytes again."""
+    net = student(name)
+    save(net, tmp_path / "a", task(), {"epoch": 3})
+    again, its_task, config = load(tmp_path / "a")
+    assert torch.equal(again(pixels()), net(pixels()))
+    assert (its_task, config["epoch"], blueprint(again).name) == (task(), 3, name)
+    save(again, tmp_path / "b", its_task, {"epoch": 3})
+    for file in ("model.safetensors", "config.json"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_a_full_disk_leaves_the_earlier_weights_whole(tmp_path: Path) -> None:
+    """With a limit on file size no write fits: a clear error, no draft left behind, the earlier file untouched."""
+    save(student(seed=0), tmp_path, task())
+    before = (tmp_path / "model.safetensors").read_bytes()
+    net, limits = student(seed=1), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
+    try:
+        with pytest.raises(UserError, match="cannot write"):
+            save(net, tmp_path, task())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def spoil(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config))
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return (exec, ("raise SystemExit('ran')",))
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    """Truncated or foreign files end in a UserError with their path; no pickled code runs."""
+    folder = tmp_path / "w"
+
+    def refused(words: str) -> None:
+        with pytest.raises(UserError, match=words) as caught:
+            load(folder)
+        assert "\n" not in str(caught.value)
+        save(student(), folder, task())
+
+    refused("is no folder of weights")
+    (folder / "config.json").write_text("{")
+    refused("config.json is damaged")
+    (folder / "config.json").write_text("[]")
+    refused("must hold an object, got list")
+    spoil(folder / "config.json", lambda config: config.pop("pretrained_cfg"))
+    refused("damaged or not written by viticulture: KeyError")
+    spoil(folder / "config.json", lambda config: config.update(num_classes=7))
+    refused("7 classes but 3 names")
+    spoil(folder / "config.json", lambda config: config.update(student="vit_nanno"))
+    refused("unknown student 'vit_nanno'")
+    spoil(folder / "config.json", lambda config: config["model_args"].update(checkpoint_path="evil.pth"))
+    refused("leave checkpoint_path alone")
+    spoil(folder / "config.json", lambda config: config["model_args"].update(depth=3))
+    refused("does not fit config.json beside it")
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+    refused("is damaged or no safetensors file")
+    flipped = bytearray(content)
+    flipped[-1000] ^= 1
+    (folder / "model.safetensors").write_bytes(flipped)
+    refused("checksum")
+    for size in ([3, 16], [1, 16, 16], [3, "a", "b"], [3, 0, 16], [3, 10**6, 10**6], 16):
+        spoil(folder / "config.json", lambda config, size=size: config["pretrained_cfg"].update(input_size=size))
+        refused("damaged or not written by viticulture")
+    for key, colours in (("mean", [0.5]), ("mean", "abc"), ("mean", [0, 0, float("nan")]), ("std", [1, 1, 0])):
+        spoil(folder / "config.json", lambda config, key=key, to=colours: config["pretrained_cfg"].update({key: to}))
+        refused("damaged or not written by viticulture")
+    for nonsense in ({"depth": 100_000}, {"depth": "abc"}, {"num_heads": []}, {"mlp_ratio": {}}, 7, {"dim": None}):
+        spoil(folder / "config.json", lambda config, to=nonsense: config.update(model_args=to))
+        refused("damaged|does not work|option")
+    spoil(folder / "config.json", lambda config: config.update(num_classes=10**12))
+    refused("damaged or not written by viticulture")
+    (folder / "config.json").write_text('{"a":' * 100_000)
+    refused("config.json is damaged")
+    (folder / "model.safetensors").unlink()
+    refused("there is no weights file")
+
+    (tmp_path / "evil.pth").write_bytes(pickle.dumps({"model": Evil()}))
+    torch.save({"model": Evil()}, tmp_path / "evil2.pth")
+    (tmp_path / "text.pth").write_text("weights")
+    for name in ("evil.pth", "evil2.pth", "text.pth"):
+        with pytest.raises(UserError, match=f"{name} cannot be read as weights alone"):
+            read_weights(tmp_path / name)
+    torch.save({"epoch": 3}, tmp_path / "empty.pth")
+    with pytest.raises(UserError, match="holds no weights by name"):
+        read_weights(tmp_path / "empty.pth")
+
+
+@pytest.mark.parametrize("form", ["folder", "run", "safetensors", "pth"])
+def test_a_student_starts_from_weights_in_any_form(tmp_path: Path, form: str) -> None:
+    """All forms carry the same weights; the .pth wraps and prefixes them as scripts do, a matrix as a 1x1 kernel."""
+    theirs, ours = student(seed=1), student(seed=2)
+    path = tmp_path / {"safetensors": "w.safetensors", "pth": "w.pth"}.get(form, "w")
+    if form == "pth":
+        state = {f"module.{key}": value for key, value in theirs.state_dict().items()}
+        state["module.blocks.0.mlp.fc1.weight"] = state["module.blocks.0.mlp.fc1.weight"][..., None, None]
+        torch.save({"model": state, "epoch": 3}, path)
+    elif form == "safetensors":
+        safetensors.torch.save_file(theirs.state_dict(), path)
+    else:
+        save(theirs, path / "weights/best" if form == "run" else path, task())
+    assert initialise(ours, str(path)) == [f"started from {path}", "32 of 32 tensors taken"]
+    assert torch.equal(ours(pixels()), theirs(pixels()))
+
+
+def test_what_does_not_fit_is_resampled_or_said(tmp_path: Path) -> None:
+    """From 3 classes, 16x24 px, patch 4 to 2 classes, 16x16 px, patch 8, one block more and a distillation token."""
+    theirs = student("vit_tiny_patch16_224", 1, task(size=(16, 24)))
+    ours = student("deit_tiny_distilled_patch16_224", 2, task("a", "b"), 8, depth=3)
+    before = {key: value.clone() for key, value in ours.state_dict().items()}
+    save(theirs, tmp_path / "w", task(size=(16, 24)))
+    remarks = "\n".join(initialise(ours, str(tmp_path / "w")))
+    for words in (
+        "30 of 47 tensors taken",
+        "positions resampled from 4x6 to 2x2 patches",
+        "patch embedding resampled from 4x4 to 8x8 pixels",
+        "the head starts anew: head.weight, head.bias, head_dist.weight, head_dist.bias",
+        "not there, started anew: dist_token, blocks.2.norm1.weight",
+    ):
+        assert words in remarks, remarks
+    now, source = ours.state_dict(), theirs.state_dict()
+    assert torch.equal(now["blocks.1.mlp.fc1.weight"], source["blocks.1.mlp.fc1.weight"])
+    assert torch.equal(now["head.weight"], before["head.weight"])
+    assert torch.equal(now["pos_embed"][:, 0], source["pos_embed"][:, 0])  # class row
+    assert torch.equal(now["pos_embed"][:, 1], before["pos_embed"][:, 1])  # distillation row
+
+
+def test_resampled_positions_keep_their_place() -> None:
+    """A table linear in rows and columns stays so away from the borders, whatever its shape; prefix rows are copied.
+
+    Fails if rows and columns are swapped or if a prefix token is taken for a patch.
+    """
+    rows, columns = torch.meshgrid(torch.linspace(-1, 1, 8), torch.linspace(-1, 1, 12), indexing="ij")
+    theirs = torch.cat([torch.full((1, 1, 2), 9.0), torch.stack([rows, columns], -1).flatten(0, 1)[None]], 1)
+    found = resample_positions(theirs, torch.zeros(1, 1 + 16 * 6, 2), (8, 12), (16, 6))
+    assert torch.equal(found[:, 0], theirs[:, 0])
+    down = -1 + 2 / 7 * ((torch.arange(16) + 0.5) / 2 - 0.5)  # where the centre of new row i lies among the old rows
+    right = -1 + 2 / 11 * ((torch.arange(6) + 0.5) * 2 - 0.5)
+    expected = torch.stack(torch.meshgrid(down, right, indexing="ij"), -1)
+    inner = found[0, 1:].unflatten(0, (16, 6))[4:-4, 2:-2]
+    torch.testing.assert_close(inner, expected[4:-4, 2:-2], rtol=0, atol=1e-2)
+
+
+def test_a_start_from_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = student()
+    save(student(embed_dim=32), tmp_path / "wide", task())
+    with pytest.raises(UserError, match="fit no layer of this VisionTransformer"):  # the head's bias alone would fit
+        initialise(ours, str(tmp_path / "wide"))
+    with pytest.raises(UserError, match="holds no weights"):
+        find(str(tmp_path))
+    with pytest.raises(UserError, match=r"unknown pretrained model .* 'vit_nanno'"):
+        initialise(ours, "vit_nanno")
+    with pytest.raises(UserError, match="there is no weights file"):
+        initialise(ours, str(tmp_path / "w.safetensors"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(UserError, match=r"resnet10t.c3_in1k could not be fetched .* check the connection") as caught:
+        fetch("resnet10t.c3_in1k")
+    assert "\n" not in str(caught.value)
+
+
+def test_pretrained_weights_start_a_student_through_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """timm's own loader brings the weights (from a local file here), the student takes all but the head."""
+    theirs = timm.create_model("resnet10t", num_classes=1000)
+    safetensors.torch.save_file(theirs.state_dict(), tmp_path / "w.safetensors")
+    described = _model_pretrained_cfgs["resnet10t.c3_in1k"]
+    monkeypatch.setattr(described, "file", str(tmp_path / "w.safetensors"))
+    ours = student("resnet10t")
+    remarks = initialise(ours, "resnet10t.c3_in1k")
+    assert "the head starts anew: fc.weight, fc.bias" in remarks
+    assert torch.equal(ours.state_dict()["layer2.0.conv1.weight"], theirs.state_dict()["layer2.0.conv1.weight"])

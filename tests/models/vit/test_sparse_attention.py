@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Entmax is the official one, exact in its limits, and a student with it trains, stays valid and exports."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from conftest import Golden
+from viticulture.errors import UserError
+from viticulture.export import to_onnx
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.models.vit.sparse_attention import Entmax, SparseAttention, threshold
+
+TASK = Task(("a", "b", "c"), (16, 16), (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
+ALPHAS = (1.051, 1.2, 1.5, 1.8, 1.949)
+
+
+def entmax(scores: Tensor, alpha: float) -> Tensor:
+    return Entmax.apply(scores, torch.tensor(alpha, dtype=scores.dtype))
+
+
+def test_it_is_the_official_entmax(golden: Callable[[str], Golden]) -> None:
+    """Probabilities and both gradients. Catches: p without renormalisation, alpha's gradient of one sign lost, a
+    threshold shared between rows.
+    """
+    data = golden("boot_entmax")
+    scores = data["in/x"].clone().requires_grad_()
+    alpha = torch.tensor(data.about["config"]["alpha"], requires_grad=True)
+    p = Entmax.apply(scores, alpha)
+    (p * data["in/c"]).sum().backward()
+    for ours, theirs in ((p, data["out/p"]), (scores.grad, data["gin/x"]), (alpha.grad, data["gin/alpha"])):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("spread", [0.0, 0.01, 0.3, 1.0, 3.0, 50.0])
+def test_newton_has_arrived_for_every_valid_alpha(alpha: float, spread: float) -> None:
+    """tau is bisection's (60 halvings, float64) up to float32, for rows from constant to one-hot, 2 to 785 keys.
+
+    Catches: too few steps, Newton on the sum itself (slow for large exponents), a start above the solution.
+    """
+    generator = torch.Generator().manual_seed(0)
+    for keys in (2, 65, 785):
+        z = spread * (alpha - 1) * torch.randn(20, keys, generator=generator)
+        z -= z.amax(-1, keepdim=True)
+        low, high = -torch.ones(20, 1, dtype=torch.float64), torch.zeros(20, 1, dtype=torch.float64)
+        for _ in range(60):
+            middle = (low + high) / 2
+            above = (z.double() - middle).clamp(min=0).pow(1 / (alpha - 1)).sum(-1, keepdim=True) > 1
+            low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+        torch.testing.assert_close(threshold(z, torch.tensor(alpha)).double(), low, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_gradients_are_exact(alpha: float) -> None:
+    """Finite differences in float64, for scores and alpha; catches an alpha gradient that forgets that p sums to 1."""
+    scores = torch.randn(3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    assert torch.autograd.gradcheck(Entmax.apply, (scores, torch.tensor(alpha, dtype=torch.float64).requires_grad_()))
+
+
+def test_limits_and_symmetries() -> None:
+    """alpha near 1 is nearly a softmax, near 2 nearly the projection onto the simplex; a shift of the scores changes
+    nothing, an order of the keys is kept, far keys get exactly zero, rows sum to 1.
+    """
+    x = torch.randn(50, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(entmax(x, 1.0001), x.softmax(-1), rtol=0, atol=1e-3)
+    ordered = x.sort(-1, descending=True).values
+    support = torch.arange(1, 10) * ordered > ordered.cumsum(-1) - 1  # sparsemax in closed form
+    size = support.sum(-1, keepdim=True)
+    tau = (ordered.cumsum(-1).gather(-1, size - 1) - 1) / size
+    torch.testing.assert_close(entmax(x, 1.9999), (x - tau).clamp(min=0), rtol=0, atol=1e-3)
+    p = entmax(x, 1.5)
+    torch.testing.assert_close(entmax(x + 100, 1.5), p)
+    torch.testing.assert_close(entmax(x.flip(-1), 1.5), p.flip(-1))
+    torch.testing.assert_close(p.sum(-1), torch.ones(50, dtype=torch.float64))
+    assert 0.2 < (p == 0).double().mean() < 0.8
+
+
+def test_attention_weighs_values_with_entmax() -> None:
+    """The layer written out; alpha starts at 1.5 and moves as fast as its parameter. Catches scale or norms lost."""
+    torch.manual_seed(0)
+    layer, x = SparseAttention(12, 3, qkv_bias=True), torch.randn(2, 5, 12)
+    assert layer.alpha() == 1.5
+    assert torch.autograd.grad(layer.alpha(), layer.alpha_offset) == (1.0,)
+    q, k, v = layer.qkv(x).unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
+    p = entmax(4 * q @ k.mT / 2, 1.5)  # scores of some spread, so that some are zero
+    assert (p == 0).any()
+    layer.scale *= 4
+    torch.testing.assert_close(layer(x), layer.proj((p @ v).transpose(1, 2).flatten(2)))
+    with pytest.raises(NotImplementedError, match="masks"):
+        layer(x, is_causal=True)
+    with pytest.raises(UserError, match="gate"):
+        SparseAttention(12, 3, gated=True)
+
+
+@pytest.mark.parametrize("offset", [-1e6, -1.0, 1.0, 1e6])
+def test_no_learnt_alpha_leaves_the_valid_range(offset: float) -> None:
+    """However far its parameter goes, outputs and gradients stay finite, in bfloat16 too."""
+    torch.manual_seed(0)
+    layer = SparseAttention(12, 3, qkv_bias=True)
+    with torch.no_grad():
+        layer.alpha_offset.fill_(offset)
+    assert 1.0499 < layer.alpha() < 1.9501
+    for half in (False, True):
+        layer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            y = layer(10 * torch.randn(2, 7, 12))
+        y.float().square().sum().backward()
+        assert y.isfinite().all()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
+
+
+def test_a_sparse_student_trains() -> None:
+    """Ten steps with dropout lower the loss and move every alpha; `fullgraph` compiles it."""
+    torch.manual_seed(0)
+    student = create_student("vit_small_sparse", TASK, 4, {"depth": 2, "embed_dim": 36, "drop_path_rate": 0.1})
+    x, label = torch.randn(24, 3, 16, 16), torch.arange(24) % 3
+    optimizer, losses = torch.optim.AdamW(student.train().parameters(), lr=3e-3), []
+    compiled = torch.compile(student, fullgraph=True, backend="aot_eager")
+    for _ in range(10):
+        loss = torch.nn.functional.cross_entropy(compiled(x), label)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.9 * losses[0]
+    assert all(block.attn.alpha_offset for block in student.blocks)
+
+
+@pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")), reason="needs the extra onnx"
+)
+@pytest.mark.parametrize("name", ["vit_small", "vit_small_sparse"])
+def test_students_with_own_attention_export_to_onnx(name: str, tmp_path: Path) -> None:
+    """The file gives the student's own logits in evaluation mode. Fails if dropout stays on in it."""
+    import onnxruntime
+
+    torch.manual_seed(0)
+    student = create_student(name, TASK, 8, {"depth": 1, "embed_dim": 36}).train()
+    file = to_onnx(student, tmp_path / "student.onnx", TASK)
+    images = torch.randn(2, 3, *TASK.image_size)
+    session = onnxruntime.InferenceSession(str(file))
+    (found,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    with torch.inference_mode():
+        torch.testing.assert_close(torch.from_numpy(found), student.eval()(images), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small networks away from their start, and how far results lie apart."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from viticulture.models.dhvt.dhvt import DHVT, Shape
+
+
+def tiny(patch_size: int = 4, **options: Any) -> DHVT:
+    return DHVT(Shape(patch_size, embed_dim=16, depth=2, num_heads=4), num_classes=7, **options)
+
+
+def randomised(module: nn.Module, seed: int = 0) -> nn.Module:
+    """Every parameter and buffer away from the values that hide mistakes (ones, zeros, tiny weights)."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, tensor in module.state_dict().items():
+            if tensor.is_floating_point():
+                noise = torch.rand(tensor.shape, generator=generator) - 0.5
+                tensor.copy_(1 + noise if name.endswith(("running_var", "alpha")) else noise)
+    return module
+
+
+def random_images(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(5))
+
+
+def error(ours: Tensor, theirs: Tensor) -> float:
+    """Distance as a share of the reference's length."""
+    return float((ours.detach() - theirs.detach()).norm() / theirs.detach().norm())

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page holds what a run found, asks nothing of any network, and cannot be steered by a name."""
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from viticulture.evaluation.accuracy import Evaluation, Predictions, measure
+from viticulture.report.charts.figures import bar_chart
+from viticulture.report.document import Section, duration, scaled
+from viticulture.report.pages.page import Costs, PicturedMistake, RunPage, render
+from viticulture.report.tables.results import Evaluated
+
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)> \"' 👩‍🔬 ü \udcff </style> {curly}"
+VOID = {"meta", "img", "input", "br", "link"}
+OPTIONAL = {"td", "tr", "th", "tbody", "thead"}  # HTML lets these close themselves
+
+
+class Reader(HTMLParser):
+    """Every tag with its attributes, the words between them, and whether tags close in order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words, self.open = "", []  # type: str, list[str]
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID | OPTIONAL:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in OPTIONAL:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data + " "
+
+
+def evaluation(classes: list[str], N: int, seed: int = 0) -> Evaluation:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(len(classes), (N,), generator=generator)
+    logits = torch.randn(N, len(classes), generator=generator)
+    logits[torch.arange(N), labels] += 2
+    return measure(Predictions(logits.softmax(-1), labels, [""] * N), classes)
+
+
+def whole(classes: list[str], words: str = "plain") -> RunPage:
+    """A page with something in every place, each text containing `words`."""
+    pixels = np.zeros((80, 60, 3), np.uint8)
+    found = evaluation(classes, 40)
+    return RunPage(
+        title=words,
+        sentence=words,
+        evaluations=[Evaluated("best", "test", found), Evaluated(words, words, evaluation(classes, 40, seed=1))],
+        costs=Costs(5_717_416, 1_258_000_000, 1830.4, 8042),
+        curves={
+            "train/loss": [(0.5, 3.0), (1, 2.0)],
+            f"train/{words}": [(1, 0.5)],
+            "val/accuracy": [(1, 0.4)],
+            words: [(1, 1.0)],
+        },
+        mistakes=[PicturedMistake(pixels, words, words, words, 0.93)],
+        examples={words: [pixels]},
+        warnings=[words],
+        recipe=f"student:\n  name: {words}",
+        reproduce={words: words},
+        sections=[Section(words, bar_chart(words, {words: 1.0}))],
+    )
+
+
+def test_names_are_shown_and_never_obeyed() -> None:
+    """A script tag, an event handler, quotes and a broken file name in every text of a page.
+
+    One script in all, no attribute that runs code, balanced tags, and the name readable as it was given.
+    Fails if any single text, attribute or drawing forgets to escape.
+    """
+    page = render(whole([EVIL, "b", "c"], EVIL))
+    page.encode("utf-8")
+    read = Reader(page)
+    tags = [tag for tag, _ in read.tags]
+    assert tags.count("script") == 1
+    assert read.open == []
+    assert not [name for _, attributes in read.tags for name in attributes if name.startswith("on")]
+    assert not [a for tag, a in read.tags if tag == "img" and not (a["src"] or "").startswith("data:")]
+    assert read.words.count("<script>alert(1)</script>") >= 12
+
+
+def test_nothing_is_asked_of_a_network() -> None:
+    """Every source and target lies inside the file, the style imports nothing, and the policy forbids the rest.
+
+    The policy names the one script by its digest: change a letter of it and the browser refuses it.
+    """
+    page = render(whole(["a", "b", "c"]))
+    for tag, attributes in Reader(page).tags:
+        assert tag not in ("link", "iframe", "object", "embed", "base")
+        for name in ("src", "href", "xlink:href", "action", "srcset", "poster"):
+            assert (attributes.get(name) or "#").startswith(("#", "data:image/"))
+    style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)
+    script = re.search(r"<script>(.*?)</script>", page, re.DOTALL)
+    assert style
+    assert script
+    assert not re.search(r"url\(|@import|@font-face", style[1])
+    assert "http" not in script[1]
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page
+    assert "default-src 'none'" in page
+
+
+def test_the_headline_says_what_was_found() -> None:
+    """The first evaluation leads, with its interval, its split and its weights; costs carry readable units."""
+    page = whole(["a", "b", "c"])
+    words, found = Reader(render(page)).words, page.evaluations[0].evaluation
+    low, high = found.top1_interval
+    for piece in (
+        f"{100 * found.top1:.1f} %",
+        f"{100 * low:.1f}–{100 * high:.1f} %",
+        "test, best weights",
+        "5.72 M",
+        "1.26 G",
+        "1,830",
+        "2 h 14 min",
+    ):
+        assert piece in words
+    (drawn,) = [a["data-heat"] for _, a in Reader(render(page)).tags if a.get("data-heat")]
+    cells = {(row, column): n for row, column, n in json.loads(drawn or "")["cells"]}
+    assert cells == {(int(r), int(c)): int(found.confusion[r, c]) for r, c in np.argwhere(found.confusion)}
+
+
+def test_parts_come_in_the_order_of_questions() -> None:
+    """How good, how it went, what is confused, which classes, which images, then the method's own, then the recipe."""
+    titles = re.findall(r"<h2[^>]*>([^<]*)", render(whole(["a", "b", "c"])))
+    assert titles == [
+        "Results",
+        "Learning curves",
+        "Confusion",
+        "Classes",
+        "Most confident mistakes",
+        "plain",
+        "Images of each class",
+        "Recipe",
+        "How to reproduce it",
+    ]
+
+
+def test_what_is_missing_is_left_out() -> None:
+    """A run that was stopped early still has a page: no evaluation, no mistakes, nothing but a title."""
+    page = render(RunPage("runs/a", "Digits."))
+    assert "not evaluated yet" in page
+    assert "<h2" not in page
+    assert "None" not in page
+    assert "nan" not in Reader(page).words.split()
+
+
+def test_losses_and_rates_have_charts_of_their_own_and_splits_share_one() -> None:
+    """train/loss and val/loss are two lines of one chart; each term and the rate have one; accuracy is in percent."""
+    curves = {
+        "lr": [(1, 0.1)],
+        "train/loss": [(1, 2.0)],
+        "val/loss": [(1, 3.0)],
+        "train/attention_link": [(1, 0.5)],
+        "val/accuracy": [(1, 0.4)],
+        "train/accuracy": [(1, 0.9)],
+    }
+    page = render(RunPage("t", "s", curves=curves))
+    captions = re.findall(r'<figure(?: class="linear")?><figcaption>([^<]*)', page)
+    assert captions == ["Accuracy, %", "Loss, all terms", "Loss term: attention_link", "Learning rate"]
+    assert page.count('class="log"') == 2
+    assert 'data-points="[[1.0,40.0]]"' in page
+    loss = page[page.index("Loss, all terms") :]
+    assert re.findall(r'data-name="([^"]*)"', loss)[:2] == ["train", "validation"]
+
+
+def test_a_network_that_learns_beside_the_student_shares_its_accuracy_chart() -> None:
+    """One chart, two lines, both in percent. Fails if the agent's accuracy is drawn as a loss term or as the
+    student's line is."""
+    curves = {
+        "test/accuracy": [(1.0, 0.5), (2.0, 0.7)],
+        "test/bootstrap_agent_accuracy": [(1.0, 0.6), (2.0, 0.8)],
+        "train/bootstrap_gradient_cosine": [(1.0, 0.1), (2.0, -0.2)],
+    }
+    page = render(RunPage("t", "s", curves=curves))
+    assert page.count("<figcaption>Accuracy, %") == 1
+    looks = dict(reversed(line) for line in re.findall(r'class="line (s\d)" data-name="([^"]*)"', page))
+    assert {"test", "test, bootstrap agent"} <= looks.keys()
+    assert looks["test"] != looks["test, bootstrap agent"]
+    assert "Loss term" not in page
+
+
+def test_what_guides_measure_is_drawn_where_the_student_has_no_accuracy_of_its_own() -> None:
+    """A method without labels watches its loss, a guide beside it measures accuracies. Catches: a guide's measure that
+    only shows under the student's, or is taken for the headline."""
+    curves = {
+        "train/loss": [(1.0, 2.0)],
+        "val/loss": [(1.0, 3.0)],
+        "val/bootstrap_agent_accuracy": [(1.0, 0.6)],
+        "val/co_advise_wide net_accuracy": [(1.0, 0.4)],
+    }
+    page = render(RunPage("t", "s", curves=curves))
+    chart = page[page.index("<figcaption>Accuracy, %") :]
+    assert re.findall(r'data-name="([^"]*)"', chart)[:2] == [
+        "validation, bootstrap agent",
+        "validation, co advise wide net",
+    ]
+    assert "in training, last logged" in page
+
+
+@pytest.mark.parametrize("classes", [2, 10, 60, 200, 300])
+def test_every_number_of_classes_has_a_page(classes: int) -> None:
+    """Two classes have no list of confused pairs; beyond 250 the matrix gives way to the list."""
+    names = [f"class {i}" for i in range(classes)]
+    page = render(RunPage("t", "s", evaluations=[Evaluated("best", "test", evaluation(names, 300))]))
+    assert ("data-heat=" in page) == (classes <= 250)
+    assert ("Most confused" in page) == (classes > 2)
+    assert page.count("<tr>") >= classes
+    assert len(page) < 1_000_000
+
+
+def test_examples_are_limited_to_what_a_page_can_carry() -> None:
+    """200 classes with ten images each: at least one of every class, 240 in all at most."""
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    page = render(RunPage("t", "s", examples={f"class {i}": [pixels] * 10 for i in range(200)}))
+    assert 200 <= page.count("<img") <= 240
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(None, "n/a"), (0, "0"), (9_999, "9,999"), (12_345, "12.3 k"), (5_717_416, "5.72 M"), (1.258e9, "1.26 G")],
+)
+def test_sizes_have_three_digits_and_a_unit(value: float | None, words: str) -> None:
+    assert scaled(value) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(None, "n/a"), (7.4, "7 s"), (59.7, "1 min"), (61, "1 min"), (3599, "1 h 00 min"), (8042, "2 h 14 min")],
+)
+def test_times_are_rounded_to_what_matters(seconds: float | None, words: str) -> None:
+    assert duration(seconds) == words
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+def test_a_browser_runs_the_page_and_nothing_in_it(tmp_path: Path) -> None:
+    """Evil names do not change the title (they would, if any of them ran), and our own script does run."""
+    evil = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+    path = tmp_path / "report.html"
+    path.write_text(render(whole([evil, "b", "c"], "fine")), encoding="utf-8")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+    flags += ["--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}"]
+    done = subprocess.run(["chromium", *flags, "--dump-dom", path.as_uri()], capture_output=True, text=True)
+    assert "<title>fine</title>" in done.stdout
+    assert '<div id="tip">' in done.stdout

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables keep what they were given, in a terminal, a pipe, Markdown and CSV."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+import torch
+from rich.cells import cell_len
+from rich.console import Console
+
+from viticulture.evaluation.accuracy import Evaluation, Predictions, measure
+from viticulture.report.tables.results import (
+    Evaluated,
+    comparison,
+    confused,
+    inspection,
+    per_class,
+    summary,
+)
+from viticulture.report.tables.sheet import Column, Sheet, Spread, print_table
+from viticulture.text import clean
+
+ODD = [
+    "[bold]red[/bold]",
+    "日本語の名前" * 9,
+    "👩‍🔬 scientist",
+    "many words " * 12,
+    "a" * 140,
+    "x\x1b[31mred\nline",
+    "<b>|pipe|",
+]
+
+
+def evaluation(classes: list[str], N: int = 60) -> Evaluation:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(len(classes), (N,), generator=generator)
+    logits = torch.randn(N, len(classes), generator=generator)
+    return measure(Predictions(logits.softmax(-1), labels, [""] * N), classes)
+
+
+def drawn(sheet: Sheet, width: int) -> list[str]:
+    file = io.StringIO()
+    Console(file=file, width=width, force_terminal=True, color_system=None).print(sheet)
+    return file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_long_names_are_cut_and_numbers_are_not(width: int) -> None:
+    """Every line fits the terminal, wide letters counted as two; precision, recall and F1 are whole in each row.
+
+    Fails if rich shrinks all columns alike, or takes [bold] in a class name for its own markup.
+    """
+    found = evaluation(ODD)
+    lines = drawn(per_class(found), width)
+    assert max(map(cell_len, lines)) <= width
+    body = lines[-len(ODD) :]
+    for line, score in zip(body, found.per_class, strict=True):
+        assert score.recall is not None
+        assert f"{100 * score.recall:.1f} %" in line
+    assert body[0].startswith("[bold]red[/bold]")
+    assert "…" in body[1]
+    assert "…" in body[3]
+    assert "…" in body[4]
+
+
+def test_a_long_heading_breaks_instead_of_widening_its_column() -> None:
+    """Columns of one digit under a sentence would leave no room for names."""
+    sheet = Sheet("", [Column("class"), Column("images of all splits together", "count")], [["a", 1]])
+    assert max(map(len, drawn(sheet, 80))) <= 20
+
+
+def test_four_evaluations_fit_eighty_columns() -> None:
+    """Last, best and averaged weights on test and the best on validation stand side by side, none cut."""
+    found = evaluation(list("abcdefgh"))
+    sheet = summary(
+        [Evaluated(w, s, found) for w, s in [("last", "test"), ("best", "test"), ("ema", "test"), ("best", "val")]]
+    )
+    text = "\n".join(drawn(sheet, 80))
+    assert "…" not in text
+    assert text.count(f"{100 * found.top1:.1f} %") >= 4
+
+
+def test_top_k_of_all_classes_is_left_out() -> None:
+    """Top-5 of five classes is 100 % for any guess; top-5 of six is a result and carries its k in its name."""
+    names = [str(row[0]) for row in summary([Evaluated("best", "test", evaluation(list("abcde")))]).rows]
+    assert not any("top-5" in name for name in names)
+    names = [str(row[0]) for row in summary([Evaluated("best", "test", evaluation(list("abcdef")))]).rows]
+    assert "top-5 accuracy" in names
+
+
+def test_characters_that_steer_a_terminal_do_not_reach_it() -> None:
+    """An escape sequence, a newline or a right-to-left override in a file name is shown as a replacement mark."""
+    assert clean("x\x1b[31m\u202e\n\udcff") == "x�[31m���"
+    kept = "日本語　名 👩‍🔬 Ünï cödé עברית"
+    assert clean(kept) == kept
+
+
+def test_headings_titles_and_notes_do_not_steer_a_terminal_either() -> None:
+    """They hold the names of data, contenders and heads. Catches: cells cleaned and the rest printed as it is."""
+    sheet = Sheet("t\x1b[31m", [Column("a\x1b[32m"), Column("b\x1b[33m", "decimal")], [["c\x1b[34m", 1.0]], "n\x1b[35m")
+    file = io.StringIO()
+    print_table(sheet, file=file)
+    assert "\x1b" not in file.getvalue() + sheet.markdown() + sheet.csv()
+
+
+def test_a_pipe_gets_whole_names_and_no_colour() -> None:
+    """Where nobody watches, nothing is cut to the width of a screen, and grep sees no escape codes."""
+    file = io.StringIO()
+    print_table(per_class(evaluation(ODD)), file=file)
+    assert "a" * 140 in file.getvalue()
+    assert "日本語の名前" * 9 in file.getvalue()
+    assert "\x1b" not in file.getvalue()
+
+
+def test_a_terminal_of_another_encoding_gets_marks_instead_of_a_crash() -> None:
+    """A latin-1 pipe cannot hold Japanese; the rest of the table still arrives."""
+    bytes_ = io.BytesIO()
+    file = io.TextIOWrapper(bytes_, encoding="latin-1")
+    print_table(per_class(evaluation(["日本", "ok"])), file=file)
+    file.flush()
+    assert b"ok" in bytes_.getvalue()
+    assert b"??" in bytes_.getvalue()
+
+
+def test_csv_gives_back_the_unrounded_numbers() -> None:
+    """Shares stay shares, names keep commas and quotes, an unknown score is an empty field."""
+    found = measure(Predictions(torch.tensor([[0.9, 0.1, 0.0]]), torch.tensor([0]), ["x"]), ['a,"b"', "c", "d"])
+    rows = list(csv.reader(io.StringIO(per_class(found).csv())))
+    assert rows[0] == ["class", "images", "precision", "recall", "F1"]
+    assert rows[1] == ['a,"b"', "1", "1.0", "1.0", "1.0"]
+    assert rows[2] == ["c", "0", "", "", ""]
+    assert "n/a" in per_class(found).markdown()
+
+
+def test_markdown_cells_cannot_break_the_table() -> None:
+    """A pipe in a name would start another column, a tag would become HTML."""
+    line = Sheet("", [Column("name"), Column("n", "count")], [["<b>|pipe|", 12345]]).markdown().splitlines()[-1]
+    assert line == "| &lt;b&gt;\\|pipe\\| | 12,345 |"
+
+
+def test_a_comparison_shows_mean_and_sample_deviation() -> None:
+    """Seeds 73.4, 75.1, 71.7: mean 73.4, deviation over n - 1 is 1.7 (over n it would be 1.4).
+
+    One seed has no deviation, and a missing column stays empty rather than zero.
+    """
+    sheet = comparison(
+        "digits", {"scratch": {"ours": [73.4, 75.1, 71.7], "published": [74.0]}, "dhvt": {"ours": [97.5]}}
+    )
+    assert sheet.texts() == [["scratch", "73.4 ± 1.7", "74.0"], ["dhvt", "97.5", ""]]
+    assert sheet.note == "mean ± sd over 3 seeds"
+    rows = list(csv.reader(io.StringIO(sheet.csv())))
+    assert rows[0][1:4] == ["ours mean", "ours sd", "ours seeds"]
+    assert float(rows[1][2]) == pytest.approx(np.std([73.4, 75.1, 71.7], ddof=1))
+    assert rows[2][1:4] == ["97.5", "", "1"]
+    assert Spread((2.0,)).sd is None
+
+
+def test_confused_pairs_are_sorted_and_leave_the_diagonal_out() -> None:
+    """Class a is taken for b twice, b for a once; shares are of the true class."""
+    labels = torch.tensor([0, 0, 0, 1, 1, 2])
+    said = torch.tensor([1, 1, 0, 0, 1, 2])
+    sheet = confused(measure(Predictions(torch.eye(3)[said], labels, [""] * 6), ["a", "b", "c"]))
+    assert [tuple(row) for row in sheet.rows] == [("a", "b", 2, 2 / 3), ("b", "a", 1, 1 / 2)]
+
+
+def test_a_long_list_of_classes_is_cut_and_says_so() -> None:
+    """2,000 classes would scroll everything else away; totals count them all."""
+    sheets = inspection({"source": "x"}, {f"class {i}": {"train": 3, "test": 1} for i in range(2000)}, ["look"])
+    assert len(sheets[1].rows) < 100
+    assert sheets[1].note.startswith("2,000 classes; 6,000 train, 2,000 test")
+    assert "look" in "\n".join(drawn(sheets[2], 80))
+
+
+def test_explanations_wrap_instead_of_being_cut() -> None:
+    """A warning or a recipe's purpose is useless without its end."""
+    words = "word " * 60 + "end"
+    text = "\n".join(drawn(Sheet("", [Column("recipe"), Column("what", "prose")], [["default", words]]), 80))
+    assert "end" in text
+    assert max(map(len, text.splitlines())) <= 80

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`viticulture compare` as a person uses it, from the shell and from Python."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+import viticulture
+from viticulture.cli import Parser, main
+from viticulture.study.declare.field import field
+from viticulture.study.study import Study
+
+FAST = ["--batch-size", "8", "--images.image_size", "8"]
+SHORT = ["--epochs", "1", "--schedule.warmup_epochs", "0"]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes of 20 random pictures each."""
+    root, draw = tmp_path_factory.mktemp("data") / "my photos", np.random.default_rng(0)
+    for c, name in enumerate(("<b>fett & 'co'", "zwei Wörter", "a, b")):
+        (root / name).mkdir(parents=True)
+        for i in range(20):
+            pixels = draw.integers(0, 255 // (c + 1), (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / name / f"{i}.png")
+    return root
+
+
+@pytest.mark.slow
+def test_a_person_compares_looks_extends_and_trains_the_winner(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tour: a plan with minutes, a table with spread, an answer, a page; a seed more; the first one's recipe alone.
+
+    Fails if an option is not understood, finished cells are trained again, or --like trains at the study's length.
+    """
+    monkeypatch.chdir(tmp_path)
+    recipes = "default/digits,dhvt/digits"
+    words = ["compare", str(photos), "--recipes", recipes, "--per-class", "3,4", "--seeds", "1", "--epochs", "1", *FAST]
+    assert main([*words, "--out", "s"]) == 0
+    shown = capsys.readouterr()
+    assert "min a cell" in shown.err.replace("\n", " ") or "cell" in shown.err
+    assert "[4/4]" in shown.err
+    assert "Top-1 accuracy on" in shown.out
+    assert "report: s/report.html" in shown.out
+    page = (tmp_path / "s" / "report.html").read_text(encoding="utf-8")
+    assert "<b>fett" not in page
+    assert "&lt;b&gt;fett &amp; &#x27;co&#x27;" in page
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("model.safetensors")}
+    assert len(before) == 4 * 2  # best and last
+
+    grid = (tmp_path / "s" / "study.yaml").read_text(encoding="utf-8")
+    (tmp_path / "s" / "study.yaml").write_text(grid.replace("seeds:\n- 0", "seeds:\n- 0\n- 7"), encoding="utf-8")
+    assert main(["compare", "resume", "s"]) == 0
+    assert capsys.readouterr().err.count("seed 7") == 4
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    found = Study(Path("s"))
+    assert found.counts == (8, 8)
+    assert found.answer.startswith("No winner on") or found.winner
+    assert main(["report", "s"]) == 0
+
+    capsys.readouterr()
+    assert main(["train", str(photos), "--like", "s", "--print-config"]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert printed == yaml.safe_load(found.folder.recipe_file(found.leader.contender).read_text(encoding="utf-8"))
+
+    recipe = json.loads((found.folder.run(found.leader.outcomes[0].cell).path / "run.json").read_text())["recipe"]
+    assert main(["train", str(photos), "--like", "s", *SHORT, "--out", "run"]) == 0
+    settled = viticulture.Run(Path("run")).folder.path / "recipe.yaml"
+    assert ("dhvt_nano" in settled.read_text()) == (recipe == "dhvt/digits")
+    assert "watch: val" in settled.read_text()
+    capsys.readouterr()
+    assert main(["train", str(photos), "--like", "s", "--recipe", "default/digits", "--out", "other"]) == 2
+    assert "--like" in capsys.readouterr().err
+
+
+def test_a_papers_table_is_trained_row_by_row(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Published numbers beside ours, conditions of the paper, one epoch. Fails if a row's overrides are lost."""
+    tiny = ["--student.options.embed_dim", "16", "--student.options.depth", "1", "--images.image_size", "8"]
+    tiny += ["--images.store_size", "8", "--batch-size", "8", "--data.test_fraction", "0.2", "--epochs", "1"]
+    tiny += ["--schedule.warmup_epochs", "0", "--augment.rand_augment", "null"]
+    words = ["compare", "--table", "dhvt/table2", str(photos), "--out", str(tmp_path / "s"), *tiny]
+    assert main(words) == 0
+    found = Study(tmp_path / "s")
+    assert [one.status for one in found.outcomes] == ["finished"] * len(found.folder.grid.contenders)
+    shown = capsys.readouterr().out
+    assert "published" in shown
+    assert "ours −" in shown
+    assert found.answer.startswith("dhvt/table2: ours minus published is ")
+
+
+def test_python_gets_a_study_with_a_table(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same from Python, a contender that cannot train among them; without pandas the rows remain."""
+    good = Path(viticulture.__file__).parent / "recipes" / "default" / "digits.yaml"
+    (tmp_path / "mine.yaml").write_text(good.read_text().replace("batch_size: 20", "batch_size: 8"))
+    found = viticulture.compare(
+        str(photos),
+        [str(tmp_path / "mine.yaml"), "default/digits"],
+        viticulture.Amounts(per_class=(4,)),
+        seeds=1,
+        where=viticulture.Where(out=str(tmp_path / "s")),
+        overrides={"train.epochs": 1, "images.image_size": 8},
+    )
+    assert [row["status"] for row in found.rows] == ["finished", "failed"]
+    assert "must not exceed" in found.rows[1]["error"]
+    assert list(found.table.columns) == list(found.rows[0])
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(viticulture.UserError, match="pip install pandas"):
+        _ = found.table
+
+
+def test_every_mistake_ends_in_a_clear_line(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is trained, nothing written, exit code 2, no traceback."""
+    monkeypatch.chdir(tmp_path)
+    here, one = str(photos), ["--recipes", "default/digits"]
+    for command, words in {
+        ("compare",): "data",
+        ("compare", here, "--recipes", "default/digit"): "default/digits",
+        ("compare", here, "--recipes", "default/digits,default/digits"): "different names",
+        ("compare", str(tmp_path / "nowhere"), *one): "nowhere",
+        ("compare", here, *one, "--fractions", "10"): "ten percent are 0.1",
+        ("compare", here, *one, "--fractions", "a"): "fractions",
+        ("compare", here, *one, "--fraction", "0.1"): "--fractions",
+        ("compare", here, *one, "--per-class", "0"): "at least 1",
+        ("compare", here, *one, "--seeds", "0"): "at least one seed",
+        ("compare", here, *one, "--budget", "soon"): "90min",
+        ("compare", here, *one, "--equal", "time"): "budget to divide",
+        ("compare", here, *one, "--equal", "epoch"): "epochs",
+        ("compare", here, *one, "--epochs", "0"): "at least 1",
+        ("compare", here, *one, "--workers", "2", "--slurm"): "one of",
+        ("compare", here, *one, "--optim.learning_rate", "1"): "optim.lr",
+        ("compare", here, *one, "--engine.devices", "2"): "one device",
+        ("compare", here, *one, "--device", "cuda"): "sees no GPU",
+        ("compare", "--table", "dhvt/table99"): "dhvt/table9",
+        ("compare", "resume", "nowhere"): "does not exist",
+        ("compare", "resume", str(photos)): "no study folder",
+        ("train", here, "--like", "nowhere"): "does not exist",
+    }.items():
+        assert main(list(command)) == 2, command
+        shown = capsys.readouterr()
+        assert words in shown.err, f"{command}: {shown.err}"
+        assert "Traceback" not in shown.err
+        assert not list((tmp_path / "studies").rglob("cells")), command
+
+
+def test_the_default_field_fits_the_images(photos: Path) -> None:
+    """Own images without recipes: a plain ViT first, a CNN and a hybrid beside it."""
+    from viticulture.data.open import open_source
+
+    for data in ("digits", str(photos)):
+        found = field(open_source(data))
+        assert found[0].name == "plain ViT"
+        assert {one.name.split()[0] for one in found} >= {"plain", "CNN", "DHVT"}
+        assert not any(one.data for one in found)
+
+
+def test_a_group_of_options_is_read_from_its_dataclass() -> None:
+    """Fails if a default, a type or a help text is written twice."""
+    parser = Parser("compare", viticulture.api.compare)
+    found = parser.command(["x", "--per-class", "5,10", "--budget", "2h", "--halving", "--recipes", "a, b"]).keywords
+    assert found["amounts"] == viticulture.Amounts(per_class=(5, 10))
+    assert found["terms"] == viticulture.Terms("2h", "epochs", True)
+    assert found["recipes"] == ("a", "b")
+    assert found["seeds"] == 3
+    assert "shares of every class's training images" in " ".join(parser.format_help().split())

@@ -1,0 +1,410 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A study trains every cell once and loses nothing, whatever happens to its processes, its disk and its place."""
+
+import csv
+import json
+import os
+import resource
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import viticulture
+from children import die_at, start
+from viticulture.errors import UserError
+from viticulture.study.conclude.verdict import answer, verdicts
+from viticulture.study.declare.grid import CONDITIONS, Contender, Grid
+from viticulture.study.declare.terms import Amounts, Terms
+from viticulture.study.folder import StudyDir
+from viticulture.study.plan.plan import Plan
+from viticulture.study.run.cell import command, read_answers, train_cell
+from viticulture.study.run.outcomes import Outcomes
+from viticulture.study.run.rounds import every_cell, standing, write_table
+from viticulture.study.run.work import Work, changed
+
+PLAIN = Contender("plain ViT", "default/digits", {"augment.padded_crop": None, "train.batch_size": 8})
+MOMENTS = (10, 25, 45, 70)
+CROPPED = Contender("cropped", "default/digits", {"train.batch_size": 8})
+
+
+def grid(*contenders: Contender, seeds: tuple[int, ...] = (0,), epochs: int = 1, **more: Any) -> Grid:
+    """The smallest study there is."""
+    photos = str(Path(os.environ["STUDY_PHOTOS"]))
+    return Grid(photos, contenders or (PLAIN, CROPPED), Amounts(per_class=(4,)), seeds, epochs=epochs, **more)
+
+
+def photographs(root: Path) -> Path:
+    """Three classes of 20 random pictures each."""
+    draw = np.random.default_rng(0)
+    for c in range(3):
+        (root / f"class {c}").mkdir(parents=True)
+        for i in range(20):
+            pixels = draw.integers(0, 255, (8, 8, 3), dtype=np.uint8) // (c + 1)
+            Image.fromarray(pixels.astype(np.uint8)).save(root / f"class {c}" / f"{i}.png")
+    return root
+
+
+@pytest.fixture(scope="module", autouse=True)
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures that all studies of this file learn from."""
+    root = photographs(tmp_path_factory.mktemp("data") / "photos")
+    os.environ["STUDY_PHOTOS"] = str(root)
+    return root
+
+
+def made(path: Path, of: Grid) -> StudyDir:
+    """A study with a plan that was not measured."""
+    study = StudyDir.create(path, of, "viticulture compare digits")
+    study.update(plan=unmeasured(study).to_dict())
+    return study
+
+
+def unmeasured(study: StudyDir) -> Plan:
+    names = [one.name for one in study.grid.contenders]
+    epochs = {(name, amount.name): study.grid.epochs or 1 for name in names for amount in study.grid.amounts.each()}
+    return Plan(epochs, {}, dict.fromkeys(names, 100), dict.fromkeys(names, 5.0))
+
+
+def work(path: Path, study: StudyDir | None = None) -> list[str]:
+    """Train what is missing in this process; what was said."""
+    said: list[str] = []
+    Work(study or StudyDir.open(path), said.append).run()
+    return said
+
+
+def child(path: Path, log: Path, limit: int = 0, dies: int | None = None) -> Any:
+    """A process of its own that works on a study."""
+    return start(_child, str(path), str(log), limit, dies)
+
+
+def _child(path: str, log: str, limit: int, dies: int | None) -> None:
+    if dies is not None:
+        die_at(Path(path), dies)
+    if limit:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    with Path(log).open("a", buffering=1) as file:
+        Work(StudyDir.open(path), lambda words: print(words, file=file)).run()
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with (path / "table.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def weights(path: Path) -> dict[str, bytes]:
+    return {str(one.relative_to(path)): one.read_bytes() for one in sorted(path.rglob("weights/*/model.safetensors"))}
+
+
+@pytest.fixture(scope="module")
+def finished(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two contenders, two seeds, two epochs each, trained without disturbance; to be copied."""
+    folder = tmp_path_factory.mktemp("finished")
+    os.environ["VITICULTURE_CACHE"] = str(folder / "cache")
+    made(folder / "study", grid(seeds=(0, 1), epochs=2))
+    work(folder / "study")
+    return folder / "study"
+
+
+def test_a_cell_learns_what_its_command_trains_alone(finished: Path, tmp_path: Path) -> None:
+    """Bit for bit the weights of `viticulture train`, by the recorded command, split and schedule included.
+
+    Fails if a cell before it in the same process leaves a trace (random streams, settings, threads).
+    """
+    study = StudyDir.open(finished)
+    cell = study.grid.cells()[-1]
+    words = command(study, cell, Plan.from_dict(study.facts["plan"]))
+    import shlex
+
+    from viticulture.cli import main
+
+    assert main([*shlex.split(words)[1:], "--out", str(tmp_path / "alone")]) == 0
+    alone, ours = tmp_path / "alone", study.run(cell).path
+    assert weights(alone) == weights(ours)
+    one, other = (json.loads((path / "evaluation.json").read_text()) for path in (alone, ours))
+    assert one == other
+
+
+def test_the_table_holds_a_line_a_cell(finished: Path) -> None:
+    """Fails for percent instead of shares, validation in test's place, or a cell that is missing."""
+    rows = table(finished)
+    assert [row["status"] for row in rows] == ["finished"] * 4
+    assert {(row["contender"], row["seed"]) for row in rows} == {
+        (name, seed) for name in ("plain ViT", "cropped") for seed in "01"
+    }
+    study = StudyDir.open(finished)
+    for row, cell in zip(rows, study.grid.cells(), strict=True):
+        results = json.loads((study.run(cell).path / "evaluation.json").read_text())
+        assert float(row["test_accuracy"]) == results["best/test"]["top1"]
+        assert float(row["val_accuracy"]) == results["best/val"]["top1"]
+        assert row["folder"] == f"cells/{cell.name}"
+        kept = read_answers(study.run(cell))
+        assert (kept["predicted"] == kept["labels"]).mean() == pytest.approx(results["best/test"]["top1"])
+        assert int(row["epochs"]) == 2
+        assert int(row["train_images"]) == 12
+
+
+def test_all_cells_share_their_held_out_images(finished: Path, tmp_path: Path) -> None:
+    """Two recipes that would hold out different images: under a study's conditions they share them; without, the
+    second one is refused. Fails if methods are compared on different test images."""
+    study = StudyDir.open(finished)
+    names = [json.loads((study.run(c).path / "split.json").read_text())["names"] for c in study.grid.cells()]
+    assert all(one["test"] == names[0]["test"] and one["val"] == names[0]["val"] for one in names)
+    assert names[0]["train"] == names[1]["train"] != names[2]["train"]  # seeds draw their own training images
+    other = Contender("other", "default/digits", {"data.split_seed": 5, "train.batch_size": 8})
+    made(tmp_path / "study", grid(PLAIN, other, conditions={"train.watch": "none"}))
+    work(tmp_path / "study")
+    rows = table(tmp_path / "study")
+    assert [row["status"] for row in rows] == ["finished", "failed"]
+    assert "not those of the study's other cells" in rows[1]["error"]
+    shared = made(tmp_path / "again", grid(PLAIN, other, conditions=CONDITIONS))
+    assert all(shared.recipe(one).section("data").split_seed == 0 for one in (PLAIN, other))
+
+
+def test_a_failure_is_recorded_and_only_what_is_missing_runs_again(tmp_path: Path) -> None:
+    """A contender that cannot train; the rest goes on. Started again: the failed one alone.
+
+    Fails if an error stops the study, is lost, or finished cells are trained again.
+    """
+    hopeless = Contender("hopeless", "default/digits", {"train.batch_size": 500})
+    study = made(tmp_path / "study", grid(hopeless, PLAIN, seeds=(0, 1)))
+    said = work(tmp_path / "study")
+    assert [row["status"] for row in table(study.path)] == ["failed", "finished"] * 2
+    assert "must not exceed the 12 training images" in table(study.path)[0]["error"]
+    assert "UserError" not in table(study.path)[0]["error"]
+    assert "Traceback" in json.loads(next((study.path / "failures").iterdir()).read_text())["traceback"]
+    assert len(said) == 4
+    before = weights(study.path)
+    again = work(tmp_path / "study")
+    assert len(again) == 2
+    assert all("hopeless" in words and "failed" in words for words in again)
+    assert weights(study.path) == before
+
+
+@pytest.mark.slow
+def test_a_study_killed_at_any_moment_ends_as_if_it_had_not_been(finished: Path, tmp_path: Path) -> None:
+    """kill -9 four times, anywhere: same weights, same table as the undisturbed study, no cell left locked.
+
+    Catches: a half-made cell folder that blocks the study, a cell begun anew instead of resumed, a table torn apart.
+    """
+    path, log = tmp_path / "study", tmp_path / "log"
+    made(path, grid(seeds=(0, 1), epochs=2))
+    for moment in MOMENTS:
+        process = child(path, log, dies=moment)
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        rows = table(path) if (path / "table.csv").exists() else []
+        assert len(rows) in (0, 4)
+    work(path)
+    assert weights(path) == weights(finished)
+    drop = {"seconds", "images_per_second"}
+    assert [{k: v for k, v in row.items() if k not in drop} for row in table(path)] == [
+        {k: v for k, v in row.items() if k not in drop} for row in table(finished)
+    ]
+
+
+def test_processes_share_a_study_and_train_no_cell_twice(tmp_path: Path) -> None:
+    """Two at once, six cells: each is told once by one of them, and both do some.
+
+    Fails if a claim is only looked at and not held, or if a process trains what another one has just finished.
+    """
+    path = tmp_path / "study"
+    made(path, grid(seeds=(0, 1, 2)))
+    logs = [tmp_path / "one", tmp_path / "two"]
+    for process in [child(path, log) for log in logs]:
+        process.join()
+        assert process.exitcode == 0
+    told = [log.read_text().splitlines() for log in logs]
+    names = [words.split("] ")[1].split(":")[0] for lines in told for words in lines]
+    assert len(names) == len(set(names)) == 6
+    assert all(told)
+    assert [row["status"] for row in table(path)] == ["finished"] * 6
+
+
+def test_a_full_disk_costs_nothing_but_time(tmp_path: Path) -> None:
+    """A limit on file sizes stands in for a full disk: both cells fail at their first checkpoint, and say so; with room
+    they go on. Fails if a torn checkpoint or a lost error makes the cell unusable."""
+    path, log = tmp_path / "study", tmp_path / "log"
+    made(path, grid())
+    process = child(path, log, limit=1_000_000)
+    process.join()
+    assert [row["status"] for row in table(path)] == ["failed", "failed"]
+    assert "free some space" in table(path)[0]["error"]
+    work(path)
+    assert [row["status"] for row in table(path)] == ["finished", "finished"]
+
+
+def test_a_study_moves_with_its_half_trained_cells(finished: Path, tmp_path: Path) -> None:
+    """Study and images are moved while a cell is half trained: it goes on from its checkpoint and ends with the same
+    bits. Fails if a study remembers places, or begins the cell anew."""
+    photographs(tmp_path / "photos")
+    of = Grid(str(tmp_path / "photos"), (CROPPED,), seeds=(0,), epochs=3)
+    study = made(tmp_path / "study", of)
+    shutil.copytree(study.path, tmp_path / "undisturbed")
+    cell = of.cells()[0]
+    plan = unmeasured(study)
+    session_of_first_epoch(study, cell, plan)
+    epoch = torch.load(study.run(cell).checkpoint, weights_only=True)["epoch"]
+    assert epoch == 0
+    work(tmp_path / "undisturbed")
+    shutil.move(study.path, tmp_path / "elsewhere")
+    shutil.move(tmp_path / "photos", tmp_path / "pictures")
+    with pytest.raises(UserError, match="photos"):
+        train_cell(StudyDir.open(tmp_path / "elsewhere"), cell, plan)
+    Work(StudyDir.open(tmp_path / "elsewhere"), str, str(tmp_path / "pictures")).run()
+    assert weights(tmp_path / "elsewhere") == weights(tmp_path / "undisturbed")
+
+
+def session_of_first_epoch(study: StudyDir, cell: Any, plan: Plan) -> None:
+    """Train a cell until its second epoch is about to begin, then stop as Ctrl-C does."""
+    from viticulture.methods.method import Method
+
+    honest = Method.on_train_epoch_start
+
+    def stop(self: Method) -> None:
+        if self.current_epoch == 1:
+            raise KeyboardInterrupt
+        honest(self)
+
+    Method.on_train_epoch_start = stop  # type: ignore[method-assign]
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train_cell(study, cell, plan)
+    finally:
+        Method.on_train_epoch_start = honest  # type: ignore[method-assign]
+
+
+def test_what_changes_under_a_study_is_noticed(finished: Path, tmp_path: Path) -> None:
+    """The recipe's source: told, the study keeps its copy. The copy, the terms, a contender: refused. Seeds: taken in.
+
+    Fails if cells that were trained by different recipes can stand in one table.
+    """
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text((Path(viticulture.__file__).parent / "recipes/default/digits.yaml").read_text())
+    mine = Contender("mine", str(recipe))
+    study = made(tmp_path / "study", grid(mine))
+    assert study.extend() == []
+    recipe.write_text(recipe.read_text().replace("1.0e-3", "2.0e-3"))
+    (remark,) = study.extend()
+    assert "was edited after the study began" in remark
+    assert study.recipe(mine).section("optim").lr == 1e-3
+    recipe.unlink()
+    assert study.extend() == []  # moved to a machine without it
+
+    copy = study.path / "recipes" / "mine.yaml"
+    text = copy.read_text()
+    copy.write_text(text.replace("lr: 0.001", "lr: 0.002"))
+    with pytest.raises(UserError, match="was edited after cells were trained"):
+        study.extend()
+    copy.write_text(text)
+
+    yaml = (study.path / "study.yaml").read_text()
+    for old, new, words in (
+        ("epochs: 1", "epochs: 2", "conditions, terms or epochs"),
+        ("data.split_seed: 0", "data.split_seed: 1", "conditions, terms or epochs"),
+        (f"recipe: {recipe}", "recipe: dhvt/digits", "mine was changed"),
+    ):
+        assert old in yaml
+        (study.path / "study.yaml").write_text(yaml.replace(old, new))
+        with pytest.raises(UserError, match=words):
+            StudyDir.open(study.path).extend()
+    (study.path / "study.yaml").write_text(yaml.replace("seeds:\n- 0", "seeds:\n- 0\n- 4"))
+    StudyDir.open(study.path).extend()
+    assert len(StudyDir.open(study.path).grid.cells()) == 2
+
+
+def test_a_cell_trained_under_other_settings_is_not_mixed_in(finished: Path, tmp_path: Path) -> None:
+    """Fails if an edited plan goes unnoticed."""
+    study = StudyDir.open(shutil.copytree(finished, tmp_path / "study"))
+    plan = Plan.from_dict(study.facts["plan"])
+    assert changed(study, plan) == []
+    longer = Plan(dict.fromkeys(plan.epochs, 3), plan.paces, plan.own, plan.warmups)
+    assert changed(study, longer) == [cell.name for cell in every_cell(study.grid)]
+
+
+def test_halving_trains_in_rounds_and_logs_what_it_drops(tmp_path: Path) -> None:
+    """Four contenders, one of them hopeless: rounds of 1, 2 and 4 epochs; the log and the table say what was dropped.
+
+    Fails if a dropped contender trains on, or a round starts before the one before it is complete.
+    """
+    others = [
+        Contender(f"lr {rate}", "default/digits", {"optim.lr": rate, "train.batch_size": 8}) for rate in (1e-7, 2e-7)
+    ]
+    study = made(tmp_path / "study", grid(PLAIN, CROPPED, *others, epochs=4, terms=Terms(halving=True)))
+    said = work(study.path)
+    trained = [words for words in said if words.startswith("[")]
+    assert [words.count("round 1") for words in trained] == [1] * 4 + [0] * 4
+    assert len(trained) == 4 + 2 + 2
+    assert "dropped lr" in study.facts["decisions"][0]
+    assert study.facts["decisions"][1].endswith("all go on")
+    rows = table(study.path)
+    assert [row["status"] for row in rows if row["contender"].startswith("lr") and row["round"] != "1"] == [
+        "dropped"
+    ] * 4
+    assert {row["epochs"] for row in rows if row["round"] == "1"} == {"1"}
+    found = verdicts(study, standing(study.grid, Outcomes(study)))
+    assert {one.contender.name for one in found[0].standings} == {"plain ViT", "cropped"}
+
+
+def test_no_winner_is_named_where_chance_would_do(finished: Path) -> None:
+    """Two short trainings that hardly differ: the leader by validation is told, not called a winner.
+
+    Fails if ranks alone name one, if test ranks, or if a difference is told without its interval.
+    """
+    study = StudyDir.open(finished)
+    (verdict,) = verdicts(study, standing(study.grid, Outcomes(study)))
+    assert verdict.by == "val"
+    means = {one.contender.name: one.val.mean for one in verdict.standings if one.val}
+    assert verdict.leader.contender.name == max(means, key=lambda name: means[name])
+    assert not verdict.named
+    words = answer(study.grid, [verdict], 4, 4)
+    assert words.startswith("No winner on ")
+    assert " to " in words
+    assert verdict.leader.vit
+    (other,) = [one for one in verdict.standings if one.contender.name == "cropped"]
+    assert other.versus_baseline is not None
+    assert other.versus_baseline.over_seeds.values == pytest.approx(
+        [a - b for a, b in zip(other.test.values, verdict_of(verdict, "plain ViT"), strict=True)]
+    )
+
+
+def verdict_of(verdict: Any, name: str) -> tuple[float, ...]:
+    (found,) = [one.test.values for one in verdict.standings if one.contender.name == name]
+    return found
+
+
+def test_a_row_of_another_measure_shares_the_training(tmp_path: Path) -> None:
+    """The agent's accuracy in Bootstrapping's tables comes from the student's run. Fails if it trains again, or if the
+    student's accuracy stands in its place, also where the run does not know the number yet."""
+    loss = Contender("its loss", PLAIN.recipe, PLAIN.overrides, published=3.0, measure="loss")
+    later = Contender("its robustness", PLAIN.recipe, PLAIN.overrides, measure="robustness/imagenet-a/student")
+    study = made(tmp_path / "study", grid(PLAIN, loss, later))
+    assert len(work(study.path)) == 1
+    outcomes = standing(study.grid, Outcomes(study))
+    assert [one.status for one in outcomes] == ["finished"] * 3
+    assert outcomes[2].test is outcomes[2].val is None
+    assert [one.contender.name for one in verdicts(study, outcomes)[0].standings].count("its robustness") == 0
+    assert outcomes[1].test is not None
+    assert outcomes[1].test > 1  # nats
+    write_table(study, Outcomes(study))
+
+
+def test_a_folder_in_use_and_a_folder_that_is_none_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match="exists already"):
+        StudyDir.create(tmp_path / "used", grid(), "x")
+    with pytest.raises(UserError, match="no study folder"):
+        StudyDir.open(tmp_path / "used")
+    with pytest.raises(UserError, match="unknown recipe"):
+        StudyDir.create(tmp_path / "new", grid(Contender("a", "default/digit")), "x")
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(UserError, match="one device"):
+        StudyDir.create(tmp_path / "new", grid(Contender("a", "default/digits", {"engine.devices": 2})), "x")
+    (tmp_path / "torn" / "recipes").mkdir(parents=True)  # killed before it was complete
+    StudyDir.create(tmp_path / "torn", grid(), "x")

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cells in processes of their own, on a SLURM array, on a Ray cluster: whoever dies, every cell is trained once."""
+
+import importlib.util
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import viticulture
+from study_processes import TINY, Killer, made, statuses
+from viticulture.errors import UserError
+from viticulture.study.declare.grid import Contender, Grid
+from viticulture.study.declare.terms import Amounts, Terms
+from viticulture.study.folder import StudyDir
+from viticulture.study.plan.plan import Plan
+from viticulture.study.run.outcomes import Outcomes
+from viticulture.study.run.slurm import write_script
+from viticulture.study.run.workers import LIVES, Places, environment, find, run_workers
+
+
+def test_a_killed_worker_is_replaced_and_its_cell_goes_on(tmp_path: Path) -> None:
+    """Two processes, two cells, one process killed while it trains: told, and all cells are finished, each once.
+
+    Fails if the dead worker's cell stays locked, is left out, or the study waits for the dead.
+    """
+    study, said = made(tmp_path / "s", 2, epochs=8), list[str]()
+    with Killer(study) as killer:
+        run_workers(study, 2, said.append)
+    assert killer.killed
+    assert statuses(study) == ["finished"] * 2
+    assert sum("SIGKILL" in words for words in said) == 1
+    assert sum(words.startswith("[") for words in said) == 2
+
+
+@pytest.mark.parametrize("halving", [False, True])
+def test_a_cell_that_ends_its_process_every_time_fails_and_the_rest_goes_on(
+    halving: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers that claim one cell and die, until they are told to leave it alone.
+
+    Fails if the cell of a first round, or of two rows that share it, is not found, so that the place ends in an error
+    and no failure is recorded; or if the place is given up with the cell, and the other cells with it.
+    """
+    alike = (Contender("a", "default/digits", TINY), Contender("b", "default/digits", TINY))
+    grid = Grid("digits", alike, Amounts(per_class=(2,)), (0,), epochs=4, terms=Terms(halving=halving))
+    study = StudyDir.create(tmp_path / "s", grid, "test")
+    (cell, _) = grid.cells(0)
+    (study.path / "locks").mkdir()
+    worker = tmp_path / "worker"
+    worker.write_text(
+        f"""#!/bin/bash
+case "$*" in *"--skip {cell.name}") echo "the rest goes on"; exit 0;; esac
+echo "host $$" > {study.path}/locks/{cell.name}
+kill -9 $$
+"""
+    )
+    worker.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(worker))
+    said: list[str] = []
+    Places(study, 1, said.append, "").keep_alive(0)
+    failure = study.failure(cell)
+    assert failure is not None
+    assert failure["error"] == f"its process died {LIVES} times (SIGKILL)"
+    assert said == [f"a worker died (SIGKILL) while it trained {cell.name}"] * LIVES + ["the rest goes on"]
+    assert {one.status for one in Outcomes(study).all(grid.cells(0))} == {"failed"}
+
+
+def test_workers_share_gpus_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each worker sees one GPU of those that its parent sees; without GPUs they divide the cores."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 8)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    assert environment(1, 4)["OMP_NUM_THREADS"] == "2"
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert [environment(i, 3)["CUDA_VISIBLE_DEVICES"] for i in range(3)] == ["0", "1", "0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    assert [environment(i, 2)["CUDA_VISIBLE_DEVICES"] for i in range(2)] == ["5", "7"]
+
+
+def test_a_slurm_array_has_a_task_a_cell(tmp_path: Path) -> None:
+    """The script is valid, its task trains its cell though a contender was added since it was submitted, and written
+    again it asks for what is missing alone.
+
+    Fails if numbers and cells do not match, now or later, or a finished cell is submitted again.
+    """
+    study = made(tmp_path / "s", 2)
+    script = write_script(study, Plan.from_dict(study.facts["plan"]))
+    assert "--array=0-1\n" in script.read_text()
+    declared = (study.path / "study.yaml").read_text()
+    added = declared.replace("contenders:\n", "contenders:\n- name: A first one\n  recipe: dhvt/digits\n")
+    (study.path / "study.yaml").write_text(added)
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    source = str(Path(viticulture.__file__).parent.parent)
+    environ = {**os.environ, "SLURM_ARRAY_TASK_ID": "1", "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(["bash", str(script)], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert statuses(study) == ["missing", "finished"]
+    again = write_script(study, Plan.from_dict(study.facts["plan"])).read_text()
+    assert "--array=0-0\n" in again
+    assert "seed-0" in again
+    assert "seed-1" not in again
+    with pytest.raises(UserError, match="cell of"):
+        find(study, "taken-out.2-a-class.seed-0")
+    with pytest.raises(UserError, match="halving"):
+        write_script(made(tmp_path / "h", 1, 4, Terms(halving=True)), Plan({}, {}, {}, {}))
+
+
+def test_ray_is_asked_for_by_name(tmp_path: Path) -> None:
+    if importlib.util.find_spec("ray") is None:
+        from viticulture.study.run.ray_tasks import run_on_ray
+
+        with pytest.raises(UserError, match="pip install"):
+            run_on_ray(made(tmp_path / "s", 1), "local", str)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pace of a study's plan is that of the very step that trains, whatever a recipe asks of a step."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from viticulture.study.plan.pace import MOST_STEPS, measure
+from viticulture.training.recipe import read, resolve
+from viticulture.training.run import fit
+from viticulture.training.session import begin
+
+SMALL: dict[str, Any] = {
+    "student.name": "vit_nano",
+    "student.options": {"depth": 1},
+    "data.per_class": 4,
+    "train.epochs": 1,
+    "train.batch_size": 8,
+    "schedule.warmup_epochs": 0,
+    "engine.device": "cpu",
+}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("default/digits", {"engine.replay_gb": 1}),
+    "sharpness-aware in portions, clipped and averaged": (
+        "default/digits",
+        {"optim.sam_rho": 0.1, "train.accumulate": 2, "train.clip_norm": 0.01, "train.ema_decay": 0.9},
+    ),
+    "with networks of the method's own": (
+        "mae/cifar100",
+        {"student.patch_size": 2, "images.image_size": 8, "images.store_size": 8},
+    ),
+}
+
+
+@contextmanager
+def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """Of what costs time: training passes through blocks, gradients clipped, backward passes, numbers stepped."""
+    counts: Counter[str] = Counter()
+
+    def passed(module: nn.Module, inputs: Any) -> None:
+        if module.training and torch.is_grad_enabled():
+            counts[f"{type(module).__name__} passed"] += 1
+
+    def stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        counts["steps"] += 1
+        moved = [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
+        counts["numbers stepped"] += sum(weight.numel() for weight in moved)
+
+    def counted(place: Any, name: str) -> None:
+        plain = getattr(place, name)
+
+        def call(*args: Any, **keywords: Any) -> Any:
+            counts[name] += 1
+            return plain(*args, **keywords)
+
+        monkeypatch.setattr(place, name, call)
+
+    with monkeypatch.context() as monkeypatch:
+        counted(torch.nn.utils, "clip_grad_norm_")
+        counted(torch.Tensor, "backward")
+        counted(torch.optim.swa_utils.AveragedModel, "update_parameters")
+        hooks = [register_module_forward_pre_hook(passed), register_optimizer_step_post_hook(stepped)]
+        yield counts
+        for hook in hooks:
+            hook.remove()
+
+
+def a_step(counts: Counter[str]) -> dict[str, float]:
+    return {name: count / counts["steps"] for name, count in counts.items() if name != "steps"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_measured_step_does_what_a_training_step_does(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls a step, of one epoch of training and of the measurement.
+
+    Catches a measurement with a loop of its own: one pass where sharpness-aware minimisation takes two, a whole batch
+    where there are portions, no clipping, no average, a decoder that is not stepped.
+    """
+    name, changes = KINDS[kind]
+    with counting(monkeypatch) as trained:
+        session = begin("digits", name, 0, str(tmp_path / "run"), False, {**SMALL, **changes}, "test")
+        fit(session)
+        session.run.unlock()
+    with counting(monkeypatch) as measured:
+        pace = measure(resolve(name, read(name), {**SMALL, **changes}), session.dataset, tmp_path / "pace")
+    assert 2 <= measured["steps"] <= MOST_STEPS
+    assert a_step(measured) == a_step(trained)
+    assert pace.steps == trained["steps"]
+    assert not (tmp_path / "pace").exists()
+    assert pace.step > 0
+    assert pace.look > 0
+    assert pace.keep > 0

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ray hands out a study's cells, and loses none with a worker; needs the extra `ray`, in an environment of its own."""
+
+from pathlib import Path
+
+import pytest
+
+from study_processes import Killer, made, statuses
+from viticulture.study.run.ray_tasks import run_on_ray
+
+pytest.importorskip("ray")
+
+
+def test_a_lost_ray_workers_cell_is_tried_again(tmp_path: Path) -> None:
+    """Two workers of this machine, one killed while it trains. Fails if its cell is lost, or trained twice."""
+    import ray
+
+    study, said = made(tmp_path / "s", 2, epochs=8), list[str]()
+    ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
+    try:
+        with Killer(study) as killer:
+            run_on_ray(study, "local", said.append)
+    finally:
+        ray.shutdown()
+    assert killer.killed
+    assert statuses(study) == ["finished"] * 2
+    assert sum(words.startswith("[") for words in said) == 2
+    assert not list((study.path / "failures").glob("*"))

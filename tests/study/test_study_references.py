@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contenders of one study learn from each other: `row:NAME` is the run of that name, on the same images."""
+
+import json
+import re
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import viticulture
+from viticulture.errors import UserError
+from viticulture.study.conduct import prepare
+from viticulture.study.declare.grid import Contender, Grid
+from viticulture.study.declare.terms import Amounts, Terms
+from viticulture.study.folder import StudyDir
+from viticulture.study.plan.plan import Plan
+from viticulture.study.plan.stand_ins import with_overrides
+from viticulture.study.run.cell import train_cell
+from viticulture.study.run.slurm import write_script
+from viticulture.study.run.work import Work
+from viticulture.study.study import Study
+from viticulture.training.recipe import parse, resolve
+from viticulture.training.references import references, replaced
+from viticulture.training.table import read_table
+
+SMALL = {
+    "train.batch_size": 4,
+    "student.options": {"embed_dim": 16, "depth": 1, "num_heads": 2},
+    "data.test_fraction": 0.2,
+    "schedule.warmup_epochs": 0,
+}
+TEACHER = Contender("a teacher", "default/digits", SMALL)
+OTHER = Contender("another teacher", "default/digits", SMALL, seed_offset=10)
+TAUGHT = Contender("taught", "default/digits", {**SMALL, "guides.logits": {"teacher": "row:a teacher"}})
+TWICE = Contender(
+    "taught by the other", "default/digits", {**SMALL, "guides.logits": {"teacher": "row:another teacher"}}
+)
+MASKED = Contender(
+    "without labels",
+    "mae/cifar100",
+    {**SMALL, "student.patch_size": 2, "images.image_size": 8, "images.store_size": 8},
+)
+STARTED = Contender("started", "default/digits", {**SMALL, "student.init": "row:without labels"})
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes of 15 random pictures each."""
+    root, draw = tmp_path_factory.mktemp("data") / "photos", np.random.default_rng(0)
+    for c in range(2):
+        (root / f"class {c}").mkdir(parents=True)
+        for i in range(15):
+            pixels = draw.integers(0, 255 // (c + 1), (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / f"class {c}" / f"{i}.png")
+    return root
+
+
+def made(path: Path, photos: Path, *contenders: Contender, seeds: tuple[int, ...] = (0,), **more: Any) -> StudyDir:
+    """A study of one epoch, without measured paces."""
+    of = Grid(str(photos), contenders, Amounts(per_class=(4,)), seeds, {}, epochs=1, **more)
+    study = StudyDir.create(path, of, "viticulture compare photos")
+    lengths = {(one.name, amount.name): 1 for one in contenders for amount in of.amounts.each()}
+    names = [one.name for one in contenders]
+    study.update(plan=Plan(lengths, {}, dict.fromkeys(names, 1), dict.fromkeys(names, 0.0)).to_dict())
+    return study
+
+
+def work(study: StudyDir) -> list[str]:
+    said: list[str] = []
+    Work(study, said.append).run()
+    return said
+
+
+def split(study: StudyDir, name: str, seed: int) -> list[str]:
+    (cell,) = [cell for cell in study.grid.cells() if cell.contender.name == name and cell.seed == seed]
+    names: list[str] = json.loads((study.run(cell).path / "split.json").read_text())["names"]["train"]
+    return names
+
+
+def test_references_are_found_at_any_depth_and_replaced_where_they_stand() -> None:
+    """Fails if a key beside a reference is lost, a reference inside a section is overlooked, or others are touched."""
+    values = {"student.init": "row:MAE ", "guides.co_advise.teachers": {"conv": "row:A: b", "inv": "runs/x"}, "n": 1}
+    assert references(values) == {"student.init": "MAE", "guides.co_advise.teachers.conv": "A: b"}
+    assert replaced(values, {"MAE": "m", "A: b": "a"}) == {
+        "student.init": "m",
+        "guides.co_advise.teachers": {"conv": "a", "inv": "runs/x"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("contenders", "terms", "words"),
+    [
+        ((TAUGHT,), Terms(), "unknown contender that"),
+        ((TEACHER, TAUGHT), Terms(halving=True), "cannot be halved"),
+        ((Contender("a", "x", {"student.init": "row:a"}),), Terms(), "circle: a"),
+        (
+            (Contender("a", "x", {"student.init": "row:b"}), Contender("b", "x", {"student.init": "row:a"})),
+            Terms(),
+            "circle: a, b",
+        ),
+    ],
+)
+def test_a_study_that_could_never_end_is_refused(contenders: tuple[Contender, ...], terms: Terms, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        Grid("digits", contenders, terms=terms)
+
+
+def test_teachers_are_trained_first_and_every_student_learns_from_its_own(photos: Path, tmp_path: Path) -> None:
+    """Two teachers that differ by nothing but the seed, two students, two seeds, listed in the wrong order.
+
+    Fails if a student begins before its teacher is there, learns from that of another seed, or the second teacher
+    learned from other images than the first one (which would give its student more to learn from), or is the first.
+    """
+    study = made(tmp_path / "s", photos, TAUGHT, TWICE, TEACHER, OTHER, seeds=(0, 1))
+    said = work(study)
+    assert len(said) == 8
+    assert not [line for line in said if "failed" in line]
+    order = [line.partition("] ")[2].partition(",")[0] + line.partition("seed ")[2][:1] for line in said]
+    for seed in "01":
+        assert order.index("taught" + seed) > order.index("a teacher" + seed)
+        assert order.index("taught by the other" + seed) > order.index("another teacher" + seed)
+    for cell in study.grid.cells():
+        recipe = parse((study.run(cell).path / "recipe.yaml").read_text(), "")
+        if cell.contender is TAUGHT:
+            named = Path(recipe["guides"]["logits"]["teacher"])
+            assert named.name == f"a-teacher.4-a-class.seed-{cell.seed}"
+    assert split(study, "a teacher", 1) == split(study, "another teacher", 1) == split(study, "taught", 1)
+    assert split(study, "a teacher", 0) != split(study, "a teacher", 1)
+    first, second = (study.path / f"cells/{name}.4-a-class.seed-0" for name in ("a-teacher", "another-teacher"))
+    one, two = ((path / "weights/last/model.safetensors").read_bytes() for path in (first, second))
+    assert one != two
+
+
+def test_a_subset_that_the_study_chooses_holds_for_every_teacher() -> None:
+    """`--data.subset_seed 0` for all: fails if a second teacher draws its own, so that it knows other images."""
+    of = Grid("digits", (TEACHER, OTHER), Amounts(per_class=(4,)), (1,))
+    other = of.cells()[1]
+    assert other.overrides({}) == {"data.per_class": 4, "data.subset_seed": 1}
+    assert other.overrides({"data.subset_seed": 0}) == {"data.per_class": 4}
+
+
+def test_a_cells_command_names_the_run_that_it_learned_from(photos: Path, tmp_path: Path) -> None:
+    """Fails if the command that is printed for a cell cannot be run alone."""
+    study = made(tmp_path / "s", photos, TEACHER, TAUGHT)
+    work(study)
+    told = json.loads((study.path / "cells/taught.4-a-class.seed-0/run.json").read_text())["command"]
+    assert "row:" not in told
+    assert "a-teacher.4-a-class.seed-0" in told
+
+
+def test_what_learns_without_labels_is_a_row_without_a_number(photos: Path, tmp_path: Path) -> None:
+    """Pre-training and fine-tuning in one study, measured beforehand too. Fails if a run without accuracy breaks the
+    table or the page, or if the student does not start from it."""
+    study = made(tmp_path / "s", photos, STARTED, MASKED, TEACHER, seeds=(0, 1))
+    said = work(study)
+    assert not [line for line in said if "failed" in line]
+    found = Study(study.path)
+    assert [row["test_accuracy"] is None for row in found.rows] == [False, True, False] * 2
+    remarks = json.loads((study.path / "cells/started.4-a-class.seed-0/run.json").read_text())["remarks"]
+    assert any("started from" in remark and "without-labels" in remark for remark in remarks)
+    from viticulture.report.pages.study_page import write_study
+
+    write_study(found)
+    assert "without labels" in (study.path / "report.html").read_text()
+    assert {one.contender.name for one in found.verdicts[0].standings} == {"started", "a teacher"}
+
+
+def test_a_failed_teacher_fails_its_students_and_nothing_else(photos: Path, tmp_path: Path) -> None:
+    """Fails if the study waits for ever, or says of the student that the teacher's folder is missing."""
+    bad = Contender("a teacher", "default/digits", {**SMALL, "train.batch_size": 4000})
+    study = made(tmp_path / "s", photos, TAUGHT, bad, Contender("alone", "default/digits", SMALL))
+    work(study)
+    found = {row["contender"]: row for row in Study(study.path).rows}
+    assert found["alone"]["status"] == "finished"
+    assert "must not exceed" in found["a teacher"]["error"]
+    assert found["taught"]["error"] == "it learns from a teacher, which failed"
+
+
+def test_a_task_by_itself_trains_what_it_needs_and_waits_for_what_others_train(photos: Path, tmp_path: Path) -> None:
+    """As the tasks of a SLURM array and of Ray do. Fails if a teacher is trained twice or its student begins early."""
+    study = made(tmp_path / "s", photos, TAUGHT, TEACHER)
+    taught, teacher = study.grid.cells()
+    plan = Plan.from_dict(study.facts["plan"])
+    said: list[str] = []
+    with study.claim(teacher) as mine:
+        assert mine
+        worker, looks = Work(study, said.append), threading.Semaphore(0)
+        worker._unmet = lambda cell, unmet=worker._unmet: (looks.release(), unmet(cell))[1]  # type: ignore[method-assign]
+        task = threading.Thread(target=worker.one, args=(taught,))
+        task.start()
+        for _ in range(3):  # it looks for its teacher, waits, and looks again
+            while not looks.acquire(timeout=1):
+                assert task.is_alive()
+        assert not study.finished(taught)
+        train_cell(study, teacher, plan)
+    task.join()
+    assert [line.partition("] ")[2][:6] for line in said] == ["taught"]
+    study = made(tmp_path / "t", photos, TAUGHT, TEACHER)
+    Work(study, said.append).one(study.grid.cells()[0])
+    assert all(study.finished(cell) for cell in study.grid.cells())
+
+
+def test_a_study_of_teachers_and_students_is_measured_before_either_is_trained(photos: Path, tmp_path: Path) -> None:
+    """Untrained doubles stand in. Fails if a student that has no teacher yet cannot be measured, so that the budget and
+    the plan leave it out, or if doubles stay behind."""
+    told: list[str] = []
+    of = Grid(str(photos), (TAUGHT, TEACHER, STARTED, MASKED), Amounts(per_class=(4,)), (0,), {}, epochs=1)
+    study = StudyDir.create(tmp_path / "s", of, "viticulture compare photos")
+    plan = prepare(study, 1, told.append)
+    assert not told
+    assert {name for name, _ in plan.paces} == {one.name for one in of.contenders}
+    assert plan.total(of)
+    minutes = re.search(r"--time=(\d+)", write_script(study, plan).read_text())
+    assert minutes
+    assert int(minutes[1]) >= 10
+    paces = {key: replace(pace, step=60.0, steps=10) for key, pace in plan.paces.items()}  # 10 minutes an epoch
+    minutes = re.search(r"--time=(\d+)", write_script(study, replace(plan, paces=paces)).read_text())
+    assert minutes
+    assert 40 <= int(minutes[1]) < 42  # twice what the student and its teacher take
+    assert not list(study.path.rglob("*.safetensors"))
+
+
+def test_a_row_that_needs_another_is_not_trained_alone(photos: Path, tmp_path: Path) -> None:
+    """Fails if the error comes from a folder called row:..., or a named run is not taken in the row's place."""
+    with pytest.raises(
+        UserError, match=r"guides.co_advise.teachers.conv is the run of another row, 'ResNet-10, a teac"
+    ):
+        viticulture.train_row("co_advise/cpu", "one convolution teacher", str(photos), out=str(tmp_path / "r"))
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_row_alone_has_the_seed_and_the_images_of_its_cell(photos: Path, tmp_path: Path) -> None:
+    """Fails if `--row` forgets the row's offset, or draws other images by it."""
+    rows = [{"name": "a"}, {"name": "b", "seed_offset": 3}]
+    shared = {"recipe": "default/digits", "data": str(photos), "overrides": {**SMALL, "data.per_class": 4}}
+    file = tmp_path / "mine.yaml"
+    file.write_text(json.dumps({"title": "t", "rows": [{**row, **shared} for row in rows]}))
+    found = []
+    for row in ("a", "b"):
+        run = viticulture.train_row(str(file), row, seed=2, out=str(tmp_path / row), overrides={"train.epochs": 1})
+        found.append((run.facts["seed"], json.loads((run.path / "split.json").read_text())["names"]["train"]))
+    assert [seed for seed, _ in found] == [2, 5]
+    assert found[0][1] == found[1][1]
+
+
+def test_a_table_may_be_a_persons_own_file(tmp_path: Path) -> None:
+    """Fails if a file is taken for the name of a shipped table, or its mistakes end in a traceback."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("title: t\nrecipe: default/digits\ndata: digits\nrows: [{name: a}, {name: b, seed_offset: 3}]\n")
+    assert [row.seed_offset for row in read_table(str(file)).rows] == [0, 3]
+    for text in ("rows: [", "- 1", "title: t\nrows: [{nam: a}]"):
+        file.write_text(text)
+        with pytest.raises(UserError, match=r"malformed|not valid YAML"):
+            read_table(str(file))
+    with pytest.raises(UserError, match="No such file"):
+        read_table(str(tmp_path / "other.yaml"))
+
+
+def test_what_one_cell_changes_of_a_recipe_stays_its_own() -> None:
+    """Measuring and stand-ins change keys at depth. Fails if they write into the recipe, or the overrides, that all
+    cells of the study share."""
+    recipe, shared = resolve("r", {"student": {"options": {"depth": 3}}}), {"num_heads": 2}
+    assert with_overrides(recipe, {"student.options.depth": 1}).section("student").options == {"depth": 1}
+    assert recipe.section("student").options == {"depth": 3}
+    with_overrides(recipe, {"student.options": shared, "student.options.depth": 1})
+    assert shared == {"num_heads": 2}

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Intervals hold what they promise, and the number of seeds is the one in the books."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from viticulture.study.conclude.statistics import accuracy, bootstrap, difference, estimate, level_of_look, seeds_needed
+
+
+def test_the_interval_of_a_mean_is_students() -> None:
+    """Student 1908 by scipy's own t-test, and by hand for three values: 4.303 sd / sqrt(3).
+
+    Fails for a normal quantile, n instead of n - 1, or a one-sided level.
+    """
+    found = estimate([0.90, 0.92, 0.97])
+    assert found.sd == pytest.approx(0.036056, abs=1e-6)
+    assert found.low is not None
+    assert found.high is not None
+    assert (found.high - found.low) / 2 == pytest.approx(4.302653 * 0.036056 / 3**0.5, rel=1e-4)
+    reference = stats.ttest_1samp([0.90, 0.92, 0.97], 0).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((reference.low, reference.high))
+    assert estimate([0.5]).low is None
+    assert estimate([0.5]).mean == 0.5
+
+
+@pytest.mark.parametrize(("effect", "pairs"), [(0.2, 199), (0.5, 34), (0.8, 15), (1.0, 10)])
+def test_the_seeds_needed_are_those_of_a_paired_t_test(effect: float, pairs: int) -> None:
+    """Sample sizes of a two-sided paired t-test, level 0.05, power 0.8: Cohen's small, medium and large effect, and 1,
+    as G*Power 3.1 prints them. Fails for a normal approximation (which gives 8 at effect 1) or a one-sided test."""
+    assert seeds_needed(effect, 1.0) == pairs
+    assert seeds_needed(-3 * effect, 3.0) == pairs
+
+
+def test_nothing_is_promised_where_nothing_is_known() -> None:
+    assert seeds_needed(0.1, None) is None
+    assert seeds_needed(0.0, 0.1) is None
+    assert seeds_needed(1e-6, 1.0) is None
+    assert seeds_needed(0.1, 0.0) == 2
+
+
+def test_the_bootstrap_is_the_one_that_draws_seeds_and_images() -> None:
+    """Against a plain loop that draws rows and columns with replacement, as Owen 2007 describes it.
+
+    Fails if images are drawn anew for every seed (too narrow), if only one of the two is drawn, for N - 1, or without
+    the factor that makes up for seeds drawn from few.
+    """
+    draw = np.random.default_rng(0)
+    hard = draw.random(400) < 0.2  # images that all seeds agree about
+    right = np.stack([(hard | (draw.random(400) < 0.05)) - (draw.random(400) < 0.04).astype(int) for _ in range(4)])
+    right = right.astype(np.int8)
+    found = bootstrap(right)
+    means = [right[draw.integers(0, 4, 4)][:, draw.integers(0, 400, 400)].mean() for _ in range(4000)]
+    low, high = np.quantile(means, [0.025, 0.975])
+    assert found.mean == pytest.approx(right.mean())
+    assert found.low is not None
+    assert found.high is not None
+    wider = (4 / 3) ** 0.5  # four seeds
+    assert found.mean - found.low == pytest.approx(wider * (found.mean - low), abs=0.005)  # a tenth of the width
+    assert found.high - found.mean == pytest.approx(wider * (high - found.mean), abs=0.005)
+    assert bootstrap(right) == found  # the same at every call
+
+
+def test_paired_seeds_tell_apart_what_unpaired_ones_cannot() -> None:
+    """Seeds differ by points, methods by half a point on every seed: the difference is clear, its sign too.
+
+    Fails if the values are compared as independent samples, or the difference is turned around.
+    """
+    theirs = [0.70, 0.80, 0.90]
+    ours = [0.706, 0.804, 0.905]
+    found = difference(ours, theirs)
+    assert found.mean == pytest.approx(0.005)
+    assert found.separates()
+    assert found.seeds_needed == 3
+    assert not difference([0.8], [0.7]).separates()  # a single seed says nothing
+
+
+def test_both_intervals_must_leave_out_zero() -> None:
+    """Ten seeds agree to the last image that ours is one better of ten; ten images prove nothing.
+
+    Fails if Student's interval over seeds alone may name a winner on a handful of test images.
+    """
+    right = np.zeros((10, 10), np.int8)
+    right[:, 0] = 1
+    found = difference([0.5, 0.6] * 5, [0.4, 0.5] * 5, right)
+    assert found.over_seeds.low is not None
+    assert found.over_seeds.low > 0
+    assert not found.separates()
+    assert difference([0.5, 0.6] * 5, [0.4, 0.5] * 5, np.repeat(right, 100, 1)).separates()
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    """Of 400 experiments with 3 seeds, 95 % of Student's intervals hold the true mean (99 % bounds: 91.9 to 97.8 %).
+
+    Fails for an interval that is too narrow by a fifth or so."""
+    draw = np.random.default_rng(1)
+    found = [estimate(draw.normal(0.3, 0.02, 3).tolist()) for _ in range(400)]
+    inside = np.mean([one.low <= 0.3 <= one.high for one in found if one.low is not None and one.high is not None])
+    assert 0.919 <= inside <= 0.978
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_two_seeds_that_agree_prove_nothing(alike: bool) -> None:
+    """Both +6 of 200: by the same images or by others, 13 against 7 or 6 against none.
+
+    Fails if two differences that happen to be equal make an interval without width, which leaves out zero.
+    """
+    right = np.zeros((2, 200), np.int8)
+    right[0, :6] = 1
+    right[1, :13], right[1, 13:20] = 1, -1
+    right[1] = right[0] if alike else np.roll(right[1], 50)
+    assert right.mean(1) == pytest.approx([0.03, 0.03])
+    found = difference([0.53, 0.53], [0.50, 0.50], right)
+    assert not found.separates()
+    assert found.over_seeds.low is not None
+    assert found.over_seeds.low < -0.05
+    assert not difference([0.53, 0.53], [0.50, 0.50]).separates()
+    assert not difference([0.53] * 3, [0.50] * 3).separates()  # no spread at all, and nothing known of images
+
+
+def test_the_floor_is_mcnemars() -> None:
+    """Of 100 images 12 differ: one difference is spread by sqrt(12) / 100 where both are equally good.
+
+    Fails for the spread of accuracies that are not paired, or a floor that a large spread between seeds is added to.
+    """
+    right = np.zeros((3, 100), np.int8)
+    right[:, :8], right[:, 8:12] = 1, -1
+    found = difference([0.54] * 3, [0.50] * 3, right)
+    assert found.over_seeds.high is not None
+    assert found.over_seeds.high - 0.04 == pytest.approx(4.302653 * 12**0.5 / 100 / 3**0.5, rel=1e-6)
+    wide = difference([0.2, 0.5, 0.9], [0.5] * 3, right)
+    assert (wide.over_seeds.low, wide.over_seeds.high) == (
+        estimate(wide.over_seeds.values).low,
+        estimate(wide.over_seeds.values).high,
+    )
+
+
+def test_an_accuracy_is_no_better_known_than_its_images_allow() -> None:
+    """Ten seeds of 80 % on 100 images: Agresti and Coull 1998 give 71.0 to 86.7 %, ours is as wide, about the mean.
+
+    Fails if seeds that agree give an interval without width, at 100 % too, or if seeds narrow what images leave open.
+    """
+    found = accuracy([0.8] * 10, 100)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.high - found.low == pytest.approx(0.8674 - 0.7104, abs=2e-4)
+    assert accuracy([1.0] * 3, 100).low == pytest.approx(0.97, abs=0.01)
+    assert accuracy([0.7, 0.8, 0.9], 10**9) == estimate([0.7, 0.8, 0.9])
+    assert accuracy([0.7, 0.8], None) == estimate([0.7, 0.8])
+    assert accuracy([0.7], 100).low is None
+
+
+def test_all_looks_together_spend_five_percent() -> None:
+    """Fails if a look gets more than is left, or the first one, the only one of most studies, is starved."""
+    spent = [1 - level_of_look(number) for number in range(1, 30)]
+    assert sum(spent) == pytest.approx(0.05)
+    assert spent[0] == pytest.approx(0.0375)

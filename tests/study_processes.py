@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Studies of one contender, and somebody who kills its workers."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+from viticulture.study.declare.grid import Contender, Grid
+from viticulture.study.declare.terms import Amounts, Terms
+from viticulture.study.folder import StudyDir
+from viticulture.study.plan.plan import Plan
+from viticulture.study.run.outcomes import Outcomes
+from viticulture.study.run.rounds import standing
+from viticulture.study.run.workers import claimed_by
+
+TINY = {"train.batch_size": 8}
+
+
+def made(path: Path, seeds: int, epochs: int = 1, terms: Terms = Terms()) -> StudyDir:  # noqa: B008
+    """One contender on a few digits, planned without measuring."""
+    grid = Grid(
+        "digits",
+        (Contender("a", "default/digits", TINY),),
+        Amounts(per_class=(2,)),
+        tuple(range(seeds)),
+        epochs=epochs,
+        terms=terms,
+    )
+    study = StudyDir.create(path, grid, "test")
+    study.update(plan=Plan({("a", "2 a class"): epochs}, {}, {"a": 100}, {"a": 5.0}).to_dict())
+    return study
+
+
+def statuses(study: StudyDir) -> list[str]:
+    return [one.status for one in standing(study.grid, Outcomes(study))]
+
+
+class Killer(threading.Thread):
+    """kill -9 the first process that holds a cell and has begun to train it; gives up when the study is over."""
+
+    def __init__(self, study: StudyDir) -> None:
+        super().__init__()
+        self.study, self.killed, self.over = study, list[int](), threading.Event()
+
+    def run(self) -> None:
+        while not self.killed and not self.over.wait(0.01):
+            for lock in (self.study.path / "locks").glob("a.*"):
+                words = lock.read_text().split()
+                if len(words) == 2 and (self.study.path / "cells" / lock.name / "run.json").exists():
+                    pid = int(words[1])
+                    if claimed_by(self.study, pid):
+                        os.kill(pid, signal.SIGKILL)
+                        self.killed.append(pid)
+                        return
+
+    def __enter__(self) -> "Killer":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.join()

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs on a GPU, proven without one: fake tensors know their device, and no two devices meet."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from timm.layers.drop import DropPath
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from fakes import fake_batch, fake_method, fake_module
+from pairs import GREY, GUIDES, METHODS, SIDE, STUDENTS, Data, make_data, make_teachers, pair, step
+from viticulture.analysis.attention_maps import averaged, class_map, head_token_maps
+from viticulture.data.augment.augment import Augment
+from viticulture.data.augment.blur import Blur
+from viticulture.data.augment.crop import ResizedCrop
+from viticulture.data.augment.erase import Erase
+from viticulture.data.augment.flip import Flip
+from viticulture.data.augment.grayscale import Gray
+from viticulture.data.augment.jitter import ColorJitter
+from viticulture.data.augment.mix import Mix
+from viticulture.data.augment.rand_augment import RandAugment
+from viticulture.data.augment.solarize import Solarize
+from viticulture.errors import UserError
+from viticulture.models.taps import READINGS, Taps, layout
+from viticulture.training.recipe import find
+from viticulture.training.replay import Budget, Memory
+from viticulture.training.run import training_loader
+
+PAIRS = [
+    (method, guide)
+    for method in METHODS
+    for guide, (name, _) in GUIDES.items()
+    if not name or find("viticulture.guides", name).asks <= find("viticulture.methods", method).gives
+]
+ALL = [(*pair, student) for student in STUDENTS for pair in PAIRS]
+SOME = [
+    case
+    for case in ALL
+    if case[2] == "vit with dropout" or (case[:2] == ("supervised", "none") and case[2] not in ("vit", "rednet"))
+]
+REST = [pytest.param(*case, marks=pytest.mark.slow) for case in ALL if case not in SOME]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Data]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITICULTURE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield make_data()
+
+
+@pytest.fixture(scope="module")
+def teachers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_teachers(tmp_path_factory.mktemp("teachers"))
+
+
+@pytest.fixture
+def any_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autocast is asked for by the device's name, and torch knows none for `meta`."""
+    real = torch.autocast
+    monkeypatch.setattr(torch, "autocast", lambda kind, **options: real("cpu" if kind == "meta" else kind, **options))
+
+
+@pytest.mark.parametrize(("method", "guide", "student"), [*SOME, *REST])
+@pytest.mark.usefixtures("any_autocast")
+def test_a_step_stays_on_one_device(method: str, guide: str, student: str, data: Data, teachers: Path) -> None:
+    """Forward, backward, what guides settle, clipping and optimiser on a fake `meta` device, then a look at held-out
+    images; pairs that this family of students does not go with are refused.
+
+    Catches: a tensor made on the CPU in the middle of a pass, a buffer that is no buffer, a teacher left behind.
+    """
+    try:
+        session = pair(method, guide, student, data, teachers)
+    except UserError:
+        return
+    mode, batch = FakeTensorMode(), training_loader(session).batch(0, 0)
+    optimizer = fake_method(session.method, mode, "meta")
+    with mode:
+        moved = fake_batch(batch, mode, "meta")
+        assert step(session, moved, optimizer).device.type == "meta"
+        assert all(value.device.type == "meta" for value in session.method.eval().measured(moved).values())
+    stepped = [weight for group in optimizer.param_groups for weight in group["params"]]
+    assert all(weight in optimizer.state for weight in stepped if weight.grad is not None)
+
+
+class Bfloat16:
+    """Autocast to bfloat16 on CUDA, which torch turns off by itself where there is no such device."""
+
+    def __enter__(self) -> None:
+        torch.set_autocast_dtype("cuda", torch.bfloat16)
+        torch.set_autocast_enabled("cuda", True)
+        torch.autocast_increment_nesting()
+
+    def __exit__(self, *_: object) -> None:
+        torch.autocast_decrement_nesting()
+        torch.clear_autocast_cache()
+        torch.set_autocast_enabled("cuda", False)
+
+
+CUDA = "cuda:0"
+
+
+@pytest.mark.parametrize(("method", "guide", "student"), SOME)
+def test_losses_and_measures_are_taken_on_a_gpu_in_bfloat16(
+    method: str, guide: str, student: str, data: Data, teachers: Path
+) -> None:
+    """Forward pass and every loss on fake `cuda:0` tensors under autocast, then a held-out batch.
+
+    A backward pass needs a driver even for fakes. Catches: what is done otherwise on a GPU and makes a tensor on the
+    CPU; a product of bfloat16 with float32; losses in bfloat16.
+    """
+    try:
+        session = pair(method, guide, student, data, teachers)
+    except UserError:
+        return
+    mode, batch = FakeTensorMode(), training_loader(session).batch(0, 0)
+    fake_method(session.method, mode, CUDA)
+    with mode, Bfloat16():
+        moved = fake_batch(batch, mode, CUDA)
+        terms = session.method.losses(moved)
+        with torch.no_grad():
+            measured = session.method.eval().measured(moved)
+    assert {str(value.device) for value in [*terms.values(), *measured.values()]} == {CUDA}
+    assert {term.dtype for term in terms.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("student", ["vit", "dhvt", "cit"])
+def test_an_explanation_looks_on_a_gpu(student: str, data: Data, teachers: Path) -> None:
+    """Every reading that pages are drawn from, on fake `cuda:0` tensors. Catches: grids and eyes made on the CPU."""
+    net, mode = pair("supervised", "none", student, data, teachers).method.student.eval(), FakeTensorMode()
+    taps, where = Taps(net, frozenset(READINGS)), layout(net)
+    grid = where.grid((SIDE, SIDE))
+    fake_module(net, mode, CUDA)
+    with mode, torch.no_grad():
+        seen = taps(torch.empty(2, 3, SIDE, SIDE, device=CUDA))
+        maps = [make(seen.attention[-1], grid) for make in (class_map, lambda reading, _: averaged(reading))]
+        maps += [head_token_maps(seen.attention[-1], grid)] if student == "dhvt" else []
+    assert {str(x.device) for x in [*seen.blocks, *seen.norms, *seen.class_attention, *maps]} == {CUDA}
+
+
+def test_a_replayed_answer_is_sent_to_the_device(tmp_path: Path) -> None:
+    """Written on the CPU, read back onto `meta`. A GPU's way there, pinned memory and events, needs a driver."""
+    budget, images, answer = Budget(tmp_path, 10**6), torch.zeros(2, 3), torch.randn(2, 5)
+    first = Memory(tmp_path / "a", budget, lambda _: (0, 0), torch.device("cpu"))
+    first(images, lambda: answer)
+    first.settle()
+    second = Memory(tmp_path / "a", budget, lambda _: (0, 0), torch.device("meta"))
+    found = second(images, lambda: pytest.fail("the teacher was asked"))
+    assert found.device.type == "meta"
+    assert found.shape == answer.shape
+
+
+def test_images_are_augmented_on_another_device() -> None:
+    """Every transform on bytes of the `meta` device. Catches: random numbers or tables that stay on the CPU.
+
+    Not on a fake one, where the random numbers, which choose rows, would be fake too.
+    """
+    transforms = [
+        ResizedCrop(),
+        Flip(),
+        RandAugment(),
+        ColorJitter(),
+        Gray(),
+        Blur(),
+        Solarize(),
+        Erase(),
+        Mix(mixup=0.8),
+    ]
+    augment = Augment(transforms, (16, 16), GREY, GREY, 3)
+    u, batch_u = torch.rand(4, augment.columns, dtype=torch.float64), torch.rand(Mix.columns, dtype=torch.float64)
+    images = torch.empty(4, 3, 24, 24, dtype=torch.uint8, device="meta")
+    labels = torch.empty(4, dtype=torch.long, device="meta")
+    pixels, soft = augment(images, torch.full((4, 2), 24), u, batch_u, labels)
+    assert pixels.device.type == soft.device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    "student", [pytest.param(name, marks=pytest.mark.slow) if name == "rednet" else name for name in STUDENTS]
+)
+def test_a_compiled_pass_is_one_graph(student: str, data: Data, teachers: Path) -> None:
+    """The student's forward pass has no graph break, and the graph gives what the student gives.
+
+    Catches: Python in the middle of a pass that torch.compile falls back from, which costs the time it should save.
+    """
+    net = pair("supervised", "none", student, data, teachers).method.student.eval()
+    images = torch.randn(2, 3, SIDE, SIDE)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        graph = torch.compile(net, backend="eager", fullgraph=True)
+        torch.testing.assert_close(graph(images), net(images))
+
+
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="inductor needs a C++ compiler")
+@pytest.mark.parametrize("student", ["vit", "dhvt", "cit"])
+@pytest.mark.slow
+def test_a_step_that_inductor_compiles_is_the_eager_one(student: str, data: Data, teachers: Path) -> None:
+    """Loss and gradients; without dropped paths, whose random numbers a compiled graph draws otherwise.
+
+    The tolerance is that of float32 sums in another order.
+    """
+    session = pair("supervised", "none", student, data, teachers)
+    for module in session.method.student.modules():
+        if isinstance(module, DropPath):
+            module.drop_prob = 0.0
+    batch = training_loader(session).batch(0, 0)
+    found = []
+    for compiled in (False, True):
+        torch._dynamo.reset()
+        if compiled:
+            session.method.taps.compile(fullgraph=True)
+        session.method.zero_grad()
+        loss = torch.stack(list(session.method.losses(batch).values())).sum()
+        loss.backward()
+        found.append([loss.detach(), *[weight.grad.clone() for weight in session.method.student.parameters()]])
+    for eager, built in zip(*found, strict=True):
+        torch.testing.assert_close(built, eager, rtol=1e-3, atol=1e-4)

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people write by mistake or in malice: each ends in one line that says what to mend, before anything is written.
+
+To add a mistake: a line in MISTAKES, and its file, if it needs one, in FILES.
+"""
+
+import os
+import shlex
+import subprocess
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from timm.models import register_model
+from torch import nn
+
+from viticulture import cli
+from viticulture.cli import main
+from viticulture.errors import counted
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.report.tables.sheet import Column, Sheet, print_table
+from viticulture.report.terminal import say
+from viticulture.study.declare.grid import Contender, Grid
+from viticulture.study.folder import StudyDir
+from viticulture.text import command_line, comment, read_yaml, write_yaml
+from viticulture.training.rundir import RunDir
+from viticulture.training.session import begin, recipe_of
+
+FILES: dict[str, bytes] = {
+    "latin.yaml": "student: vit_nano  # f\xfcr Anf\xe4nger\n".encode("latin-1"),
+    "number.yaml": b"5: 3\n",
+    "deep.yaml": b"student: " + b"[" * 5000,
+    "deep-blocks.yaml": b"student:\n" + b"".join(b" " * i + b"a:\n" for i in range(1, 200)),
+    "long.yaml": b"# " + b"x" * 10**6,
+    "billions.yaml": b"a: &a [x, x]\n"
+    + b"".join(b"b%d: &b%d [*b%d, *b%d]\n" % (i, i, i - 1, i - 1) for i in range(1, 40)),
+    "itself.yaml": b"student: &a {options: *a}\n",
+    "twice.yaml": b"train:\n  epochs: 3\n  epochs: 4\n",
+    "tag.yaml": b"student: !!python/object/apply:os.system ['touch pwned']\n",
+    "day.yaml": b"train: {epochs: 2026-99-99}\n",
+    "inner-number.yaml": b"student: {options: {5: 3}}\n",
+    "null.yaml": b"train: {epochs: null}\n",
+    "list.yaml": b"- train\n",
+    "rows.yaml": b"rows: 5\ntitle: x\n",
+    "row.yaml": b"title: x\ndata: digits\nrecipe: default/digits\nrows: [{name: x, overrides: 5}]\n",
+    "\x1b[31mred.yaml": b"optim: {lr: -1}\n",
+}
+FILES["billions.yaml"] = FILES["billions.yaml"].replace(b"*b0", b"*a")
+
+NULL = "needs a value, got null"
+FINITE = "must be a finite number"
+MISTAKES: list[tuple[str, str]] = [
+    # null, where a value is needed
+    ("train digits --lr ''", f"optim.lr {NULL}"),
+    ("train digits --optim.lr null", f"optim.lr {NULL}"),
+    ("train digits --optim.betas null", f"optim.betas {NULL}"),
+    ("train digits --student ''", f"student.name {NULL}"),
+    ("train digits --student.options null", f"student.options {NULL}"),
+    ("train digits --train.epochs null", f"train.epochs {NULL}"),
+    ("train digits --train.accumulate null", f"train.accumulate {NULL}"),
+    ("train digits --engine.device null", f"engine.device {NULL}"),
+    ("train digits --engine.devices null", f"engine.devices {NULL}"),
+    ("train digits --data.val_fraction null", f"data.val_fraction {NULL}"),
+    ("train digits --images.budget_gb null", f"images.budget_gb {NULL}"),
+    ("train digits --method.name null", "unknown method None"),
+    ("train digits --method.name '[1]'", "unknown method [1]"),
+    ("train digits --augment.flip.probability null", f"augment.flip.probability {NULL}"),
+    ("train digits --guides.logits.teacher null", "required: guides.logits.teacher"),
+    ("train digits --recipe null.yaml", f"train.epochs {NULL}"),
+    # numbers that are none, or that no machine holds
+    ("train digits --train.clip_norm .nan", FINITE),
+    ("train digits --images.budget_gb .nan", FINITE),
+    ("train digits --optim.weight_decay .nan", FINITE),
+    ("train digits --optim.betas '[.nan, 0.9]'", FINITE),
+    ("train digits --engine.checkpoint_minutes .inf", FINITE),
+    ("train digits --schedule.min_lr -.inf", FINITE),
+    ("train digits --student.options.drop_path_rate .nan", FINITE),
+    ("train digits --augment.flip.probability .nan", FINITE),
+    ("train digits --guides.logits.weight .nan --guides.logits.teacher x", FINITE),
+    ("links x --threshold nan", "--threshold: invalid number"),
+    ("compare digits --fractions nan", "comma-separated"),
+    ("train digits --seed 18446744073709551616", "beyond 63 bits"),
+    ("train digits --epochs 99999999999999999999", "beyond 63 bits"),
+    ("train digits --epochs 999999999999", "train.epochs must be at most"),
+    ("train digits --train.repeats 999999999999", "train.repeats must be at most"),
+    ("train digits --engine.devices 999999999999", "engine.devices and engine.nodes"),
+    ("train digits --epochs " + "9" * 5000, "not valid YAML"),
+    # words that are no choice
+    ("train digits --train.watch tset", "watch"),
+    ("train digits --engine.precision 8", "precision"),
+    # a student's options
+    ("train digits --student vit_nano --student.options.drop_path_rate 5", "must lie in [0, 1), got 5"),
+    ("train digits --student vit_nano --student.options.depth abc", "cannot be built with {'depth': 'abc'}"),
+    ("train digits --student vit_nano --student.options.depth 100000", "at most 1000"),
+    ("train digits --student vit_nano --student.options.embed_dim 8000000", "parameters"),
+    ("""train digits --student vit_nano --student.options='{"attn_layer":"linear"}'""", "vit_nano decides attn_layer"),
+    ("""train digits --student vit_nano --student.options='{"mlp_layer":"x"}'""", "cannot be built with"),
+    ("train digits --student vit_nano --student.options.weight 1", "unknown option of vit_nano 'weight'"),
+    ("train digits --student vit_nano --student.options '{5: 3}'", "keys are words"),
+    ("train digits --student '[1]'", "student"),
+    # augmentations are built before the run's folder is made
+    ("train digits --augment.erase.probability 2", "erase.probability"),
+    ("train digits --augment.padded_crop.padding -5", "padding"),
+    ("train digits --augment.resized_crop.scale '[0.5, 1]' --augment.padded_crop.padding 2", "one crop at most"),
+    # recipes and tables as files
+    ("train digits --recipe latin.yaml", "no text in UTF-8"),
+    ("train --table latin.yaml --row x", "no text in UTF-8"),
+    ("train digits --recipe number.yaml", "keys are words, got 5"),
+    ("train digits --recipe inner-number.yaml", "keys are words, got 5 in student.options"),
+    ("train digits --recipe deep.yaml", "levels"),
+    ("train digits --recipe deep-blocks.yaml", "levels"),
+    ("train digits --student " + "[" * 5000, "levels"),
+    ("train digits --recipe long.yaml", "too long"),
+    ("train digits --recipe billions.yaml", "values"),
+    ("train digits --recipe itself.yaml", "values"),
+    ("train digits --recipe twice.yaml", "'epochs' stands twice"),
+    ("train digits --recipe tag.yaml", "not valid YAML"),
+    ("train digits --recipe day.yaml", "train.epochs"),
+    ("train digits --recipe list.yaml", "must hold sections"),
+    ("train digits --recipe .", "unknown recipe '.'"),
+    ("train digits --recipe folder.yaml", "is no file"),
+    ("train digits --recipe nowhere.yaml", "No such file"),
+    ("train --table rows.yaml --row x", "malformed"),
+    ("train --table row.yaml --row x", "overrides"),
+    ("compare --table deep.yaml", "levels"),
+    # the command itself
+    ("compare digits --recipes ,", "comma-separated"),
+    ("compare digits --per-class ,", "comma-separated"),
+    ("compare digits --recipes default/digits --seeds 99999999999", "at most 1000"),
+    ("train digits --recipe " + "x" * 5000, "unknown recipe"),
+    ("train digits --recipe " + "x" * 5000 + ".yaml", "File name too long"),
+    ("train digits --lr " + "x" * 5000, "optim.lr"),
+    ("train digits --" + "x" * 5000 + ".y 1", "unknown recipe section"),
+    ("resume " + "x" * 5000, "so long a name"),
+    ("x" * 5000, "unknown verb"),
+    ("train digits --recipe $'\\e[31mx.yaml'", "cannot read recipe"),
+    ("train digits --recipe $'\\e[31mred.yaml'", "optim.lr must be positive"),
+    ("train digits --lr $'\\e[31m'", "not valid YAML"),
+    ("resume $'\\e[31mx'", "does not exist"),
+    ("export run", "--out"),
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds FILES."""
+    folder = tmp_path_factory.mktemp("misuse")
+    for name, content in FILES.items():
+        (folder / name).write_bytes(content)
+    (folder / "folder.yaml").mkdir()
+    return folder
+
+
+def words(command: str) -> list[str]:
+    """The words that bash makes of a command, as far as these need it."""
+    return [word.removeprefix("$").replace("\\e", "\x1b") for word in shlex.split(command)]
+
+
+@pytest.mark.parametrize(("command", "phrase"), MISTAKES, ids=[command[:70] for command, _ in MISTAKES])
+def test_a_mistake_ends_in_a_line_before_anything_is_written(
+    command: str, phrase: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails if it is accepted, ends in a traceback, leaves a file, or steers the terminal."""
+    monkeypatch.chdir(place)
+    before = {entry.name for entry in place.iterdir()}
+    assert main(words(command)) == 2
+    shown = capsys.readouterr()
+    assert phrase in shown.err
+    assert len(shown.err) < 2100
+    assert shown.err.count("\n") <= 2
+    assert not [letter for letter in shown.err if unicodedata.category(letter) == "Cc" and letter != "\n"]
+    assert {entry.name for entry in place.iterdir()} == before
+
+
+NASTY = [
+    "two\nlines",
+    "\x1b[31mred",
+    "a # b",
+    "n/x\ntrain: {epochs: 7}\n#",
+    'it\'s \\ $HOME `id` "x"',
+    "\u202eturned",
+    "no\x85break\u2028here",
+    "\t",
+    "",
+    "dünn 葡萄 🍇",
+    os.fsdecode(b"caf\xe9\x9b"),
+]
+
+
+def test_a_command_is_one_line_that_bash_reads_back() -> None:
+    """Whatever its words hold. Fails if a line break, an escape sequence or a byte that is no UTF-8 is written raw, or
+    comes back as something else."""
+    line = command_line(["printf", "%s\\0", *NASTY])
+    assert line.isprintable()
+    done = subprocess.run(
+        ["bash", "-c", line], capture_output=True, check=True, env={**os.environ, "LC_ALL": "C.UTF-8"}
+    )
+    assert done.stdout == b"".join(os.fsencode(word) + b"\0" for word in NASTY)
+    for word in NASTY:
+        assert comment(word).count("\n") == 1
+        assert read_yaml(comment(word), "x") is None
+
+
+def test_words_of_a_command_never_become_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the head of a run's recipe and of a study's declaration. Fails if either cannot be read back, or means
+    something else than what was trained."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "mine\ntrain: {epochs: 9}\n#.yaml"
+    file.write_text("student: vit_nano\ntrain: {epochs: 2}\n", encoding="utf-8")
+    nasty = "viticulture train digits --out 'n\ntrain: {epochs: 7}\n#' \x1b[31m"
+    session = begin("digits", str(file), 0, str(tmp_path / "n\ntrain: {epochs: 7}\n#"), False, {}, nasty)
+    session.run.unlock()
+    assert recipe_of(RunDir.open(session.run.path)).values == session.recipe.values
+    assert session.recipe.section("train").epochs == 2
+
+    grid = Grid("digits", (Contender("x", str(file)),), epochs=2)
+    StudyDir.create(tmp_path / "study", grid, "viticulture compare digits\nepochs: 7\n#")
+    assert StudyDir.open(tmp_path / "study").grid == grid
+
+
+def test_names_that_steer_a_terminal_are_shown_without_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Fails if a path, a title or a heading reaches the terminal as it is."""
+    say(Path("\x1b[31mrun"))
+    say("one\ntwo \x1b[31m")
+    print_table(Sheet("\x1b[31m", [Column("\x1b]0;x\x07"), Column("n", "count")], [("\x1b[2J", 1)], "\x1b[31m"))
+    shown = capsys.readouterr().out
+    assert "one\ntwo" in shown
+    assert not [letter for letter in shown if unicodedata.category(letter) == "Cc" and letter != "\n"]
+
+
+def test_yaml_is_read_back_as_it_was_written() -> None:
+    """Fails if a day becomes a date, a shared part an alias, or a merge of sections a repeated key."""
+    shared = {"probability": 0.5}
+    plain = {
+        "init": "2026-01-31",
+        "a": shared,
+        "b": shared,
+        "text": "\x1b: # \n",
+        "none": None,
+        "list": [1, 1e-05, True],
+    }
+    assert "&" not in write_yaml(plain)
+    assert read_yaml(write_yaml(plain), "x") == plain
+    assert read_yaml("{init: 2026-01-31, rate: 1e-3}", "x") == {"init": "2026-01-31", "rate": "1e-3"}
+    merged = read_yaml("a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: *b, y: 4}\n", "x")
+    assert merged == {"a": {"x": 1, "y": 2}, "b": {"x": 3, "y": 2}, "c": {"x": 3, "y": 4}}
+
+
+def test_an_error_inside_a_network_is_not_told_as_a_persons() -> None:
+    """A bug that calls something by a wrong keyword. Fails if it is reported as an unknown option, or hidden."""
+
+    @register_model
+    def broken_student(**options: Any) -> nn.Module:
+        return nn.Linear(2, 2, weight=options)  # type: ignore[call-arg]
+
+    task = Task(("a", "b"), (8, 8), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    for options in ({}, {"drop_rate": 0.1}):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'weight'"):
+            create_student("broken_student", task, None, options)
+
+
+def test_export_takes_its_file_with_or_without_the_option() -> None:
+    """As the README shows it, and as it was. Fails if one of them is refused or changes what is written."""
+    short, long = cli.read(["export", "run", "x.onnx"]), cli.read(["export", "run", "--out", "x.onnx"])
+    assert short.keywords == long.keywords == {"run": "run", "out": "x.onnx", "weights": ""}
+
+
+def test_one_thing_is_said_in_the_singular() -> None:
+    said = [counted(1, "epoch"), counted(2, "epoch"), counted(1, "class"), counted(1000, "class"), counted(0, "file")]
+    assert said == ["1 epoch", "2 epochs", "1 class", "1,000 classes", "0 files"]

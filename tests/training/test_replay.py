@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Teachers' logits computed once and replayed: what is learnt stays the same, bit for bit."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import viticulture
+from viticulture.api import cache
+from viticulture.errors import UserError
+from viticulture.guides.co_advise import CoAdvise
+from viticulture.guides.guide import Batch
+from viticulture.models.students import create_student
+from viticulture.models.taps import Seen
+from viticulture.models.task import Task
+from viticulture.models.teachers.frozen import Frozen
+from viticulture.models.weights.files import load, save
+from viticulture.training import replay
+from viticulture.training.replay import Budget, Memory, identity
+from viticulture.training.settings import Engine
+
+CPU = torch.device("cpu")
+DIGITS = Task(tuple(map(str, range(10))), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+TINY = {"embed_dim": 8, "depth": 1, "num_heads": 2}
+STEPS = 6  # of the two epochs of a run
+IMAGES = torch.zeros(0)
+
+
+@pytest.fixture(scope="module")
+def teachers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("teachers")
+    for seed, name in enumerate(("one", "two")):
+        torch.manual_seed(seed)
+        save(create_student("vit_nano", DIGITS, 4, TINY), folder / name, DIGITS)
+    return {name: str(folder / name) for name in ("one", "two")}
+
+
+@pytest.fixture
+def grow(teachers: dict[str, str], tmp_path: Path) -> Callable[..., viticulture.Run]:
+    """A small CiT on 30 digits under both teachers, mixed labels, drop-path and all."""
+
+    def run(name: str, seed: int = 0, **changes: Any) -> viticulture.Run:
+        return viticulture.train(
+            "digits",
+            "default/digits",
+            seed=seed,
+            out=str(tmp_path / name),
+            overrides={
+                "student.name": "cit_tiny", "student.patch_size": 4,
+                "student.options": {**TINY, "tokens": 2, "drop_path_rate": 0.3},
+                "guides.co_advise": {"teachers": teachers}, "data.per_class": 3, "data.val_fraction": 0,
+                "augment.mix": {"mixup": 0.8}, "train.epochs": 2, "train.batch_size": 10, "train.watch": "none",
+                "schedule.warmup_epochs": 0, "engine.device": "cpu", **changes,
+            },
+        )  # fmt: skip
+
+    return run
+
+
+def weights(run: viticulture.Run) -> dict[str, Tensor]:
+    return load(run.folder.weights("last"))[0].state_dict()
+
+
+def assert_same(one: viticulture.Run, other: viticulture.Run) -> None:
+    first, second = weights(one), weights(other)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_replayed_run_learns_the_same_bit_for_bit_without_asking_a_teacher(
+    grow: Callable[..., viticulture.Run],
+) -> None:
+    """Plain = recorded = replayed; then another student under the same teachers replays too. Catches logits of another
+    type, another step's or the other teacher's logits, random numbers that the teacher used up."""
+    plain, first, second = (
+        grow("plain"),
+        grow("first", **{"engine.replay_gb": 1}),
+        grow("second", **{"engine.replay_gb": 1}),
+    )
+    assert_same(plain, first)
+    assert_same(plain, second)
+    assert first.facts["teacher_answers"] == {"asked": 2 * STEPS, "replayed": 0}
+    assert second.facts["teacher_answers"] == {"asked": 0, "replayed": 2 * STEPS}
+    larger = grow("larger", **{"engine.replay_gb": 1, "student.options.depth": 2, "train.epochs": 3, "optim.lr": 1e-4})
+    assert larger.facts["teacher_answers"] == {"asked": STEPS, "replayed": 2 * STEPS}
+
+
+def test_a_teacher_asked_twice_a_step_answers_twice(
+    grow: Callable[..., viticulture.Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A guide that asks about mirror images first, then about the step's own: plain = recorded = replayed.
+
+    Catches: an answer known by the step alone, so that the second question gets the answer to the first one."""
+    about = CoAdvise.losses
+
+    def twice(guide: CoAdvise, batch: Batch, seen: Seen) -> dict[str, Tensor]:
+        mirrored = about(guide, {**batch, "image": batch["image"].flip(-1)}, seen)
+        return {name: term + 2 * mirrored[name] for name, term in about(guide, batch, seen).items()}
+
+    monkeypatch.setattr(CoAdvise, "losses", twice)
+    plain = grow("plain")
+    for name, replayed in (("first", 0), ("second", 2 * STEPS)):
+        run = grow(name, **{"engine.replay_gb": 1})
+        assert_same(plain, run)
+        assert run.facts["teacher_answers"] == {"asked": 4 * STEPS - replayed, "replayed": replayed}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": 1},
+        {"train.batch_size": 224},
+        {"train.accumulate": 2},
+        {"augment.flip": {"probability": 0.5}},
+        {"augment.mix.mixup": 0.4},
+        {"data.per_class": 60},
+        {"images.normalize": "imagenet"},
+    ],
+)
+def test_nothing_is_replayed_for_other_images(grow: Callable[..., viticulture.Run], changes: dict[str, Any]) -> None:
+    """Catches a key that leaves out seed, order, augmentation, choice of images or normalisation.
+
+    All images of the digits, so that another seed is another order alone."""
+    one_epoch = {"engine.replay_gb": 1, "train.epochs": 1, "data.per_class": None, "train.batch_size": 448}
+    grow("first", **one_epoch)
+    second = grow("second", **{**one_epoch, **changes})
+    assert second.facts["teacher_answers"]["replayed"] == 0
+
+
+def test_a_run_stopped_inside_an_epoch_goes_on_with_the_right_answers(
+    grow: Callable[..., viticulture.Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped in the fifth step, resumed to the end, then replayed whole: three times the weights of a plain run.
+
+    Catches steps counted from the point of resuming."""
+    written = 0
+    real = os.pwrite
+
+    def stopping(handle: int, data: bytes, offset: int) -> int:
+        nonlocal written
+        written += 1
+        if written == 9:
+            raise KeyboardInterrupt
+        return real(handle, data, offset)
+
+    often = {"engine.replay_gb": 1, "engine.checkpoint_minutes": 1e-9}
+    with monkeypatch.context() as patch:
+        patch.setattr(replay.os, "pwrite", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            grow("stopped", **often)
+    copy = shutil.copytree(
+        tmp_path / "stopped", tmp_path / "elsewhere"
+    )  # this process still holds the first one's lock
+    stopped = viticulture.resume(str(copy))
+    assert 0 < stopped.facts["teacher_answers"]["asked"] < 2 * STEPS
+    plain, again = grow("plain"), grow("again", **often)
+    assert_same(plain, stopped)
+    assert_same(plain, again)
+    assert again.facts["teacher_answers"] == {"asked": 0, "replayed": 2 * STEPS}
+
+
+def test_answers_come_back_as_they_were_given(tmp_path: Path) -> None:
+    """Type and bits, subnormal numbers, infinities and NaN included; each place its own; without one none is kept."""
+    place: list[tuple[int, int] | None] = [None]
+    budget = Budget(tmp_path, 10**6)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        folder = tmp_path / str(dtype)
+        given = {
+            (epoch, step): torch.randn(3, 5, generator=torch.Generator().manual_seed(10 * epoch + step)).to(dtype)
+            for epoch in range(2)
+            for step in range(4)
+        }
+        given[0, 0][0, :4] = torch.tensor([float("nan"), float("inf"), 1e-40, -0.0])
+        memory = Memory(folder, budget, lambda _: place[0], CPU)
+        place[0] = None
+        assert memory(IMAGES, lambda: "anything") == "anything"
+        for place[0], answer in given.items():
+            assert memory(IMAGES, lambda answer=answer: answer) is answer
+        memory.settle()
+        again = Memory(folder, budget, lambda _: place[0], CPU)
+        for place[0], answer in reversed(given.items()):
+            found = again(IMAGES, lambda: None)
+            assert found.dtype == dtype
+            assert torch.equal(found.view(torch.uint8), answer.view(torch.uint8))
+        assert (again.asked, again.replayed) == (0, 8)
+
+
+def test_a_damaged_record_is_asked_for_again(tmp_path: Path) -> None:
+    """Torn, changed or moved. Catches a reader that trusts the disk."""
+    place = (0, 1)
+    answer = torch.randn(2, 3)
+    memory = Memory(tmp_path / "a", Budget(tmp_path, 10**6), lambda _: place, CPU)
+    memory(IMAGES, lambda: answer)
+    memory.settle()
+    file = tmp_path / "a" / "epoch-00000.bin"
+    whole = file.read_bytes()
+    size = len(whole) // 2
+    for broken in (whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1]), whole[size:] * 2, b""):
+        file.write_bytes(broken)
+        for place in ((0, 0), (0, 1)):
+            torn = Memory(tmp_path / "a", Budget(tmp_path, 10**6), lambda _, place=place: place, CPU)
+            good = broken == whole[size:] * 2 and place == (0, 1)
+            assert (torn(IMAGES, lambda: None) is None) != good
+
+
+def test_the_budget_holds_and_a_full_one_ends_the_writing_not_the_run(
+    grow: Callable[..., viticulture.Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Room for five of twelve answers of 10 x 10 numbers. What fits is replayed; `cache --clear` makes room."""
+    size = 4 + 400
+    small = {"engine.replay_gb": (5 * size + 10) / 1e9}
+    plain, first = grow("plain"), grow("first", **small)
+    assert_same(plain, first)
+    assert capsys.readouterr().err.count("no longer kept: they fill") == 1
+    files = list((tmp_path / "cache" / "answers").rglob("*.bin"))
+    assert sum(file.stat().st_size for file in files) <= 6 * size, "with a hole, perhaps"
+    second = grow("second", **{"engine.replay_gb": 1})
+    assert_same(plain, second)
+    assert second.facts["teacher_answers"] == {"asked": 2 * STEPS - 5, "replayed": 5}
+    cache(clear=True)
+    assert not any((tmp_path / "cache" / "answers").rglob("*.bin"))
+
+
+def test_a_disk_that_cannot_be_written_ends_the_writing_not_the_run(
+    grow: Callable[..., viticulture.Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file lies where the folder should be."""
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "answers").write_text("in the way")
+    run = grow("run", **{"engine.replay_gb": 1})
+    assert run.facts["teacher_answers"] == {"asked": 2 * STEPS, "replayed": 0}
+    assert capsys.readouterr().err.count("no longer kept") == 1
+    with pytest.raises(UserError, match="replay_gb must be positive"):
+        Engine(replay_gb=0)
+
+
+def test_a_network_is_known_by_its_weights_and_settings() -> None:
+    """Catches two teachers that share a file: other weights, another answering rule, another normalisation."""
+    torch.manual_seed(0)
+    options = {**TINY, "tokens": 2}
+    made = {rule: create_student("cit_tiny", DIGITS, 4, {**options, "inference": rule}) for rule in ("class", "mean")}
+    made["mean"].load_state_dict(made["class"].state_dict())
+    assert identity(made["class"]) != identity(made["mean"])
+    before = identity(made["class"])
+    assert before == identity(made["class"])
+    with torch.no_grad():
+        next(made["class"].parameters())[..., 0] += 1e-3
+    assert before != identity(made["class"])
+
+
+def test_answers_that_are_no_logits_and_questions_outside_of_training_are_left_alone(tmp_path: Path) -> None:
+    """Maps of features [B, T, D] would fill the disk; questions with more than images depend on more than them."""
+    memory = Memory(tmp_path, Budget(tmp_path, 10**6), lambda _: (0, 0), CPU)
+    maps = torch.zeros(2, 3, 4)
+    assert memory(IMAGES, lambda: maps) is maps
+    assert not list(tmp_path.iterdir())
+
+    class Sum(nn.Module):
+        def forward(self, *values: Tensor) -> Tensor:
+            return torch.stack(values).sum(0)
+
+    teacher = Frozen(Sum())
+    teacher.memory = memory
+    for number in (1.0, 2.0):
+        assert torch.equal(teacher(torch.ones(2, 3), torch.full((2, 3), number)), torch.full((2, 3), 1 + number))

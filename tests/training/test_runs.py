@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's folder: one writer, nothing lost, nothing half-written taken for whole."""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import viticulture
+from viticulture.cache import locked
+from viticulture.disk import replacing, unwritable
+from viticulture.errors import UserError
+from viticulture.report.charts.curves import read_curves
+from viticulture.training.metrics import MetricsFile, cut
+from viticulture.training.progress import StopOnNonFinite
+from viticulture.training.run import fit
+from viticulture.training.rundir import RunDir
+from viticulture.training.session import begin, reopen
+from viticulture.training.state import Ema, WholeCheckpointIO, load_checkpoint
+
+FAST: dict[str, Any] = {"data.per_class": 4, "train.epochs": 2, "schedule.warmup_epochs": 0}
+
+
+def small(out: Path, **overrides: Any) -> Any:
+    """A session of two short epochs on digits."""
+    return begin("digits", "default/digits", 0, str(out), False, {**FAST, **overrides}, "test")
+
+
+def test_a_loss_that_is_no_number_stops_the_run_with_step_and_terms(tmp_path: Path) -> None:
+    """Catches: NaN reaching a checkpoint, the step or the terms missing from the message."""
+    session = small(tmp_path / "run")
+    honest = session.method.losses
+
+    def losses(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        terms: dict[str, Tensor] = honest(batch)
+        return {name: term * (float("nan") if session.method.global_step == 2 else 1.0) for name, term in terms.items()}
+
+    session.method.losses = losses
+    with pytest.raises(UserError, match=r"step 3 \(label nan\)"):
+        fit(session)
+    state = load_checkpoint(session.run.checkpoint)["state_dict"]  # of the end of the first epoch, two steps long
+    assert all(value.isfinite().all() for value in state.values())
+
+
+def test_a_checkpoint_between_two_looks_is_not_written_either() -> None:
+    """On a GPU the loss is looked at rarely; saving looks too. Fails if a checkpoint can hold what NaN has spoilt."""
+    watch = StopOnNonFinite(every_steps=50)
+    trainer = SimpleNamespace(global_step=2, num_training_batches=100)
+    for step, value in ((2, 1.0), (3, float("inf")), (4, 1.0)):
+        trainer.global_step = step
+        module = SimpleNamespace(seen_terms={"label": torch.tensor(value)})
+        watch.on_train_batch_end(trainer, module, None, None, step - 1)
+    with pytest.raises(UserError, match=r"step 3 \(label inf\)"):
+        watch.on_save_checkpoint(trainer, module, {})
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    """Fails if a second process may resume, overwrite or continue a run that is being trained."""
+    session = small(tmp_path / "run")
+    program = (
+        "import sys; from viticulture.training.rundir import RunDir; from viticulture.errors import UserError\n"
+        "try: RunDir(sys.argv[1]).lock()\n"
+        "except UserError as error: print(error)\n"
+    )
+    seen = subprocess.run([sys.executable, "-c", program, str(session.run.path)], capture_output=True, text=True)
+    assert "in use by another process" in seen.stdout
+    session.run.unlock()
+    seen = subprocess.run([sys.executable, "-c", program, str(session.run.path)], capture_output=True, text=True)
+    assert seen.stdout == ""
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path: Path) -> None:
+    """A limit on file sizes stands in for a full disk: the write fails half-way, the run says so and resumes.
+
+    Catches: a truncated last.ckpt, leftovers, an error without a way on.
+    """
+    session = small(tmp_path / "run")
+    fit(session)
+    whole = session.run.checkpoint.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) // 2, hard))
+        with pytest.raises(UserError, match="free some space"):
+            WholeCheckpointIO().save_checkpoint(load_checkpoint(session.run.checkpoint), session.run.checkpoint)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert session.run.checkpoint.read_bytes() == whole
+    assert [path.name for path in session.run.checkpoint.parent.iterdir()] == ["last.ckpt"]
+
+
+def test_a_run_that_meets_a_full_disk_resumes_once_there_is_room(tmp_path: Path) -> None:
+    """The same in a real process that dies of it at its first checkpoint; then it ends as an undisturbed run does."""
+    run, other = tmp_path / "run", tmp_path / "other"
+    program = (
+        "import resource, sys, torch; torch.set_num_threads(1)\n"
+        "from viticulture.cli import main\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    command = ["train", "digits", "--recipe", "default/digits"]
+    for key, value in FAST.items():
+        command += [f"--{key}", str(value)]
+    seen = subprocess.run(
+        [sys.executable, "-c", program, *command, "--out", str(run)], capture_output=True, text=True, check=False
+    )
+    assert seen.returncode == 2, seen.stderr
+    assert "free some space" in seen.stderr
+    viticulture.resume(str(run))
+    viticulture.train("digits", "default/digits", out=str(other), overrides=FAST)
+    assert (run / "weights/last/model.safetensors").read_bytes() == (
+        other / "weights/last/model.safetensors"
+    ).read_bytes()
+
+
+def damage(run: Path, what: str) -> None:
+    """Make one thing wrong with a stopped run."""
+    facts = json.loads((run / "run.json").read_text())
+    if what == "layout":
+        facts["format"] = 0
+    elif what == "version":
+        facts["versions"]["viticulture"] = "9.9.9"
+    elif what == "images":
+        facts["data"]["fingerprint"] = "other"
+    elif what == "facts":
+        (run / "run.json").write_text("{")
+        return
+    elif what == "checkpoint":
+        path = run / "checkpoints" / "last.ckpt"
+        path.write_bytes(path.read_bytes()[:1000])
+    elif what == "pickle":
+        torch.save({"state_dict": Evil()}, run / "checkpoints" / "last.ckpt")
+    elif what == "nothing":
+        torch.save({"state_dict": {}}, run / "checkpoints" / "last.ckpt")
+    elif what == "other":
+        path = run / "checkpoints" / "last.ckpt"
+        WholeCheckpointIO("other").save_checkpoint(load_checkpoint(path), path)
+    elif what == "bits":
+        path = run / "checkpoints" / "last.ckpt"
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    elif what in ("recipe", "seed", "data", "status", "student", "remarks"):
+        del facts[what]
+    elif what == "text":
+        facts["seed"] = "one"
+    elif what == "deep":
+        (run / "run.json").write_text('{"a":' * 100_000)
+        return
+    elif what == "splits":
+        (run / "split.json").write_text('{"names": {"train": [1]}}')
+    elif what == "no recipe":
+        (run / "recipe.yaml").unlink()
+    elif what == "binary recipe":
+        (run / "recipe.yaml").write_bytes(b"\xff\xfe\x00")
+    elif what == "binary metrics":
+        (run / "metrics.csv").write_bytes(b"\xff\xfe\x00")
+    elif what == "folder":
+        (run / "metrics.csv").unlink()
+        (run / "metrics.csv").mkdir()
+    (run / "run.json").write_text(json.dumps(facts))
+
+
+class Evil:
+    """Would run a command when unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch evil",)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that is trained but not marked as finished, in a folder to copy."""
+    path = tmp_path_factory.mktemp("stopped") / "run"
+    os.environ["VITICULTURE_CACHE"] = str(path.parent / "cache")
+    session = small(path)
+    fit(session)
+    session.run.unlock()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("layout", "another version"),
+        ("version", "9.9.9"),
+        ("images", "are not those"),
+        ("facts", "damaged"),
+        ("checkpoint", "damaged"),
+        ("pickle", "damaged or no checkpoint"),
+        ("bits", "damaged or no checkpoint.*train anew"),
+        ("nothing", "not of this run"),
+        ("other", "not of this run"),
+        ("recipe", "recipe is missing"),
+        ("seed", "seed is missing"),
+        ("data", "data.source is missing"),
+        ("status", "status is missing"),
+        ("student", "student.name is missing"),
+        ("remarks", "remarks is missing"),
+        ("text", "seed cannot be 'one'"),
+        ("deep", "run.json is damaged"),
+        ("splits", "split.json is damaged"),
+        ("no recipe", "holds no recipe.yaml"),
+        ("binary recipe", "cannot read .*recipe.yaml"),
+        ("binary metrics", "metrics.csv is damaged"),
+        ("folder", "metrics.csv is damaged"),
+    ],
+)
+def test_a_run_that_cannot_go_on_exactly_says_why(tmp_path: Path, stopped: Path, what: str, words: str) -> None:
+    """Fails if a resume guesses, starts over in silence, or runs code out of a checkpoint."""
+    run = Path(shutil.copytree(stopped, tmp_path / "run"))
+    damage(run, what)
+    with pytest.raises(UserError, match=words):
+        viticulture.resume(str(run))
+    assert not Path("evil").exists()
+
+
+def test_a_run_and_its_images_may_move(tmp_path: Path, stopped: Path) -> None:
+    """Fails if a run remembers absolute places that it cannot do without."""
+    run = Path(shutil.copytree(stopped, tmp_path / "elsewhere"))
+    assert viticulture.resume(str(run)).facts["status"] == "finished"
+    assert (run / "report.html").exists()
+    assert viticulture.resume(str(run)).accuracy == viticulture.Run(run).accuracy  # nothing left to do
+
+
+def test_a_folder_of_images_that_has_moved_is_named_to_resume(tmp_path: Path) -> None:
+    """The images themselves are compared, not where they lie. Fails if a copy elsewhere counts as other images."""
+    from photographs import pictures
+
+    photos = pictures(tmp_path / "photos", {"a": 12, "b": 12})
+    overrides = {**FAST, "data.per_class": None, "train.watch": "none"}
+    session = begin(
+        str(photos), "default/photos", 0, str(tmp_path / "run"), False, {**overrides, "student.name": "vit_nano"}, "t"
+    )
+    session.run.unlock()
+    photos.rename(tmp_path / "moved")
+    with pytest.raises(UserError, match="photos"):
+        reopen(str(tmp_path / "run"))
+    again = reopen(str(tmp_path / "run"), str(tmp_path / "moved"))
+    assert again.dataset.split_names == session.dataset.split_names
+
+
+def test_measurements_after_the_checkpoint_are_dropped_when_a_run_goes_on(tmp_path: Path) -> None:
+    """Fails if a resumed run's curve doubles back, or a torn last line stays."""
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,epoch,name,value\n3,0,train/loss,1.0\n7,1,train/loss,0.5\n9,1,train/lo")
+    cut(path, 5)
+    assert path.read_text().splitlines() == ["step,epoch,name,value", "3,0,train/loss,1.0"]
+    assert list(read_curves(path)) == ["train/loss"]
+
+
+def test_the_average_of_weights_follows_its_formula(tmp_path: Path) -> None:
+    """average <- decay average + (1 - decay) weights, beginning with the first step's weights."""
+    student = nn.Linear(2, 1, bias=False)
+    ema = Ema(student, 0.9)
+    values = [torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.0]]), torch.tensor([[-1.0, 1.0]])]
+    for value in values:
+        student.weight.data.copy_(value)
+        ema.average.update_parameters(student)
+    expected = 0.9 * (0.9 * values[0] + 0.1 * values[1]) + 0.1 * values[2]
+    torch.testing.assert_close(ema.student.weight.data, expected)
+
+
+def test_overwriting_replaces_a_run_and_nothing_else(tmp_path: Path, stopped: Path) -> None:
+    """Fails if --overwrite empties a folder that holds no run, or leaves an old run's checkpoint to resume from."""
+    run = Path(shutil.copytree(stopped, tmp_path / "run"))
+    RunDir.create(run, overwrite=True).unlock()
+    assert [path.name for path in run.iterdir()] == ["run.lock"]
+    RunDir.check_free(run)  # killed this early, a run leaves nothing that bars the next
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "a.txt").write_text("dear")
+    with pytest.raises(UserError, match="replaces runs only"):
+        RunDir.create(tmp_path / "letters", overwrite=True)
+
+
+def test_a_recipe_that_was_changed_is_named_with_the_way_to_a_new_run(tmp_path: Path, stopped: Path) -> None:
+    """Catches: a resumed run that is a mixture of two recipes, or whose recipe.yaml tells another training.
+
+    Comments and another way to write the same value change nothing.
+    """
+    run = Path(shutil.copytree(stopped, tmp_path / "run"))
+    recipe, whole = run / "recipe.yaml", (run / "recipe.yaml").read_text()
+    recipe.write_text(whole.replace("epochs: 2", "epochs:   0x2  # two").replace("# recipe", "# my recipe"))
+    assert reopen(str(run)).recipe.section("train").epochs == 2
+    recipe.write_text(whole.replace("  epochs: 2", "  epochs: 3").replace("  clip_norm: null", "  clip_norm: 1.5"))
+    words = rf"train.clip_norm from None to 1.5, train.epochs from 2 to 3; .*--recipe {recipe} --seed 0"
+    for use in (viticulture.resume, viticulture.evaluate):
+        with pytest.raises(UserError, match=words):
+            use(str(run))
+
+
+def test_a_run_killed_while_it_was_made_bars_nothing(tmp_path: Path) -> None:
+    """Catches: a folder that train, --overwrite and resume all refuse; a person's own recipe.yaml swept away."""
+    run = RunDir.create(tmp_path / "run")
+    run.write("recipe.yaml", "train: {epochs: 1}")
+    run.write("split.json", {"names": {}})
+    (run.path / ".run.json.77.part").write_text("{")
+    run.unlock()
+    for overwrite in (False, True):
+        RunDir.check_free(run.path, overwrite)
+    with pytest.raises(UserError, match=r"before its first step.*begin it again"):
+        viticulture.resume(str(run.path))
+    RunDir.create(run.path).unlock()
+    assert [path.name for path in run.path.iterdir()] == ["run.lock"]
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "recipe.yaml").write_text("train: {epochs: 1}")
+    with pytest.raises(UserError, match="exists already"):
+        RunDir.check_free(tmp_path / "own")
+
+
+def test_what_killed_writers_left_is_swept_by_the_next(tmp_path: Path, stopped: Path) -> None:
+    """Fails if half-written checkpoints pile up, or somebody who only reads removes what another writes."""
+    run = Path(shutil.copytree(stopped, tmp_path / "run"))
+    left = [run / "checkpoints" / ".last.ckpt.77.part", run / "weights" / "last" / ".config.json.77.part"]
+    for part in left:
+        part.write_text("half")
+    RunDir.open(run)
+    assert all(part.exists() for part in left)
+    RunDir.open(run).lock()
+    assert not any(part.exists() for part in left)
+
+
+def test_a_run_has_a_folder_that_may_be_made(tmp_path: Path) -> None:
+    """Told before anything is read. Catches: a file, or something inside one, as the folder of a run."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is a file, and a run is a folder"):
+        small(tmp_path / "file")
+    with pytest.raises(UserError, match=r"file is no folder that may be written"):
+        small(tmp_path / "file" / "run")
+
+
+def test_a_run_removed_while_it_trains_ends_in_a_line(tmp_path: Path) -> None:
+    """Catches: a traceback out of TensorBoard's thread, or a torn run that arises again from the next checkpoint."""
+    session = small(tmp_path / "run")
+    honest = session.method.losses
+
+    def losses(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        shutil.rmtree(session.run.path, ignore_errors=True)
+        terms: dict[str, Tensor] = honest(batch)
+        return terms
+
+    session.method.losses = losses
+    with pytest.raises(UserError, match=r"run was removed|cannot write .*run"):
+        fit(session)
+    assert not session.run.path.exists()
+
+
+def test_space_is_asked_for_where_it_is_the_cause(tmp_path: Path) -> None:
+    """A limit on file sizes stands in for a full disk while a measurement is appended; a missing folder is another
+    thing. Catches: a traceback out of metrics.csv; advice to free space that helps nobody."""
+    metrics = MetricsFile(tmp_path / "metrics.csv")
+    metrics.log_metrics({"train/loss": 1.0}, 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (metrics.path.stat().st_size + 3, hard))
+        with pytest.raises(UserError, match=r"metrics.csv.*free some space"):
+            metrics.log_metrics({"train/loss": 0.5}, 50)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="see that its folder is there"), replacing(tmp_path / "file" / "x"):
+        raise AssertionError("there is nothing to write to")
+    assert "free some space" not in str(unwritable(tmp_path, PermissionError(13, "Permission denied")))
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="/proc takes no folders, not even root's")
+def test_a_home_that_takes_no_files_is_told_with_the_way_out() -> None:
+    """Catches: a traceback where HOME, and so the cache, lies where nothing can be made."""
+    with pytest.raises(UserError, match="VITICULTURE_CACHE"), locked(Path("/proc/nowhere/.cache/viticulture/a.lock")):
+        raise AssertionError("there is no such folder")

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs without labels: data without classes, what such a run leaves, how it resumes, and what a later run takes."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import viticulture
+from label_free import SMALL, start, weights
+from viticulture.data.augment.augment import Augment
+from viticulture.data.augment.crop import PaddedCrop
+from viticulture.data.augment.erase import Erase
+from viticulture.data.batches.loader import Loader, Shard
+from viticulture.data.dataset import prepare
+from viticulture.errors import UserError
+from viticulture.models.weights.files import load
+from viticulture.training.run import fit, training_loader
+from viticulture.training.session import begin, reopen
+
+
+def test_a_folder_of_bare_images_is_enough(tmp_path: Path) -> None:
+    """Pre-train on images without classes, look at the report, fine-tune on labels from there; timm loads the encoder.
+
+    The kept student has no head and no decoder. What asks for classes is refused with the next command to type.
+    Catches: a decoder saved with the student, a head for no classes, an evaluation of nothing.
+    """
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 255, (24, 12, 16, 3), dtype=np.uint8)
+    for number, picture in enumerate(pixels):
+        Image.fromarray(picture).save(folder / f"{number}.png")
+    sizes = {"images.image_size": 8, "train.batch_size": 8}
+    options = {**SMALL, **sizes, "data.per_class": None, "train.watch": "none"}
+    run = viticulture.train(str(folder), "default/digits", out=str(tmp_path / "run"), overrides=options)
+    assert run.evaluations == {}
+    assert "labels unused" in run.folder.path.joinpath("report.html").read_text()
+    assert re.search(r"Loss</dt>", (run.path / "report.html").read_text())
+    saved = load_file(run.folder.weights("last") / "model.safetensors")
+    assert not [name for name in saved if "decoder" in name or name.startswith("head")]
+    for verb in (run.evaluate, lambda: run.predict([str(folder)]), lambda: run.accuracy):
+        with pytest.raises(UserError, match="learnt without labels"):
+            verb()
+
+    bare = timm.create_model(f"local-dir:{run.folder.weights('last')}", pretrained=True, num_classes=3)
+    assert torch.equal(bare.blocks[1].attn.qkv.weight, saved["blocks.1.attn.qkv.weight"])
+    assert bare.head.weight.shape == (3, 64)
+    overrides = {**SMALL, "method.name": "supervised", "student.init": str(run.path), "train.epochs": 1}
+    session = begin("digits", "default/digits", 0, str(tmp_path / "tuned"), False, overrides, "test")
+    assert torch.equal(session.method.student.state_dict()["patch_embed.proj.weight"], saved["patch_embed.proj.weight"])
+    assert any("the head starts anew" in remark for remark in session.remarks)
+    assert session.method.student.pos_embed.requires_grad
+
+
+def test_labels_are_ignored(tmp_path: Path) -> None:
+    """Classes of labelled data are not looked at, test images are not judged, and no run knows classes afterwards."""
+    session = start(tmp_path / "session")
+    assert session.dataset.classes == session.method.task.classes == ()
+    assert session.method.noise == 16
+    run = viticulture.train("digits", "default/digits", out=str(tmp_path / "run"), overrides=SMALL)
+    assert run.evaluations == {}
+    student, task, config = load(run.folder.weights("last"))
+    assert task.classes == ()
+    assert config["num_classes"] == 0
+    assert student(torch.zeros(2, 3, 8, 8)).shape == (2, 64)
+
+
+def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    """Interrupted in its second epoch and resumed: encoder and validation losses are the same bits.
+
+    Catches: masks that follow a global stream or the process's age, a decoder left out of the checkpoint.
+    """
+    whole = start(tmp_path / "whole")
+    fit(whole)
+    broken = start(tmp_path / "broken", **{"engine.checkpoint_minutes": 1e-9})
+    seen = []
+
+    def stop(*_: Any) -> None:
+        seen.append(1)
+        if len(seen) == 8:
+            raise KeyboardInterrupt
+
+    broken.method.aids["decoder"].register_forward_hook(stop)
+    with pytest.raises(KeyboardInterrupt):
+        fit(broken)
+    broken.run.unlock()
+    again = reopen(str(tmp_path / "broken"))
+    fit(again)
+    for name, value in weights(whole).items():
+        assert torch.equal(value, weights(again)[name]), name
+
+
+def test_the_trainer_is_a_plain_loop(tmp_path: Path) -> None:
+    """Encoder and decoder learn what a loop of ten lines teaches them. Catches: a decoder that is not stepped."""
+    options = {"student.options": {"depth": 2}}
+    session, other = start(tmp_path / "run", **options), start(tmp_path / "other", **options).method
+    fit(session)
+    loader = training_loader(session)
+    other.steps_per_epoch = len(loader)
+    groups = other.optim.groups(other.student, torch.nn.ModuleDict({**other.aids}))
+    optimizer = other.optim.build(groups)
+    schedule = other.schedule.attach(optimizer, len(loader), 2, other.optim.lr)
+    other.train()
+    clip = session.recipe.section("train").clip_norm
+    for epoch in range(2):
+        for step in range(len(loader)):
+            optimizer.zero_grad()
+            sum(other.losses(loader.batch(epoch, step)).values()).backward()
+            if clip:
+                torch.nn.utils.clip_grad_norm_([p for group in groups for _, p in group["params"]], clip)
+            optimizer.step()
+            schedule.step()
+    for name, value in other.state_dict().items():
+        torch.testing.assert_close(session.method.state_dict()[name], value, rtol=0, atol=0)
+
+
+def test_noise_is_one_table_for_all_processes(tmp_path: Path) -> None:
+    """Two processes get the rows of what one gets; augmentation is the same with and without noise, epochs differ.
+
+    Catches: a mask that depends on the rank, noise that shifts the columns of the transforms.
+    """
+    images = prepare("digits").train
+
+    def loader(noise: int, rank: int = 0, world: int = 1) -> Loader:
+        augment = Augment([Erase(1.0), PaddedCrop(2)], (8, 8), (0.5,) * 3, (0.5,) * 3, 0, noise)
+        return Loader(images, [augment], 8, 3, shard=Shard(rank, world))
+
+    one = loader(16).batch(1, 2)
+    for rank in range(2):
+        part = loader(16, rank, 2).batch(1, 2)
+        assert torch.equal(part["noise"], one["noise"][rank::2])
+        assert torch.equal(part["image"], one["image"][rank::2])
+    assert one["noise"].shape == (8, 16)
+    assert not torch.equal(one["noise"], loader(16).batch(0, 2)["noise"])
+    assert "noise" not in loader(0).batch(1, 2)
+    with_noise, without = loader(16), loader(0)
+    draw = with_noise.draw(1, 2)
+    first = without.augments[0].columns
+    assert torch.equal(one["noise"], draw.u[0][:, first:].float())
+    same = replace(draw, u=[draw.u[0][:, :first]])
+    assert torch.equal(one["image"], without._finish(same, without._prepare(same))["image"])
+
+
+def test_mixing_labels_needs_labels(tmp_path: Path) -> None:
+    """A recipe that mixes labels that nobody reads is refused before anything is decoded."""
+    with pytest.raises(UserError, match="mix mixes labels, and method mae reads none"):
+        start(tmp_path / "run", **{"augment.mix.mixup": 0.8})
+    with pytest.raises(UserError, match=r"mae looks at one view.*augment2"):
+        start(tmp_path / "run", **{"augment2.padded_crop.padding": 1})
+    assert not (tmp_path / "run").exists()
