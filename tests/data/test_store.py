@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decoded once, exactly, shared by processes, and never half."""
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
+import resource
 import shutil
-import signal
-import subprocess
-import sys
 import time
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 import torch
 from PIL import Image
 
+from children import start
 from viticulture import cache
 from viticulture.data import store
 from viticulture.data.open import open_source
@@ -198,32 +200,45 @@ def test_too_little_disk_is_said_before_anything_is_decoded(monkeypatch: pytest.
     assert stores() == []
 
 
-LIMITED = """
-import resource, sys
-import numpy as np
-from viticulture.data import store
-from viticulture.data.arrays import from_arrays
-from viticulture.errors import UserError
-source = from_arrays("noise", ["a"], {"train": (np.zeros((200, 16, 16, 3), dtype=np.uint8), np.zeros(200))})
-resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-try:
-    store.build(source, 16)
-except UserError as error:
-    print(error)
-    sys.exit(2)
-"""
+def build_with_little_room(says: Connection) -> None:
+    """In a child: files may not grow beyond 50,000 bytes."""
+    black = np.zeros((200, 16, 16, 3), dtype=np.uint8)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+    try:
+        store.build(from_arrays("noise", ["a"], {"train": (black, np.zeros(200))}), 16)
+    except UserError as error:
+        says.send(str(error))
 
 
 def test_a_disk_that_fills_up_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     """RLIMIT_FSIZE stands for it: the write fails half-way. Fails if the process is killed by a signal (a memory map
     that grows on a full disk), the error is a traceback, or the half store is used next time."""
-    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stderr
-    assert "no room left" in done.stdout
-    assert "VITICULTURE_CACHE" in done.stdout
+    child, (said,) = told(build_with_little_room)
+    assert child.exitcode == 0
+    assert "no room left" in said
+    assert "VITICULTURE_CACHE" in said
     assert stores() == []
     black = from_arrays("noise", ["a"], {"train": (np.zeros((200, 16, 16, 3), dtype=np.uint8), np.zeros(200))})
     assert len(store.build(black, 16).rows) == 200
+
+
+def told(function: Any, *args: Any) -> tuple[Any, list[Any]]:
+    """A child that has ended, and everything that it said."""
+    child, hears = speaking(function, *args)
+    said = []
+    with contextlib.suppress(EOFError):
+        while True:
+            said.append(hears.recv())
+    child.join()
+    return child, said
+
+
+def speaking(function: Any, *args: Any) -> tuple[Any, Connection]:
+    """A child, and the end of a pipe on which it is heard."""
+    hears, says = Pipe(duplex=False)
+    child = start(function, says, *args)
+    says.close()
+    return child, hears
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
@@ -247,50 +262,55 @@ def test_a_cache_that_may_not_be_written_is_an_error(tmp_path: Path, monkeypatch
         store.build(in_memory(noise(2, 4, 4)), 4)
 
 
-BUILDER = """
-import sys, time
-import numpy as np
-from viticulture.data import store
-from viticulture.data.arrays import from_arrays
-pixels = np.random.default_rng(0).integers(0, 256, (400, 8, 8, 3), dtype=np.uint8)
-source = from_arrays("noise", ["a"], {"train": (pixels, np.zeros(400))})
-def slowly(done, total):
-    print(done, flush=True)
-    time.sleep(float(sys.argv[1]))
-held = store.build(source, 8, progress=slowly)
-print("sum", int(held.pixels.long().sum()), flush=True)
-"""
+def build(says: Connection, waits: Connection | None = None) -> None:
+    """In a child: says how far it is, waits once for a word if asked to, and says the sum of all pixels in the end."""
 
+    def progress(done: int, total: int) -> None:
+        nonlocal waits
+        says.send(done)
+        if waits is not None:
+            waits, word = None, waits.recv()
+            assert word == "go on"
 
-def start(pause: float) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", BUILDER, str(pause)], stdout=subprocess.PIPE, text=True)
+    says.send("begins")
+    pixels = noise(400, 8, 8)
+    held = store.build(from_arrays("noise", ["a"], {"train": (pixels, np.zeros(400))}), 8, progress=progress)
+    says.send(int(held.pixels.long().sum()))
 
 
 def test_two_processes_build_once_and_both_use_it() -> None:
-    """Fails if both build (one would overwrite the other's files), or the second takes the half store."""
-    builders = [start(0.05) for _ in range(2)]
-    output = [builder.communicate(timeout=600)[0].split() for builder in builders]
-    pixels = np.random.default_rng(0).integers(0, 256, (400, 8, 8, 3), dtype=np.uint8)
-    assert [words[-2:] for words in output] == [["sum", str(pixels.sum())]] * 2
-    assert sorted(len(words) > 2 for words in output) == [False, True]  # one of them was told of progress
+    """The second comes while the first is half done. Fails if both build (one would overwrite the other's files), or
+    the second takes the half store."""
+    waits, word = Pipe(duplex=False)
+    first, hears = speaking(build, waits)
+    assert [hears.recv(), hears.recv()] == ["begins", 32]
+    second, other = speaking(build)
+    assert other.recv() == "begins"
+    assert not other.poll(0.2)  # nothing to say while the first one builds; a busy machine only sees less of a mistake
+    word.send("go on")
+    said = [hears.recv() for _ in range(13)]
+    assert said[-1] == other.recv() == noise(400, 8, 8).sum()  # the second one was told of no progress
+    for child in (first, second):
+        child.join()
+        assert child.exitcode == 0
     assert len(stores()) == 1
 
 
 def test_a_killed_builder_leaves_nothing_that_counts() -> None:
     """kill -9 in the middle. Fails if the half store is used, the lock stays, or the leftovers are never removed."""
-    builder = start(600)
-    assert builder.stdout is not None
-    assert builder.stdout.readline().strip() == "32"
+    waits, _word = Pipe(duplex=False)
+    builder, hears = speaking(build, waits)
+    assert [hears.recv(), hears.recv()] == ["begins", 32]
     leftover = stores()
-    builder.send_signal(signal.SIGKILL)
-    builder.wait()
+    builder.kill()
+    builder.join()
     assert [name.endswith(".partial") for name in leftover] == [True]
     assert stores() == leftover
     store.build(in_memory(noise(2, 4, 4)), 4)  # another store: its builder tidies up
     assert len(stores()) == 1
     assert not stores()[0].endswith(".partial")
-    words = start(0).communicate(timeout=600)[0].split()
-    assert words[-2] == "sum"
+    _, said = told(build)
+    assert said[-1] == noise(400, 8, 8).sum()
 
 
 def test_a_builder_at_work_is_not_tidied_away(tmp_path: Path) -> None:
