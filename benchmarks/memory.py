@@ -31,6 +31,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from viticulture.methods.method import Method
+from viticulture.models.co_advise import involution
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.teachers import feature_maps as teacher_maps
@@ -105,7 +106,8 @@ def estimate(recipe: Recipe, classes: int, folder: Path, bfloat16: bool = True) 
     shapes |= {f"image{3 + k}": (images, 3, method.small[1], method.small[1]) for k in range(method.small[0])}
     groups = method.optim.groups(method.student, nn.ModuleDict({**method.guides, **method.aids}))
     half = torch.autocast("cpu", torch.bfloat16) if bfloat16 else nullcontext()
-    with FakeTensorMode() as mode, Peak() as peak:
+    whole = patch.object(involution, "BLOCK", sys.maxsize)  # a GPU takes all images at once
+    with whole, FakeTensorMode() as mode, Peak() as peak:
         _fake(method, mode)
         peak.count([*method.parameters(), *method.buffers(), *_hidden(method)])
         batch = {name: torch.empty(shape) for name, shape in shapes.items()}
