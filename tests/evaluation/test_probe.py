@@ -206,7 +206,10 @@ def test_a_person_probes_runs_with_and_without_labels(tmp_path: Path, capsys: py
     assert found["findings"][0]["top1"] > 0.3
     folder = run.folder.weights("last")
     assert main(["probe", str(folder), "digits", "--out", str(tmp_path / "again.json")]) == 0
-    assert json.loads((tmp_path / "again.json").read_text())["findings"][2] == found["findings"][0]
+    one, other = found["findings"][0], json.loads((tmp_path / "again.json").read_text())["findings"][2]
+    few = pytest.approx(one["sweep"], abs=3 / 90)  # sums in another order may turn the answer to an image in doubt
+    assert (other["features"], other["judge"], other["sweep"]) == (one["features"], one["judge"], few)
+    assert other["top1"] == pytest.approx(one["top1"], abs=0.03)
     capsys.readouterr()
     for words, said in (
         ([str(run.path)], "has no labels"),

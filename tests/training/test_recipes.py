@@ -76,8 +76,8 @@ def steps() -> dict[str, tuple[str, dict[str, Any]]]:
     return {name: (recipe, overrides) for name, recipe, overrides in first.values()}
 
 
-def kind(recipe: str, overrides: dict[str, Any]) -> tuple[str, ...]:
-    """Family of the network, method, guides, and whether images are large: steps of a kind take the same path."""
+def kind(recipe: str, overrides: dict[str, Any]) -> tuple[tuple[str, ...], int]:
+    """Family of the network, method and guides, as steps of a kind take the same path; then the images' side."""
     raw = read_once(recipe)
     network, method = (
         overrides.get(f"{part}.name") or overrides.get(part) or raw[part] for part in ("student", "method")
@@ -86,15 +86,16 @@ def kind(recipe: str, overrides: dict[str, Any]) -> tuple[str, ...]:
     guides = set(raw.get("guides") or {}) | {key.split(".")[1] for key in overrides if key.startswith("guides.")}
     guides -= {key.split(".")[1] for key, value in overrides.items() if value is None and key.startswith("guides.")}
     side = overrides.get("images.image_size") or (raw.get("images") or {}).get("image_size") or 64
-    return re.sub("[^a-z].*", "", network), method, *sorted(guides), "large" if side > 96 else "small"
+    return (re.sub("[^a-z].*", "", network), method, *sorted(guides)), side
 
 
 def slow(of: dict[str, tuple[str, dict[str, Any]]]) -> list[str]:
-    """Names of the steps on large images that are not the first of their kind."""
+    """Names of the steps that are not the first of their kind, small images first."""
+    kinds = {name: kind(*step) for name, step in of.items()}
     first: dict[tuple[str, ...], str] = {}
-    return [
-        name for name, step in of.items() if first.setdefault(kind(*step), name) != name and kind(*step)[-1] == "large"
-    ]
+    for name in sorted(of, key=lambda name: kinds[name][1]):
+        first.setdefault(kinds[name][0], name)
+    return [name for name in of if first[kinds[name][0]] != name]
 
 
 STEPS = steps()
@@ -123,6 +124,12 @@ def assembled(name: str, weights: Path, device: str) -> tuple[Recipe, Method]:
         return recipe, made(student, task, guides, optim, schedule, **keywords).train()
 
 
+@pytest.fixture(scope="session")
+def hollow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where teachers are kept whose weights were never drawn."""
+    return tmp_path_factory.mktemp("hollow")
+
+
 @pytest.fixture
 def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights are not drawn: nine tenths of the time that it takes to build a network."""
@@ -135,14 +142,14 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", SLOW)
 @pytest.mark.usefixtures("empty")
-def test_the_parts_of_a_step_fit_together(name: str, weights: Path) -> None:
+def test_the_parts_of_a_step_fit_together(name: str, hollow: Path) -> None:
     """Those of a step that the fast part does not take, built on torch's meta device, which holds no numbers.
 
     Fails if a name, an option, a size, a block or a teacher does not fit.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "for .*: copying from a non-meta parameter")  # of teachers, as intended
-        _, method = assembled(name, weights, "meta")
+        _, method = assembled(name, hollow, "meta")
     assert all(parameter.is_meta for parameter in method.student.parameters())
 
 
@@ -153,6 +160,7 @@ def test_a_step_is_taken(name: str, weights: Path) -> None:
     The batch holds what the method asks for: labels, a second view, noise. Fails if a parameter that is trained gets no
     gradient, or a loss or a weight is not finite.
     """
+    torch.manual_seed(0)
     recipe, method = assembled(name, weights, "cpu")
     side, student, optim = method.task.image_size[0], method.student, recipe.section("optim")
     batch = {"image": torch.randn(2, 3, side, side), "noise": torch.rand(2, method.noise)}
