@@ -67,8 +67,8 @@ class Pictures:
                 raise UserError(
                     f"{name} must not exceed {MAX_SIDE} pixels, got {value}: each image would take {memory}"
                 )
-        if not 0 < self.budget_gb < math.inf:
-            raise UserError(f"budget_gb must be positive and finite, got {self.budget_gb}")
+        if self.budget_gb <= 0:
+            raise UserError(f"budget_gb must be positive, got {self.budget_gb}")
         if not 0 < self.eval_crop <= 1:
             raise UserError(f"eval_crop must lie in (0, 1], got {self.eval_crop}")
 

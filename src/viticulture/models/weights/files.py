@@ -125,8 +125,8 @@ def _built(config: dict[str, Any], path: Path, tensors: int) -> tuple[nn.Module,
         raise UserError(f"{path} is damaged: it asks for {depth} blocks, and {tensors} tensors lie beside it")
     try:
         return create_student(name, task, arguments.get("patch_size"), options), task
-    except UserError:
-        raise
+    except UserError as error:
+        raise UserError(f"{path} does not work: {error}") from error
     except Exception as error:  # whatever a constructor makes of nonsense
         raise UserError(f"{path} is damaged: no {name} can be built by it ({_brief(error)})") from error
 
