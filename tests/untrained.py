@@ -12,6 +12,7 @@ from viticulture.models.task import Task
 from viticulture.models.weights.files import save
 from viticulture.training.recipe import read, resolve
 from viticulture.training.rundir import FORMAT, RunDir
+from viticulture.version import VERSION
 
 SIDE = 16
 
@@ -23,7 +24,11 @@ def untrained(folder: Path, classes: tuple[str, ...] = ("a", "b"), **overrides: 
     keys = {**sizes, "student.name": "vit_nano", "student.patch_size": 4, **overrides}
     name = "default/small-images"
     run.write("recipe.yaml", resolve(name, read(name), keys).to_yaml())
-    run.write("run.json", {"format": FORMAT, "recipe": name, "status": "finished", "student": {"name": "vit_nano"}})
+    data = {"source": "photos", "folder": None, "name": "photos", "fingerprint": "", "classes": classes, "images": {}}
+    facts = {"seed": 0, "command": "", "commit": None, "started": "", "remarks": []}
+    student = {"name": "vit_nano", "parameters": 0, "macs": None}
+    known = {"format": FORMAT, "recipe": name, "status": "finished", "hardware": {}, "data": data}
+    run.write("run.json", {**known, **facts, "student": student, "versions": {"viticulture": VERSION}})
     task = Task(classes, (SIDE, SIDE), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
     torch.manual_seed(0)
     save(create_student("vit_nano", task, 4), run.weights("last"), task)

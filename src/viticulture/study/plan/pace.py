@@ -76,7 +76,9 @@ def measure(recipe: Recipe, dataset: Dataset, folder: Path, seed: int = 0) -> Pa
     shutil.rmtree(folder, ignore_errors=True)  # what a kill left
     try:
         folder.mkdir(parents=True)
-        session = Session(RunDir(folder), recipe, dataset, method, seed, [])
+        run = RunDir(folder)
+        run.write("run.json", {"status": "measured"})  # without it a training would take its folder for removed
+        session = Session(run, recipe, dataset, method, seed, [])
         clock = Clock(session)
         fit(session, clock)
     finally:
@@ -140,7 +142,7 @@ class Clock(Callback):
         """As a validation does."""
         method.eval()
         with torch.inference_mode(), trainer.precision_plugin.val_step_context():
-            method.measures(batch)
+            method.measured(batch)
 
     def _timed(self, work: Callable[[], None]) -> float:
         """Seconds that a work takes after its first time."""
