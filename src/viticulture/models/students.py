@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..errors import UserError, unknown
+from .agent import registered as agents  # noqa: F401  (registers its students)
 from .co_advise import cit, many_heads
 from .co_advise import rednet as rednet
 from .dhvt import registered as dhvt_models
