@@ -20,6 +20,7 @@ from viticulture.study.run.slurm import write_script
 from viticulture.study.run.workers import LIVES, Places, environment, find, run_workers
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_its_cell_goes_on(tmp_path: Path) -> None:
     """Two processes, two cells, one process killed while it trains: told, and all cells are finished, each once.
 
@@ -35,6 +36,7 @@ def test_a_killed_worker_is_replaced_and_its_cell_goes_on(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("halving", [False, True])
+@pytest.mark.slow
 def test_a_cell_that_ends_its_process_every_time_fails_and_the_rest_goes_on(
     halving: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +81,7 @@ def test_workers_share_gpus_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [environment(i, 2)["CUDA_VISIBLE_DEVICES"] for i in range(2)] == ["5", "7"]
 
 
+@pytest.mark.slow
 def test_a_slurm_array_has_a_task_a_cell(tmp_path: Path) -> None:
     """The script is valid, its task trains its cell though a contender was added since it was submitted, and written
     again it asks for what is missing alone.
