@@ -11,6 +11,7 @@ counts processor time, which other work on the machine disturbs less than the wa
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import timm
@@ -79,7 +80,7 @@ def main() -> None:
         "vit_tiny": plain(images, labels),
         "advised": advised(options.student, images, labels, nets),
         "student": advised(options.student, images, labels, {}),
-        **{name: lambda net=net: net(images) for name, net in nets.items()},
+        **{name: partial(net, images) for name, net in nets.items()},
     }
     times = [{name: measure(run) for name, run in runs.items()} for _ in range(WARMUP + options.rounds)][WARMUP:]
     for clock, word in enumerate(("wall", "core-s")):

@@ -13,6 +13,7 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import timm
 import torch
@@ -68,7 +69,7 @@ def stepper(model: nn.Module, case: Case, half: bool) -> Callable[[], None]:
 def compare(case: Case, half: bool, steps: int) -> str:
     """One line of the table."""
     torch.manual_seed(0)
-    settings = {"num_classes": CLASSES, "drop_path_rate": DROP_PATH}
+    settings: dict[str, Any] = {"num_classes": CLASSES, "drop_path_rate": DROP_PATH}
     deit = timm.create_model("deit_tiny_patch16_224", img_size=case.pixels, patch_size=case.patch, **settings)
     runs = [stepper(model, case, half) for model in (deit, timm.create_model(case.student, **settings))]
     times = [[measure(run) for run in runs] for _ in range(WARMUP + steps)][WARMUP:]

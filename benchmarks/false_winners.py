@@ -52,7 +52,7 @@ class World:
         total = np.sqrt(1 + self.method**2 + spread**2 + self.chance**2)
         place = ndtri(np.array(self.accuracies))[:, None] * total + spread * draw.standard_normal((K, seeds))  # [K, S]
         image = draw.standard_normal(N) + self.method * draw.standard_normal((K, N))  # [K, N]
-        latent = np.float32(place)[:, :, None] + np.float32(image)[:, None]
+        latent = place.astype(np.float32)[:, :, None] + image.astype(np.float32)[:, None]
         if self.chance:
             latent += np.float32(self.chance) * draw.standard_normal((K, seeds, N), dtype=np.float32)
         return (latent > 0).view(np.int8)

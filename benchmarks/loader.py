@@ -19,7 +19,8 @@ from typing import Any
 
 import timm.data.auto_augment
 import torch
-from timm.data import create_dataset, create_loader
+from timm.data.dataset_factory import create_dataset
+from timm.data.loader import create_loader
 from torchvision.transforms import RandomCrop
 
 from viticulture.data.augment.augment import Augment

@@ -143,7 +143,7 @@ def random_teachers(folder: Path) -> Iterator[None]:
 
     def opened(source: str) -> tuple[nn.Module, Task]:
         if not source.startswith("runs/"):
-            net = timm.create_model(source.partition("=")[0].partition(".")[0])
+            net: Any = timm.create_model(source.partition("=")[0].partition(".")[0])
             height, width = net.pretrained_cfg["input_size"][1:]
             return net, Task(tuple(map(str, range(net.num_classes))), (height, width), GREY, GREY)
         run = source.removeprefix("runs/")

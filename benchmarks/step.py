@@ -13,9 +13,11 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
+from unittest.mock import patch
 
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, Trainer
 
 from viticulture.data.sources.arrays import from_arrays
 from viticulture.training import run as engine
@@ -58,23 +60,20 @@ def session_on_noise(steps: int, folder: str) -> sessions.Session:
     noise = from_arrays(
         "noise", [str(c) for c in range(100)], {"train": (images.numpy(), torch.arange(64 * steps).numpy() % 100)}
     )
-    sessions.open_source = lambda data: noise
-    return sessions.begin("noise", "default/small-images", 0, folder, False, OVERRIDES, "benchmark")
+    with patch.object(sessions, "open_source", lambda data: noise):
+        return sessions.begin("noise", "default/small-images", 0, folder, False, OVERRIDES, "benchmark")
 
 
 def ours(session: sessions.Session, steps: int) -> float:
     """Seconds a step under the Trainer, loader, logging and the check for NaN included."""
-    clock, trainer = Clock(), engine.Trainer
+    clock = Clock()
 
-    class Timed(trainer):  # type: ignore[misc,valid-type]
-        def __init__(self, **words):  # type: ignore[no-untyped-def]
+    class Timed(Trainer):
+        def __init__(self, **words: Any) -> None:
             super().__init__(**{**words, "callbacks": [*words["callbacks"], clock]})
 
-    engine.Trainer = Timed  # type: ignore[misc]
-    try:
+    with patch.object(engine, "Trainer", Timed):
         engine.fit(session)
-    finally:
-        engine.Trainer = trainer  # type: ignore[misc]
     return (clock.ended - clock.began) / (steps - WARMUP)
 
 

@@ -35,7 +35,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         study = StudyDir.create(Path(folder) / "study", grid, "benchmark")
         study.update(plan=Plan({("a", "20 a class"): epochs}, {}, {"a": 100}, {"a": 5.0}).to_dict())
-        work = Work(study, str)
+        work = Work(study, lambda words: None)
         gc.freeze()  # as Work.run does
         overrides = {**grid.conditions, **work.plan.overrides(grid, grid.cells()[0])}
         for number, cell in enumerate(grid.cells()):

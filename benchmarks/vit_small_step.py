@@ -13,6 +13,7 @@ disturbs less.
 import argparse
 from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 import timm
 import torch
@@ -28,7 +29,7 @@ CLASSES, BATCH, WARMUP = 100, 8, 2
 
 def networks(pixels: int, patch: int) -> dict[str, nn.Module]:
     """The yardstick first."""
-    sizes = {"num_classes": CLASSES, "img_size": pixels, "patch_size": patch}
+    sizes: dict[str, Any] = {"num_classes": CLASSES, "img_size": pixels, "patch_size": patch}
     return {
         "timm vit_tiny": timm.create_model("vit_tiny_patch16_224", **sizes),
         "without dropout": plain_vit.vit_small(**sizes, attn_drop_rate=0.0, proj_drop_rate=0.0),

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: quick to answer, and every mistake ends in a clear line and exit code 2 before training starts."""
 
+import inspect
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,26 +12,129 @@ from pathlib import Path
 import pytest
 import yaml
 
+import viticulture
 from photographs import pictures
-from viticulture.cli import main
+from viticulture import cli
+from viticulture.cli import VERBS, main
+from viticulture.cli import _parser as parser_of
 from viticulture.training.recipe import read, resolve
 from viticulture.training.table import read_table
 
+KEYS = ("optim.weight_decay", "schedule.rule", "engine.precision", "images.budget_gb", "method.smoothing")
 FAST = ["--epochs", "1", "--per-class", "4", "--student.name", "vit_nano"]
 
 
-def test_help_answers_without_importing_what_takes_time() -> None:
-    """Catches: an import of torch and its like outside a verb. What is imported decides the time on every machine."""
-    program = (
-        "import sys; from viticulture.cli import main; main(['--help']); "
-        "print(sorted({name.partition('.')[0] for name in sys.modules}))"
-    )
+SLOW = {"torch", "torchvision", "timm", "lightning", "numpy", "PIL", "jsonargparse", "sklearn", "rich"}
+
+
+def imported_by(program: str) -> set[str]:
+    """The packages that a Python program imports."""
+    program += "\nimport sys; print(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    shown, imported = done.stdout.rstrip().rsplit("\n", 1)
-    assert "train" in shown
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_help_answers_without_importing_what_takes_time() -> None:
+    """Of the program and of every verb. Catches: an import of torch and its like outside a verb; recipe keys, which
+    only their classes can tell, read for the short help. What is imported decides the time on every machine."""
+    helps = "from viticulture.cli import VERBS, main\nmain(['--help'])\nfor verb in VERBS: main([verb, '--help'])"
+    imported = imported_by(helps)
     assert "viticulture" in imported
-    for slow in ("torch", "torchvision", "timm", "lightning", "numpy", "PIL", "jsonargparse", "sklearn", "rich"):
-        assert f"'{slow}'" not in imported
+    assert not imported & SLOW
+
+
+def test_help_is_short_unless_everything_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """Fails if `--help` lists recipe keys again or hides the verb's own words, if `--help-all` leaves a section out, or
+    if a short option that a verb takes in a sense of its own is said to be the recipe's."""
+    assert main(["train", "--help"]) == 0
+    short = capsys.readouterr().out
+    assert short.count("\n") < 50
+    assert all(word in short for word in ("positional arguments:", "--like", "--epochs", "--help-all", "--table TABLE"))
+    assert main(["train", "--help-all"]) == 0
+    full = capsys.readouterr().out
+    assert all(f"--{key} " in full for key in ("augment.flip.probability", "guides.logits.teacher", *KEYS))
+    assert main(["compare", "--help"]) == 0
+    assert "data.per_class" not in capsys.readouterr().out
+    assert main(["evaluate", "--help-all"]) == 0
+    assert "recipe" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", [[], *([name] for name in VERBS), ["compare", "resume"], ["train", "--table"]])
+def test_every_verb_says_what_it_takes(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Fails for an argument without a meaning, and for help that is an error."""
+    assert main([*verb, "--help"]) == 0
+    assert f"usage: viticulture {' '.join(verb[:1]) or 'VERB'}" in capsys.readouterr().out
+    if verb:
+        assert all(action.help for action in parser_of([*verb, "x"])[0]._actions)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("train digits --over", "unknown option --over; did you mean --overwrite?"),
+        ("train digits --batch_size 8", "did you mean --batch-size?"),
+        ("train digits --epoch=8", "did you mean --epochs?"),
+        ("localize run --boxs b.txt", "did you mean --boxes?"),
+        ("compare digits --recipe default/digits", "did you mean --recipes?"),
+        ("export run --optim.lr 3", "unknown option --optim.lr;"),
+        ("localize run", "required: --boxes"),
+        ("train --table dhvt/table4", "required: --row; `viticulture train --table TABLE --help`"),
+    ],
+)
+def test_a_mistyped_option_is_named_with_the_nearest_one(
+    command: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fails if the beginning of an option is taken for it (`--over` would replace a run), or if what is missing is said
+    first and hides the slip."""
+    assert main(command.split()) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_localise_is_localize() -> None:
+    assert cli.read(["localise", "r", "--boxes", "b"]) == cli.read(["localize", "r", "--boxes", "b"])
+    assert viticulture.localise is viticulture.localize
+
+
+def test_the_package_offers_every_verb_and_imports_none() -> None:
+    """Fails if a verb of the command line has no function, if Tab does not show it, or if importing the package or
+    asking for a verb that needs no torch imports it."""
+    required = (
+        (viticulture.train_row, "table"),
+        (viticulture.train_row, "row"),
+        (viticulture.compare_table, "table"),
+        (viticulture.localize, "boxes"),
+    )
+    names = {"inspect" if name == "data" else name for name in cli.VERBS}
+    assert names | {"train_row", "compare_table", "compare_resume", "Run", "UserError"} <= set(dir(viticulture))
+    assert set(viticulture.__all__) <= set(dir(viticulture))
+    for name in viticulture.__all__:
+        assert name == "__version__" or callable(getattr(viticulture, name)), name
+    needed = [inspect.signature(verb).parameters[key] for verb, key in required]
+    assert all(parameter.default is parameter.empty for parameter in needed)
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        _ = viticulture.trian  # type: ignore[attr-defined]
+    assert imported_by("import viticulture") & {"torch", "viticulture", "argparse", "yaml"} == {"viticulture"}
+    assert not imported_by("import viticulture\nviticulture.train, viticulture.report, dir(viticulture)") & SLOW
+
+
+def test_a_room_that_shares_its_name_with_a_verb_can_be_called() -> None:
+    """Before and after its import, from inside or outside. Fails if Python's binding of an imported module hides the
+    verb, if the verb hides the module, or if a new room of a verb's name is forgotten."""
+    program = """
+import inspect, viticulture
+from types import ModuleType
+first = viticulture.models
+import viticulture.models.students, viticulture.report.terminal, viticulture.cache, viticulture.export
+from viticulture import api, models
+assert models is first is viticulture.models and isinstance(models, ModuleType)
+assert models.students.matching("vit_nan*") == [viticulture.models("vit_nan*")] == ["vit_nano"]
+assert str(viticulture.cache()).endswith(str(viticulture.cache.cache_folder()))
+for name in ("cache", "export", "models", "report"):
+    assert inspect.signature(getattr(viticulture, name)) == inspect.signature(getattr(api, name))
+"""
+    imported_by(program)
+    rooms = {name for _, name, _ in pkgutil.iter_modules(viticulture.__path__)}
+    assert rooms & set(viticulture.__all__) == {"cache", "export", "models", "report"}
 
 
 def mistakes(tmp_path: Path) -> dict[str, tuple[list[str], str]]:

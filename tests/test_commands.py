@@ -24,7 +24,7 @@ def commands(text: str) -> Iterator[str]:
     of the sentence; an option at the beginning of the next line belongs to it. A verb alone is its name."""
     joined = re.sub(r"\n#?\s+(?=--[a-z])", " ", text)
     for match in re.finditer(r"\bviticulture ([a-z]+) [^\n`;]+", joined):
-        if match[1] in cli.VERBS:
+        if match[1] in {*cli.VERBS, *cli.ALIASES}:
             yield re.split(r"\s+#|\s+\(|\.(?:\s+[A-Z]|$)", match[0])[0]
 
 

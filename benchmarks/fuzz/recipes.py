@@ -22,7 +22,7 @@ GOOD: dict[str, Any] = {
 
 def damaged(draw: random.Random) -> bytes:
     """The bytes of a recipe that something happened to."""
-    recipe = deepcopy(GOOD)
+    recipe: dict[Any, Any] = deepcopy(GOOD)
     section = draw.choice(list(recipe))
     kind = draw.randrange(8)
     if kind == 0:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: argument parsing only. Verbs, options, defaults and help are read off the functions in `api`.
 
-A parameter without default is a word of the command, and so are `data` and `pattern`; the others are options, and
-`out` is one everywhere. `list[str]` takes all remaining words, `bool` is a switch. Verbs with `overrides` also take
-every recipe key: `--optim.lr 1e-4`.
+A parameter without default is a word of the command, and so are `data` and `pattern`; the others are options, and so
+are `out`, `table`, `row` and `boxes` everywhere. `list[str]` takes all remaining words, `bool` is a switch. Verbs with
+`overrides` also take every recipe key: `--optim.lr 1e-4`.
 """
 
 import argparse
@@ -14,6 +14,8 @@ import os
 import sys
 from collections.abc import Callable, Container
 from dataclasses import dataclass, fields, is_dataclass
+from difflib import get_close_matches
+from itertools import takewhile
 from typing import Any, NoReturn, get_args, get_origin
 
 from docstring_parser import parse as parse_docstring
@@ -35,7 +37,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "explain": api.explain,
     "export": api.export,
     "links": api.links,
-    "localise": api.localise,
+    "localize": api.localize,
     "probe": api.probe,
     "robustness": api.robustness,
     "recipes": api.recipes,
@@ -44,29 +46,33 @@ VERBS: dict[str, Callable[..., Any]] = {
     "demo": api.demo,
 }
 
+ALIASES = {"localise": "localize"}
+
 OF_A_TABLE: dict[str, Callable[..., Any]] = {"train": api.train_row, "compare": api.compare_table}  # with --table
 
 PRINTABLE = (api.train, api.train_row)  # verbs with --print-config
 
-SHORT = {  # option -> the recipe key that it is short for
-    "--per-class": "data.per_class",
-    "--fraction": "data.fraction",
-    "--skip-unreadable": "data.skip_unreadable",
-    "--image-size": "images.image_size",
-    "--student": "student.name",
-    "--patch-size": "student.patch_size",
-    "--init": "student.init",
-    "--epochs": "train.epochs",
-    "--batch-size": "train.batch_size",
-    "--lr": "optim.lr",
-    "--device": "engine.device",
-    "--devices": "engine.devices",
+SHORT = {  # option -> the recipe key that it is short for, what it says
+    "--per-class": ("data.per_class", "training images of every class to learn from"),
+    "--fraction": ("data.fraction", "share of the training images to learn from"),
+    "--skip-unreadable": ("data.skip_unreadable", "leave out images that cannot be read"),
+    "--image-size": ("images.image_size", "side of the images that are learnt from, pixels"),
+    "--student": ("student.name", "the network (`viticulture models`)"),
+    "--patch-size": ("student.patch_size", "side of its patches, pixels"),
+    "--init": ("student.init", "weights to start from: a run, a timm tag, a checkpoint"),
+    "--epochs": ("train.epochs", "passes over the training images"),
+    "--batch-size": ("train.batch_size", "images in one step"),
+    "--lr": ("optim.lr", "learning rate"),
+    "--device": ("engine.device", "auto, cpu, cuda or mps"),
+    "--devices": ("engine.devices", "processes on this machine, one device each"),
 }
 
 LONGEST = 1000
 """Letters of an error's beginning, and of its end; what is longer repeats something that was received."""
 
 MAY_BE_LEFT_OUT = ("data", "pattern")  # words of a command that have a default
+
+REQUIRED = ("table", "row", "boxes")  # options that have none
 
 USAGE = """viticulture grows Vision Transformers on little data.
 
@@ -75,8 +81,12 @@ usage: viticulture VERB ...
 {verbs}
 
   viticulture train ./photos      learn from a folder that holds one folder of images per class
-  viticulture VERB --help         what a verb takes
+  viticulture VERB --help         what a verb takes; --help-all: every recipe key too
 """
+
+HELP = ("-h", "--help", "--help-all")
+
+MORE = "Every other recipe key is an option too, as --optim.weight_decay 0.1; `{prog} --help-all` lists them.\n"
 
 
 def main(words: list[str] | None = None) -> int:
@@ -154,10 +164,10 @@ class Parser(argparse.ArgumentParser):
     """One verb's words and options; a mistake is a UserError."""
 
     def __init__(self, name: str, verb: Callable[..., Any]) -> None:
-        about = parse_docstring(inspect.getdoc(verb) or "")
         self.verb = verb
-        super().__init__(prog=f"viticulture {name}", description=about.short_description, add_help=False)
-        meaning = {param.arg_name: " ".join((param.description or "").split()) for param in about.params}
+        summary = (inspect.getdoc(verb) or "").split("\n\n")[0]
+        super().__init__(prog=f"viticulture {name}", description=summary, add_help=False, allow_abbrev=False)
+        meaning = _meanings(verb)
         every = inspect.signature(verb).parameters
         self.names = [key for key in every if key != "overrides"]
         self.takes_recipe = "overrides" in every
@@ -169,6 +179,8 @@ class Parser(argparse.ArgumentParser):
             elif parameter.default is parameter.empty and key == "out":
                 self.add_argument(key, nargs="?", default=argparse.SUPPRESS, help="the same without --out")
                 self._add_option(key, parameter.annotation, None, help_text)
+            elif parameter.default is parameter.empty and key in REQUIRED:
+                self.add_argument(f"--{key}", required=True, help=help_text)
             elif parameter.default is parameter.empty:
                 self.add_argument(key, nargs="+" if parameter.annotation == list[str] else None, help=help_text)
             elif key in MAY_BE_LEFT_OUT:
@@ -183,8 +195,7 @@ class Parser(argparse.ArgumentParser):
 
     def _add_group(self, group: Any) -> None:
         """The fields of a dataclass as options; `keywords` puts it together again."""
-        about = parse_docstring(inspect.getdoc(type(group)) or "")
-        meaning = {param.arg_name: " ".join((param.description or "").split()) for param in about.params}
+        meaning = _meanings(type(group))
         for field in fields(group):
             default, text = getattr(group, field.name), meaning[field.name].replace("%", "%%")
             if field.type is bool:
@@ -201,6 +212,7 @@ class Parser(argparse.ArgumentParser):
     def command(self, words: list[str]) -> Command:
         """The verb and its arguments out of the words that follow it."""
         overrides, left = split_overrides(words, self.options) if self.takes_recipe else ({}, words)
+        self._check_options(left)
         given = vars(self.parse_args(left))
         found: dict[str, Any] = {"overrides": overrides} if self.takes_recipe else {}
         if given.get("out", "") is None:
@@ -213,17 +225,42 @@ class Parser(argparse.ArgumentParser):
                 found[key] = given[key]
         return Command(self.verb, found, given.get("print_config", False))
 
+    def _check_options(self, words: list[str]) -> None:
+        """Refuse an option that does not exist, naming the nearest, before what is missing is said."""
+        known = self.options | (self.short.keys() if self.takes_recipe else set())
+        for option in (word.partition("=")[0] for word in takewhile("--".__ne__, words)):
+            if option.startswith("--") and option not in known:
+                near = get_close_matches(option, sorted(known), n=1) if len(option) <= LONGEST else []
+                self.error(f"unknown option {shortened(option)}" + "".join(f"; did you mean {name}?" for name in near))
+
+    @property
+    def short(self) -> dict[str, tuple[str, str]]:
+        """The short options of recipe keys, but for those that mean something of the verb's own."""
+        return {option: meant for option, meant in SHORT.items() if option not in self.options}
+
+    def help(self, everything: bool) -> str:
+        """What the verb takes; with `everything` all recipe keys too, which imports the classes that they configure."""
+        text = self.format_help()
+        if self.takes_recipe:
+            lines = (f"  {option:<17} {meaning} ({key})" for option, (key, meaning) in self.short.items())
+            text += "\n".join(["\nrecipe keys by short names:", *lines]) + "\n\n"
+            text += api.reference() if everything else MORE.format(prog=self.prog)
+        if self.verb in (VERBS[name] for name in OF_A_TABLE):
+            text += f"\n`{self.prog} --table TABLE --help` shows what a paper's table takes.\n"
+        return text
+
     @property
     def options(self) -> set[str]:
         """Every option of the verb itself."""
         return {option for action in self._actions for option in action.option_strings}
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; `{self.prog} --help` shows what it takes")
+        table = " --table TABLE" if self.verb in OF_A_TABLE.values() else ""
+        raise UserError(f"{message}; `{self.prog}{table} --help` shows what it takes")
 
 
 def _run(words: list[str]) -> None:
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words or words[0] in (*HELP, "help"):
         lines = (f"  {name:<10} {(inspect.getdoc(verb) or '').splitlines()[0]}" for name, verb in VERBS.items())
         print(USAGE.format(verbs="\n".join(lines)), end="")
         return
@@ -231,8 +268,8 @@ def _run(words: list[str]) -> None:
         print(VERSION)
         return
     parser, rest = _parser(words)
-    if {"-h", "--help"} & set(rest):
-        print(parser.format_help() + (_recipe_help() if parser.takes_recipe else ""), end="")
+    if not set(HELP).isdisjoint(rest):
+        print(parser.help(everything="--help-all" in rest), end="")
         return
     command = parser.command(rest)
     if command.printed:
@@ -250,20 +287,19 @@ def read(words: list[str]) -> Command:
 
 def _parser(words: list[str]) -> tuple[Parser, list[str]]:
     """The parser of a command's verb, and the words that it reads."""
-    name, rest = words[0], words[1:]
+    name, rest = ALIASES.get(words[0], words[0]), words[1:]
     if name not in VERBS:
         raise unknown("verb", name, VERBS)
-    verb: Callable[..., Any] = VERBS[name]
-    if any(word.partition("=")[0] == "--table" for word in rest) and name in OF_A_TABLE:
-        verb = OF_A_TABLE[name]
-    elif name == "compare" and rest[:1] == ["resume"]:
-        verb, rest = api.compare_resume, rest[1:]
-    return Parser(name, verb), rest
+    if name == "compare" and rest[:1] == ["resume"]:
+        return Parser("compare resume", api.compare_resume), rest[1:]
+    of_a_table = name in OF_A_TABLE and any(word.partition("=")[0] == "--table" for word in rest)
+    return Parser(name, (OF_A_TABLE if of_a_table else VERBS)[name]), rest
 
 
-def _recipe_help() -> str:
-    lines = (f"  {short} VALUE".ljust(26) + f"short for --{key}" for short, key in SHORT.items())
-    return "\nrecipe keys:\n" + "\n".join(lines) + "\n\n" + api.reference()
+def _meanings(documented: Any) -> dict[str, str]:
+    """Argument -> what its docstring says of it."""
+    about = parse_docstring(inspect.getdoc(documented) or "")
+    return {param.arg_name: " ".join((param.description or "").split()) for param in about.params}
 
 
 def split_overrides(words: list[str], own: Container[str] = ()) -> tuple[dict[str, Any], list[str]]:
@@ -291,5 +327,6 @@ def split_overrides(words: list[str], own: Container[str] = ()) -> tuple[dict[st
                 value = "true"
             else:
                 raise UserError(f"{option} needs a value, as {option} VALUE")
-        found[SHORT.get(option, option.removeprefix("--"))] = read_yaml(value, f"the value of {option}, {value!r},")
+        key = SHORT[option][0] if option in SHORT else option.removeprefix("--")
+        found[key] = read_yaml(value, f"the value of {option}, {value!r},")
     return found, left

@@ -157,7 +157,7 @@ def test_the_verb_prints_the_table_and_names_mistakes(
     (tmp_path / "b.txt").write_text("cat.png 1 2 3 4")
     (tmp_path / "far.txt").write_text("a/0.png 1 2 300 4")
     (tmp_path / "cut.txt").write_text("a/0.png 0 0 3 3")
-    mistakes = {"": "--boxes FILE", "b.txt": "none of the 6 images", "far.txt": "outside", "cut.txt": "cuts off every"}
+    mistakes = {"": "--boxes", "b.txt": "none of the 6 images", "far.txt": "outside", "cut.txt": "cuts off every"}
     for name, said in mistakes.items():
         assert main(["localise", str(run.path), *(["--boxes", str(tmp_path / name)] if name else [])]) == 2
         assert said in capsys.readouterr().err

@@ -6,9 +6,13 @@ Imports that take seconds (torch, timm, lightning) live inside the verbs, so tha
 
 from ..study.declare.terms import Amounts, Terms, Where
 from .lists import demo, models, recipes, reference, resolved, say, tables
-from .looking import cache, explain, inspect, links, localise, probe, report, robustness
+from .looking import cache, explain, inspect, links, probe, report, robustness
+from .looking import localise as localize
 from .runs import Run, evaluate, export, predict, resume, train, train_row
 from .studies import compare, compare_resume, compare_table
+
+localise = localize
+"""The same in British spelling."""
 
 __all__ = [
     "Amounts",
@@ -26,6 +30,7 @@ __all__ = [
     "inspect",
     "links",
     "localise",
+    "localize",
     "models",
     "predict",
     "probe",

@@ -41,7 +41,7 @@ def reference() -> str:
     """Every recipe key with its type, default and meaning."""
     from ..training.recipe import reference as text
 
-    return text()
+    return text().partition("\noptions:\n")[2]  # the keys, without the usage that repeats them
 
 
 def resolved(

@@ -141,7 +141,7 @@ def probe(run: str, data: str = "", features: str = "", weights: str = "", out: 
     return probe_table(found)
 
 
-def localise(run: str, data: str = "", boxes: str = "", weights: str = "", out: str = "") -> "Sheet":
+def localise(run: str, boxes: str, data: str = "", weights: str = "", out: str = "") -> "Sheet":
     """Measure whether a ViT that learnt classes alone looks where the object is, on images whose objects have boxes.
 
     Args:

@@ -106,8 +106,8 @@ def train(
 
 
 def train_row(
-    table: str = "",
-    row: str = "",
+    table: str,
+    row: str,
     data: str = "",
     seed: int = 0,
     out: str = "",

@@ -47,7 +47,7 @@ def compare(
 
 
 def compare_table(
-    table: str = "",
+    table: str,
     data: str = "",
     amounts: Amounts = ALL_IMAGES,
     seeds: int = 1,
