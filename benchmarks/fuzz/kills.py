@@ -54,11 +54,13 @@ def weights(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(kept)}
 
 
-def resumed(kind: Training, folder: Path, out: Path) -> list[str]:
-    """The command that goes on with what a kill has left."""
-    if kind.study:
-        return ["compare", "resume", str(out)] if (out / "study.json").exists() else [*kind.words, "--out", str(out)]
-    return ["resume", str(out)] if (out / "run.json").exists() else [*kind.words, "--out", str(out)]
+def resumed(kind: Training, folder: Path, out: str) -> list[str]:
+    """The command that goes on with what a kill has left under a name in the folder."""
+    if kind.study and (folder / out / "study.json").exists():
+        return ["compare", "resume", out]
+    if not kind.study and (folder / out / "run.json").exists():
+        return ["resume", out]
+    return [*kind.words, "--out", out]
 
 
 def kills(draw: random.Random, kind: Training, folder: Path, times: int) -> list[str]:
@@ -88,8 +90,7 @@ def kills(draw: random.Random, kind: Training, folder: Path, times: int) -> list
         time.sleep(draw.uniform(0, length))
         kill(pid)
         wait(pid, log)
-        again = run(resumed(kind, folder, out.relative_to(folder)) if out.exists() else
-                    [*kind.words, "--out", out.name], folder, log, SECONDS)  # fmt: skip
+        again = run(resumed(kind, folder, out.name), folder, log, SECONDS)
         if again.code:
             found.append(f"not resumed: {again.output.decode(errors='replace').strip().splitlines()[-1:]}")
         else:
