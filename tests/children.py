@@ -16,7 +16,7 @@ IMPORTED = (
     "viticulture.cli",
     "viticulture.training.session",
     "viticulture.training.run",
-    "viticulture.evaluation.judge",
+    "viticulture.analysis.pictures",
     "viticulture.report.pages.run_page",
     "viticulture.study.run.work",
 )

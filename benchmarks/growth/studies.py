@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 
 from viticulture.evaluation import accuracy
-from viticulture.evaluation.judge import Result
+from viticulture.evaluation.results import Evaluations, keep_answers
 from viticulture.report.pages.study_page import write_study
 from viticulture.report.tables.study import plan_sheet
 from viticulture.study.declare.grid import Cell, Contender, Grid
@@ -20,7 +20,7 @@ from viticulture.study.declare.terms import Amounts, Terms
 from viticulture.study.folder import StudyDir
 from viticulture.study.plan.pace import Pace
 from viticulture.study.plan.plan import Plan, make_plan
-from viticulture.study.run.cell import contents, keep_answers
+from viticulture.study.run.cell import contents
 from viticulture.study.run.slurm import write_script
 from viticulture.study.run.work import changed
 from viticulture.study.study import Study
@@ -85,8 +85,10 @@ def leave(study: StudyDir, plan: Plan, cell: Cell) -> None:
     shares = 0.8 * torch.nn.functional.one_hot(said, len(CLASSES)) + 0.2 / len(CLASSES)
     predictions = accuracy.Predictions(shares, labels, [""] * IMAGES)
     result = accuracy.measure(predictions, CLASSES)
-    run.write("evaluation.json", {f"best/{split}": result.to_dict() for split in ("test", "val")})
-    keep_answers(run, {"best/test": Result(result, predictions, None)})  # type: ignore[arg-type]
+    run.write(
+        "evaluation.json", Evaluations("best/test", {f"best/{split}": result for split in ("test", "val")}).to_dict()
+    )
+    keep_answers(run, "best/test", {"best/test": predictions})
     lines = (f"{40 * epoch + 39},{epoch},val/accuracy,{0.7 * (epoch + 1) / 100}" for epoch in range(100))
     run.write("metrics.csv", "\n".join(["step,epoch,name,value", *lines]) + "\n")
     run.update(

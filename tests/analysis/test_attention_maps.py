@@ -10,7 +10,7 @@ from viticulture.errors import UserError
 from viticulture.models.students import create_student
 from viticulture.models.taps import Seen, Taps
 from viticulture.models.task import Task
-from viticulture.report.sections.attention import heat
+from viticulture.report.charts.figures import heat
 
 TASK = Task(("a", "b"), (8, 12), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 GRID = (4, 6)
@@ -75,10 +75,10 @@ def test_a_drawn_map_keeps_place_and_order() -> None:
     """The largest value is the lightest block, at its place. Catches: a transpose, an inverted scale, flat maps."""
     values = torch.zeros(2, 3)
     values[1, 2] = 5.0
-    picture = heat(values)
+    picture = heat(values.numpy())
     block = picture.shape[0] // 2
     assert picture.shape == (2 * block, 3 * block, 3)
     light = picture.sum(-1)
     assert (light[block:, 2 * block :] == light.max()).all()
     assert (light[:block] == light.min()).all()
-    assert heat(torch.ones(2, 2)).shape[-1] == 3
+    assert heat(torch.ones(2, 2).numpy()).shape[-1] == 3

@@ -9,10 +9,13 @@ from torch import Tensor, nn
 
 from label_free import start
 from mae_students import method, vit
-from viticulture.analysis.reconstruction import painter_of, reconstruct
+from viticulture.analysis.galleries import FILE, read_galleries
+from viticulture.analysis.pictures import gather_pictures
+from viticulture.analysis.reconstruction import levels, painter_of, reconstruct, reconstruction_gallery
+from viticulture.evaluation.judge import Judged
 from viticulture.methods.mae import MAE
 from viticulture.models.vit.patches import patchify, restored, rows, targets
-from viticulture.report.sections.reconstruction import levels, reconstruction_section
+from viticulture.report.charts.figures import gallery
 from viticulture.training.run import fit
 
 IMAGES = torch.randn(4, 3, 16, 24, generator=torch.Generator().manual_seed(0))
@@ -100,11 +103,11 @@ def test_a_runs_report_shows_what_it_painted(tmp_path: Path, name: str) -> None:
     images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     ours = reconstruct(painter_of(session.run, session.dataset), images)
     assert torch.equal(ours.painted, reconstruct(session.method.eval(), images).painted)
-    (section,) = reconstruction_section(session.run, session.dataset)
-    assert section.html.count("<img") == 24
-    assert "Mean squared error" in section.html
+    html = gallery(reconstruction_gallery(session.run, session.dataset))
+    assert html.count("<img") == 24
+    assert "Mean squared error" in html
     session.run.checkpoint.unlink()
-    (section,) = reconstruction_section(session.run, session.dataset)
-    assert "last.ckpt" in section.html
+    assert "last.ckpt" in gallery(reconstruction_gallery(session.run, session.dataset))
     plain = start(tmp_path / "plain", **{"method.name": "supervised"})
-    assert reconstruction_section(plain.run, plain.dataset) == []
+    gather_pictures(plain.run, plain.dataset, Judged("", {}))
+    assert set(read_galleries(plain.run.path / FILE) or ()) == {"examples"}

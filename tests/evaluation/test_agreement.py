@@ -181,17 +181,17 @@ def test_a_run_measures_its_heads_and_teachers_on_its_test_images(
 def test_a_teacher_that_is_gone_is_named_and_the_rest_is_judged(
     advised: Callable[[str], viticulture.Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was measured while it was there stays. Catches a report that fails because a teacher's folder moved."""
+    """What was measured while it was there stays. Catches an evaluation that fails because a teacher's folder moved."""
     run = advised("mean")
     before = read_agreement(run.folder)
     gone = run.path.parent / "inv" / "model.safetensors"
     weights = load_file(gone)
     gone.unlink()
     try:
-        assert main(["report", str(run.path)]) == 0
+        assert main(["evaluate", str(run.path)]) == 0
         assert read_agreement(run.folder) == before
         (run.path / "agreement.json").unlink()
-        assert main(["report", str(run.path)]) == 0
+        assert main(["evaluate", str(run.path)]) == 0
         found = read_agreement(run.folder)
         assert found is not None
         assert "inv" in found.missing

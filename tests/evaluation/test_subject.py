@@ -14,6 +14,7 @@ from torch import Tensor
 
 import viticulture
 from untrained import SIDE, photo, untrained
+from viticulture.analysis.pictures import attention
 from viticulture.data.dataset import prepare_test
 from viticulture.data.images import Images
 from viticulture.errors import UserError
@@ -22,8 +23,8 @@ from viticulture.evaluation.localization import judge as localise
 from viticulture.evaluation.localization.judge import read_localisations
 from viticulture.evaluation.robustness.judge import read_robustness
 from viticulture.evaluation.subject import Subject, device_for, of_run
-from viticulture.report.sections.attention import attention_section
-from viticulture.report.sections.disagreement import _looks
+from viticulture.report.charts.figures import gallery
+from viticulture.study.conclude.disagreement import _looks
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import recipe_of
 
@@ -50,7 +51,7 @@ def test_the_photograph_beside_the_attention_is_what_the_network_saw(tmp_path: P
     maps of a crop that is not the run's."""
     subject = of_run(untrained(tmp_path / "run"))
     images, seen = shown(subject, tmp_path / "photos")
-    html = attention_section(subject, images).html
+    html = "".join(map(gallery, attention(subject, images)))
     drawn = [
         np.asarray(Image.open(io.BytesIO(base64.b64decode(code)))) for code in re.findall(r"base64,([^\"]+)", html)
     ]

@@ -16,7 +16,7 @@ import torch
 
 from browser import CHROMIUM, Browser
 from viticulture.evaluation.accuracy import Predictions, measure
-from viticulture.evaluation.judge import Result
+from viticulture.evaluation.results import Evaluations, keep_answers
 from viticulture.report.charts.plots import Axes, Series, band_chart, forest_chart, pareto, scatter_chart
 from viticulture.report.pages.study_page import render_study, write_study
 from viticulture.report.tables.latex import escaped, latex
@@ -27,7 +27,7 @@ from viticulture.study.declare.grid import Contender, Grid
 from viticulture.study.declare.terms import Amounts
 from viticulture.study.folder import StudyDir
 from viticulture.study.plan.plan import Plan
-from viticulture.study.run.cell import contents, keep_answers
+from viticulture.study.run.cell import contents
 from viticulture.study.study import Study
 
 EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> 'q' </style>"
@@ -55,8 +55,11 @@ def study(path: Path, names: list[str], amounts: tuple[int, ...], seeds: int, st
             0.8 * torch.nn.functional.one_hot(said, len(classes)) + 0.2 / len(classes), labels, [""] * 400
         )
         result = measure(predictions, classes)
-        run.write("evaluation.json", {f"best/{split}": result.to_dict() for split in ("test", "val")})
-        keep_answers(run, {"best/test": Result(result, predictions, None)})  # type: ignore[arg-type]
+        run.write(
+            "evaluation.json",
+            Evaluations("best/test", {f"best/{split}": result for split in ("test", "val")}).to_dict(),
+        )
+        keep_answers(run, "best/test", {"best/test": predictions})
         lines = [
             "step,epoch,name,value",
             *(f"{9 * e + 8},{e},val/accuracy,{result.top1 * (e + 1) / 4}" for e in range(4)),

@@ -7,7 +7,9 @@ found = reconstruct_some(RunDir.open("runs/mae"), dataset, dataset.test)   # pic
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..data.dataset import Dataset
@@ -20,6 +22,11 @@ from ..training.recipe import Recipe, method_class
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
 from ..training.state import load_checkpoint
+from .galleries import Gallery, Group
+
+MEASURED = 32  # images
+SHOWN = 8
+HIDDEN = 0.5  # grey of what is masked
 
 
 @runtime_checkable
@@ -126,3 +133,36 @@ def painter_of(run: RunDir, dataset: Dataset) -> Painter:
     assert isinstance(method, nn.Module)
     method.eval()
     return method
+
+
+def reconstruction_gallery(run: RunDir, dataset: Dataset) -> Gallery:
+    """Images that did not teach, where there are any, under the same masks every time."""
+    if not run.checkpoint.exists():
+        return Gallery("", note="What paints is kept in checkpoints/last.ckpt alone, and that file is gone.")
+    splits = {"test": dataset.test, "validation": dataset.val, "training": dataset.train}
+    split, images = next((name, images) for name, images in splits.items() if images is not None)
+    some = images.part(torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:MEASURED])
+    names = [f"{split}: {name.rsplit('/', 1)[-1]}" for name in some.records.names]
+    return painted(reconstruct_some(run, dataset, some), names)
+
+
+def painted(found: Reconstruction, names: list[str]) -> Gallery:
+    """The first images as triples, and the mean errors of all."""
+    masked = found.masked[:SHOWN].unsqueeze(1)
+    shown = [found.images[:SHOWN], found.images[:SHOWN].masked_fill(masked, HIDDEN), found.painted[:SHOWN]]
+    triples = zip(*map(levels, shown), names, found.error.tolist(), strict=False)
+    groups: list[Group] = [(parts, [name, f"mean squared error {error:.4f}"]) for *parts, name, error in triples]
+    error, flat = found.error.mean().item(), found.flat_error.mean().item()
+    note = (
+        f"Mean squared error of masked pixels over {len(found.error)} images, grey levels from 0 to 1: {error:.4f}; "
+        f"masked patches in their own mean colour would have {flat:.4f}. "
+        f"{100 * found.masked.float().mean():.0f} % of pixels are masked. With patch_norm, painted patches have the "
+        "mean and the spread of the true ones."
+    )
+    return Gallery("Image, what is shown of it, what is painted", groups, note)
+
+
+def levels(images: Tensor) -> list[NDArray[np.uint8]]:
+    """Images [B, 3, H, W] in [0, 1] as pictures."""
+    bytes_ = (255 * images).round().clamp(0, 255).to(torch.uint8)
+    return list(bytes_.permute(0, 2, 3, 1).cpu().numpy())

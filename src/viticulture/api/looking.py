@@ -41,7 +41,7 @@ def cache(clear: bool = False) -> str:
 
 
 def report(run: str) -> Path:
-    """Write a run's or a study's report.html anew.
+    """Write a run's or a study's report.html anew, from what its folder holds.
 
     Args:
         run: the folder.
@@ -51,14 +51,10 @@ def report(run: str) -> Path:
         from ..study.study import Study
 
         return write_study(Study(Path(run)))
-    from ..evaluation.judge import judge
     from ..report.pages.run_page import write_page
     from ..training.rundir import RunDir
-    from ..training.session import dataset_of, recipe_of
 
-    folder = RunDir.open(run)
-    dataset = dataset_of(folder, recipe_of(folder))
-    return write_page(folder, dataset, judge(folder, dataset))
+    return write_page(RunDir.open(run))
 
 
 def explain(run: str, beside: str = "", images: int = 1152, reading: str = "norms") -> Path:

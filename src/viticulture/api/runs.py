@@ -3,6 +3,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,10 @@ from ..text import command_line
 if TYPE_CHECKING:
     from torch import nn
 
+    from ..data.dataset import Dataset
     from ..evaluation.accuracy import Evaluation
     from ..evaluation.predict import Prediction
+    from ..evaluation.results import Evaluations
     from ..training.rundir import RunDir
     from ..training.session import Session
     from ..training.table import Row
@@ -43,24 +46,28 @@ class Run:
         return self.folder.read("run.json")
 
     @property
-    def evaluations(self) -> "dict[str, Evaluation]":
-        """Results by weights and split, such as `best/test`; the one that counts comes first."""
-        from ..evaluation.accuracy import Evaluation
+    def evaluations(self) -> "Evaluations":
+        """Results by weights and split, such as `best/test`; `counting` is the one that counts, `counts` its key."""
+        from ..evaluation.results import RESULTS, read_evaluations
 
-        return {key: Evaluation.from_dict(value) for key, value in self.folder.read("evaluation.json").items()}
+        found = read_evaluations(self.folder)
+        if found is None:
+            raise UserError(f"{self.path} holds no {RESULTS}; to have it: viticulture evaluate {self.path}")
+        return found
 
     @property
     def accuracy(self) -> float:
         """Top-1 in [0, 1] of the weights that count: best on validation, else the last; on test where there is one."""
-        for evaluation in self.evaluations.values():
-            return evaluation.top1
-        raise UserError(f"{self.path} learnt without labels, so it has no accuracy")
+        counting = self.evaluations.counting
+        if counting is None:
+            raise UserError(f"{self.path} learnt without labels, so it has no accuracy")
+        return counting.top1
 
     def predict(self, images: list[str], weights: str = "") -> "list[Prediction]":
         """Classify image files or folders; see the function of that name."""
         return predict(str(self.path), images, weights)
 
-    def evaluate(self, data: str = "") -> "dict[str, Evaluation]":
+    def evaluate(self, data: str = "") -> "Mapping[str, Evaluation]":
         """Measure on the run's own or other images; see the function of that name."""
         return evaluate(str(self.path), data)
 
@@ -163,16 +170,18 @@ def resume(run: str, data: str = "") -> Run:
     return _grow(reopen(run, data))
 
 
-def evaluate(run: str, data: str = "") -> "dict[str, Evaluation]":
+def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation]":
     """Measure a run's weights: on its own test images, or on other labelled images of the same classes.
+
+    On its own, everything that the run's report.html shows is measured again and kept, and the page drawn.
 
     Args:
         run: the run's folder.
         data: other images: their test split where they declare one, else all of them.
 
-    Returns: results by weights and split, such as `best/test`; the one that counts comes first.
+    Returns: results by weights and split, such as `best/test`.
     """
-    from ..evaluation.judge import check_classes, judge, judge_other
+    from ..evaluation.judge import check_classes, judge_other
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of
 
@@ -180,9 +189,9 @@ def evaluate(run: str, data: str = "") -> "dict[str, Evaluation]":
     if data:
         return judge_other(folder, data)
     dataset = dataset_of(folder, recipe_of(folder))
-    check_classes(folder, dataset.classes)
-    results = judge(folder, dataset)
-    return {key: result.evaluation for key, result in results.items()}
+    found = _measure(folder, dataset)
+    check_classes(folder, dataset.classes)  # after its page, which shows more than accuracy
+    return found
 
 
 def predict(run: str, images: list[str], weights: str = "", out: str = "") -> "list[Prediction]":
@@ -226,14 +235,24 @@ def export(run: str, out: str, weights: str = "") -> Path:
     return to_onnx(student, Path(out), task)
 
 
+def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations":
+    """Ask a run's student about its images, keep what it says, and draw its page."""
+    from ..analysis.pictures import gather_pictures
+    from ..evaluation.judge import judge
+    from ..report.pages.run_page import write_page
+
+    judged = judge(run, dataset)
+    gather_pictures(run, dataset, judged)
+    write_page(run)
+    return judged.evaluations
+
+
 def _grow(session: "Session") -> Run:
     """Train, measure, report.
 
     Of several processes, all train; the first then measures, draws the page and prints, while the others wait until it
     has ended, and return the same run without a word.
     """
-    from ..evaluation.judge import judge
-    from ..report.pages.run_page import write_page
     from ..report.terminal import introduce
     from ..training.processes import is_leader, the_first_works
     from ..training.run import fit
@@ -243,7 +262,7 @@ def _grow(session: "Session") -> Run:
     fit(session)
     with the_first_works():
         if is_leader():
-            write_page(session.run, session.dataset, judge(session.run, session.dataset))
+            _measure(session.run, session.dataset)
             session.run.update(status="finished")  # last: a kill before this is made good by resume
             session.run.unlock()
     return Run(session.run.path)

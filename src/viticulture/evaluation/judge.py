@@ -16,6 +16,7 @@ from ..training.session import recipe_of
 from .accuracy import Evaluation, Predictions, collect, measure
 from .agreement.judge import judge_agreement
 from .heads import heads_of
+from .results import RESULTS, Evaluations, keep_answers
 from .subject import of_run
 
 FEW = 8  # images that tell which head answers
@@ -36,25 +37,48 @@ class Result:
     images: Images
 
 
-def judge(run: RunDir, dataset: Dataset) -> dict[str, Result]:
-    """Results by WEIGHTS/SPLIT on the splits that did not teach, kept in evaluation.json. The first is the one that
-    counts: the best weights (the last, where no validation chose), on test (on validation, where there is no test).
-    Weights that were learnt without labels tell no classes apart: no results."""
-    if not dataset.classes:
-        run.write("evaluation.json", {})
-        return {}
+@dataclass(frozen=True)
+class Judged:
+    """What `judge` finds of a run.
+
+    Args:
+        counts: the key, WEIGHTS/SPLIT, of the result that counts; "" without results.
+        results: by key.
+    """
+
+    counts: str
+    results: dict[str, Result]
+
+    @property
+    def evaluations(self) -> Evaluations:
+        """The numbers."""
+        return Evaluations(self.counts, {key: result.evaluation for key, result in self.results.items()})
+
+    @property
+    def counting(self) -> Result | None:
+        """The result that counts."""
+        return self.results.get(self.counts)
+
+
+def judge(run: RunDir, dataset: Dataset) -> Judged:
+    """Results by WEIGHTS/SPLIT on the splits that did not teach, kept in evaluation.json, and the answers behind them
+    in answers.npz. The one that counts: the best weights (the last, where no validation chose), on test (on validation,
+    where there is no test). Weights that were learnt without labels tell no classes apart: no results."""
     splits = {name: images for name, images in (("test", dataset.test), ("val", dataset.val)) if images is not None}
     recipe = recipe_of(run)
     results: dict[str, Result] = {
         f"{weights}/{split}": _result(run, recipe, weights, images)
         for split, images in splits.items()
         for weights in run.which()
+        if dataset.classes
     }
-    run.write("evaluation.json", {key: result.evaluation.to_dict() for key, result in results.items()})
-    if results:
-        key, first = next(iter(results.items()))
-        judge_agreement(run, recipe, key, first.images)
-    return results
+    counts = f"{run.which()[0]}/{next(iter(splits))}" if results else ""
+    judged = Judged(counts, results)
+    run.write(RESULTS, judged.evaluations.to_dict())
+    if counts:
+        keep_answers(run, counts, {key: result.predictions for key, result in results.items()})
+        judge_agreement(run, recipe, counts, results[counts].images)
+    return judged
 
 
 def judge_other(run: RunDir, data: str) -> dict[str, Evaluation]:

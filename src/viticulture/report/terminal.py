@@ -3,6 +3,7 @@
 
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +69,13 @@ def say(result: Any) -> None:
         print(*map(clean, result.rstrip().split("\n")), sep="\n")
     elif isinstance(result, Sheet):
         print_table(result)
-    elif isinstance(result, dict) and all(isinstance(value, Evaluation) for value in result.values()):
+    elif isinstance(result, Mapping) and all(isinstance(value, Evaluation) for value in result.values()):
         print_table(results(result))
     elif isinstance(result, list) and all(isinstance(item, Prediction) for item in result):
         print_table(_predictions(result))
 
 
-def results(evaluations: dict[str, Evaluation]) -> Sheet:
+def results(evaluations: Mapping[str, Evaluation]) -> Sheet:
     """One column for each set of weights and split."""
     return summary([Evaluated(*named(key), evaluation) for key, evaluation in evaluations.items()])
 

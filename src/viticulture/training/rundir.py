@@ -8,7 +8,10 @@ metrics.csv        step, epoch, name, value; a line a measurement
 tensorboard/       the same for TensorBoard
 checkpoints/       last.ckpt, from which the run resumes exactly
 weights/           best, last and ema, each a folder with model.safetensors and config.json
-evaluation.json, predictions.csv, explain.json, report.html
+evaluation.json    results by weights and split, and which of them counts
+answers.npz        what the student said of every image
+pictures.npz       what the page shows of images
+explain.json, robustness.json, localisation.json, agreement.json, probe.json, report.html
 """
 
 import fcntl

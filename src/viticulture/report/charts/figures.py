@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ...analysis.galleries import LONGEST, Gallery
 from ..tables.sheet import Sheet, Spread
 from .axes import log_ticks, span, ticks
 from .heat_map import heat_map
 from .marks import figure, number, short, svg, text
 
-__all__ = ["bar_chart", "heat_map", "image_grid", "line_chart", "picture_uri", "table"]
+__all__ = ["bar_chart", "gallery", "heat", "heat_map", "image_grid", "line_chart", "picture_uri", "table"]
 
 Points = Sequence[tuple[float, float]]
 Pixels = NDArray[np.uint8]
@@ -31,6 +32,9 @@ LEFT, RIGHT, TOP, BOTTOM = 48, 12, 24, 36  # its margins
 MOST_POINTS = 400
 SMALL = 64  # pixels; such images are shown exactly
 FEW_POINTS = 30  # are drawn as dots too
+MAP = 64  # pixels, the smaller side of a drawn map
+HEAT = np.array([[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 255, 164]], dtype=np.float64)
+"""Five colours of matplotlib's inferno, dark to light: readable without colour vision and in print."""
 
 
 def line_chart(
@@ -113,6 +117,27 @@ def image_grid(title: str, groups: Sequence[tuple[Sequence[Pixels], Sequence[str
     return figure(title, f'<ul class="{kind}">{"".join(items)}</ul>', note)
 
 
+def gallery(shown: Gallery) -> str:
+    """A gallery of photographs and maps; its note alone where there are none."""
+    if not shown.groups:
+        return f"<p>{text(shown.note)}</p>"
+    groups = [
+        ([heat(picture) if picture.ndim == 2 else picture for picture in pictures], lines)
+        for pictures, lines in shown.groups
+    ]
+    return image_grid(shown.title, groups, shown.note)
+
+
+def heat(values: NDArray[np.floating]) -> Pixels:
+    """A map [rows, columns] as a picture on its own scale, dark to light, each cell a block of pixels."""
+    low, high = values.min(), values.max()
+    share = ((values - low) / max(high - low, values.dtype.type(1e-12))).astype(np.float64)
+    places = np.linspace(0, 1, len(HEAT))
+    picture = np.stack([np.interp(share, places, HEAT[:, channel]) for channel in range(3)], -1).astype(np.uint8)
+    block = max(1, MAP // min(picture.shape[:2]))
+    return picture.repeat(block, 0).repeat(block, 1)
+
+
 def table(sheet: Sheet, sortable: bool = False) -> str:
     """A sheet as an HTML table; shares carry a bar, a click on a heading sorts."""
     kinds = [("" if column.words else "n") for column in sheet.columns]
@@ -139,7 +164,7 @@ def table(sheet: Sheet, sortable: bool = False) -> str:
     return figure(sheet.title, f'<div class="scroll tall">{inside}</div>', sheet.note)
 
 
-def picture_uri(pixels: Pixels, longest: int = 192) -> str:
+def picture_uri(pixels: Pixels, longest: int = LONGEST) -> str:
     """An image as a data URI: small ones exactly (PNG), others fitted into a square of `longest` pixels (JPEG)."""
     image = Image.fromarray(np.ascontiguousarray(pixels))
     small, file = max(image.size) <= SMALL, io.BytesIO()

@@ -4,19 +4,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ...analysis.galleries import Gallery
 from ...evaluation.accuracy import Evaluation
 from ..charts.curves import Points
-from ..charts.figures import heat_map, image_grid, line_chart, table
+from ..charts.figures import gallery, heat_map, line_chart, table
 from ..charts.marks import text
 from ..document import Section, document, duration, scaled, tile, warning_box
 from ..tables.results import Evaluated, confused, interval, per_class, percent, summary
 
 MOST_CLASSES_DRAWN = 250
-
-MOST_EXAMPLES = 240
 
 NAMES = {"val": "validation"}
 
@@ -51,17 +47,6 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class PicturedMistake:
-    """An image [H, W, 3] uint8 taken for another class, with the probability given to that class."""
-
-    pixels: NDArray[np.uint8]
-    name: str
-    true: str
-    predicted: str
-    probability: float
-
-
-@dataclass(frozen=True)
 class RunPage:
     """Plain data of one run; what is empty is left out of the page.
 
@@ -72,7 +57,7 @@ class RunPage:
         costs: see `Costs`.
         curves: `train/loss`, `val/accuracy`, `val/GUIDE_accuracy`, `lr`, ... -> (epoch, value); accuracies as shares.
         mistakes: the most confident ones first.
-        examples: class -> images [H, W, 3] uint8.
+        examples: of every class.
         warnings: sentences about the data.
         recipe: YAML text.
         reproduce: command, versions, seed, commit, hardware, ... by name.
@@ -84,8 +69,8 @@ class RunPage:
     evaluations: Sequence[Evaluated] = ()
     costs: Costs = Costs()
     curves: Mapping[str, Points] = field(default_factory=dict)
-    mistakes: Sequence[PicturedMistake] = ()
-    examples: Mapping[str, Sequence[NDArray[np.uint8]]] = field(default_factory=dict)
+    mistakes: Sequence[Gallery] = ()
+    examples: Sequence[Gallery] = ()
     warnings: Sequence[str] = ()
     recipe: str = ""
     reproduce: Mapping[str, str] = field(default_factory=dict)
@@ -103,9 +88,9 @@ def _sections(page: RunPage) -> list[Section]:
     found.append(Section("Learning curves", _curves(page.curves)))
     if page.evaluations:
         found += _classes(page.evaluations[0].evaluation)
-    found.append(Section("Most confident mistakes", _mistakes(page.mistakes)))
+    found.append(Section("Most confident mistakes", "".join(map(gallery, page.mistakes))))
     found.extend(page.sections)
-    found.append(Section("Images of each class", _examples(page.examples)))
+    found.append(Section("Images of each class", "".join(map(gallery, page.examples))))
     found.append(Section("Recipe", f"<figure><pre>{_lines(page.recipe)}</pre></figure>" if page.recipe else ""))
     rows = "".join(f"<tr><th scope=row>{text(k)}<td><pre>{_lines(v)}</pre>" for k, v in page.reproduce.items())
     found.append(Section("How to reproduce it", f"<figure><table>{rows}</table></figure>" if rows else ""))
@@ -192,23 +177,6 @@ def _classes(evaluation: Evaluation) -> list[Section]:
         Section("Confusion", f'<div class="{kind}">{parts}</div>' if parts else ""),
         Section("Classes", table(per_class(evaluation), sortable=True)),
     ]
-
-
-def _mistakes(mistakes: Sequence[PicturedMistake]) -> str:
-    pictures = [
-        (
-            [m.pixels],
-            (f"said {m.predicted}, {100 * m.probability:.0f}\u00a0%", f"is {m.true}", m.name.rsplit("/", 1)[-1]),
-        )
-        for m in mistakes
-    ]
-    return image_grid("", pictures) if pictures else ""
-
-
-def _examples(examples: Mapping[str, Sequence[NDArray[np.uint8]]]) -> str:
-    each = max(1, MOST_EXAMPLES // max(1, len(examples)))
-    groups = [(images[:each], (name,)) for name, images in examples.items() if images][:MOST_EXAMPLES]
-    return image_grid("", groups) if groups else ""
 
 
 def _lines(words: str) -> str:

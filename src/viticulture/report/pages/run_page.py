@@ -5,50 +5,47 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-
 from ...analysis.explanation import read_explanation
+from ...analysis.galleries import FILE, read_galleries
 from ...analysis.link_extraction import read_links
-from ...data.dataset import Dataset
-from ...data.images import Images
-from ...evaluation.accuracy import most_confident_mistakes
 from ...evaluation.agreement.judge import read_agreement
-from ...evaluation.judge import Result
 from ...evaluation.localization.judge import read_localisations
+from ...evaluation.results import Evaluations, read_evaluations
 from ...evaluation.robustness.judge import read_robustness
-from ...evaluation.subject import of_run
 from ...training.rundir import RunDir
+from ...training.session import recipe_of
 from ..charts.curves import read_curves
+from ..charts.figures import gallery
 from ..document import Section
 from ..sections.agreement import agreement_section
-from ..sections.attention import attention_section
 from ..sections.links import links_section
 from ..sections.localization import localisation_section
-from ..sections.reconstruction import reconstruction_section
 from ..sections.robustness import robustness_section
 from ..tables.results import Evaluated
 from .explain_page import explanation_sections
-from .page import Costs, PicturedMistake, RunPage, render
+from .page import Costs, RunPage, render
 
-MISTAKES = 24
-EXAMPLES = 4  # a class
-CLASSES_WITH_EXAMPLES = 12
+LOST = "Results or pictures of this run are not kept beside it; to have them: viticulture evaluate {}"
 
 
-def write_page(run: RunDir, dataset: Dataset, results: Mapping[str, Result]) -> Path:
-    """Draw report.html from what the run left on disk, its images and its results (the one that counts first)."""
-    return run.write("report.html", render(page_of(run, dataset, results)))
+def write_page(run: RunDir) -> Path:
+    """Draw report.html from what the run left on disk; no network and no image is asked again."""
+    return run.write("report.html", render(page_of(run)))
 
 
-def page_of(run: RunDir, dataset: Dataset, results: Mapping[str, Result]) -> RunPage:
+def page_of(run: RunDir) -> RunPage:
     """The page's content as plain data."""
     facts = run.read("run.json")
     curves = read_curves(run.metrics) if run.metrics.exists() else {}
+    found, pictures = read_evaluations(run), read_galleries(run.path / FILE)
+    lost = found is None or pictures is None
+    kept = pictures or {}
+    classes = len(facts["data"]["classes"])
+    side = recipe_of(run).section("images").image_size
     counts = ", ".join(f"{count:,} {split}" for split, count in facts["data"]["images"].items())
-    side = dataset.image_size
-    classes = f" of {len(dataset.classes):,} classes" if dataset.classes else ", labels unused"
+    labels = f" of {classes:,} classes" if classes else ", labels unused"
     sentence = (
-        f"{facts['student']['name']}, trained on {facts['data']['name']} ({counts} images{classes}, {side} x {side} "
+        f"{facts['student']['name']}, trained on {facts['data']['name']} ({counts} images{labels}, {side} x {side} "
         f"pixels) by recipe {facts['recipe']}, seed {facts['seed']}."
     )
     seconds, steps = facts.get("seconds"), facts.get("steps")
@@ -56,19 +53,19 @@ def page_of(run: RunDir, dataset: Dataset, results: Mapping[str, Result]) -> Run
     return RunPage(
         title=f"{facts['student']['name']} on {facts['data']['name']}",
         sentence=sentence,
-        evaluations=[Evaluated(*named(key), result.evaluation) for key, result in results.items()],
+        evaluations=_evaluated(found),
         costs=Costs(facts["student"]["parameters"], facts["student"]["macs"], speed, seconds),
         curves=curves,
-        mistakes=_mistakes(next(iter(results.values())), dataset.classes) if results else (),
-        examples=_examples(dataset.train, dataset.classes),
-        warnings=facts["remarks"],
+        mistakes=kept.get("mistakes", ()),
+        examples=kept.get("examples", ()),
+        warnings=[*facts["remarks"], *([LOST.format(run.path)] if lost else [])],
         sections=[
             *agreement_section(read_agreement(run)),
             *robustness_section(read_robustness(run)),
-            *([_attention(run, results)] if results else []),
+            Section("Where it looks", "".join(map(gallery, kept.get("attention", ())))),
             *localisation_section(read_localisations(run)),
             *_links(run, curves),
-            *reconstruction_section(run, dataset),
+            Section("What it paints", "".join(map(gallery, kept.get("reconstruction", ())))),
             *explanation_sections(run, read_explanation(run)),
         ],
         recipe=(run.path / "recipe.yaml").read_text(encoding="utf-8"),
@@ -90,31 +87,13 @@ def named(key: str) -> tuple[str, str]:
     return weights, {"val": "validation"}.get(split, split)
 
 
-def _mistakes(result: Result, classes: tuple[str, ...]) -> list[PicturedMistake]:
-    return [
-        PicturedMistake(
-            result.images.original(mistake.number),
-            mistake.name,
-            classes[mistake.label],
-            classes[mistake.predicted],
-            mistake.probability,
-        )
-        for mistake in most_confident_mistakes(result.predictions, MISTAKES)
-    ]
-
-
-def _attention(run: RunDir, results: Mapping[str, Result]) -> Section:
-    key, result = next(iter(results.items()))
-    return attention_section(of_run(run, key.partition("/")[0]), result.images)
+def _evaluated(found: Evaluations | None) -> list[Evaluated]:
+    """The one that counts first."""
+    if found is None:
+        return []
+    return [Evaluated(*named(key), found[key]) for key in sorted(found, key=lambda key: key != found.counts)]
 
 
 def _links(run: RunDir, curves: Mapping[str, object]) -> list[Section]:
     """A section for a run whose guide trained links; others do not have their checkpoint read."""
     return [links_section(read_links(run))] if "train/attention_link" in curves else []
-
-
-def _examples(images: Images, classes: tuple[str, ...]) -> dict[str, list[np.ndarray]]:
-    """A few training images of each of the first classes, so that a person sees what was learnt from."""
-    labels = images.records.labels.numpy()
-    shown = enumerate(classes[:CLASSES_WITH_EXAMPLES])
-    return {name: [images.original(int(i)) for i in np.flatnonzero(labels == c)[:EXAMPLES]] for c, name in shown}

@@ -4,16 +4,17 @@
 from html import escape
 from pathlib import Path
 
+from ...errors import UserError
+from ...study.conclude.disagreement import disagreements
 from ...study.conclude.verdict import Verdict, record, subject
 from ...study.run.cell import command
 from ...study.run.outcomes import Outcome
 from ...study.study import Study
 from ...text import clean
-from ..charts.figures import table
+from ..charts.figures import gallery, table
 from ..charts.marks import figure, text
 from ..document import Section, document, duration, tile, warning_box
 from ..sections.class_differences import class_section
-from ..sections.disagreement import disagreement
 from ..sections.study_charts import accuracy_charts, cost_charts, curve_charts
 from ..tables.latex import latex
 from ..tables.sheet import Cell, Column, Sheet
@@ -45,13 +46,21 @@ def render_study(study: Study) -> str:
         Section("Cost", cost_charts(study) if found else ""),
         Section("Learning curves", curve_charts(study) if found else ""),
         Section("Classes", class_section(study) if found else ""),
-        Section("Images they disagree about", disagreement(study) if found else ""),
+        Section("Images they disagree about", _disagreement(study) if found else ""),
         Section("All results", table(full_sheet(study), sortable=True) if found else ""),
         Section("Failed", "".join(table(sheet) for sheet in failures(study))),
         Section("Conditions", _conditions(study)),
         Section("How to reproduce each row", _commands(study)),
     ]
     return document(title, header, sections, ("study.css", "study.js"))
+
+
+def _disagreement(study: Study) -> str:
+    """Pictures for both directions; a sentence where there are none, and why."""
+    try:
+        return "".join(map(gallery, disagreements(study.folder, study.verdicts[-1])))
+    except UserError as error:
+        return f'<p class="note">{text(error)}</p>'
 
 
 def _tiles(study: Study) -> str:

@@ -8,7 +8,9 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from ...study.conclude.verdict import Standing, Verdict, subject
+from ...evaluation.results import read_evaluations
+from ...study.conclude.disagreement import opponents
+from ...study.conclude.verdict import Verdict, subject
 from ...study.study import Study
 from ...text import clean
 from ..charts.figures import table
@@ -26,33 +28,20 @@ def confusions(study: Study, verdict: Verdict) -> tuple[list[str], dict[str, NDA
     for one in verdict.standings:
         matrices = []
         for outcome in one.outcomes:
-            results = study.folder.run(outcome.cell).read("evaluation.json")
-            first = next(iter(results.values()))
-            names = names or [score["name"] for score in first["per_class"]]
-            matrix = np.zeros((len(names), len(names)))
-            for row, column, images in first["confusion"]:
-                matrix[row, column] = images
-            matrices.append(matrix)
+            results = read_evaluations(study.folder.run(outcome.cell))
+            if results is not None and results.counting is not None:
+                names = names or [score.name for score in results.counting.per_class]
+                matrices.append(results.counting.confusion)
         found[one.contender.name] = np.mean(matrices, axis=0)
     return names, found
 
 
-def opponents(study: Study) -> tuple[Standing, Standing] | None:
-    """The two that a person wants to see beside one another first: the leader, and the baseline or the second."""
-    verdict = study.verdicts[-1]
-    others = [one for one in verdict.standings if one is not verdict.leader]
-    if not others:
-        return None
-    baseline = (one for one in others if one.contender == study.folder.grid.baseline)
-    return verdict.leader, next(baseline, others[0])
-
-
 def class_section(study: Study) -> str:
     """Recall of every class by two methods and the difference, the greatest first; other methods can be chosen."""
-    pair = opponents(study)
+    verdict = study.verdicts[-1]
+    pair = opponents(verdict, study.folder.grid.baseline)
     if pair is None:
         return ""
-    verdict = study.verdicts[-1]
     names, matrices = confusions(study, verdict)
     support = next(iter(matrices.values())).sum(1)
     recall = {who: 100 * m.diagonal() / np.maximum(m.sum(1), 1) for who, m in matrices.items()}

@@ -5,16 +5,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from ...analysis.galleries import Gallery, Group
 from ...evaluation.localization.judge import Example, Localisation
 from ...evaluation.localization.measure import OVERLAPS, BoxAccuracy
-from ..charts.figures import image_grid, table
+from ..charts.figures import gallery, table
 from ..document import Section, document
 from ..tables.sheet import Cell, Column, Sheet
-from .attention import heat
 
 SHOWN = 128  # pixels, the smaller side of a drawn view
 TRUE, FOUND = (240, 228, 66), (0, 114, 178)  # yellow and blue, told apart without colour vision
@@ -46,10 +45,7 @@ def localisation_section(every: Mapping[str, Localisation]) -> list[Section]:
 
 def localisation_page(found: Localisation) -> str:
     """The table and the examples as HTML text; write it as UTF-8."""
-    groups = [
-        ([_drawn(one), heat(torch.from_numpy(one.score))], [one.name, f"IoU {one.overlap:.2f}"])
-        for one in found.examples
-    ]
+    groups: list[Group] = [([_drawn(one), one.score], [one.name, f"IoU {one.overlap:.2f}"]) for one in found.examples]
     threshold = found.largest.thresholds[len(OVERLAPS) // 2]
     note = (
         f"Yellow: true boxes. Blue: the largest part of the map at threshold {threshold:g}, which is best at "
@@ -57,7 +53,7 @@ def localisation_page(found: Localisation) -> str:
     )
     parts = [
         Section("Accuracy", table(localisation_table(found))),
-        Section("Pictures", image_grid("Some images as the student sees them", groups, note)),
+        Section("Pictures", gallery(Gallery("Some images as the student sees them", groups, note))),
     ]
     return document("Where it looks for objects", "", parts)
 

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UserError
+from ...evaluation.results import read_answers
 from ..declare.grid import Contender, Grid
 from ..declare.terms import Amount
 from ..folder import StudyDir
-from ..run.cell import read_answers
 from ..run.outcomes import Outcome
 from .statistics import LEVEL, Difference, Estimate, accuracy, difference, estimate, level_of_look
 
@@ -201,7 +201,7 @@ class _Answers:
             self._known[name] = None
             with suppress(UserError):  # missing or damaged: the intervals over seeds are left
                 answers = read_answers(run)
-                self._known[name] = answers["predicted"] == answers["labels"]
+                self._known[name] = answers.predicted == answers.labels
         return self._known[name]
 
 

@@ -2,20 +2,14 @@
 """Train and judge one cell: an ordinary run that ends with what a comparison needs besides."""
 
 import gc
-import io
-import zlib
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
-from ...disk import replacing
 from ...errors import UserError
-from ...evaluation.judge import Result, judge
+from ...evaluation.judge import judge
 from ...models.taps import layout
 from ...text import command_line
 from ...training.references import replaced
@@ -26,8 +20,6 @@ from ...training.state import load_checkpoint
 from ..declare.grid import Cell, Contender, digest
 from ..folder import StudyDir
 from ..plan.plan import Plan
-
-ANSWERS = "answers.npz"
 
 
 def train_cell(study: StudyDir, cell: Cell, plan: Plan, data: str = "") -> None:
@@ -45,9 +37,7 @@ def train_cell(study: StudyDir, cell: Cell, plan: Plan, data: str = "") -> None:
     try:
         study.check_splits(cell.contender.data or study.grid.data, session.dataset.split_names)
         fit(session)
-        results = judge(session.run, session.dataset)
-        if results:  # none where labels were not used
-            keep_answers(session.run, results)
+        judge(session.run, session.dataset)
         session.run.update(status="finished")  # last: a kill before this is made good by the next start
     finally:
         session.run.unlock()
@@ -79,30 +69,6 @@ def teachers(study: StudyDir, cell: Cell) -> dict[str, Any]:
     """Recipe keys that name the runs of other cells that this one learns from."""
     runs = {need.contender.name: str(study.run(need).path) for need in study.grid.needs(cell)}
     return replaced(cell.contender.overrides, runs)
-
-
-def keep_answers(run: RunDir, results: dict[str, Result]) -> None:
-    """The likeliest class of every image of the split that counts, its probability and the truth, as answers.npz."""
-    predictions = next(iter(results.values())).predictions
-    confidence, predicted = predictions.probabilities.max(-1)
-    buffer = io.BytesIO()
-    np.savez_compressed(
-        buffer,
-        predicted=predicted.numpy().astype(np.int32),
-        confidence=confidence.numpy().astype(np.float16),
-        labels=predictions.labels.numpy().astype(np.int32),
-    )
-    with replacing(run.path / ANSWERS) as part:
-        part.write_bytes(buffer.getvalue())
-
-
-def read_answers(run: RunDir) -> dict[str, NDArray[Any]]:
-    """What `keep_answers` wrote: predicted, confidence, labels, [N] each. Raises: UserError if it is damaged."""
-    try:
-        with np.load(run.path / ANSWERS, allow_pickle=False) as file:
-            return {name: file[name] for name in ("predicted", "confidence", "labels")}
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
-        raise UserError(f"{run.path / ANSWERS} is damaged: {error}") from error
 
 
 def is_vit(student: nn.Module) -> bool:

@@ -13,6 +13,7 @@ from ...errors import UserError
 from ...evaluation.agreement.judge import read_agreement
 from ...evaluation.localization.judge import read_localisations
 from ...evaluation.localization.measure import OVERLAPS
+from ...evaluation.results import RESULTS, read_evaluations
 from ...evaluation.robustness.judge import read_robustness
 from ...training.rundir import RunDir
 from ..declare.grid import Cell
@@ -20,6 +21,9 @@ from ..folder import StudyDir, read_json
 
 NUMBERS = ("train_images", "test_images", "test_accuracy", "val_accuracy", "epochs", "seconds", "parameters", "macs")
 """Of a row, what charts and tables reckon with."""
+
+NUMBERS_OF_ANSWERS = ("images", "balanced_accuracy", "macro_f1", "nll", "calibration_error")
+"""Of an evaluation, what an outcome keeps."""
 
 
 @dataclass(frozen=True)
@@ -117,17 +121,17 @@ class Outcomes:
         run = self.study.run(cell)
         facts = read_json(run.path / "run.json") if (run.path / "run.json").exists() else None
         if facts and facts.get("status") == "finished":
-            results = run.read("evaluation.json")
-            if not results:  # it learnt without labels
+            results = read_evaluations(run)
+            if results is None:
+                raise UserError(f"{run.path} holds no {RESULTS}")
+            counting = results.counting
+            if counting is None:  # it learnt without labels
                 return Outcome(cell, "finished", facts=facts)
-            counting = next(iter(results.values()))
-            weights = next(iter(results)).partition("/")[0]
-            shares = {split: results.get(f"{weights}/{split}", {}).get("top1") for split in ("test", "val")}
+            shares = {split: found.top1 if (found := results.of_split(split)) else None for split in ("test", "val")}
             test, val, measure = shares["test"], shares["val"], cell.contender.measure
             if measure != "accuracy":
                 test, val = other_measure(run, measure), None
-            numbers = {key: counting[key] for key in ("images", "balanced_accuracy", "macro_f1", "nll")}
-            numbers["calibration_error"] = counting["calibration_error"]
+            numbers = {key: getattr(counting, key) for key in NUMBERS_OF_ANSWERS}
             return Outcome(cell, "finished", "", test, val, numbers, facts)
         failure = self.study.failure(cell)
         if failure:

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pictures of a run's page, gathered once, while network and images are at hand, and kept in pictures.npz."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from ..data.dataset import Dataset
+from ..data.images import Images
+from ..errors import UserError
+from ..evaluation.accuracy import most_confident_mistakes
+from ..evaluation.judge import Judged, Result
+from ..evaluation.subject import Subject, of_run
+from ..models.taps import Taps
+from ..training.rundir import RunDir
+from ..training.session import recipe_of
+from .attention_maps import averaged, class_map, head_token_maps, shown_layers
+from .galleries import FILE, Gallery, Group, keep_galleries
+from .reconstruction import paints, reconstruction_gallery
+
+MISTAKES = 24
+EXAMPLES = 4  # a class
+CLASSES_WITH_EXAMPLES = 12
+LOOKED_AT = 4  # images whose attention is shown
+
+
+def gather_pictures(run: RunDir, dataset: Dataset, judged: Judged) -> None:
+    """Write pictures.npz: `mistakes`, `examples`, `attention` and `reconstruction`, as far as there are any."""
+    counting = judged.counting
+    galleries = {"examples": examples(dataset.train, dataset.classes)}
+    if counting is not None:
+        galleries["mistakes"] = mistakes(counting, dataset.classes)
+        galleries["attention"] = attention(of_run(run, judged.counts.partition("/")[0]), counting.images)
+    if paints(recipe_of(run)):
+        galleries["reconstruction"] = [reconstruction_gallery(run, dataset)]
+    keep_galleries(run.path / FILE, galleries)
+
+
+def mistakes(result: Result, classes: Sequence[str]) -> list[Gallery]:
+    """Images that were taken for another class, the most confident first."""
+    groups: list[Group] = [
+        (
+            [result.images.original(mistake.number)],
+            (
+                f"said {classes[mistake.predicted]}, {100 * mistake.probability:.0f}\u00a0%",
+                f"is {classes[mistake.label]}",
+                mistake.name.rsplit("/", 1)[-1],
+            ),
+        )
+        for mistake in most_confident_mistakes(result.predictions, MISTAKES)
+    ]
+    return [Gallery("", groups)] if groups else []
+
+
+def examples(images: Images, classes: Sequence[str]) -> list[Gallery]:
+    """A few training images of each of the first classes, so that a person sees what was learnt from."""
+    labels = images.records.labels.numpy()
+    shown = [(name, np.flatnonzero(labels == c)[:EXAMPLES]) for c, name in enumerate(classes[:CLASSES_WITH_EXAMPLES])]
+    groups = [([images.original(int(i)) for i in numbers], (name,)) for name, numbers in shown if len(numbers)]
+    return [Gallery("", groups)] if groups else []
+
+
+def attention(subject: Subject, images: Images) -> list[Gallery]:
+    """Where a ViT looks in the first image of each of a few classes; nothing for students without class attention."""
+    try:
+        taps = Taps(subject.network, frozenset({"attention"}))
+    except UserError:
+        return []
+    assert taps.layout is not None
+    if not taps.layout.class_token:
+        return []
+    numbers = _spread(images)
+    pixels = torch.cat([some for _, some in subject.views(images.part(torch.tensor(numbers)))])
+    with torch.inference_mode():
+        seen = taps(subject.normalised(pixels))
+    layers = shown_layers(len(seen.attention))
+    readings = [seen.attention[layer] for layer in layers]
+    names = [f"layer {layer + 1}" for layer in layers]
+    classes = [subject.task.classes[int(images.records.labels[number])] for number in numbers]
+    maps = [class_map(reading, reading.grid).cpu().numpy() for reading in readings]
+    views = pixels.permute(0, 2, 3, 1).numpy()
+    note = (
+        f"Each image as the student is shown it, then {', '.join(names)}. Mean over heads; light is much, each map on "
+        "its own scale."
+    )
+    groups = [([views[i], *(layer[i] for layer in maps)], [name]) for i, name in enumerate(classes)]
+    galleries = [Gallery("Where the class token looks", groups, note)]
+    try:
+        heads = [head_token_maps(reading, reading.grid)[0].cpu().numpy() for reading in readings]
+    except UserError:
+        heads = []
+    tokens = "class token, patches, then DHVT's head tokens" if heads else "class token, then patches"
+    note = f"Rows look at columns: {tokens}. Image of {classes[0]}, mean over heads."
+    squares = [([averaged(reading)[0].cpu().numpy()], [name]) for name, reading in zip(names, readings, strict=True)]
+    galleries.append(Gallery("Every token's attention to every token", squares, note))
+    if heads:
+        note = f"Attention of head token i to the patches in head i. Image of {classes[0]}."
+        rows = [([*layer], [name, f"head 1 to {len(layer)}"]) for name, layer in zip(names, heads, strict=True)]
+        galleries.append(Gallery("Where each head token looks", rows, note))
+    return galleries
+
+
+def _spread(images: Images) -> list[int]:
+    """The first image of each of the first classes."""
+    labels = images.records.labels.tolist()
+    return sorted(labels.index(label) for label in sorted(set(labels))[:LOOKED_AT])

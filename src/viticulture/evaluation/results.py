@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run keeps of being measured, read back by its types.
+
+evaluation.json    counts: the key, WEIGHTS/SPLIT, of the result that counts; results: every result by its key
+answers.npz        counts, and by key what the student said of every image, in the order of that split in split.json:
+                   KEY/probabilities [N, C] float16; KEY/predicted [N] int32, their argmax before they were rounded;
+                   KEY/labels [N] int32
+"""
+
+import io
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..disk import replacing
+from ..errors import UserError
+from ..training.rundir import RunDir
+from .accuracy import Evaluation, Predictions
+from .kept import read_kept
+
+RESULTS, ANSWERS = "evaluation.json", "answers.npz"
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluations(Mapping[str, Evaluation]):
+    """Evaluations by WEIGHTS/SPLIT; empty for a run without labels.
+
+    Args:
+        counts: the key of the one that counts; "" where there is none.
+        results: by key.
+    """
+
+    counts: str
+    results: Mapping[str, Evaluation]
+
+    def __post_init__(self) -> None:
+        if self.counts not in self.results and (self.counts or self.results):
+            raise ValueError(f"the result that counts, {self.counts!r}, is not among {', '.join(self.results)}")
+
+    def __getitem__(self, key: str) -> Evaluation:
+        return self.results[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.results)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    @property
+    def counting(self) -> Evaluation | None:
+        """The one that counts."""
+        return self.results.get(self.counts)
+
+    def of_split(self, split: str) -> Evaluation | None:
+        """That of the weights that count, on a split."""
+        return self.results.get(f"{self.counts.partition('/')[0]}/{split}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {"counts": self.counts, "results": {key: result.to_dict() for key, result in self.items()}}
+
+    @staticmethod
+    def from_dict(found: Mapping[str, Any]) -> "Evaluations":
+        """What `to_dict` gave, or what was kept before the result that counts had a name: it was the first."""
+        results = found["results"] if "counts" in found else found
+        counts = found["counts"] if "counts" in found else next(iter(found), "")
+        return Evaluations(counts, {key: Evaluation.from_dict(result) for key, result in results.items()})
+
+
+def read_evaluations(run: RunDir) -> Evaluations | None:
+    """What was measured; None where nothing was yet. Raises: UserError if it is damaged."""
+    return read_kept(run, RESULTS, Evaluations.from_dict, None)
+
+
+def keep_answers(run: RunDir, counts: str, answers: Mapping[str, Predictions]) -> None:
+    """Write answers.npz.
+
+    Args:
+        run: whose.
+        counts: the key of the result that counts.
+        answers: by key.
+    """
+    arrays: dict[str, Any] = {"counts": np.array(counts)}
+    for key, found in answers.items():
+        arrays[f"{key}/probabilities"] = found.probabilities.numpy().astype(np.float16)
+        arrays[f"{key}/predicted"] = found.probabilities.argmax(-1).numpy().astype(np.int32)
+        arrays[f"{key}/labels"] = found.labels.numpy().astype(np.int32)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    with replacing(run.path / ANSWERS) as part:
+        part.write_bytes(buffer.getvalue())
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a student said of N images.
+
+    Args:
+        predicted: [N] int32, the likeliest class.
+        labels: [N] int32, the true class.
+        probabilities: [N, C] float16; None in files of an earlier layout, which kept the largest alone.
+    """
+
+    predicted: NDArray[np.int32]
+    labels: NDArray[np.int32]
+    probabilities: NDArray[np.float16] | None
+
+
+def read_answers(run: RunDir, key: str = "", probabilities: bool = False) -> Answers:
+    """What `keep_answers` wrote.
+
+    Args:
+        run: whose.
+        key: WEIGHTS/SPLIT; by default the result that counts.
+        probabilities: read them too.
+
+    Raises: UserError if the file is missing or damaged, or holds no such answers.
+    """
+    path = run.path / ANSWERS
+    if not path.exists():
+        raise UserError(f"{run.path} keeps no answers; to have them: viticulture evaluate {run.path}")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            where = (
+                "" if "predicted" in file else f"{key or file['counts'].item()}/"
+            )  # earlier: the counting ones alone
+            shares = file[f"{where}probabilities"] if probabilities and where else None
+            return Answers(file[f"{where}predicted"], file[f"{where}labels"], shares)
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
+        raise UserError(f"{path} is damaged: {error}; make it anew: viticulture evaluate {run.path}") from error

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A page is a function of files: it is drawn again without a network, without the images, to the same bytes."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import viticulture
+from viticulture import api
+from viticulture.analysis.galleries import Gallery, keep_galleries, read_galleries
+from viticulture.analysis.pictures import examples
+from viticulture.data.images import Records, StoredImages
+from viticulture.errors import UserError
+from viticulture.evaluation.accuracy import Predictions
+from viticulture.evaluation.results import ANSWERS, RESULTS, Answers, keep_answers, read_answers
+from viticulture.training.rundir import RunDir
+
+SMALL = {
+    "student.name": "vit_nano",
+    "images.image_size": 16,
+    "train.epochs": 1,
+    "train.batch_size": 8,
+    "data.val_fraction": 0.25,
+    "train.watch": "val",
+}
+
+
+def photographs(folder: Path) -> Path:
+    """Two classes, eight images of each to learn from and six to be tested by."""
+    draw = np.random.default_rng(0)
+    for split, count in (("train", 8), ("test", 6)):
+        for name in ("ash", "elm"):
+            (folder / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = draw.integers(0, 255, (20, 90 if number else 24, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / split / name / f"{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> tuple[viticulture.Run, Path, bytes]:
+    """A run, its images, and the page as training left it."""
+    root = tmp_path_factory.mktemp("redraw")
+    data = photographs(root / "trees")
+    run = viticulture.train(str(data), "default/digits", out=str(root / "run"), overrides=SMALL)
+    return run, data, (run.path / "report.html").read_bytes()
+
+
+@pytest.fixture
+def run(grown: tuple[viticulture.Run, Path, bytes], tmp_path: Path) -> viticulture.Run:
+    """A copy whose files a test may spoil."""
+    shutil.copytree(grown[0].path, tmp_path / "run")
+    return viticulture.Run(tmp_path / "run")
+
+
+def refuse(*_: Any, **__: Any) -> Any:
+    """What nobody may call."""
+    raise AssertionError("drawing measures")
+
+
+def test_a_page_is_drawn_again_without_images_and_networks(
+    grown: tuple[viticulture.Run, Path, bytes], run: viticulture.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The data folder is gone, weights are gone, and any forward pass fails; the page is the one that training drew.
+
+    Catches: a page that evaluates anew, looks for the data set, loads a student, or draws what is not kept.
+    """
+    _, data, page = grown
+    assert b"Where it looks" in page
+    assert b"Most confident mistakes" in page
+    shutil.rmtree(run.path / "weights")
+    shutil.rmtree(run.path / "checkpoints")
+    (run.path / "report.html").unlink()
+    gone = data.rename(data.with_name("gone"))
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(nn.Module, "__call__", refuse)
+            assert api.report(str(run.path)).read_bytes() == page
+    finally:
+        gone.rename(data)
+
+
+def test_a_run_without_the_kept_files_says_how_to_make_them_and_evaluation_makes_them(
+    grown: tuple[viticulture.Run, Path, bytes], run: viticulture.Run
+) -> None:
+    """Catches: an older run whose page fails, a page that is poorer without a word, an evaluation that keeps other
+    pictures than training does."""
+    for name in (ANSWERS, "pictures.npz"):
+        (run.path / name).unlink()
+    page = api.report(str(run.path)).read_text()
+    assert f"viticulture evaluate {run.path}" in page
+    assert "Where it looks" not in page
+    with pytest.raises(UserError, match="viticulture evaluate"):
+        read_answers(run.folder)
+    run.evaluate()
+    assert (run.path / "report.html").read_bytes() == grown[2]
+    assert read_answers(run.folder).predicted.shape == (12,)
+
+
+def test_answers_are_those_behind_the_numbers(run: viticulture.Run) -> None:
+    """Every set of weights and split: as many as images, and as right as evaluation.json says. Catches: answers of
+    other weights under a key, an order that is not split.json's, one split alone."""
+    names = run.folder.read("split.json")["names"]
+    assert run.evaluations.counts == "best/test"
+    assert len(run.evaluations) >= 4
+    for key, evaluation in run.evaluations.items():
+        answers = read_answers(run.folder, key, probabilities=True)
+        assert (answers.predicted == answers.labels).mean() == pytest.approx(evaluation.top1)
+        assert answers.probabilities is not None
+        assert answers.probabilities.shape == (len(names[key.partition("/")[2]]), 2)
+        assert np.allclose(answers.probabilities.sum(1, dtype=np.float32), 1, atol=2e-3)  # float16
+        label = ["ash" in name for name in names[key.partition("/")[2]]]
+        assert (answers.labels == 0).tolist() == label
+
+
+def test_the_result_that_counts_is_named_and_not_the_first(run: viticulture.Run) -> None:
+    """The same file in another order, and with another name. Catches: whoever takes the first of a JSON object."""
+    results = {key: {**result.to_dict(), "top1": 0.1 * i} for i, (key, result) in enumerate(run.evaluations.items(), 1)}
+    backwards = dict(reversed(results.items()))
+    run.folder.write(RESULTS, {"counts": "best/val", "results": backwards})
+    assert run.accuracy == run.evaluations["best/val"].top1 == results["best/val"]["top1"]
+    page = api.report(str(run.path)).read_text()
+    assert "Top-1 accuracy, validation, best weights" in page
+    run.folder.write(RESULTS, {"counts": "best/nowhere", "results": results})
+    with pytest.raises(UserError, match=r"evaluation.json is damaged .*best/nowhere"):
+        _ = run.accuracy
+
+
+def test_results_of_the_former_layout_are_read(run: viticulture.Run) -> None:
+    """Results by key, the one that counts first; without labels, nothing. Catches: an older run that cannot be read."""
+    key, result = next(iter(run.evaluations.items()))
+    run.folder.write(RESULTS, {"best/test": result.to_dict(), "last/test": {**result.to_dict(), "top1": 0.0}})
+    assert (run.evaluations.counts, run.accuracy) == (key, result.top1)
+    run.folder.write(RESULTS, {})
+    assert run.evaluations == {}
+    (run.path / RESULTS).unlink()
+    with pytest.raises(UserError, match="viticulture evaluate"):
+        _ = run.evaluations
+
+
+def test_what_was_said_survives_rounding(tmp_path: Path) -> None:
+    """Two probabilities that are one in float16; and the layout in which cells kept the counting answers alone."""
+    run = RunDir(tmp_path)
+    close = torch.tensor([[0.49999, 0.50001]])
+    keep_answers(run, "best/val", {"last/val": Predictions(1 - close, torch.tensor([0]), ["a"]),
+                                   "best/val": Predictions(close, torch.tensor([-1]), ["a"])})  # fmt: skip
+    answers = read_answers(run)
+    assert (answers.predicted.tolist(), answers.labels.tolist(), answers.probabilities) == ([1], [-1], None)
+    assert read_answers(run, "last/val").predicted.tolist() == [0]
+    with pytest.raises(UserError, match="damaged"):
+        read_answers(run, "ema/val")
+    old = {"predicted": np.array([2]), "confidence": np.array([0.5]), "labels": np.array([1])}
+    np.savez_compressed(tmp_path / ANSWERS, **old)  # type: ignore[arg-type]
+    former: Answers = read_answers(run, probabilities=True)
+    assert (former.predicted.tolist(), former.labels.tolist(), former.probabilities) == ([2], [1], None)
+
+
+def test_galleries_come_back_as_they_were_and_only_to_who_asks_for_the_same(tmp_path: Path) -> None:
+    """Photographs no larger than shown, maps exact, words of any kind. Catches: pictures under others' words, pictures
+    of an earlier choice, a damaged file that ends in a trace."""
+    path = tmp_path / "pictures.npz"
+    assert read_galleries(path) is None
+    map_ = np.random.default_rng(0).random((3, 4), dtype=np.float32)
+    small, large = np.full((5, 4, 3), 7, np.uint8), np.zeros((400, 200, 3), np.uint8)
+    shown = {"a": [Gallery("t\u2028", [([small, map_], ["x", "\udcff"]), ([large], ["y"])], "n")], "b": []}
+    keep_galleries(path, shown, ["these", 1])
+    assert read_galleries(path, ["others", 1]) is None
+    found = read_galleries(path, ["these", 1])
+    assert found is not None
+    (gallery,) = found["a"]
+    assert (gallery.title, gallery.note, found["b"]) == ("t\u2028", "n", [])
+    (pictures, words), (big, _) = gallery.groups
+    assert np.array_equal(pictures[0], small)
+    assert np.array_equal(pictures[1], map_)
+    assert (words, big[0].shape) == (["x", "\udcff"], (192, 96, 3))
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(UserError, match="damaged"):
+        read_galleries(path)
+
+
+def test_examples_are_limited_to_what_a_page_can_carry() -> None:
+    """A few images of each of the first classes; a class without any is left out."""
+    labels = torch.tensor([c for c in range(40) for _ in range(10) if c != 3])
+    images = StoredImages(
+        torch.zeros(1, 3, 4, 4, dtype=torch.uint8), torch.zeros(390, dtype=torch.long),
+        Records(labels, torch.full((390, 2), 4), [""] * 390),
+    )  # fmt: skip
+    (gallery,) = examples(images, [f"class {c}" for c in range(40)])
+    assert [words for _, words in gallery.groups] == [(f"class {c}",) for c in range(12) if c != 3]
+    assert {len(pictures) for pictures, _ in gallery.groups} == {4}
+
+
+def test_the_file_says_which_result_counts(run: viticulture.Run) -> None:
+    """evaluation.json as a person reads it."""
+    written = json.loads((run.path / RESULTS).read_text())
+    assert set(written) == {"counts", "results"}
+    assert written["counts"] in written["results"]
