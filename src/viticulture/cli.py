@@ -13,9 +13,11 @@ import math
 import os
 import sys
 from collections.abc import Callable, Container
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from itertools import takewhile
+from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
 
 from docstring_parser import parse as parse_docstring
@@ -116,7 +118,10 @@ def _refused(message: str) -> int:
 
 
 def entry() -> NoReturn:
-    """The `viticulture` command."""
+    """The `viticulture` command. Recipes may name modules in the current folder, which are found after all others."""
+    with suppress(FileNotFoundError):  # of a folder that was taken away
+        if "" not in sys.path and (here := str(Path.cwd())) not in sys.path:
+            sys.path.append(here)
     sys.exit(main())
 
 

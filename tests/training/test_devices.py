@@ -26,7 +26,7 @@ from viticulture.data.augment.rand_augment import RandAugment
 from viticulture.data.augment.solarize import Solarize
 from viticulture.errors import UserError
 from viticulture.models.taps import READINGS, Taps, layout
-from viticulture.training.recipe import find
+from viticulture.training.recipe import find_method, guide_class
 from viticulture.training.replay import Budget, Memory
 from viticulture.training.run import training_loader
 
@@ -34,7 +34,7 @@ PAIRS = [
     (method, guide)
     for method in METHODS
     for guide, (name, _) in GUIDES.items()
-    if not name or find("viticulture.guides", name).asks <= find("viticulture.methods", method).gives
+    if not name or guide_class(name).asks <= find_method(method).gives
 ]
 ALL = [(*pair, student) for student in STUDENTS for pair in PAIRS]
 SOME = [

@@ -78,7 +78,9 @@ class Run:
     def student(self, weights: str = "") -> "nn.Module":
         """The trained network in evaluation mode; weights: best, last or ema, by default those that count."""
         from ..models.weights.files import load
+        from ..training.session import recipe_of
 
+        recipe_of(self.folder)  # imports what a student of a person's own needs
         return load(self.folder.weights(weights or self.folder.which()[0]))[0]
 
 
@@ -229,8 +231,10 @@ def export(run: str, out: str, weights: str = "") -> Path:
     from ..export import to_onnx
     from ..models.weights.files import load
     from ..training.rundir import RunDir
+    from ..training.session import recipe_of
 
     folder = RunDir.open(run)
+    recipe_of(folder)  # imports what a student of a person's own needs
     student, task, _ = load(folder.weights(weights or folder.which()[0]))
     return to_onnx(student, Path(out), task)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..models.co_advise.many_heads import every_head
-from ..training.recipe import Recipe
+from ..training.recipe import Recipe, of_class
 from .accuracy import ONE_HEAD
 
 
@@ -38,7 +38,8 @@ def heads_of(student: nn.Module, images: Tensor, recipe: Recipe) -> Heads:
         recipe: names the heads that teachers taught.
     """
     logits = all_logits(student, images)
-    taught = tuple(recipe.values["guides"].get("co_advise", {}).get("teachers") or ())
+    advisers = of_class(recipe.values["guides"], "co_advise").values()
+    taught = tuple(teacher for guide in advisers for teacher in guide.get("teachers") or ())
     names = taught if len(taught) == len(logits) - 1 else tuple(f"head {k}" for k in range(2, len(logits) + 1))
     if len(logits) == 1:
         return Heads(("class",), ONE_HEAD)

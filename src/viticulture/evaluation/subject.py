@@ -79,8 +79,8 @@ def of_run(run: RunDir, weights: str = "", batch_size: int = BATCH) -> Subject:
         weights: best, last or ema; by default those that count.
         batch_size: images at once.
     """
+    recipe = recipe_of(run)  # which imports what a student of a person's own needs
     student, task, config = load(run.weights(weights or run.which()[0]))
-    recipe = recipe_of(run)
     device = device_for(recipe)
     return Subject(student.to(device), task, recipe.section("images"), device, batch_size, _architecture(config))
 

@@ -93,8 +93,9 @@ class Method(LightningModule, ABC):
         terms = {}
         for name, guide in self.guides.items():
             assert isinstance(guide, Guide)
+            plain = type(guide).__module__.rpartition(".")[2] == name  # it has its file's name, not one of its own
             for term, value in guide.losses(batch, seen).items():
-                terms[term if term.startswith(name) else f"{name}_{term}"] = value
+                terms[term if plain and term.startswith(name) else f"{name}_{term}"] = value
         return terms
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:

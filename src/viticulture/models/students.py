@@ -7,6 +7,7 @@ Importing this file registers our own students with timm.
 import copy
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -87,13 +88,15 @@ def create_student(
     classes a student has no head and returns its pooled features.
 
     Args:
-        name: a timm classifier, ours included, without a pretrained tag.
+        name: a timm classifier, ours included, without a pretrained tag; or MODULE.NAME for one that a module of a
+            person's own has registered.
         task: gives image size and classes; images have 3 channels.
         patch_size: side of a patch, pixels; None keeps the student's own.
         options: further keywords of the student's class, such as drop_path_rate.
 
     Raises: UserError for an unknown name or option, or where image size, patch size and options do not fit.
     """
+    asked, name = name, _registered(name)
     known = timm.list_models()
     if name not in known:
         base = name.partition(".")[0]
@@ -119,8 +122,23 @@ def create_student(
         return_both_heads(True)
     plain = next((family for family in (plain_vit, ssl_vit) if name in family.SIZES), None)
     made = (plain.ARCHITECTURE, plain.bare(name, arguments)) if plain else (name, arguments)
-    vars(student)["blueprint"] = Blueprint(name, *made)
+    vars(student)["blueprint"] = Blueprint(asked, *made)
     return student
+
+
+def _registered(name: str) -> str:
+    """timm's name of a student; of MODULE.NAME, whose module must be there already: weights name it too, and they never
+    lead to an import."""
+    module, _, short = name.rpartition(".")
+    if not module or timm.is_model(name.partition(".")[0]):
+        return name
+    if module not in sys.modules:
+        raise UserError(
+            f"student {name} is code of its author's, which weights alone do not load: import {module} first"
+        )
+    if not timm.is_model(short) or timm.model_entrypoint(short) is not getattr(sys.modules[module], short, None):
+        raise UserError(f"student {name} is not registered with timm; decorate it with timm.models.register_model")
+    return short
 
 
 def blueprint(student: nn.Module) -> Blueprint:

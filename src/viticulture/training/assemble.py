@@ -16,7 +16,7 @@ from ..methods.method import Method
 from ..models.students import create_student, takes_patch_size
 from ..models.task import Task
 from ..models.weights.files import initialise
-from .recipe import VIEWS, Recipe, guide_class, method_class, transforms
+from .recipe import VIEWS, Recipe, guide_class, method_class, of_class, settings, transforms
 from .settings import Engine, Student, Train
 
 
@@ -68,7 +68,7 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
 def build_guides(recipe: Recipe, student: nn.Module, task: Task) -> dict[str, Guide]:
     """The guides that a recipe names, for this student."""
     return {
-        name: guide_class(name)(student, task, **made_parts(guide_class(name), keywords))
+        name: guide_class(name, keywords)(student, task, **made_parts(guide_class(name, keywords), settings(keywords)))
         for name, keywords in recipe.values["guides"].items()
     }
 
@@ -80,8 +80,8 @@ def check_parts(recipe: Recipe) -> None:
     be given what it asks.
     """
     method, name = method_class(recipe), recipe.values["method"]["name"]
-    for guide in recipe.values["guides"]:
-        if missing := guide_class(guide).asks - method.gives:
+    for guide, keywords in recipe.values["guides"].items():
+        if missing := guide_class(guide, keywords).asks - method.gives:
             words = " and ".join(given.value for given in Given if given in missing)
             raise UserError(
                 f"guide {guide} asks for {words}, which method {name} does not give; take guides.{guide} out, or take "
@@ -92,7 +92,7 @@ def check_parts(recipe: Recipe) -> None:
         raise UserError(f"method {name} compares two views of an image; say by augment2 how the second one is made")
     if len(views) > method.views:
         raise UserError(f"method {name} looks at one view of an image; take augment2 out")
-    if not method.labelled and any("mix" in view for view in views):
+    if not method.labelled and any(of_class(view, "mix") for view in views):
         raise UserError(f"mix mixes labels, and method {name} reads none; take augment.mix out")
 
 
@@ -138,7 +138,7 @@ def batch_size(recipe: Recipe, images: int) -> int:
     engine: Engine = recipe.section("engine")
     epoch = len(repeated(torch.arange(images), train.repeats, 1))
     processes = engine.devices * engine.nodes
-    mixed = processes > 1 and any("mix" in recipe.values[view] for view in VIEWS)
+    mixed = processes > 1 and any(of_class(recipe.values[view], "mix") for view in VIEWS)
     shares = lcm(train.accumulate, 2 if mixed else 1) * processes
     rule = f"a multiple of {shares}: train.accumulate is {train.accumulate}, there are {processes} process(es)"
     rule += ", and mixing pairs the images of each" if mixed else ""

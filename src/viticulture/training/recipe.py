@@ -2,26 +2,26 @@
 """A recipe: one complete YAML file that trains one thing, checked against the constructors it configures.
 
 Sections are the keywords of dataclasses (`student`, `data`, `images`, `optim`, `schedule`, `train`, `engine`) and of
-classes chosen by name: `method: {name: supervised, ...}`, `guides: {logits: {...}}`, `augment: {flip: {...}}`.
-The name of a method or guide is the name of its file. Types, defaults and help come from the signatures (jsonargparse).
+classes chosen by name: `method: {name: supervised, ...}`, `guides: {logits: {...}}`, `augment: {flip: {...}}`. An entry
+of guides or of an augmentation may have a name of its own and say its `class`. A name is a short one of those below, or
+the dotted path of a person's own class: reading such a recipe imports its module (see `plugins`). Types, defaults and
+help come from the signatures (jsonargparse).
 """
 
-import importlib
-import inspect
-import pkgutil
 import re
 from argparse import ArgumentError
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser
+from torch import nn
 
-from .. import guides, methods
 from ..data.augment.augment import TRANSFORMS, Augment
+from ..data.augment.transform import Transform
 from ..data.dataset import Pictures, Selection
 from ..disk import read_text
 from ..errors import UserError, shortened, unknown
@@ -30,8 +30,24 @@ from ..keywords import check_keywords
 from ..methods.method import Method
 from ..optim import Optim, Schedule, shortened_warmup
 from ..text import read_yaml, write_yaml
+from .plugins import class_of, register_student
 from .settings import Engine, Student, Train
 
+METHODS = {
+    "supervised": "viticulture.methods.supervised.Supervised",
+    "mae": "viticulture.methods.mae.MAE",
+    "simmim": "viticulture.methods.simmim.SimMIM",
+    "moco_v3": "viticulture.methods.moco_v3.MoCoV3",
+    "dino": "viticulture.methods.dino.DINO",
+}
+GUIDES = {
+    "logits": "viticulture.guides.logits.Logits",
+    "attention_distillation": "viticulture.guides.attention_distillation.AttentionDistillation",
+    "attention_link": "viticulture.guides.attention_link.AttentionLink",
+    "bootstrap": "viticulture.guides.bootstrap.Bootstrap",
+    "co_advise": "viticulture.guides.co_advise.CoAdvise",
+}
+"""Short names of what ships with the package."""
 SECTIONS: dict[str, type] = {
     "student": Student,
     "data": Selection,
@@ -44,7 +60,7 @@ SECTIONS: dict[str, type] = {
 VIEWS = ("augment", "augment2", "augment_local")  # sections that say how a view of an image is made
 ORDER = ("student", "method", "guides", "data", "images", *VIEWS, "optim", "schedule", "train", "engine")
 NAMED = ("guides", *VIEWS)  # sections of the form {name: keywords}
-GIVEN = {"student", "task", "guides", "optim", "schedule"}  # constructor arguments that no recipe sets
+METHOD_GIVEN = ("student", "task", "guides", "optim", "schedule")  # constructor arguments that no recipe sets
 
 
 @dataclass(frozen=True)
@@ -117,6 +133,7 @@ def resolve(name: str, raw: dict[str, Any], overrides: dict[str, Any] | None = N
     _check_keys(overrides)
     for key, value in (overrides or {}).items():
         _override(values, key, _plain(value))
+    _check_names(values)
     parser = _parser(values)
     valid = {action.dest for action in parser._actions}
     for key in _leaves(values, valid):
@@ -131,6 +148,7 @@ def resolve(name: str, raw: dict[str, Any], overrides: dict[str, Any] | None = N
         checked[named] = {key: checked.get(named, {}).get(key) or {} for key in values[named]}
     recipe = Recipe(name, {section: checked[section] for section in ORDER})
     _check(recipe)
+    register_student(recipe.values["student"]["name"])
     if overrides and "train.epochs" in overrides and "schedule.warmup_epochs" not in overrides:
         recipe = _warmed_up(recipe, own)
     recipe.section("schedule").warmup(recipe.section("train").epochs)
@@ -165,7 +183,7 @@ def reference() -> str:
     """Every key of every section with type, default and meaning, for `--help`."""
     every = {
         "method": {"name": "supervised"},
-        "guides": {name: {} for name in choices(guides)},
+        "guides": {name: {} for name in GUIDES},
         "augment": {cls_name(transform): {} for transform in TRANSFORMS},
     }
     return _parser(_nested(every)).format_help()
@@ -176,70 +194,63 @@ def cls_name(cls: type) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
 
-def choices(package: Any) -> list[str]:
-    """Names of the methods or guides in a package: its files, but for the one that holds the contract."""
-    contract = package.__name__.rsplit(".", 1)[1].removesuffix("s")
-    return [found.name for found in pkgutil.iter_modules(package.__path__) if found.name != contract]
-
-
-def find(package_name: str, name: str) -> type:
-    """The one public method or guide in the file of that name."""
-    package = importlib.import_module(package_name)
-    if name not in choices(package):
-        raise unknown(package_name.rsplit(".", 1)[1].removesuffix("s"), name, choices(package))
-    return _found(package_name, name)
-
-
-@cache
-def _found(package_name: str, name: str) -> type:
-    base: type = {"methods": Method, "guides": Guide}[package_name.rsplit(".", 1)[1]]
-    module = importlib.import_module(f"{package_name}.{name}")
-    (found,) = (
-        cls
-        for cls in vars(module).values()
-        if inspect.isclass(cls) and issubclass(cls, base) and cls.__module__ == module.__name__
-    )
-    return found
-
-
 def method_class(recipe: Recipe) -> type[Method]:
     """The class that `method.name` names."""
-    return find(methods.__name__, recipe.values["method"]["name"])
+    return find_method(recipe.values["method"]["name"])
 
 
-def guide_class(name: str) -> type[Guide]:
-    """The class of a guide by its file's name."""
-    return find(guides.__name__, name)
+def find_method(name: str) -> type[Method]:
+    """The class of a method by its short name or dotted path."""
+    return class_of("method", name, METHODS, Method, METHOD_GIVEN)
+
+
+def guide_class(name: str, keywords: Mapping[str, Any] | None = None) -> type[Guide]:
+    """The class of a guide: what its keywords say, else its name does."""
+    return class_of("guide", (keywords or {}).get("class", name), GUIDES, Guide, ("student", "task"))
+
+
+def of_class(section: Mapping[str, Any], *names: str) -> dict[str, dict[str, Any]]:
+    """Entries of guides or of an augmentation that are of some shipped classes, by the names that the recipe gives."""
+    return {key: entry for key, entry in section.items() if entry.get("class", key) in names}
 
 
 def _parser(values: dict[str, Any]) -> ArgumentParser:
     """A parser that knows exactly the keys that these values may use."""
     parser = ArgumentParser(exit_on_error=False, prog="viticulture train DATA")
-    parser.add_argument("--method.name", type=str, default="supervised", help=f"one of {', '.join(choices(methods))}")
+    parser.add_argument("--method.name", type=str, default="supervised", help=f"{', '.join(METHODS)}, or MODULE.CLASS")
+    for place in [
+        f"{section}.{name}" for section in NAMED for name, made in values[section].items() if "class" in made
+    ]:
+        parser.add_argument(f"--{place}.class", type=str, help="a short name, or MODULE.CLASS")
     for place, made in _constructors(values).items():
-        parser.add_class_arguments(made, place, skip=GIVEN)
+        parser.add_class_arguments(made, place, skip=set(METHOD_GIVEN))
     return parser
 
 
 def _constructors(values: dict[str, Any]) -> dict[str, type]:
     """Dotted place -> the class that takes the keywords that stand there."""
     found: dict[str, type] = dict(SECTIONS)
-    found["method"] = find(methods.__name__, values["method"].get("name", "supervised"))
-    found |= {f"guides.{name}": guide_class(name) for name in values["guides"]}
-    return found | {f"{view}.{name}": transform_class(name) for view in VIEWS for name in values[view]}
+    found["method"] = find_method(values["method"].get("name", "supervised"))
+    found |= {f"guides.{name}": guide_class(name, made) for name, made in values["guides"].items()}
+    return found | {
+        f"{view}.{name}": transform_class(name, made) for view in VIEWS for name, made in values[view].items()
+    }
 
 
-def transform_class(name: str) -> type:
-    """The class of an augmentation by its name in a recipe."""
-    named = {cls_name(cls): cls for cls in TRANSFORMS}
-    if name not in named:
-        raise unknown("augmentation", name, named)
-    return named[name]
+def transform_class(name: str, keywords: Mapping[str, Any] | None = None) -> type:
+    """The class of an augmentation: what its keywords say, else its name does."""
+    named = {cls_name(cls): f"{cls.__module__}.{cls.__name__}" for cls in TRANSFORMS}
+    return class_of("augmentation", (keywords or {}).get("class", name), named, Transform)
 
 
 def transforms(section: dict[str, Any]) -> list[Any]:
     """The transforms of a view, as its section of a recipe describes them."""
-    return [transform_class(name)(**keywords) for name, keywords in section.items()]
+    return [transform_class(name, made)(**settings(made)) for name, made in section.items()]
+
+
+def settings(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The constructor's keywords in an entry of a recipe: all but what names its class."""
+    return {key: value for key, value in entry.items() if key != "class"}
 
 
 def _nested(raw: dict[str, Any]) -> dict[str, Any]:
@@ -260,6 +271,20 @@ def _nested(raw: dict[str, Any]) -> dict[str, Any]:
             key: {} if value is None and section in NAMED else value for key, value in (content or {}).items()
         }
     return values
+
+
+def _check_names(values: dict[str, Any]) -> None:
+    """Entries' own names are Python's, and not those of torch's dictionary of modules. Raises: UserError for others."""
+    for section in NAMED:
+        for name in values[section]:
+            if "." in name:
+                short = re.sub(r"\W", "_", name.rpartition(".")[2].lower())
+                raise UserError(
+                    f"{section}.{name}: an entry needs a name without dots beside its class: "
+                    f"{section}: {{{short}: {{class: {name}}}}}"
+                )
+            if not name.isidentifier() or (section == "guides" and hasattr(nn.ModuleDict, name)):
+                raise UserError(f"{name!r} cannot be the name of an entry of {section}; take a word like first_teacher")
 
 
 def _check_keys(values: Any, place: str = "") -> None:

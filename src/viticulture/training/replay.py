@@ -16,6 +16,7 @@ images, depends on the guide too: it is asked every time. A full disk or budget 
 """
 
 import hashlib
+import inspect
 import json
 import os
 import sys
@@ -36,6 +37,7 @@ from ..disk import replacing
 from ..errors import UserError
 from ..methods.method import Method
 from ..models.teachers.frozen import Frozen
+from .recipe import transform_class
 from .session import Session
 
 _VERSION = "1"
@@ -89,7 +91,17 @@ class Replay(Callback):
             json.dumps([dataset.mean, dataset.std, dataset.image_size, self.session.seed]),
             json.dumps([self.batch_size, train.accumulate, train.repeats, trainer.world_size, trainer.global_rank]),
             f"{trainer.precision} {machine} {torch.__version__}",
+            *sorted(
+                filter(None, (source_of(transform_class(*entry)) for view in views.values() for entry in view.items()))
+            ),
         ]
+
+
+def source_of(cls: type) -> str:
+    """Digest of the file of a person's own class, whose code may change under its name; empty for those shipped."""
+    if cls.__module__.startswith(f"{__package__.partition('.')[0]}."):
+        return ""
+    return hashlib.sha256(Path(inspect.getfile(cls)).read_bytes()).hexdigest()
 
 
 class Budget:

@@ -36,7 +36,8 @@ class Augment:
     """One view of an image: its transforms, then normalisation.
 
     Args:
-        transforms: any of TRANSFORMS, each at most once, in any order; without a crop, images are resized whole.
+        transforms: any of TRANSFORMS, each at most once, in any order; without a crop, images are resized whole. Those
+            of other classes come last before normalisation, as they are given.
         image_size: H, W of the result, pixels.
         mean: per channel, of images in [0, 1].
         std: per channel.
@@ -58,7 +59,10 @@ class Augment:
         if len(set(kinds)) < len(kinds) or len(crops) > 1:
             names = ", ".join(kind.__name__ for kind in kinds)
             raise UserError(f"each transform may stand once, and one crop at most; got {names}")
-        ordered = sorted((t for t in transforms if isinstance(t, Transform)), key=lambda t: TRANSFORMS.index(type(t)))
+        place: dict[type, int] = {kind: place for place, kind in enumerate(TRANSFORMS)}
+        ordered = sorted(
+            (t for t in transforms if isinstance(t, Transform)), key=lambda t: place.get(type(t), len(place))
+        )
         self.crop = crops[0] if crops else Squeeze()
         self.before = [t.filled(mean) if isinstance(t, RandAugment) else t for t in ordered if not isinstance(t, Erase)]
         self.after = [t for t in ordered if isinstance(t, Erase)]

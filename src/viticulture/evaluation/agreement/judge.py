@@ -11,7 +11,7 @@ from ...errors import UserError
 from ...models.teachers.frozen import Frozen
 from ...models.weights.files import load
 from ...training.assemble import build_guides
-from ...training.recipe import Recipe
+from ...training.recipe import Recipe, of_class
 from ...training.rundir import RunDir
 from ..heads import all_logits, heads_of
 from ..kept import read_kept
@@ -35,7 +35,7 @@ def judge_agreement(run: RunDir, recipe: Recipe, key: str, images: Images) -> Ag
         key: WEIGHTS/SPLIT.
         images: of that split.
     """
-    if not any(name in recipe.values["guides"] for name in ADVISED):
+    if not of_class(recipe.values["guides"], *ADVISED):
         return None
     weights, _, split = key.partition("/")
     subject = of_run(run, weights, BATCH)
@@ -58,19 +58,15 @@ def read_agreement(run: RunDir) -> Agreement | None:
 
 def _teachers(recipe: Recipe, weights: Path) -> dict[str, Frozen]:
     """By the names that the recipe gives them; `teacher` where it gives none."""
-    advised = Recipe(recipe.name, {**recipe.values, "guides": _only(recipe)})
+    own = of_class(recipe.values["guides"], *ADVISED)
     student, task, _ = load(weights)
-    guides = build_guides(advised, student.train(), task).values()
+    guides = build_guides(Recipe(recipe.name, {**recipe.values, "guides": own}), student.train(), task)
     return {
-        name.rpartition(".")[2]: module
-        for guide in guides
+        key if (label := name.rpartition(".")[2]) == "teacher" and key not in ADVISED else label: module
+        for key, guide in guides.items()
         for name, module in guide.named_modules()
         if isinstance(module, Frozen)
     }
-
-
-def _only(recipe: Recipe) -> dict[str, object]:
-    return {name: recipe.values["guides"][name] for name in ADVISED if name in recipe.values["guides"]}
 
 
 @torch.inference_mode()

@@ -1,0 +1,41 @@
+"""Attention transfer as a guide outside the package: where a CNN's maps are strong, the student's tokens shall be.
+
+Paper: Zagoruyko and Komodakis, "Paying More Attention to Attention", ICLR 2017, arXiv:1612.03928.
+
+    L = weight * mean over images of || Q_s / ||Q_s|| - Q_t / ||Q_t|| ||,   Q = sum over channels of F^2     Eq. (2)
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from viticulture.guides.guide import Batch, Given, Guide
+from viticulture.models.taps import Seen, layout
+from viticulture.models.task import Task
+from viticulture.models.teachers.feature_maps import load_maps
+
+
+class AttentionTransfer(Guide):
+    """Draw the energy of the last block's tokens to that of the last stage of a CNN.
+
+    Args:
+        student: any that has patches.
+        task: its input.
+        teacher: a run, a timm name with pretrained weights, or ARCHITECTURE=FILE.
+        weight: factor of the term.
+    """
+
+    needs = frozenset({"blocks"})
+    asks = frozenset({Given.PATCHES})
+
+    def __init__(self, student: nn.Module, task: Task, *, teacher: str, weight: float = 0.1) -> None:
+        super().__init__()
+        known = layout(student)
+        self.grid, self.prefix, self.weight = known.grid(task.image_size), known.prefix, weight
+        self.teacher = load_maps(teacher, task, {self.grid}).frozen
+
+    def losses(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
+        tokens = seen.blocks[-1][:, self.prefix :]  # [B, P, D]
+        maps = self.teacher(batch["image"])[self.grid][-1]  # [B, C, rows, columns]
+        ours, theirs = tokens.square().sum(2), maps.square().sum(1).flatten(1)
+        apart = F.normalize(ours.float()) - F.normalize(theirs.float())
+        return {"transfer": self.weight * apart.norm(dim=1).mean()}

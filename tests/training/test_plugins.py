@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recipe may name a person's own guide, method, student and augmentation, and two guides of one class."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+import viticulture
+from viticulture import methods
+from viticulture.errors import UserError
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.models.weights.files import load, save
+from viticulture.training.recipe import read, resolve
+from viticulture.training.run import fit
+from viticulture.training.rundir import RunDir
+from viticulture.training.session import Session, begin, reopen
+
+PLUGINS = Path(__file__).parents[1] / "plugins"
+NAMES = ("attention_transfer", "my_vineyard")
+DIGITS = Task(tuple(map(str, range(10))), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
+SMALL: dict[str, Any] = {
+    "student.name": "vit_nano", "student.patch_size": 2, "student.options": TINY, "data.per_class": 4,
+    "data.val_fraction": 0, "train.epochs": 2, "train.batch_size": 20, "train.watch": "none",
+    "schedule.warmup_epochs": 0, "engine.device": "cpu",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def teachers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CNN and two ViTs with random weights."""
+    folder = tmp_path_factory.mktemp("teachers")
+    torch.manual_seed(0)
+    save(create_student("resnet10", DIGITS, None, {"channels": [8] * 4, "stem_width": 8}), folder / "cnn", DIGITS)
+    for name in ("old", "young"):
+        save(create_student("vit_nano", DIGITS, 4, TINY), folder / name, DIGITS)
+    return folder
+
+
+@pytest.fixture
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PLUGINS)
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that has not imported them."""
+    for name in NAMES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def recipe(**sections: Any) -> dict[str, Any]:
+    return {**read("default/digits"), **sections}
+
+
+def weights(path: Path) -> dict[str, Tensor]:
+    return load(RunDir(path).weights("last"))[0].state_dict()
+
+
+def test_a_guide_beside_the_recipe_trains_resumes_and_is_evaluated(
+    teachers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the installed command, in a folder that holds recipe and module; then elsewhere, with the module at hand.
+
+    Catches: a command that does not see the current folder; a class that the run's recipe does not keep; a resumed run
+    that loses the guide; code that is imported from the folder of a run.
+    """
+    place, command = tmp_path / "place", tmp_path / "bin" / "viticulture"
+    place.mkdir()
+    command.parent.mkdir()
+    command.write_text("from viticulture.cli import entry\nentry()\n")
+    shutil.copy(PLUGINS / "attention_transfer.py", place)
+    guide = {"class": "attention_transfer.AttentionTransfer", "teacher": str(teachers / "cnn"), "weight": 0.5}
+    (place / "own.yaml").write_text(yaml.dump(recipe(guides={"energy": guide})))
+    words = [word for key, value in SMALL.items() for word in (f"--{key}", str(value))]
+    done = subprocess.run(
+        [sys.executable, str(command), "train", "digits", "--recipe", "own.yaml", "--out", "run", *words],
+        cwd=place, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "train/energy_transfer" in (place / "run" / "metrics.csv").read_text()
+
+    run = tmp_path / "elsewhere"
+    shutil.copytree(place / "run", run)
+    shutil.copy(PLUGINS / "attention_transfer.py", run)
+    monkeypatch.chdir(run)
+    with pytest.raises(UserError, match="there is no module attention_transfer; start where") as refusal:
+        viticulture.evaluate(str(run))
+    assert "\n" not in str(refusal.value)
+    assert "attention_transfer" not in sys.modules
+    monkeypatch.syspath_prepend(PLUGINS)
+    assert viticulture.evaluate(str(run)).keys() == {"last/test"}
+
+    broken = begin("digits", str(place / "own.yaml"), 0, str(tmp_path / "broken"), False, SMALL, "test")
+    stop_before(broken, step=3)
+    with pytest.raises(KeyboardInterrupt):
+        fit(broken)
+    broken.run.unlock()
+    forget(monkeypatch)
+    fit(reopen(str(tmp_path / "broken")))
+    for name, value in weights(run).items():
+        assert torch.equal(value, weights(tmp_path / "broken")[name]), name
+
+
+def stop_before(session: Session, step: int) -> None:
+    calls, losses = 0, session.method.losses
+
+    def interrupted(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        nonlocal calls
+        calls += 1
+        if calls == step:
+            raise KeyboardInterrupt
+        return losses(batch)
+
+    session.method.losses = interrupted  # type: ignore[method-assign]
+
+
+def test_two_guides_of_one_class_have_terms_of_their_own(teachers: Path, tmp_path: Path) -> None:
+    """Two teachers' predictions, and a third whose name begins another's term. Catches: a term that hides another."""
+    guides = {
+        name: {"class": "logits", "teacher": str(teachers / teacher)}
+        for name, teacher in {"first": "old", "second": "young", "log": "old"}.items()
+    }
+    guides["logits"] = {"teacher": str(teachers / "young")}
+    path = tmp_path / "two.yaml"
+    path.write_text(yaml.dump(recipe(guides=guides)))
+    session = begin("digits", str(path), 0, str(tmp_path / "run"), False, SMALL | {"guides.first.weight": 0.25}, "test")
+    images = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    terms = session.method.eval().losses({"image": images, "label": torch.arange(4)})
+    assert terms.keys() == {"label", "first_logits", "second_logits", "log_logits", "logits"}
+    assert torch.equal(terms["log_logits"], 2 * terms["first_logits"])
+    assert torch.equal(terms["logits"], terms["second_logits"])
+    assert session.recipe.values["guides"]["first"]["class"] == "logits"
+    session.run.unlock()
+
+
+@pytest.mark.usefixtures("importable")
+def test_method_student_and_augmentation_of_a_persons_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trained, resolved again from what was written, and exported; weights alone do not bring code.
+
+    Catches: a student that is saved by a name which nobody can find again; an import that weights lead to.
+    """
+    sections = recipe(
+        method="my_vineyard.Rotation",
+        student="my_vineyard.small_vit",
+        augment={"flip": {}, "brighter": {"class": "my_vineyard.Shift", "most": 20}},
+    )
+    (tmp_path / "own.yaml").write_text(yaml.dump(sections))
+    changes = {key: value for key, value in SMALL.items() if not key.startswith("student")}
+    run = viticulture.train("digits", str(tmp_path / "own.yaml"), out=str(tmp_path / "run"), overrides=changes)
+    text = (run.path / "recipe.yaml").read_text()
+    assert {"my_vineyard.Rotation", "my_vineyard.small_vit", "my_vineyard.Shift"} <= set(text.split())
+    assert resolve("again", yaml.safe_load(text)).values["augment"]["brighter"]["most"] == 20
+    forget(monkeypatch)
+    with pytest.raises(UserError, match="is code of its author's, which weights alone do not load"):
+        load(RunDir(run.path).weights("last"))
+    assert "my_vineyard" not in sys.modules
+    assert sum(p.numel() for p in run.student().parameters()) > 0
+
+
+@pytest.mark.usefixtures("importable")
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"guides": {"a": {"class": "nowhere.Guide"}}}, "guide nowhere.Guide: there is no module nowhere; start where"),
+        ({"guides": {"a": {"class": "my_vineyard.Alon"}}}, "unknown name in module my_vineyard 'Alon'; did you mean"),
+        ({"guides": {"a": {"class": "my_vineyard.Shift"}}}, "must be a subclass of viticulture.guides.guide.Guide"),
+        ({"guides": {"a": {"class": "my_vineyard.Unfinished"}}}, "Unfinished must define losses"),
+        ({"guides": {"a": {"class": "my_vineyard.Alone"}}}, "must take student, task first, got weight: float"),
+        ({"guides": {"a": {"class": "my_vineyard.Untyped"}}}, "a type for each keyword; weight has none"),
+        ({"guides": {"a": {"class": "broken.Guide"}}}, r"broken fails at .*broken.py:2: ZeroDivisionError"),
+        ({"guides": {"a": {"class": "needy.Guide"}}}, "module needy needs not_there, which is not installed"),
+        ({"guides": {"a": {"class": "guide"}}}, "unknown guide 'guide'"),
+        ({"guides": {"my.Own": {}}}, r"needs a name without dots beside its class: guides: \{own: \{class: my.Own\}\}"),
+        ({"guides": {"keys": {"class": "logits"}}}, "'keys' cannot be the name of an entry of guides"),
+        ({"guides": {"a": {"class": "logits", "teachr": "x"}}}, "unknown recipe key 'guides.a.teachr'"),
+        ({"augment": {"a": {"class": "my_vineyard.Alone"}}}, "augmentation my_vineyard.Alone must be a subclass of"),
+        ({"method": "my_vineyard.Alone"}, "method my_vineyard.Alone must be a subclass of"),
+        ({"method": "helper"}, "unknown method 'helper'"),
+        ({"student": "my_vineyard.vit_tiny"}, "timm has a network 'vit_tiny' already"),
+        ({"student": "my_vineyard.Shift"}, "must be a function that timm can register"),
+        ({"student": "nowhere.vit"}, "student nowhere.vit: there is no module nowhere"),
+    ],
+)
+def test_what_does_not_fit_is_told_in_a_line(
+    sections: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches: a traceback of our own; a file in the package's folders that is taken for a method."""
+    (tmp_path / "broken.py").write_text("x = 1\ny = 1 / 0\n")
+    (tmp_path / "needy.py").write_text("import not_there\n")
+    (tmp_path / "helper.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
+    with pytest.raises(UserError, match=words) as refusal:
+        resolve("own", recipe(**sections))
+    assert "\n" not in str(refusal.value)
