@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files that nobody imports: workflows, hooks, citation and the package's description agree with what there is."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from viticulture.version import VERSION
+
+ROOT = Path(__file__).parents[1]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+SAYS_MAKE = [*WORKFLOWS, ROOT / ".ci" / "run", ROOT / "CONTRIBUTING.md", ROOT / "README.md"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+
+def parsed(path: Path) -> Any:
+    """A YAML file's values."""
+    return yaml.safe_load(path.read_text("utf-8"))
+
+
+def targets() -> dict[str, list[str]]:
+    """Target of the Makefile -> its commands."""
+    rules = re.findall(r"^([a-z-]+):[^\n=]*\n((?:\t.*\n?)*)", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    return {name: [line.strip() for line in commands.splitlines()] for name, commands in rules}
+
+
+def test_what_calls_make_calls_targets_that_exist() -> None:
+    """Fails for a target that is renamed or gone, and if a file ceases to be read: each calls at least one."""
+    for path in SAYS_MAKE:
+        called = re.findall(r"(?:^|run:|    )\s*make ([a-z-]+)", path.read_text("utf-8"), re.MULTILINE)
+        assert called, path
+        assert set(called) <= targets().keys(), path
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_is_whole(path: Path) -> None:
+    """Each job has a machine, a limit and steps that do something, runs after jobs that exist, and names files that
+    exist. Fails for a slip of indentation, which the host would only report after a push."""
+    jobs = parsed(path)["jobs"]
+    for job in jobs.values():
+        assert job["runs-on"] == "ubuntu-latest"
+        assert 0 < job["timeout-minutes"] <= 120
+        assert {job.get("needs")} <= {None, *jobs}
+        assert all(("uses" in step) != ("run" in step) for step in job["steps"])
+        for file in re.findall(r"tests/[\w/]+\.py", str(job["steps"])):
+            assert (ROOT / file).is_file()
+
+
+def test_every_python_that_is_promised_is_tested() -> None:
+    """Fails if the classifiers, the lowest version and the versions of the workflow drift apart."""
+    ci = parsed(ROOT / ".github" / "workflows" / "ci.yml")
+    versions = ci["jobs"]["check-and-test"]["strategy"]["matrix"]["python"]
+    promised = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d+$", line)]
+    assert versions == promised
+    assert PROJECT["requires-python"] == f">={versions[0]}"
+
+
+def test_before_a_commit_runs_what_make_check_runs() -> None:
+    """Fails if a check is added to one of the two alone. ruff format changes files there and compares them here."""
+    (repository,) = parsed(ROOT / ".pre-commit-config.yaml")["repos"]
+    hooks = [hook["entry"].removeprefix(".venv/bin/") for hook in repository["hooks"]]
+    checks = [re.sub(r"^\$\(BIN\)/| --check| \.$", "", command) for command in targets()["check"]]
+    assert hooks == checks
+
+
+def test_a_form_asks_for_what_it_shows() -> None:
+    """Fails for a field without a label, or two of one id, which the host refuses."""
+    assert [path.stem for path in FORMS] == ["bug", "feature"]
+    for path in FORMS:
+        form = parsed(path)
+        assert form["name"]
+        assert form["description"]
+        ids = [field["id"] for field in form["body"]]
+        assert len(set(ids)) == len(ids)
+        assert all(field["attributes"]["label"] for field in form["body"])
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = parsed(ROOT / "CITATION.cff")
+    assert str(citation["version"]) == VERSION
+    assert citation["license"] == PROJECT["license"]
+    assert citation["authors"] == PROJECT["authors"]
