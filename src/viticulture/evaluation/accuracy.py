@@ -3,12 +3,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import sqrt
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import binomtest
 from torch import Tensor, nn
 from torchmetrics.functional.classification import multiclass_confusion_matrix, multiclass_f1_score
 
@@ -16,7 +16,6 @@ from ..errors import UserError
 
 CALIBRATION_BINS = 15
 ONE_HEAD = "its one head"
-NORMAL_QUANTILE = 1.959963984540054  # two-sided 95 %
 
 
 @dataclass(frozen=True)
@@ -218,14 +217,10 @@ def most_confident_mistakes(predictions: Predictions, n: int) -> list[Mistake]:
 def wilson(right: int, images: int) -> tuple[float, float]:
     """Wilson's 95 % interval for a share `right / images`; it stays inside [0, 1] and has a width at 0 and 1.
 
-        (p + z^2/2n -+ z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2/n)
-
     Source: Wilson, "Probable inference, the law of succession, and statistical inference", JASA 1927, 22(158).
     """
-    share, shift = right / images, NORMAL_QUANTILE**2 / images
-    middle = (share + shift / 2) / (1 + shift)
-    half = NORMAL_QUANTILE * sqrt(share * (1 - share) / images + shift / (4 * images)) / (1 + shift)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    low, high = binomtest(right, images).proportion_ci(0.95, method="wilson")
+    return float(low), float(high)
 
 
 def _check(predictions: Predictions, C: int) -> None:

@@ -4,7 +4,7 @@
 AAL, arXiv:2211.13852, Table C: the mean of the class token's attention in all layers and heads, against true boxes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from ...training.rundir import RunDir
 from ...training.session import recipe_of
 from ..judge import check_classes
 from ..kept import read_kept
-from ..subject import of_run
+from ..subject import Subject, of_run
 from .boxes import Boxes, boxes_of, in_view
 from .measure import (
     OVERLAPS,
@@ -143,32 +143,11 @@ def localise(run: RunDir, images: Images, boxes: Mapping[str, Boxes], weights: s
     """
     weights = weights or run.which()[0]
     subject = of_run(run, weights, BATCH)
-    size = subject.task.image_size
-    numbers: list[int] = []
-    true: list[Boxes] = []
-    for number, found in enumerate(boxes_of(images.records.names, boxes)):
-        if found is not None:
-            seen = in_view(found, images.extent(number), subject.crop, size)
-            if len(seen):
-                numbers.append(number)
-                true.append(seen)
-    if not true:
-        raise UserError("the evaluation's crop cuts off every box; evaluate the whole image with a larger eval_crop")
+    numbers, true = _in_view(subject, images, boxes)
     part = images.part(torch.tensor(numbers))
-    taps = class_taps(subject.network)
-    overlaps: list[NDArray[np.float64]] = []
-    shown: dict[int, tuple[NDArray[np.uint8], NDArray[np.float32]]] = {}
-    with torch.inference_mode():
-        for index, pixels in subject.views(part):
-            scores = score_maps(taps(subject.normalised(pixels)).class_attention, size).cpu().numpy()
-            places = index.tolist()
-            overlaps += [best_overlaps(score, true[place]) for score, place in zip(scores, places, strict=True)]
-            for i in set(places) & _spread(len(true)):
-                here = places.index(i)
-                shown[i] = pixels[here].permute(1, 2, 0).numpy(), scores[here]
-    largest, any_part = np.stack(overlaps, 1)  # [N, thresholds] each
-    all_of_it = np.array([[0.0, 0.0, size[1], size[0]]])
-    everything = np.array([intersection_over_union(all_of_it, some).max() for some in true])
+    (largest, any_part), shown = _compare(subject, part, true)
+    height, width = subject.task.image_size
+    everything = np.array([intersection_over_union(np.array([[0.0, 0.0, width, height]]), some).max() for some in true])
     accuracy = max_box_accuracy(largest)
     middle = int(np.searchsorted(THRESHOLDS, accuracy.thresholds[len(OVERLAPS) // 2]))
     examples = [
@@ -191,6 +170,40 @@ def localise(run: RunDir, images: Images, boxes: Mapping[str, Boxes], weights: s
         everything=max_box_accuracy(everything[:, None], np.zeros(1)),
         examples=tuple(examples),
     )
+
+
+def _in_view(subject: Subject, images: Images, boxes: Mapping[str, Boxes]) -> tuple[list[int], list[Boxes]]:
+    """Places of the images whose boxes are seen, and those boxes in pixels of the view."""
+    numbers: list[int] = []
+    true: list[Boxes] = []
+    for number, given in enumerate(boxes_of(images.records.names, boxes)):
+        if given is not None:
+            seen = in_view(given, images.extent(number), subject.crop, subject.task.image_size)
+            if len(seen):
+                numbers.append(number)
+                true.append(seen)
+    if not true:
+        raise UserError("the evaluation's crop cuts off every box; evaluate the whole image with a larger eval_crop")
+    return numbers, true
+
+
+@torch.inference_mode()
+def _compare(
+    subject: Subject, images: Images, true: Sequence[Boxes]
+) -> tuple[NDArray[np.float64], dict[int, tuple[NDArray[np.uint8], NDArray[np.float32]]]]:
+    """How well each image's boxes are found, [2, N, thresholds], and view and scores of the examples by place."""
+    taps = class_taps(subject.network)
+    overlaps: list[NDArray[np.float64]] = []
+    shown: dict[int, tuple[NDArray[np.uint8], NDArray[np.float32]]] = {}
+    examples = _spread(len(true))
+    for index, pixels in subject.views(images):
+        seen = taps(subject.normalised(pixels)).class_attention
+        scores = score_maps(seen, subject.task.image_size).cpu().numpy()
+        for i, view, score in zip(index.tolist(), pixels, scores, strict=True):
+            overlaps.append(best_overlaps(score, true[i]))
+            if i in examples:
+                shown[i] = view.permute(1, 2, 0).numpy(), score
+    return np.stack(overlaps, 1), shown
 
 
 def keep(run: RunDir, data: str, found: Localisation) -> None:
