@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sharpness-aware minimisation is the official step, also under the Trainer, in portions, on processes, resumed."""
+"""Sharpness-aware minimisation is the official step, also under the Trainer, on processes, resumed."""
 
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from conftest import Golden
 from viticulture.errors import UserError
 from viticulture.methods.method import Method
-from viticulture.optim import Optim, climb, come_back
+from viticulture.optim import SAM, Optim
 from viticulture.training.run import fit, training_loader
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import Session, begin, reopen
@@ -54,41 +55,78 @@ def test_a_step_is_the_official_one(golden: Callable[[str], Golden]) -> None:
     layer.load_state_dict(data.part("w/"))
     optim = Optim(lr=1e-3, weight_decay=0.05, decay_everything=True, sam_rho=RHO)
     optimizer = optim.build(optim.groups(layer))
-    loss = lambda: F.cross_entropy(layer(data["in/x"]), data["in/t"].long())  # noqa: E731
-    loss().backward()
-    before = climb(layer.parameters(), RHO)
+    sam, visits = SAM(optimizer, RHO, layer), []
+
+    def closure() -> Tensor:
+        visits.append({name: parameter.detach().clone() for name, parameter in layer.named_parameters()})
+        sam.zero_grad()
+        loss = F.cross_entropy(layer(data["in/x"]), data["in/t"].long())
+        loss.backward()
+        return loss
+
+    sam.step(closure)
+    foot, uphill = visits
     for name, parameter in layer.named_parameters():
-        torch.testing.assert_close(parameter.data, data[f"mid/{name}"], rtol=1e-6, atol=1e-7)
-    optimizer.zero_grad()
-    loss().backward()
-    come_back(before)
-    for name, parameter in layer.named_parameters():
-        assert torch.equal(parameter.data, data[f"w/{name}"])
-    optimizer.step()
-    for name, parameter in layer.named_parameters():
+        assert torch.equal(foot[name], data[f"w/{name}"])
+        torch.testing.assert_close(uphill[name], data[f"mid/{name}"], rtol=1e-6, atol=1e-7)
         torch.testing.assert_close(parameter.data, data[f"after/{name}"], rtol=1e-6, atol=1e-7)
 
 
-def test_the_climb_has_the_asked_length_whatever_the_gradients_scale() -> None:
-    """Frozen weights and those without a gradient stay; a gradient of zero moves nothing; the way back is exact."""
-    weights = [torch.randn(3, 4), torch.randn(5, dtype=torch.float64), torch.randn(2)]
-    weights[0].grad, weights[1].grad = torch.randn(3, 4), torch.randn(5, dtype=torch.float64)
-    start = [weight.clone() for weight in weights]
-    for scale in (1.0, 65536.0):
-        for weight in weights[:2]:
-            assert weight.grad is not None
-            weight.grad *= scale
-        before = climb(weights, 0.3)
-        ways = [(weight - old).flatten().double() for weight, old in zip(weights, start, strict=True)]
-        assert torch.cat(ways).norm() == pytest.approx(0.3, rel=1e-5)
-        assert not ways[2].any()
-        assert F.cosine_similarity(ways[0], weights[0].grad.flatten().double(), dim=0) == pytest.approx(1)
-        come_back(before)
-        assert all(map(torch.equal, weights, start))
-    weights[0].grad.zero_()
-    weights[1].grad = None
-    climb(weights, 0.3)
-    assert all(map(torch.equal, weights, start))
+class Given(nn.Module):
+    """Weights with gradients as they are given, and a buffer that counts."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        draw = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
+        self.weights = nn.ParameterList([draw(3, 4), draw(5).double(), draw(2)])
+        self.slopes = [scale * draw(3, 4), scale * draw(5).double(), None]
+        self.passes = nn.Buffer(torch.zeros(()))
+        self.visits: list[list[Tensor]] = []
+
+    def __call__(self) -> Tensor:
+        self.visits.append([weight.detach().clone() for weight in self.weights])
+        self.passes += 1
+        for weight, slope in zip(self.weights, self.slopes, strict=True):
+            weight.grad = None if slope is None else slope.clone()
+        return torch.zeros(())
+
+
+@pytest.mark.parametrize("scale", [1.0, 65536.0, 0.0])
+def test_the_climb_has_the_asked_length_whatever_the_gradients_scale(scale: float) -> None:
+    """Those without a gradient stay; a gradient of zero moves nothing; the way back is exact, buffers included."""
+    net = Given(scale)
+    sam = SAM(torch.optim.SGD(net.parameters(), lr=0.0), 0.3, net)
+    sam.step(net)
+    foot, uphill = net.visits
+    ways = [(up - down).flatten().double() for up, down in zip(uphill, foot, strict=True)]
+    assert torch.cat(ways).norm() == pytest.approx(0.3 if scale else 0.0, rel=1e-5)
+    assert not ways[2].any()
+    if scale:
+        assert F.cosine_similarity(ways[0], net.slopes[0].flatten().double(), dim=0) == pytest.approx(1)
+    assert all(map(torch.equal, net.weights, foot))
+    assert net.passes == 1
+    assert not sam.uphill
+
+
+def test_its_state_is_that_of_the_optimiser_around_which_it_is() -> None:
+    """Catches: momenta that a checkpoint lacks; a rate that is set on groups which nobody steps."""
+    net, other = Given(1.0), Given(1.0)
+    sams = [SAM(torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9), 0.3, each) for each in (net, other)]
+    for _ in range(2):
+        sams[0].step(net)
+    other.load_state_dict(net.state_dict())
+    sams[1].load_state_dict(deepcopy(sams[0].state_dict()))
+    for sam, each in zip(sams, (net, other), strict=True):
+        sam.param_groups[0]["lr"] = 0.01
+        sam.step(each)
+    assert all(map(torch.equal, net.weights, other.weights))
+
+
+@pytest.mark.parametrize("changes", [{"train__accumulate": 2}, {"engine__precision": "16-mixed"}])
+def test_portions_and_scaled_gradients_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"set train\.accumulate to 1 and engine\.precision"):
+        session(tmp_path / "run", **changes)
     with pytest.raises(UserError, match="sam_rho must be positive, got 0"):
         Optim(sam_rho=0.0)
 
@@ -122,21 +160,20 @@ def loop(method: Method, run: Session, epochs: int) -> None:
             schedule.step()
 
 
-@pytest.mark.parametrize(("student", "accumulate"), [("vit_nano", 1), ("vit_nano", 2), ("dhvt_nano", 1)])
-def test_the_trainer_is_a_plain_loop(tmp_path: Path, student: str, accumulate: int) -> None:
-    """Weights and BatchNorm statistics, with clipping, a warm-up, and batches computed whole or in two portions.
+@pytest.mark.parametrize("student", ["vit_nano", "dhvt_nano"])
+def test_the_trainer_is_a_plain_loop(tmp_path: Path, student: str) -> None:
+    """Weights and BatchNorm statistics, with clipping and a warm-up.
 
-    Catches: clipping uphill, a schedule or a step counter that advances twice, earlier portions whose gradient is that
-    of the foot, portions not divided by their number, statistics that see every batch twice.
+    Catches: a schedule or a step counter that advances twice, statistics that see every batch twice, a loss logged
+    uphill.
     """
-    options = {"student__name": student, "student__options": {"depth": 2}, "train__accumulate": accumulate, **SGD}
+    options = {"student__name": student, "student__options": {"depth": 2}, **SGD}
     run, other = (session(tmp_path / name, **options) for name in ("run", "other"))
     fit(run)
     loop(other.method, other, SMALL["train.epochs"])
     for name, value in other.method.student.state_dict().items():
         torch.testing.assert_close(run.method.student.state_dict()[name], value, rtol=1e-4, atol=1e-5)
-    assert not run.method.before
-    assert not run.method.portions
+    assert not run.method.uphill
     lines = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
     assert len({line.split(",")[0] for line in lines}) > 1
 
@@ -146,13 +183,12 @@ def weights(run: Path, which: str = "last") -> dict[str, Tensor]:
 
 
 @pytest.mark.slow
-def test_two_processes_in_portions_are_one(tmp_path: Path) -> None:
-    """Gloo, two processes, two portions each, against one process and whole batches, up to the order of sums.
+def test_two_processes_are_one(tmp_path: Path) -> None:
+    """Gloo, two processes against one, up to the order of sums.
 
-    Catches: a norm of one process's own gradient, so that replicas climb to different places and drift apart; portions
-    that talk to the other process each, or never.
+    Catches: a norm of one process's own gradient, so that replicas climb to different places and drift apart.
     """
-    settings = {**SMALL, **SGD, "engine.devices": 2, "train.accumulate": 2}
+    settings = {**SMALL, **SGD, "engine.devices": 2}
     command = [sys.executable, "-m", "viticulture", "train", "digits", "--recipe", "default/digits"]
     command += ["--out", str(tmp_path / "two")]
     for key, value in settings.items():
@@ -167,11 +203,11 @@ def test_two_processes_in_portions_are_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("precision", ["32", "bf16-mixed"])
 def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(tmp_path: Path, precision: str) -> None:
     """Bit for bit, averaged weights included, with dropout of attention and of branches, in both precisions; stopped
-    uphill, in the middle of an epoch and of a batch.
+    uphill, in the middle of an epoch.
     """
     options = {"depth": 2, "attn_drop_rate": 0.1, "proj_drop_rate": 0.1}
     settings = {"student__options": options, "train__ema_decay": 0.9, "engine__precision": precision}
-    settings |= {"engine__checkpoint_minutes": 1e-9, "train__accumulate": 2}
+    settings |= {"engine__checkpoint_minutes": 1e-9}
     fit(session(tmp_path / "whole", **settings))
     broken = session(tmp_path / "broken", **settings)
     calls, losses = 0, broken.method.losses
@@ -179,8 +215,8 @@ def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(tmp_path: Path,
     def interrupted(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         nonlocal calls
         calls += 1
-        if calls == 4 * 6 + 3:  # four passes a step: the seventh step's first pass uphill
-            assert broken.method.before
+        if calls == 2 * 6 + 2:  # two passes a step: the seventh step's pass uphill
+            assert broken.method.uphill
             raise KeyboardInterrupt
         return losses(batch)
 

@@ -105,7 +105,7 @@ class DINO(Method):
         if count := self.small[0]:
             features.append(self._features(torch.cat([batch[f"image{3 + k}"] for k in range(count)])))
         teacher, steps = self._teacher(), self.steps_per_epoch * self.epochs
-        if not self.before:
+        if not self.uphill:
             teacher.follow(self.student, self.aids["head"], steps, self.last_portion)
         taught = teacher(*large)
         guesses = self.aids["head"](torch.cat(features)).chunk(2 + count)

@@ -2,23 +2,19 @@
 """The contract of a method: it turns a batch into named loss terms; this base class sums, logs and steps."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Mapping
 from typing import Any, ClassVar
 from weakref import ref
 
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.core.optimizer import LightningOptimizer
-from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from ..guides.guide import Batch, Given, Guide
 from ..models.taps import Seen, Taps
 from ..models.task import Task
-from ..optim import Optim, Place, Schedule, climb, come_back
+from ..optim import SAM, Optim, Schedule
 
 
 class Method(LightningModule, ABC):
@@ -56,8 +52,7 @@ class Method(LightningModule, ABC):
         self.place: tuple[int, int] | None = None  # epoch and portion in training, from 0
         self.shown: ref[Tensor] | None = None  # the images of the last training step, while they are there
         self.facts: dict[str, Tensor] = {}  # what `losses` wants logged beside its terms
-        self.portions: list[tuple[Batch, int]] = []  # SAM: the batch at hand but for its last portion
-        self.before: Place = []  # SAM: weights and buffers as they were before the climb; empty unless uphill
+        self.sam: SAM | None = None
 
     @abstractmethod
     def losses(self, batch: Batch) -> dict[str, Tensor]:
@@ -80,6 +75,11 @@ class Method(LightningModule, ABC):
     def place_of(self, images: Tensor) -> tuple[int, int] | None:
         """Epoch and portion in training, from 0, if these are the very images of the step at hand; None for others."""
         return self.place if self.shown is not None and images is self.shown() else None
+
+    @property
+    def uphill(self) -> bool:
+        """Whether this is a step's second pass: nothing is logged, and nothing that follows the student moves."""
+        return self.sam is not None and self.sam.uphill
 
     def remarks(self, batch_size: int) -> list[str]:
         """What a person should know before a training with so many images a step begins."""
@@ -105,10 +105,8 @@ class Method(LightningModule, ABC):
         terms = self.losses(batch)
         total = torch.stack(list(terms.values())).sum()
         self.seen_terms = {name: term.detach() for name, term in terms.items()}
-        if self.before:
+        if self.uphill:
             return total
-        if self.optim.sam_rho is not None and not self.last_portion:
-            self.portions.append((batch, batch_idx))
         shown: dict[str, Any] = {"loss": total.detach(), **self.seen_terms, **self.facts}
         self.log_dict({f"train/{name}": value for name, value in shown.items()}, batch_size=len(batch["image"]))
         self.log("lr", self.trainer.optimizers[0].param_groups[-1]["lr"])  # the last group has no layer-wise decay
@@ -122,43 +120,8 @@ class Method(LightningModule, ABC):
         for name, guide in self.guides.items():
             assert isinstance(guide, Guide)
             facts = guide.settle()
-            if not self.before:
+            if not self.uphill:
                 self.log_dict({f"train/{name}_{fact}": value for fact, value in facts.items()})
-
-    def optimizer_step(
-        self,
-        epoch: int,
-        batch_idx: int,
-        optimizer: Optimizer | LightningOptimizer,
-        optimizer_closure: Callable[[], Any] | None = None,
-    ) -> None:
-        """Lightning's hook for a step; with `optim.sam_rho`, its gradient is taken uphill (see `optim.climb`)."""
-        if self.optim.sam_rho is not None:
-            assert optimizer_closure is not None
-            optimizer_closure()
-            self.climb(optimizer, self.optim.sam_rho)
-        super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
-
-    def climb(self, optimizer: Optimizer | LightningOptimizer, rho: float) -> None:
-        """Go uphill with the gradient of the whole batch, and take that of all portions but the last from there.
-
-        Buffers will go back with the weights, so that BatchNorm counts a batch once, as it was at the foot.
-        """
-        stepped = [weight for group in optimizer.param_groups for weight in group["params"]]
-        self.before = climb(stepped, rho) + [(buffer, buffer.clone()) for buffer in self.buffers()]
-        optimizer.zero_grad()
-        strategy = self.trainer.strategy
-        for portion, number in self.portions:
-            with strategy.block_backward_sync() if isinstance(strategy, ParallelStrategy) else nullcontext():
-                loss = strategy.training_step(portion, number)
-                assert isinstance(loss, Tensor)
-                strategy.backward(loss / self.trainer.accumulate_grad_batches, None)
-        self.portions = []
-
-    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """SAM: back to the foot, before clipping and the step."""
-        come_back(self.before)
-        self.before = []
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log the measures of one held-out batch."""
@@ -181,5 +144,7 @@ class Method(LightningModule, ABC):
         """The optimiser over the student's groups and what else is trainable; the rate is set every step."""
         epochs = self.trainer.max_epochs or 1
         optimizer = self.optim.build(self.optim.groups(self.student, nn.ModuleDict({**self.guides, **self.aids})))
+        if self.optim.sam_rho is not None:
+            optimizer = self.sam = SAM(optimizer, self.optim.sam_rho, self)
         schedule = self.schedule.attach(optimizer, self.steps_per_epoch, epochs, self.optim.lr)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

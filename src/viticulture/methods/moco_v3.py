@@ -87,7 +87,7 @@ class MoCoV3(Method):
         q1, q2 = (self._query(features) for features in seen.logits[0].chunk(2))
         momentum, steps = self.aids["momentum"], self.steps_per_epoch * self.epochs
         assert isinstance(momentum, Follower)
-        if not self.before:
+        if not self.uphill:
             momentum.follow(self.student, self.aids["projector"], steps, self.last_portion)
         k1, k2 = momentum(batch["image"], batch["image2"])
         loss = self._contrast(q1, k2) + self._contrast(q2, k1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parameters are updated how: groups with or without decay, rates by layer, the rate over time, and SAM.
+"""Which parameters are updated how: groups with or without decay, rates by layer, and the rate over time.
 
 Two sections of a recipe: `optim` is `Optim`, `schedule` is `Schedule`.
 """
@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any, Literal
 
-import torch
 from timm.models import group_parameters
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -22,9 +21,6 @@ from .muon import Muon
 
 Group = dict[str, Any]
 """Parameters that share settings: `params` [(name, parameter)], `lr`, `weight_decay`."""
-
-Place = list[tuple[Tensor, Tensor]]
-"""Tensors and what they held."""
 
 TIED_TO_LAST_BLOCK = (99999,)  # timm's mark for what shares the last block's layer
 
@@ -44,7 +40,8 @@ class Optim:
         decay_tokens: decay tokens and positions as well.
         decay_everything: decay biases and norms as well as those.
         sam_rho: sharpness-aware minimisation: take each step's gradient where the weights have moved so far uphill
-            (Euclidean distance over all of them); twice the time a step. null is the ordinary gradient.
+            (Euclidean distance over all of them); twice the time a step. Batches must be whole and gradients unscaled.
+            null is the ordinary gradient.
     """
 
     name: Literal["adamw", "sgd", "nesterov", "muon"] = "adamw"
@@ -151,37 +148,6 @@ def layer_scales(student: nn.Module, decay: float) -> dict[str, float]:
     layers: dict[str, int] = group_parameters(student, matcher, reverse=True)
     last = max(layers.values())
     return {name: decay ** (last - layer) for name, layer in layers.items()}
-
-
-def climb(parameters: Iterable[Tensor], rho: float) -> Place:
-    """Move weights uphill, in place, by a distance of rho.
-
-        w + rho g / ||g||        SAM [1], Eq. (2) for p = 2
-
-    Args:
-        parameters: w, with gradients g in their `grad`; those without any stay. The norm runs over all of them, so the
-            scale of g does not matter (that of a loss scaler, or of a sum for a mean).
-        rho: Euclidean distance.
-
-    Returns: where they were, for `come_back`.
-
-    [1] Foret et al., "Sharpness-Aware Minimization for Efficiently Improving Generalization", ICLR 2021,
-    arXiv:2010.01412.
-    """
-    slopes = [(weight, weight.grad) for weight in parameters if weight.grad is not None]
-    before = [(weight, weight.detach().clone()) for weight, _ in slopes]
-    with torch.no_grad():
-        factor = rho / (nn.utils.get_total_norm([slope for _, slope in slopes]) + 1e-12)  # as in the authors' code
-        for weight, slope in slopes:
-            weight.addcmul_(slope, factor.to(weight))
-    return before
-
-
-def come_back(before: Place) -> None:
-    """Put tensors back to what they held, in place."""
-    with torch.no_grad():
-        for tensor, value in before:
-            tensor.copy_(value)
 
 
 @dataclass(frozen=True)

@@ -76,8 +76,8 @@ def build_guides(recipe: Recipe, student: nn.Module, task: Task) -> dict[str, Gu
 def check_parts(recipe: Recipe) -> None:
     """What a recipe puts together must go together; no data is needed to tell.
 
-    The method must get as many views as it looks at, labels must not be mixed where none are read, and every guide must
-    be given what it asks.
+    The method must get as many views as it looks at, labels must not be mixed where none are read, every guide must be
+    given what it asks, and SAM a whole batch.
     """
     method, name = method_class(recipe), recipe.values["method"]["name"]
     for guide, keywords in recipe.values["guides"].items():
@@ -87,6 +87,12 @@ def check_parts(recipe: Recipe) -> None:
                 f"guide {guide} asks for {words}, which method {name} does not give; take guides.{guide} out, or take "
                 "method supervised"
             )
+    accumulate, precision = recipe.section("train").accumulate, recipe.section("engine").precision
+    if recipe.section("optim").sam_rho is not None and (accumulate > 1 or precision == "16-mixed"):
+        raise UserError(
+            "optim.sam_rho takes two gradients of a whole batch, unscaled: set train.accumulate to 1 and "
+            f"engine.precision to 32 or bf16-mixed, got {accumulate} and {precision}"
+        )
     views = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
     if len(views) < method.views:
         raise UserError(f"method {name} compares two views of an image; say by augment2 how the second one is made")
