@@ -105,7 +105,7 @@ def test_nobody_else_decides_what_a_trained_network_is_shown() -> None:
     batches and their device."""
     package = Path(viticulture.__file__).parent
     own = re.compile(r"CentreCrop\(|evaluation_(batches|views)|cuda\.is_available")
-    files = [file for part in ("evaluation", "analysis", "report") for file in (package / part).glob("*.py")]
+    files = [file for part in ("evaluation", "analysis", "report") for file in (package / part).rglob("*.py")]
     assert [file.stem for file in files if own.search(file.read_text(encoding="utf-8"))] == ["subject"]
 
 
