@@ -245,6 +245,7 @@ def test_learned_positions_learn() -> None:
     assert student.pos_embed.grad.abs().sum() > 0
 
 
+@pytest.mark.slow
 def test_a_step_in_bfloat16_and_one_graph() -> None:
     """Autocast changes the loss by rounding only; encoder and decoder compile without a graph break."""
     mae = method(vit(16, 4, depth=1), 16)

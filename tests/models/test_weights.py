@@ -63,6 +63,7 @@ save_file(logits, sys.argv[2])
 """
 
 
+@pytest.mark.slow
 def test_exported_equals_eager_in_a_process_that_knows_only_timm(tmp_path: Path) -> None:
     """Logits of saved students are the same in a fresh Python with timm alone, both through timm's `local-dir:` and
     through plain construction and `load_state_dict`; timm finds the normalisation, the crop and the class names.

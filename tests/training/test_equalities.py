@@ -80,6 +80,7 @@ def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(tmp_path: Path) -
     assert [line for line in ours if "val/" in line] == [line for line in theirs if "val/" in line]
 
 
+@pytest.mark.slow
 def test_two_processes_are_one(tmp_path: Path) -> None:
     """Three steps on one process and on two (gloo) give the same weights, up to the order of floating-point sums.
 

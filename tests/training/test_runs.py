@@ -97,6 +97,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path: Path) -> None:
     assert [path.name for path in session.run.checkpoint.parent.iterdir()] == ["last.ckpt"]
 
 
+@pytest.mark.slow
 def test_a_run_that_meets_a_full_disk_resumes_once_there_is_room(tmp_path: Path) -> None:
     """The same in a real process that dies of it at its first checkpoint; then it ends as an undisturbed run does."""
     run, other = tmp_path / "run", tmp_path / "other"

@@ -210,6 +210,7 @@ def test_weights_survive_disk_and_serve_others(tmp_path: Path, name: str) -> Non
     assert "head starts anew: head.weight, head.bias, heads.0.weight" in remarks
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("onnxscript") is None or find_spec("onnxruntime") is None, reason="needs the extra onnx")
 def test_the_aligned_student_exports_to_onnx(tmp_path: Path) -> None:
     """One graph, involution and stems included, for any batch size; `to_onnx` compares the logits itself."""

@@ -152,6 +152,7 @@ def test_the_published_start_is_the_published_start() -> None:
         create_student("vit_small", task(100, 64), 16, {"start": "publisht"})
 
 
+@pytest.mark.slow
 def test_bare_timm_builds_the_same_network(tmp_path: Path) -> None:
     """A process that knows timm alone loads saved folders: same logits, same epsilon in every norm, same dropout.
 

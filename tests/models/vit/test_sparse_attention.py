@@ -132,6 +132,7 @@ def test_a_sparse_student_trains() -> None:
     assert all(block.attn.alpha_offset for block in student.blocks)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")), reason="needs the extra onnx"
 )
