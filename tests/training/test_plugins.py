@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recipe may name a person's own guide, method, student and augmentation, and two guides of one class."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def test_a_guide_beside_the_recipe_trains_resumes_and_is_evaluated(
     words = [word for key, value in SMALL.items() for word in (f"--{key}", str(value))]
     done = subprocess.run(
         [sys.executable, str(command), "train", "digits", "--recipe", "own.yaml", "--out", "run", *words],
-        cwd=place, capture_output=True, text=True, check=False,
+        cwd=place, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "train/energy_transfer" in (place / "run" / "metrics.csv").read_text()
