@@ -21,13 +21,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from .disk import FULL
 from .errors import UserError
 
 SEAL = "checksums.json"
 """In every folder: name of each other file -> CRC-32 of each of its blocks."""
 
 _BLOCK = 2**24  # bytes
-_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 def cache_folder() -> Path:
@@ -60,7 +60,7 @@ def refusals(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             raise UserError(f"no room left for {folder}: {error.strerror}; {advice}") from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise UserError(f"cannot write to {folder}: {error.strerror}; {advice}") from error
