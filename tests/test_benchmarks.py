@@ -2,7 +2,6 @@
 """Benchmarks refuse counts that leave nothing to measure, and say when their figures may not be quoted."""
 
 import importlib
-import os
 import sys
 from pathlib import Path
 
