@@ -46,8 +46,10 @@ def begin(parser: argparse.ArgumentParser) -> argparse.Namespace:
     began, busy, own = time.perf_counter(), machine_seconds(), core_seconds()
 
     def verdict() -> None:
-        if busy is None or (now := machine_seconds()) is None:
-            return print("other work is not counted on this system: do not quote unless it was idle")
+        now = machine_seconds()
+        if busy is None or now is None:
+            print("other work is not counted on this system: do not quote unless it was idle")
+            return
         others = foreign(now - busy, core_seconds() - own, time.perf_counter() - began)
         print(f"other work took {others:.1f} cores; {'quiet' if others <= OTHERS else 'busy: do not quote'}")
 
