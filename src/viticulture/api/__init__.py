@@ -7,7 +7,9 @@ Imports that take seconds (torch, timm, lightning) live inside the verbs, so tha
 from ..study.declare.terms import Subsets, Terms, Where
 from .lists import demo, models, recipes, reference, resolved, say, tables
 from .looking import cache, explain, inspect, links, localize, probe, report, robustness
-from .runs import Run, evaluate, export, predict, resume, train, train_row
+from .run import Run
+from .run import open_run as open
+from .runs import evaluate, export, predict, resume, train, train_row
 from .studies import compare, compare_resume, compare_table
 
 localise = localize
@@ -31,6 +33,7 @@ __all__ = [
     "localise",
     "localize",
     "models",
+    "open",
     "predict",
     "probe",
     "recipes",

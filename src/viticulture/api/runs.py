@@ -4,84 +4,23 @@
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..text import command_line
+from .run import Run
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from ..data.dataset import Dataset
     from ..evaluation.accuracy import Evaluation
     from ..evaluation.predict import Prediction
     from ..evaluation.results import Evaluations
+    from ..export.int8 import Quantized
     from ..training.rundir import RunDir
     from ..training.session import Session
     from ..training.table import Row
-
-
-@dataclass(frozen=True)
-class Run:
-    """A training on disk, finished or not.
-
-    Args:
-        path: its folder.
-    """
-
-    path: Path
-
-    @property
-    def folder(self) -> "RunDir":
-        """The folder's files."""
-        from ..training.rundir import RunDir
-
-        return RunDir.open(self.path)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What run.json says: versions, seed, data, student, status, hardware."""
-        return self.folder.read("run.json")
-
-    @property
-    def evaluations(self) -> "Evaluations":
-        """Results by weights and split, such as `best/test`; `counting` is the one that counts, `counts` its key."""
-        from ..evaluation.results import RESULTS, read_evaluations
-
-        evaluations = read_evaluations(self.folder)
-        if evaluations is None:
-            raise UserError(f"{self.path} holds no {RESULTS}; to have it: viticulture evaluate {self.path}")
-        return evaluations
-
-    @property
-    def accuracy(self) -> float:
-        """Top-1 in [0, 1] of the weights that count: best on validation, else the last; on test where there is one."""
-        counting = self.evaluations.counting
-        if counting is None:
-            raise UserError(f"{self.path} learnt without labels, so it has no accuracy")
-        return counting.top1
-
-    def predict(self, images: list[str], weights: str = "") -> "list[Prediction]":
-        """Classify image files or folders; see the function of that name."""
-        return predict(str(self.path), images, weights)
-
-    def evaluate(self, data: str = "") -> "Mapping[str, Evaluation]":
-        """Measure on the run's own or other images; see the function of that name."""
-        return evaluate(str(self.path), data)
-
-    def export(self, out: str, weights: str = "") -> Path:
-        """Write ONNX; see the function of that name."""
-        return export(str(self.path), out, weights)
-
-    def student(self, weights: str = "") -> "nn.Module":
-        """The trained network in evaluation mode; weights: best, last or ema, by default those that count."""
-        from ..models.weights.files import load
-        from ..training.session import recipe_of
-
-        recipe_of(self.folder)  # imports what a student of a person's own needs
-        return load(self.folder.weights(weights or self.folder.which()[0]))[0]
 
 
 def train(
@@ -201,42 +140,50 @@ def predict(run: str, images: list[str], weights: str = "", out: str = "") -> "l
 
     Args:
         run: the run's folder.
-        images: files, or folders that are searched for images.
+        images: files, or folders that are searched for images; in Python also pictures, see `Run.predict`.
         weights: best, last or ema; by default those that count.
         out: a .csv or .json file to write as well.
 
     Returns: one prediction an image, with the reason for those that could not be read.
     """
-    from ..evaluation.predict import ENDINGS, predict_files, write
+    from ..evaluation.given import as_images
+    from ..evaluation.predict import ENDINGS, classify, write
     from ..outputs import check_out
     from ..training.rundir import RunDir
 
     folder = RunDir.open(run)
     if out:
         check_out(out, *ENDINGS)
-    predictions = predict_files(folder, weights or folder.which()[0], images)
+    predictions = classify(folder, weights or folder.which()[0], as_images(images))
     if out:
         write(predictions, Path(out))
     return predictions
 
 
-def export(run: str, out: str, weights: str = "") -> Path:
+def export(run: str, out: str, weights: str = "", int8: bool = False) -> "Path | Quantized":
     """Write a run's student as ONNX.
 
     Args:
         run: the run's folder. Its weights/ folders already hold safetensors and config.json that timm loads.
         out: the .onnx file.
         weights: best, last or ema; by default those that count.
+        int8: compute its large products in eight bits, calibrated on training images, and say what that costs in
+            accuracy on the test images, which must be there.
+
+    Returns: the file; with int8 also what it costs and gives beside float32.
     """
-    from ..export import to_onnx
-    from ..models.weights.files import load
+    from ..evaluation.subject import of_run
+    from ..export.int8 import to_int8
+    from ..export.onnx_file import to_onnx
     from ..training.rundir import RunDir
-    from ..training.session import recipe_of
+    from ..training.session import dataset_of, recipe_of
 
     folder = RunDir.open(run)
-    recipe_of(folder)  # imports what a student of a person's own needs
-    student, task, _ = load(folder.weights(weights or folder.which()[0]))
-    return to_onnx(student, Path(out), task)
+    subject = of_run(folder, weights)
+    if not int8:
+        return to_onnx(subject.network, Path(out), subject.task)
+    dataset = dataset_of(folder, recipe_of(folder))
+    return to_int8(subject, dataset.train, dataset.test, Path(out))
 
 
 def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations":

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from .disk import replacing
-from .errors import UserError
-from .models.task import Task
-from .outputs import check_out
+from ..disk import replacing
+from ..errors import UserError
+from ..models.task import Task
+from ..outputs import check_out
 
 TOLERANCE = 1e-4
 """Largest difference between ONNX and eager, relative to the largest logit: float32 with other kernels."""
@@ -32,11 +32,7 @@ def to_onnx(student: nn.Module, path: Path, task: Task) -> Path:
         UserError: the extra `onnx` is not installed, the file cannot be written, or torch cannot trace the student.
         RuntimeError: the file's logits differ from the student's.
     """
-    missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
-    if missing:
-        raise UserError(
-            f"export to ONNX needs {' and '.join(missing)}, not installed; run: pip install 'viticulture[onnx]'"
-        )
+    check_installed("onnx", "onnxscript")
     check_out(path, ".onnx", size=sum(weight.nbytes for weight in student.parameters()))
     if not path.parent.is_dir():
         raise UserError(f"there is no folder {path.parent} to write {path.name} into")
@@ -64,6 +60,14 @@ def to_onnx(student: nn.Module, path: Path, task: Task) -> Path:
     return path
 
 
+def check_installed(*modules: str) -> None:
+    """Raises: UserError if one of these modules of the extra `onnx` is not there."""
+    if missing := [name for name in modules if find_spec(name) is None]:
+        raise UserError(
+            f"export to ONNX needs {' and '.join(missing)}, not installed; run: pip install 'viticulture[onnx]'"
+        )
+
+
 def _traced(eager: nn.Module, images: Tensor) -> torch.export.ExportedProgram:
     """The student's operations for any batch size; torch.onnx.export alone would quietly fix the size on failure."""
     try:
@@ -83,6 +87,6 @@ def _gap(path: Path, eager: nn.Module, images: Tensor) -> float:
     for batch in (images, torch.cat([images, images.flip(-1)])[1:]):
         with torch.inference_mode():
             expected = eager(batch)
-        (logits,) = session.run(["logits"], {"image": batch.numpy()})
-        gaps.append(float((torch.from_numpy(logits) - expected).abs().max() / expected.abs().max()))
+        (found,) = session.run(["logits"], {"image": batch.numpy()})
+        gaps.append(float((torch.from_numpy(found) - expected).abs().max() / expected.abs().max()))
     return max(gaps)
