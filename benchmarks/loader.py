@@ -29,7 +29,7 @@ from viticulture.data.augment.erase import Erase
 from viticulture.data.augment.flip import Flip
 from viticulture.data.augment.rand_augment import RandAugment
 from viticulture.data.batches.loader import Loader, Shard
-from viticulture.data.dataset import Pictures, prepare
+from viticulture.data.dataset import ImageSettings, prepare
 from viticulture.data.splits import Selection
 
 from .clock import begin, core_seconds, count
@@ -82,7 +82,7 @@ def timm_loader(folder: Path, case: Case) -> Any:
 def our_loader(folder: Path, case: Case) -> Loader:
     """Ours, with the store built or found."""
     every = Selection(val_fraction=0, test_fraction=0)  # as many images as timm reads
-    data = prepare(folder / "train", every, Pictures(image_size=case.size))
+    data = prepare(folder / "train", every, ImageSettings(image_size=case.size))
     augment = Augment(case.transforms, (case.size, case.size), data.mean, data.std, len(data.classes))
     return Loader(data.train, (augment,), BATCH, seed=0, shard=Shard(workers=WORKERS))
 

@@ -23,7 +23,7 @@ SECONDS = 25
 """Processor time of one command; a training that takes longer held."""
 
 MODULES = (
-    *("viticulture.training.session", "viticulture.training.run", "viticulture.evaluation.judge"),
+    *("viticulture.training.session", "viticulture.training.run", "viticulture.evaluation.evaluate"),
     *("viticulture.report.pages.run_page", "viticulture.report.pages.study_page", "viticulture.study.conduct"),
 )
 
@@ -84,9 +84,9 @@ def tries(seed: int, count: int, folder: Path, tally: Tally) -> None:
     files.photographs(data)
     ending = child.run(["train", str(data), *words.SMALL, "--out", str(whole)], folder, log, 600)
     assert ending.code == 0, ending.output.decode(errors="replace")
-    ending = child.run(["predict", str(whole), str(data), "--out", "answers.csv"], folder, log, 600)
+    ending = child.run(["predict", str(whole), str(data), "--out", "predictions.csv"], folder, log, 600)
     assert ending.code == 0, ending.output.decode(errors="replace")
-    answers = (folder / "answers.csv").read_bytes()
+    answers = (folder / "predictions.csv").read_bytes()
     known = words.keys()
     for number in range(count):
         draw = random.Random(f"{seed} {number}")

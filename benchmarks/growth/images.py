@@ -22,7 +22,7 @@ from viticulture.cache import publish
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.crop import ResizedCrop
 from viticulture.data.batches.loader import Loader, Shard
-from viticulture.data.dataset import Dataset, Pictures, Selection, prepare
+from viticulture.data.dataset import Dataset, ImageSettings, Selection, prepare
 from viticulture.data.open import open_source
 
 from . import Row
@@ -30,7 +30,7 @@ from . import Row
 SIZES = (10_000, 100_000, 1_300_000)
 CLASSES, LINKS = 1000, 40_000  # file systems allow some 65,000 links to a file
 SHARDS, SAMPLES, NODES = 8, 1000, 2
-STREAM = Pictures(image_size=224, store_size=288, stream=True)
+STREAM = ImageSettings(image_size=224, store_size=288, stream=True)
 
 
 def measure() -> list[Row]:

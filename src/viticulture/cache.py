@@ -124,7 +124,7 @@ def clear_cache(root: Path | None = None) -> int:
 
 
 def _made(root: Path) -> list[Path]:
-    kinds = [root / kind for kind in ("stores", "indexes", "features", "answers")]
+    kinds = [root / kind for kind in ("stores", "indexes", "features", "teacher_logits")]
     return sorted(folder for kind in kinds if kind.is_dir() for folder in kind.iterdir() if folder.is_dir())
 
 
@@ -165,12 +165,12 @@ def _damage(folder: Path) -> str:
     except (OSError, ValueError, RecursionError):
         return f"{SEAL} cannot be read"
     try:
-        found = _checksums(folder)
+        checksums = _checksums(folder)
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
-    if not isinstance(made, dict) or made.keys() != found.keys():
+    if not isinstance(made, dict) or made.keys() != checksums.keys():
         return "it holds other files than were made"
-    return ", ".join(f"{name} has another checksum" for name in found if found[name] != made[name])
+    return ", ".join(f"{name} has another checksum" for name in checksums if checksums[name] != made[name])
 
 
 def _checksums(folder: Path) -> dict[str, list[int]]:

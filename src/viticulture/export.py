@@ -83,6 +83,6 @@ def _gap(path: Path, eager: nn.Module, images: Tensor) -> float:
     for batch in (images, torch.cat([images, images.flip(-1)])[1:]):
         with torch.inference_mode():
             expected = eager(batch)
-        (found,) = session.run(["logits"], {"image": batch.numpy()})
-        gaps.append(float((torch.from_numpy(found) - expected).abs().max() / expected.abs().max()))
+        (logits,) = session.run(["logits"], {"image": batch.numpy()})
+        gaps.append(float((torch.from_numpy(logits) - expected).abs().max() / expected.abs().max()))
     return max(gaps)

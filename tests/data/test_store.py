@@ -71,7 +71,7 @@ def test_other_sizes_are_squeezed_by_pillow_s_bicubic_filter(tmp_path: Path) -> 
 
 
 def test_a_large_jpeg_decoded_small_is_close_to_the_whole(tmp_path: Path) -> None:
-    """The shortcut of `decode` may cost a few grey levels, not more. Fails if the fraction is cropped or shifted."""
+    """The shortcut of `decode` may cost a few gray levels, not more. Fails if the fraction is cropped or shifted."""
     y, x = np.mgrid[:512, :640]
     image = np.stack([x % 256, y % 256, (x + y) // 5], axis=-1).astype(np.uint8)
     (tmp_path / "data" / "a").mkdir(parents=True)
@@ -96,7 +96,7 @@ def test_some_rows_are_the_same_as_in_the_whole() -> None:
 
 
 def test_digests_tell_identical_images_apart_from_others(tmp_path: Path) -> None:
-    """Equal pixels in other files and formats share a digest; one grey level, or another shape, does not.
+    """Equal pixels in other files and formats share a digest; one gray level, or another shape, does not.
 
     Fails if file bytes are hashed (PNG and BMP differ), the squeezed pixels (which collapse), or shape is forgotten.
     """

@@ -51,7 +51,7 @@ read_once = cache(read)
 
 @cache
 def step_of(recipe: str) -> str:
-    """What a recipe's step depends on, as text: student, method, guides and optimiser but for rates, image size."""
+    """What a recipe's step depends on, as text: student, method, guides and optimizer but for rates, image size."""
     raw = read_once(recipe)
     parts = without_rates({part: raw.get(part) for part in ("method", "guides", "optim")})
     return json.dumps([raw.get("student"), parts, (raw.get("images") or {}).get("image_size")])
@@ -60,7 +60,7 @@ def step_of(recipe: str) -> str:
 def steps() -> dict[str, tuple[str, dict[str, Any]]]:
     """Every step that a shipped recipe or a row of a table takes, once: name -> recipe, overrides.
 
-    Recipes that differ only in data, start, schedule, length, or in a rate or weight of method, guides or optimiser
+    Recipes that differ only in data, start, schedule, length, or in a rate or weight of method, guides or optimizer
     take the same step, so the first of them stands for all.
     """
     asked = [(name, name, {}) for name in shipped()]
@@ -114,7 +114,7 @@ def assembled(name: str, weights: Path, device: str) -> tuple[Recipe, Method]:
     recipe = with_random_teachers(resolve(parent, read(parent), overrides), weights)
     wanted, side = recipe.section("student"), recipe.section("images").image_size or 64
     made = method_class(recipe)
-    task = Task(("a", "b") if made.labelled else (), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    task = Task(("a", "b") if made.labeled else (), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     still = {"drop_path_rate": 0.0} if "drop_path_rate" in wanted.options else {}
     optim, schedule = recipe.section("optim"), recipe.section("schedule")
     keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
@@ -155,7 +155,7 @@ def test_the_parts_of_a_step_fit_together(name: str, hollow: Path) -> None:
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in STEPS])
 def test_a_step_is_taken(name: str, weights: Path) -> None:
-    """One step of student, guides, method and optimiser on two random images of the recipe's size.
+    """One step of student, guides, method and optimizer on two random images of the recipe's size.
 
     The batch holds what the method asks for: labels, a second view, noise. Fails if a parameter that is trained gets no
     gradient, or a loss or a weight is not finite.
@@ -164,18 +164,18 @@ def test_a_step_is_taken(name: str, weights: Path) -> None:
     recipe, method = assembled(name, weights, "cpu")
     side, student, optim = method.task.image_size[0], method.student, recipe.section("optim")
     batch = {"image": torch.randn(2, 3, side, side), "noise": torch.rand(2, method.noise)}
-    if method.labelled:
+    if method.labeled:
         batch["label"] = torch.tensor([0, 1])
     if method.views == 2:
         batch["image2"] = torch.randn(2, 3, side, side)
-    count, small = method.small
+    count, small = method.local_crops
     batch |= {f"image{3 + k}": torch.randn(2, 3, small, small) for k in range(count)}
     loss = torch.stack(list(method.losses(batch).values())).sum()
     loss.backward()
     assert loss.isfinite()
     learnt = [(name, parameter) for name, parameter in student.named_parameters() if parameter.requires_grad]
     assert [name for name, parameter in learnt if parameter.grad is None] == []
-    optim.build(optim.groups(student, nn.ModuleDict({**method.guides, **method.aids}))).step()
+    optim.build(optim.groups(student, nn.ModuleDict({**method.guides, **method.auxiliary}))).step()
     assert all(parameter.isfinite().all() for parameter in student.parameters())
 
 

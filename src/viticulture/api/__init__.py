@@ -4,10 +4,9 @@
 Imports that take seconds (torch, timm, lightning) live inside the verbs, so that `--help` answers at once.
 """
 
-from ..study.declare.terms import Amounts, Terms, Where
+from ..study.declare.terms import Subsets, Terms, Where
 from .lists import demo, models, recipes, reference, resolved, say, tables
-from .looking import cache, explain, inspect, links, probe, report, robustness
-from .looking import localise as localize
+from .looking import cache, explain, inspect, links, localize, probe, report, robustness
 from .runs import Run, evaluate, export, predict, resume, train, train_row
 from .studies import compare, compare_resume, compare_table
 
@@ -15,8 +14,8 @@ localise = localize
 """The same in British spelling."""
 
 __all__ = [
-    "Amounts",
     "Run",
+    "Subsets",
     "Terms",
     "Where",
     "cache",

@@ -50,10 +50,10 @@ class Run:
         """Results by weights and split, such as `best/test`; `counting` is the one that counts, `counts` its key."""
         from ..evaluation.results import RESULTS, read_evaluations
 
-        found = read_evaluations(self.folder)
-        if found is None:
+        evaluations = read_evaluations(self.folder)
+        if evaluations is None:
             raise UserError(f"{self.path} holds no {RESULTS}; to have it: viticulture evaluate {self.path}")
-        return found
+        return evaluations
 
     @property
     def accuracy(self) -> float:
@@ -93,13 +93,13 @@ def train(
     overrides: dict[str, Any] | None = None,
     like: str = "",
 ) -> Run:
-    """Train a student on labelled images, evaluate it and write its report.
+    """Train a student on labeled images, evaluate it and write its report.
 
     Args:
         data: a folder (CLASS/image, or train/CLASS/image and test/CLASS/image), a CSV (path,label[,split]), a zip,
             a torchvision name such as cifar100, a Hugging Face id, WebDataset shards, or `digits`.
         recipe: a shipped recipe (`viticulture recipes`), a YAML file, or `default`, chosen by the images' size.
-        seed: initialisation, order, augmentation and the choice of a subset follow from it.
+        seed: initialization, order, augmentation and the choice of a subset follow from it.
         out: the run's folder; a new one under runs/ when left out.
         overwrite: replace the run that is in that folder.
         overrides: recipe keys to change, such as {"train.epochs": 10}.
@@ -134,17 +134,17 @@ def train_row(
         overwrite: as for `train`.
         overrides: recipe keys to change on top of the row's.
     """
-    found = row_of(table, row, overrides, seed)
-    return train(data or found.data, found.recipe, seed + found.seed_offset, out, overwrite, found.overrides)
+    chosen = row_of(table, row, overrides, seed)
+    return train(data or chosen.data, chosen.recipe, seed + chosen.seed_offset, out, overwrite, chosen.overrides)
 
 
 def row_of(table: str, row: str, overrides: dict[str, Any] | None = None, seed: int = 0) -> "Row":
     """A row of a table as it is trained by itself, from a seed and with keys of one's own."""
     from ..training.table import read_table
 
-    found = read_table(table).row(row)
-    shared = {"data.subset_seed": seed} if found.seed_offset else {}  # another training on the same images
-    return replace(found, overrides={**shared, **found.overrides, **(overrides or {})})
+    chosen = read_table(table).row(row)
+    shared = {"data.subset_seed": seed} if chosen.seed_offset else {}  # another training on the same images
+    return replace(chosen, overrides={**shared, **chosen.overrides, **(overrides or {})})
 
 
 def winner(like: str, recipe: str = "default") -> str:
@@ -153,8 +153,8 @@ def winner(like: str, recipe: str = "default") -> str:
 
     if recipe != "default":
         raise UserError(f"give --recipe or --like, not both, got {recipe} and {like}")
-    found = Study(Path(like))
-    return str(found.folder.recipe_file(found.leader.contender))
+    study = Study(Path(like))
+    return str(study.folder.recipe_file(study.leader.candidate))
 
 
 def resume(run: str, data: str = "") -> Run:
@@ -173,7 +173,7 @@ def resume(run: str, data: str = "") -> Run:
 
 
 def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation]":
-    """Measure a run's weights: on its own test images, or on other labelled images of the same classes.
+    """Measure a run's weights: on its own test images, or on other labeled images of the same classes.
 
     On its own, everything that the run's report.html shows is measured again and kept, and the page drawn.
 
@@ -183,17 +183,17 @@ def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation]":
 
     Returns: results by weights and split, such as `best/test`.
     """
-    from ..evaluation.judge import check_classes, judge_other
+    from ..evaluation.evaluate import check_classes, evaluate_other
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of
 
     folder = RunDir.open(run)
     if data:
-        return judge_other(folder, data)
+        return evaluate_other(folder, data)
     dataset = dataset_of(folder, recipe_of(folder))
-    found = _measure(folder, dataset)
+    evaluations = _measure(folder, dataset)
     check_classes(folder, dataset.classes)  # after its page, which shows more than accuracy
-    return found
+    return evaluations
 
 
 def predict(run: str, images: list[str], weights: str = "", out: str = "") -> "list[Prediction]":
@@ -214,10 +214,10 @@ def predict(run: str, images: list[str], weights: str = "", out: str = "") -> "l
     folder = RunDir.open(run)
     if out:
         check_out(out, *ENDINGS)
-    found = predict_files(folder, weights or folder.which()[0], images)
+    predictions = predict_files(folder, weights or folder.which()[0], images)
     if out:
-        write(found, Path(out))
-    return found
+        write(predictions, Path(out))
+    return predictions
 
 
 def export(run: str, out: str, weights: str = "") -> Path:
@@ -242,10 +242,10 @@ def export(run: str, out: str, weights: str = "") -> Path:
 def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations":
     """Ask a run's student about its images, keep what it says, and draw its page."""
     from ..analysis.pictures import gather_pictures
-    from ..evaluation.judge import judge
+    from ..evaluation.evaluate import evaluate_run
     from ..report.pages.run_page import write_page
 
-    judged = judge(run, dataset)
+    judged = evaluate_run(run, dataset)
     gather_pictures(run, dataset, judged)
     write_page(run)
     return judged.evaluations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The labelled images of one split, as the loader reads them."""
+"""The labeled images of one split, as the loader reads them."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Records:
     Args:
         labels: [N] int64, position of the class in the source's `classes`; -1 without a label.
         sizes: [N, 2] int32, height and width of the upright original, pixels; -1 where only opening it would tell.
-        names: N paths or names that a person recognises.
+        names: N paths or names that a person recognizes.
     """
 
     labels: Tensor

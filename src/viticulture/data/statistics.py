@@ -26,7 +26,7 @@ def sample_sizes(source: Source) -> np.ndarray:
 
     def size(i: int) -> tuple[int, int] | str:
         try:
-            return source.measure(i)
+            return source.size_of(i)
         except Unreadable as error:
             return str(error)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every image decoded once, squeezed to one size, and kept as a memory map that all processes share.
 
-    stores/KEY/pixels.npy     [M, 3, S, S] uint8          KEY: the images' names, stamps and place, S, which of them
+    stores/KEY/pixels.npy     [M, 3, S, S] uint8          KEY: the images' names, fingerprints and place, S, which of them
     stores/KEY/sizes.npy      [M, 2] int32                height and width of the upright original; 0, 0 if unreadable
     stores/KEY/digests.npy    [M, 16] uint8               of the decoded pixels, to find identical images
     stores/KEY/store.json     unreadable images with reasons
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from ..cache import cache_folder, cores, publish
 from ..errors import UserError, counted
-from .decode import Picture, Unreadable
+from .decode import DecodedImage, Unreadable
 from .sources.source import Source, digest, some
 
 Progress = Callable[[int, int], None]
@@ -142,7 +142,7 @@ def refuse(source: Source, unreadable: dict[int, str], count: int) -> None:
         )
 
 
-def pixel_digest(picture: Picture) -> bytes:
+def pixel_digest(picture: DecodedImage) -> bytes:
     """16 bytes that are equal for images of equal size and pixels."""
     image = picture.image
     return hashlib.blake2b(image.tobytes(), digest_size=16, key=b"%d x %d" % image.size).digest()
@@ -203,7 +203,7 @@ def squeeze(image: Image.Image, size: int) -> np.ndarray:
 def _key(source: Source, rows: np.ndarray, what: str) -> str:
     """Changes with the images, which of them, and what is kept of them."""
     parts = map(str, rows.tolist() if len(rows) < len(source) else ())
-    return digest([_VERSION, what, source.place, digest(source.names), digest(source.stamps), *parts])
+    return digest([_VERSION, what, source.root, digest(source.names), digest(source.fingerprints), *parts])
 
 
 def _kept(source: Source, i: int, size: int) -> tuple[bytes, tuple[int, int], bytes] | str:

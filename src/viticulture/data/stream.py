@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Images too many for a store: worker processes decode them when asked for, squeeze them as a store would, and crop.
 
-Batches are those of a store, bit for bit on a CPU; where a store's crops are made on a GPU, up to a grey level. Only
+Batches are those of a store, bit for bit on a CPU; where a store's crops are made on a GPU, up to a gray level. Only
 `normalize: dataset` differs, whose statistics a stream takes from a sample.
 """
 
@@ -45,7 +45,7 @@ class StreamImages(Images):
         return np.asarray(self.source.read(int(self.rows[number])))
 
     def extent(self, number: int) -> tuple[int, int]:
-        return self.source.measure(int(self.rows[number]))
+        return self.source.size_of(int(self.rows[number]))
 
     def cut(self, numbers: Tensor, augments: Sequence[Augment], u: Sequence[Tensor]) -> list[Tensor]:
         """Decode each image once and cut every view out of it.

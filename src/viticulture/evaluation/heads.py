@@ -12,7 +12,7 @@ from .accuracy import ONE_HEAD
 
 
 @dataclass(frozen=True)
-class Heads:
+class OutputHeads:
     """The heads of a student.
 
     Args:
@@ -23,13 +23,13 @@ class Heads:
     names: tuple[str, ...]
     rule: str
 
-    def answer(self, logits: Tensor) -> Tensor:
+    def combine(self, logits: Tensor) -> Tensor:
         """The student's answer out of all heads' logits: [K, B, C] -> [B, C]."""
         return logits.mean(0) if self.rule.startswith("mean") else logits[0]
 
 
 @torch.no_grad()
-def heads_of(student: nn.Module, images: Tensor, recipe: Recipe) -> Heads:
+def heads_of(student: nn.Module, images: Tensor, recipe: Recipe) -> OutputHeads:
     """Find out what a student answers with by asking it, whatever it says of itself.
 
     Args:
@@ -42,13 +42,13 @@ def heads_of(student: nn.Module, images: Tensor, recipe: Recipe) -> Heads:
     taught = tuple(teacher for guide in advisers for teacher in guide.get("teachers") or ())
     names = taught if len(taught) == len(logits) - 1 else tuple(f"head {k}" for k in range(2, len(logits) + 1))
     if len(logits) == 1:
-        return Heads(("class",), ONE_HEAD)
-    answer = student(images).float()
+        return OutputHeads(("class",), ONE_HEAD)
+    output = student(images).float()
     distance = {
-        "class token": (answer - logits[0]).abs().max(),
-        f"mean of {len(logits)} heads": (answer - logits.mean(0)).abs().max(),
+        "class token": (output - logits[0]).abs().max(),
+        f"mean of {len(logits)} heads": (output - logits.mean(0)).abs().max(),
     }
-    return Heads(("class", *names), min(distance, key=lambda rule: float(distance[rule])))
+    return OutputHeads(("class", *names), min(distance, key=lambda rule: float(distance[rule])))
 
 
 def all_logits(student: nn.Module, images: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from ..errors import UserError
 from ..outputs import check_out, csv_text
 from ..training.rundir import RunDir
 from .accuracy import collect
-from .judge import check_classes
+from .evaluate import check_classes
 from .subject import Subject, of_run
 
 BATCH = 64  # images that are held decoded
@@ -62,25 +62,33 @@ def predict_files(run: RunDir, weights: str, images: Sequence[str]) -> list[Pred
         raise UserError(f"no images in {', '.join(images) or 'nothing'}; name image files, or folders that hold some")
     subject = of_run(run, weights, BATCH)
     check_classes(run, subject.task.classes)
-    found: list[Prediction] = []
+    predictions: list[Prediction] = []
     for start in range(0, len(paths), BATCH):
-        found += _classify(subject, paths[start : start + BATCH])
-    if all(one.error for one in found):
-        raise UserError(f"no image could be read; {found[0].name}: {found[0].error}")
-    return found
+        predictions += _classify(subject, paths[start : start + BATCH])
+    if all(prediction.error for prediction in predictions):
+        raise UserError(f"no image could be read; {predictions[0].name}: {predictions[0].error}")
+    return predictions
 
 
-def write(found: Sequence[Prediction], out: Path) -> None:
+def write(predictions: Sequence[Prediction], out: Path) -> None:
     """The predictions as .csv (a column a class) or .json. Raises: UserError for another ending."""
     path = check_out(out, *ENDINGS)
     if path.suffix.lower() == ".json":
-        text = json.dumps([asdict(one) for one in found], indent=1, ensure_ascii=False) + "\n"
+        text = json.dumps([asdict(prediction) for prediction in predictions], indent=1, ensure_ascii=False) + "\n"
     else:
-        classes = next((list(one.probabilities) for one in found if one.probabilities), [])
+        classes = next((list(prediction.probabilities) for prediction in predictions if prediction.probabilities), [])
         rows: list[list[object]] = [["name", "label", "probability", *classes, "error"]]
-        for one in found:
-            shares = [one.probabilities.get(name) for name in classes]
-            rows.append([one.name, one.label, one.probability if one.label else None, *shares, one.error])
+        for prediction in predictions:
+            probabilities = [prediction.probabilities.get(name) for name in classes]
+            rows.append(
+                [
+                    prediction.name,
+                    prediction.label,
+                    prediction.probability if prediction.label else None,
+                    *probabilities,
+                    prediction.error,
+                ]
+            )
         text = csv_text(rows)
     with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
@@ -102,7 +110,7 @@ def _files(name: str) -> Iterator[Path]:
 
 def _classify(subject: Subject, paths: Sequence[Path]) -> list[Prediction]:
     """One prediction a path, in their order; a path may stand among them more than once."""
-    side = subject.pictures.store_size
+    side = subject.image_settings.store_size
     assert side is not None, "a run's recipe is settled"
     reader = FileReader(Path(), [str(path) for path in paths])
     pixels: list[Tensor] = []
@@ -127,13 +135,13 @@ def _classify(subject: Subject, paths: Sequence[Path]) -> list[Prediction]:
     known = [name for name, error in zip(names, errors, strict=True) if not error]
     records = Records(torch.full((len(known),), -1), torch.tensor(sizes), known)
     images = StoredImages(torch.stack(pixels), torch.arange(len(known)), records)
-    shares = iter(collect(subject.network, subject.batches(images), known).probabilities.tolist())
+    probabilities = iter(collect(subject.network, subject.batches(images), known).probabilities.tolist())
     return [
-        Prediction(name, "", 0.0, {}, error) if error else _one(name, subject.task.classes, next(shares))
+        Prediction(name, "", 0.0, {}, error) if error else _one(name, subject.task.classes, next(probabilities))
         for name, error in zip(names, errors, strict=True)
     ]
 
 
-def _one(name: str, classes: Sequence[str], shares: list[float]) -> Prediction:
-    best = max(range(len(shares)), key=shares.__getitem__)
-    return Prediction(name, classes[best], shares[best], dict(zip(classes, shares, strict=True)))
+def _one(name: str, classes: Sequence[str], probabilities: list[float]) -> Prediction:
+    best = max(range(len(probabilities)), key=probabilities.__getitem__)
+    return Prediction(name, classes[best], probabilities[best], dict(zip(classes, probabilities, strict=True)))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A larger ViT's attention teaches a small one where to look: distilled MAE.
 
-Paper: "A Closer Look at Self-Supervised Lightweight Vision Transformers", arXiv:2205.14443, Sec. 5. Recipe:
+Paper: "A Closer PartialViT at Self-Supervised Lightweight Vision Transformers", arXiv:2205.14443, Sec. 5. Recipe:
 recipes/mae/cifar100-distilled.yaml. For each chosen layer
 
     L = weight * MSE(A_teacher, M A_student)                            Eq. (3)
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..models.taps import Seen, layout
 from ..models.task import Task
-from ..models.teachers.patches import Looked, load_patch_teacher, look
+from ..models.teachers.patches import PatchReadings, freeze, load_patch_teacher
 from ..models.vit.patches import check, finish
 from .guide import Batch, Guide
 
@@ -91,19 +91,19 @@ class AttentionDistillation(Guide):
         if hidden_weight:
             own = check(student)
             self.widen, self.finish = nn.Linear(own.embed_dim, vit.embed_dim), partial(finish, own)
-        self.teacher = look(vit, reads, task, theirs, to_the_end=hidden_weight > 0)
+        self.teacher = freeze(vit, reads, task, theirs, to_the_end=hidden_weight > 0)
 
     def losses(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
         """`attention`, the sum over layers of means over everything, and `hidden` where it is asked for."""
-        theirs: Looked = self.teacher(batch["image"], batch.get("kept"))
-        found = [self._attention(k, seen, theirs) for k in range(len(self.layers))]
-        terms = {"attention": self.weight * torch.stack(found).sum()}
+        theirs: PatchReadings = self.teacher(batch["image"], batch.get("kept"))
+        per_layer = [self._attention(k, seen, theirs) for k in range(len(self.layers))]
+        terms = {"attention": self.weight * torch.stack(per_layer).sum()}
         if theirs.output is not None:
             ours = self.widen(self.finish(seen.blocks[-1]))
             terms["hidden"] = self.hidden_weight * F.mse_loss(ours.float(), theirs.output.float())
         return terms
 
-    def _attention(self, which: int, seen: Seen, theirs: Looked) -> Tensor:
+    def _attention(self, which: int, seen: Seen, theirs: PatchReadings) -> Tensor:
         """Between prefix tokens and patches; what comes after them, such as DHVT's head tokens, the teacher lacks."""
         reading = seen.attention[self.layers[which]]
         tokens = reading.prefix + reading.patches

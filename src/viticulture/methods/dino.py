@@ -6,11 +6,11 @@ the methods that "A Closer Look at Self-Supervised Lightweight Vision Transforme
 Recipes: recipes/mae/dino-*.yaml.
 
     loss = mean over pairs of a large view v and another view w of CE(P_t(v), P_s(w))                    [Eq. (3)]
-    P_s = softmax(student / 0.1)    P_t = softmax((teacher - centre) / temperature)                      [Eq. (1)]
-    centre <- 0.9 centre + 0.1 mean over the batch and both large views of teacher                       [Eq. (4)]
+    P_s = softmax(student / 0.1)    P_t = softmax((teacher - center) / temperature)                      [Eq. (1)]
+    center <- 0.9 center + 0.1 mean over the batch and both large views of teacher                       [Eq. (4)]
 
 Student and teacher are each a ViT and a head (`Head`). The teacher has no gradient and follows the student
-(`models.follower`). The kept student is the one with gradient; `train.ema_decay` keeps an average of it besides.
+(`models.momentum_encoder`). The kept student is the one with gradient; `train.ema_decay` keeps an average of it besides.
 Deviations: the authors keep the teacher, whose weights are such an average; it moves before a step where theirs moves
 after it; weight decay is constant where theirs rises.
 """
@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..guides.guide import Batch, Given, Guide
-from ..models.momentum_encoder import Follower
-from ..models.shared_batch_norm import averaged, normalised
+from ..models.momentum_encoder import MomentumEncoder
+from ..models.shared_batch_norm import averaged, normalized
 from ..models.students import feature_width, token_logits
 from ..models.taps import layout
 from ..models.task import Task
@@ -34,17 +34,17 @@ from ..optim import Optim, Schedule
 from .method import Method
 
 TEMPERATURE = 0.1  # of the student
-CENTRE_MOMENTUM = 0.9
+CENTER_MOMENTUM = 0.9
 BOTTLENECK = 256  # width in which a head compares with its prototypes
 FROZEN_EPOCHS = 1  # in which the prototypes stay as they are
-LOCAL = 3 / 7  # side of a small view over the image's: 96 pixels at 224
+LOCAL = 3 / 7  # side of a local crop over the image's: 96 pixels at 224
 
 
 class DINO(Method):
-    """Two large views (recipe sections `augment`, `augment2`) and some small ones (`augment_local`) of every image.
+    """Two large views (recipe sections `augment`, `augment2`) and some local crops (`augment_local_crops`) of every image.
 
     Args:
-        local_crops: small views of an image; 0 compares the two large ones alone.
+        local_crops: local crops of an image; 0 compares the two large views alone.
         local_size: their side, pixels, a multiple of the patch; null takes about three sevenths of the image's. The
             student's positions are resampled for them.
         temperature: of the teacher, at first and in the end; smaller is sharper.
@@ -55,9 +55,9 @@ class DINO(Method):
     """
 
     gives: ClassVar[frozenset[Given]] = frozenset({Given.PATCHES})
-    labelled: ClassVar[bool] = False
+    labeled: ClassVar[bool] = False
     views: ClassVar[int] = 2
-    centre: Tensor
+    center: Tensor
 
     def __init__(
         self,
@@ -92,40 +92,42 @@ class DINO(Method):
         if local_crops:
             side = local_side(student, task.image_size[0]) if local_size is None else local_size
             check_size(student, side)
-            self.small = local_crops, side
+            self.local_crops = local_crops, side
         head = Head(feature_width(student, task.image_size), hidden_width, prototypes)
-        self.aids["head"] = head
-        self.aids["teacher"] = Follower(student, head, momentum)
-        self.register_buffer("centre", torch.zeros(prototypes))
+        self.auxiliary["head"] = head
+        self.auxiliary["teacher"] = MomentumEncoder(student, head, momentum)
+        self.register_buffer("center", torch.zeros(prototypes))
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         large = batch["image"], batch["image2"]
         seen = self.taps(torch.cat(large))
         features = [seen.logits[0]]
-        if count := self.small[0]:
+        if count := self.local_crops[0]:
             features.append(self._features(torch.cat([batch[f"image{3 + k}"] for k in range(count)])))
         teacher, steps = self._teacher(), self.steps_per_epoch * self.epochs
-        if not self.uphill:
-            teacher.follow(self.student, self.aids["head"], steps, self.last_portion)
+        if not self.perturbed:
+            teacher.update(self.student, self.auxiliary["head"], steps, self.last_micro_batch)
         taught = teacher(*large)
-        guesses = self.aids["head"](torch.cat(features)).chunk(2 + count)
+        guesses = self.auxiliary["head"](torch.cat(features)).chunk(2 + count)
         targets = [self._sharpened(logits) for logits in taught]
-        self.facts = {"teacher_entropy": torch.stack([torch.special.entr(p).sum(-1).mean() for p in targets]).mean()}
-        if self.last_portion:
+        self.extra_logs = {
+            "teacher_entropy": torch.stack([torch.special.entr(p).sum(-1).mean() for p in targets]).mean()
+        }
+        if self.last_micro_batch:
             with torch.no_grad():
-                self.centre.lerp_(averaged(torch.cat(taught).float().mean(0)), 1 - CENTRE_MOMENTUM)
+                self.center.lerp_(averaged(torch.cat(taught).float().mean(0)), 1 - CENTER_MOMENTUM)
         return {"views": view_loss(guesses, targets), **self.guided({**batch, "image": torch.cat(large)}, seen)}
 
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         """The loss of a guess from each image's mirror image."""
         (taught,) = self._teacher()(batch["image"])
-        guess = self.aids["head"](self._features(batch["image"].flip(-1)))
+        guess = self.auxiliary["head"](self._features(batch["image"].flip(-1)))
         return {"loss": cross_entropy(guess, self._sharpened(taught))}
 
-    def settle(self) -> None:
+    def after_backward(self) -> None:
         """Prototypes do not learn in the first epoch, which keeps a student from agreeing on one of them."""
         if self._epoch() < FROZEN_EPOCHS:
-            for parameter in self.aids["head"].get_submodule("prototypes").parameters():
+            for parameter in self.auxiliary["head"].get_submodule("prototypes").parameters():
                 parameter.grad = None
 
     def _features(self, images: Tensor) -> Tensor:
@@ -135,11 +137,11 @@ class DINO(Method):
         """P_t, [B, prototypes]."""
         first, last = self.temperature
         done = min(self._epoch() / max(self.temperature_epochs - 1, 1), 1.0) if self.temperature_epochs else 1.0
-        return ((taught.float() - self.centre) / (first + (last - first) * done)).softmax(-1)
+        return ((taught.float() - self.center) / (first + (last - first) * done)).softmax(-1)
 
-    def _teacher(self) -> Follower:
-        teacher = self.aids["teacher"]
-        assert isinstance(teacher, Follower)
+    def _teacher(self) -> MomentumEncoder:
+        teacher = self.auxiliary["teacher"]
+        assert isinstance(teacher, MomentumEncoder)
         return teacher
 
     def _epoch(self) -> int:
@@ -151,7 +153,7 @@ class Head(nn.Module):
     """Cosines between what a perceptron makes of features and learnt prototypes, [B, D] -> [B, prototypes].
 
     Three linear layers with GELU between them, the result scaled to length 1, then a layer without bias whose rows
-    count as directions alone (weight normalisation with lengths of 1).
+    count as directions alone (weight normalization with lengths of 1).
     """
 
     def __init__(self, width: int, hidden_width: int, prototypes: int) -> None:
@@ -168,7 +170,7 @@ class Head(nn.Module):
         self.prototypes = nn.Linear(BOTTLENECK, prototypes, bias=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        return F.linear(normalised(self.perceptron(features)), normalised(self.prototypes.weight))
+        return F.linear(normalized(self.perceptron(features)), normalized(self.prototypes.weight))
 
 
 def view_loss(guesses: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:

@@ -34,7 +34,7 @@ class MAE(Method):
 
     Args:
         mask_ratio: share of masked patches, in (0, 1).
-        patch_norm: paint each patch standardised by its own mean and spread; false paints pixels.
+        patch_norm: paint each patch standardized by its own mean and spread; false paints pixels.
         decoder_width: of the decoder's tokens, a multiple of 32 (one head for 32); null takes half the student's width.
         decoder_depth: blocks of the decoder.
         positions: `fixed` gives the student a table of sines and cosines and keeps it as it is; `learned` trains the
@@ -42,7 +42,7 @@ class MAE(Method):
     """
 
     gives: ClassVar[frozenset[Given]] = frozenset()
-    labelled: ClassVar[bool] = False
+    labeled: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class MAE(Method):
         choose_positions(vit, positions)
         self.mask_ratio, self.patch_norm = mask_ratio, patch_norm
         values = 3 * self.patch[0] * self.patch[1]
-        self.aids["decoder"] = Decoder(vit.embed_dim, grid, values, width, decoder_depth, width // HEAD)
+        self.auxiliary["decoder"] = Decoder(vit.embed_dim, grid, values, width, decoder_depth, width // HEAD)
         self.taps.run = partial(encode, vit)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
@@ -93,11 +93,11 @@ class MAE(Method):
         With `patch_norm` a painted patch gets the mean and the spread of the true one, which are not asked of it.
 
         Args:
-            images: [B, 3, H, W], normalised.
+            images: [B, 3, H, W], normalized.
             noise: [B, P] uniform numbers; they choose the masks.
         """
         kept, masked = split(noise, self.mask_ratio)
-        painted = self.aids["decoder"](self.taps(images, kept).logits[0], kept, masked).float()
+        painted = self.auxiliary["decoder"](self.taps(images, kept).logits[0], kept, masked).float()
         patches = patchify(images, self.patch)
         if self.patch_norm:
             painted = restored(painted, rows(patches, masked))
@@ -107,6 +107,6 @@ class MAE(Method):
     def _paint(self, images: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Seen]:
         kept, masked = split(noise, self.mask_ratio)
         seen = self.taps(images, kept)
-        painted = self.aids["decoder"](seen.logits[0], kept, masked)
+        painted = self.auxiliary["decoder"](seen.logits[0], kept, masked)
         target = targets(images, self.patch, masked, self.patch_norm)
         return F.mse_loss(painted.float(), target), kept, seen

@@ -25,7 +25,7 @@ from ..errors import UserError
 from ..guides.guide import Batch, Given, Guide
 from ..models.taps import Seen
 from ..models.task import Task
-from ..models.vit.patches import Grid, begin, check, finish, patchify, position_tables, project
+from ..models.vit.patches import PatchGrid, begin, check, finish, patchify, position_tables, project
 from ..models.vit.positions import choose_positions
 from ..optim import Optim, Schedule
 from .method import Method
@@ -45,7 +45,7 @@ class SimMIM(Method):
     """
 
     gives: ClassVar[frozenset[Given]] = frozenset({Given.PATCHES})
-    labelled: ClassVar[bool] = False
+    labeled: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class SimMIM(Method):
                 f"some, got {mask_ratio}; a smaller method.mask_unit makes more of them"
             )
         choose_positions(vit, positions)
-        self.aids["painter"] = Painter(vit.embed_dim, 3 * self.patch[0] * self.patch[1])
+        self.auxiliary["decoder"] = PixelDecoder(vit.embed_dim, 3 * self.patch[0] * self.patch[1])
         self.taps.run = partial(self._encode, vit)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
@@ -96,7 +96,7 @@ class SimMIM(Method):
         """Patches of the images, [B, P, 3 p p], the masked ones as they are painted, and which ones those are, [B, P].
 
         Args:
-            images: [B, 3, H, W], normalised.
+            images: [B, 3, H, W], normalized.
             noise: [B, `self.noise`] uniform numbers; they choose the masks.
         """
         painted, mask, _ = self._paint(images, noise)
@@ -117,7 +117,7 @@ class SimMIM(Method):
     def _paint(self, images: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Seen]:
         mask = self.mask(noise)
         seen = self.taps(images, mask)
-        return self.aids["painter"](seen.logits[0][:, -mask.shape[1] :]).float(), mask, seen
+        return self.auxiliary["decoder"](seen.logits[0][:, -mask.shape[1] :]).float(), mask, seen
 
     def _distance(self, painted: Tensor, mask: Tensor, images: Tensor) -> Tensor:
         apart = (painted - patchify(images, self.patch)).abs().mean(-1)  # [B, P]
@@ -125,15 +125,15 @@ class SimMIM(Method):
 
     def _encode(self, vit: VisionTransformer, images: Tensor, mask: Tensor) -> Tensor:
         """What the student makes of the patches and of the token in the masked places, [B, prefix + P, D]."""
-        painter = self.aids["painter"]
-        assert isinstance(painter, Painter)
+        decoder = self.auxiliary["decoder"]
+        assert isinstance(decoder, PixelDecoder)
         prefix_table, table = position_tables(vit)
-        patches = painter.covered(project(vit, patchify(images, self.patch)), mask)
+        patches = decoder.covered(project(vit, patchify(images, self.patch)), mask)
         x: Tensor = vit.blocks(begin(vit, patches + table, prefix_table))
         return finish(vit, x)
 
 
-class Painter(nn.Module):
+class PixelDecoder(nn.Module):
     """The token that stands for masked patches, and the layer that paints: [B, P, D] -> [B, P, values]."""
 
     def __init__(self, width: int, values: int) -> None:
@@ -150,7 +150,7 @@ class Painter(nn.Module):
         return y
 
 
-def nearest_unit(image_size: Grid, patch: Grid) -> Grid:
+def nearest_unit(image_size: PatchGrid, patch: PatchGrid) -> PatchGrid:
     """A square of about a seventh of the image's shorter side, in whole patches, at least one; pixels."""
     wanted = min(image_size) / UNITS
     height, width = (max(round(wanted / side), 1) * side for side in patch)

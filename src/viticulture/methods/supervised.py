@@ -58,7 +58,7 @@ class Supervised(Method):
         heads = seen.logits if self.every_head else seen.logits[:1]
         label = batch["label"]
         if not label.is_floating_point():
-            self.facts = {"accuracy": (seen.logits[0].detach().argmax(-1) == label).float().mean()}
+            self.extra_logs = {"accuracy": (seen.logits[0].detach().argmax(-1) == label).float().mean()}
         terms = {}
         if self.label_weight:
             labels = [cross_entropy(logits, label, self.smoothing) for logits in heads]

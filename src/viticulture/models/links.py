@@ -20,7 +20,7 @@ import yaml
 from torch import Tensor, nn
 
 from ..errors import UserError
-from .taps import Grid
+from .taps import PatchGrid
 
 LinkSet = list[list[int]]
 """For every CNN block the layers that it is linked to, counted from 0, in order."""
@@ -34,7 +34,7 @@ TABLE_1 = {  # the paper's, for the seven blocks of EfficientNet-B3 and the twel
 class Group(NamedTuple):
     """CNN blocks that are linked to the same layers, all of one grid."""
 
-    grid: Grid
+    grid: PatchGrid
     layers: tuple[int, ...]
     blocks: tuple[int, ...]
 
@@ -53,19 +53,19 @@ class Links(nn.Module):
     """
 
     def __init__(
-        self, channels: Mapping[str, int], heads: Sequence[int], grids: Sequence[Grid], linked: LinkSet
+        self, channels: Mapping[str, int], heads: Sequence[int], grids: Sequence[PatchGrid], linked: LinkSet
     ) -> None:
         super().__init__()
         self.channels, self.heads = dict(channels), list(heads)
         self.grids, self.linked = [(rows, columns) for rows, columns in grids], [list(layers) for layers in linked]
-        blocks: dict[tuple[Grid, tuple[int, ...]], list[int]] = {}
+        blocks: dict[tuple[PatchGrid, tuple[int, ...]], list[int]] = {}
         for block, layers in enumerate(self.linked):
             for grid in dict.fromkeys(self.grids[layer] for layer in layers):
                 of_grid = tuple(layer for layer in layers if self.grids[layer] == grid)
                 blocks.setdefault((grid, of_grid), []).append(block)
         if not blocks:
             raise UserError("a link set must link at least one CNN block to a layer, this one is empty")
-        self.groups = [Group(grid, layers, tuple(found)) for (grid, layers), found in blocks.items()]
+        self.groups = [Group(grid, layers, tuple(numbers)) for (grid, layers), numbers in blocks.items()]
         counts = list(self.channels.values())
         self.convolutions = nn.ModuleList(
             nn.Conv2d(sum(self.heads[n] for n in group.layers), sum(counts[b] for b in group.blocks), 1)
@@ -86,21 +86,21 @@ class Links(nn.Module):
     def weights(self) -> dict[tuple[int, int], Tensor]:
         """(CNN block, layer), counted from 0 -> the weights between them, [maps of the block, heads of the layer]."""
         counts = list(self.channels.values())
-        found: dict[tuple[int, int], Tensor] = {}
+        weights: dict[tuple[int, int], Tensor] = {}
         for group, links in zip(self.groups, self.convolutions, strict=True):
             assert isinstance(links, nn.Conv2d)
             of_blocks = torch.split(links.weight.detach()[:, :, 0, 0], [counts[block] for block in group.blocks], 0)
             for block, rows in zip(group.blocks, of_blocks, strict=True):
                 of_layers = torch.split(rows, [self.heads[layer] for layer in group.layers], 1)
-                found |= {(block, layer): part for layer, part in zip(group.layers, of_layers, strict=True)}
-        return found
+                weights |= {(block, layer): part for layer, part in zip(group.layers, of_layers, strict=True)}
+        return weights
 
     def magnitudes(self) -> Tensor:
         """Mean of |w| between every CNN block and every layer, [blocks, layers]; 0 where there is no link (Fig. 2)."""
-        found = torch.zeros(len(self.channels), len(self.heads), device=next(self.parameters()).device)
-        for place, weights in self.weights().items():
-            found[place] = weights.abs().mean()
-        return found
+        magnitudes = torch.zeros(len(self.channels), len(self.heads), device=next(self.parameters()).device)
+        for block_layer, weights in self.weights().items():
+            magnitudes[block_layer] = weights.abs().mean()
+        return magnitudes
 
     def about(self) -> dict[str, Any]:
         """The constructor's arguments, plain enough for any file."""
@@ -138,7 +138,7 @@ def read_link_set(name: str, blocks: int, layers: int) -> LinkSet:
 
 
 def _parsed(content: Mapping[Any, Any], name: str, blocks: int, layers: int) -> LinkSet:
-    found: LinkSet = [[] for _ in range(blocks)]
+    links: LinkSet = [[] for _ in range(blocks)]
     for block, text in content.items():
         if not isinstance(block, int) or not 1 <= block <= blocks:
             raise UserError(f"{name} links CNN block {block!r}, but the teacher has blocks 1 to {blocks}")
@@ -148,8 +148,8 @@ def _parsed(content: Mapping[Any, Any], name: str, blocks: int, layers: int) -> 
             raise UserError(f"{name} must give layers as `1-3` or `1, 4-6`, got {text!r} for block {block}") from error
         if not chosen or min(chosen) < 1 or max(chosen) > layers:
             raise UserError(f"{name} links block {block} to layers {text}, but the student has layers 1 to {layers}")
-        found[block - 1] = sorted(layer - 1 for layer in chosen)
-    return found
+        links[block - 1] = sorted(layer - 1 for layer in chosen)
+    return links
 
 
 def _span(part: str) -> range:

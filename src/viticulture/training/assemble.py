@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a recipe and a data set to the method that is about to run: student, guides, optimiser settings."""
+"""From a recipe and a data set to the method that is about to run: student, guides, optimizer settings."""
 
 from math import lcm
 
@@ -15,7 +15,7 @@ from ..keywords import made_parts
 from ..methods.method import Method
 from ..models.students import create_student, takes_patch_size
 from ..models.task import Task
-from ..models.weights.files import initialise
+from ..models.weights.files import initialize
 from .recipe import VIEWS, Recipe, guide_class, method_class, of_class, settings, transforms
 from .settings import Engine, Student, Train
 
@@ -39,23 +39,23 @@ def patch_size(wanted: Student, task: Task) -> int | None:
 
 
 def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[str]]:
-    """The method with its student and guides, initialised from the seed, and remarks about the initial weights."""
+    """The method with its student and guides, initialized from the seed, and remarks about the initial weights."""
     check_parts(recipe)
     task = task_of(dataset)
     wanted: Student = recipe.section("student")
     torch.manual_seed(seed)
     student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
-    remarks = initialise(student, wanted.init, wanted.init_blocks) if wanted.init else []
+    remarks = initialize(student, wanted.init, wanted.init_blocks) if wanted.init else []
     taken = {name: tensor.clone() for name, tensor in student.state_dict().items()} if wanted.init else {}
     guides = build_guides(recipe, student, task)
     made = method_class(recipe)
     keywords = {key: value for key, value in made_parts(made, recipe.values["method"]).items() if key != "name"}
     optim, schedule = recipe.section("optim"), recipe.section("schedule")
     method = made(student, task, guides, optim, schedule, **keywords)
-    if bool(method.small[0]) != bool(recipe.values["augment_local"]):
-        name, count = recipe.values["method"]["name"], method.small[0]
-        mend = "say by augment_local how they are made" if count else "take augment_local out"
-        raise UserError(f"method {name} looks at {count} small views of an image; {mend}")
+    if bool(method.local_crops[0]) != bool(recipe.values["augment_local_crops"]):
+        name, count = recipe.values["method"]["name"], method.local_crops[0]
+        mend = "say by augment_local_crops how they are made" if count else "take augment_local_crops out"
+        raise UserError(f"method {name} looks at {count} local crops of an image; {mend}")
     started = student.state_dict()
     if lost := [name for name, tensor in taken.items() if not torch.equal(tensor, started[name])]:
         remarks.append(
@@ -98,27 +98,27 @@ def check_parts(recipe: Recipe) -> None:
         raise UserError(f"method {name} compares two views of an image; say by augment2 how the second one is made")
     if len(views) > method.views:
         raise UserError(f"method {name} looks at one view of an image; take augment2 out")
-    if not method.labelled and any(of_class(view, "mix") for view in views):
+    if not method.labeled and any(of_class(view, "mix") for view in views):
         raise UserError(f"mix mixes labels, and method {name} reads none; take augment.mix out")
 
 
 def augmentations(
-    recipe: Recipe, dataset: Dataset, noise: int = 0, small: tuple[int, int] = (0, 0)
+    recipe: Recipe, dataset: Dataset, noise: int = 0, local_crops: tuple[int, int] = (0, 0)
 ) -> tuple[Augment, ...]:
-    """One augmentation a view: one, or two where the recipe has a second view (`augment2`), then the small ones.
+    """One augmentation a view: one, or two where the recipe has a second view (`augment2`), then the local_crops ones.
 
     Args:
         recipe: says which.
-        dataset: sizes, normalisation and classes.
+        dataset: sizes, normalization and classes.
         noise: further uniform numbers for each image, drawn with the first view.
-        small: how many views are made by `augment_local`, and their side, pixels.
+        local_crops: how many views are made by `augment_local_crops`, and their side, pixels.
     """
     task = task_of(dataset)
     large = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
-    count, side = small
+    count, side = local_crops
     sections = [
         *((section, task.image_size) for section in large),
-        *[(recipe.values["augment_local"], (side, side))] * count,
+        *[(recipe.values["augment_local_crops"], (side, side))] * count,
     ]
     return tuple(
         Augment(
@@ -134,8 +134,8 @@ def augmentations(
 
 
 def batch_size(recipe: Recipe, images: int) -> int:
-    """Images per optimiser step over all processes: the recipe's, or a power of two from 16 to 512 near a fortieth of
-    the images, cut to what processes and portions can share. Where images are mixed, each of several processes gets an
+    """Images per optimizer step over all processes: the recipe's, or a power of two from 16 to 512 near a fortieth of
+    the images, cut to what processes and micro-batches can share. Where images are mixed, each of several processes gets an
     even number: then every image's partner, half a batch away, is on the same process, as on one.
 
     Raises: UserError if the recipe asks for more than there are, or for what cannot be shared so.

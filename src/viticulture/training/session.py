@@ -71,7 +71,7 @@ def begin(
     check_parts(checked)
     check_devices(checked.section("engine"))
     dataset = load_dataset(source, checked, seed)
-    checked = checked.settled("images", dataset.pictures)
+    checked = checked.with_section("images", dataset.image_settings)
     method, remarks = assemble(checked, dataset, seed)
     size = batch_size(checked, len(dataset.train))
     remarks = [*checked.remarks, *dataset.warnings, *remarks, *method.remarks(size)]
@@ -171,10 +171,10 @@ def dataset_of(run: RunDir, recipe: Recipe, data: str = "") -> Dataset:
 
 def load_dataset(source: Source, recipe: Recipe, seed: int, remembered: dict[str, list[str]] | None = None) -> Dataset:
     """Split, choose and decode, with a progress bar. Where the method ignores labels, there are no classes."""
-    labelled = method_class(recipe).labelled
+    labeled = method_class(recipe).labeled
     with showing("reading images") as progress:
-        found = prepare(source, recipe.section("data"), recipe.section("images"), seed, progress, remembered, labelled)
-    return found if labelled else replace(found, classes=())
+        found = prepare(source, recipe.section("data"), recipe.section("images"), seed, progress, remembered, labeled)
+    return found if labeled else replace(found, classes=())
 
 
 def default_recipe(source: Source) -> str:
@@ -185,7 +185,7 @@ def default_recipe(source: Source) -> str:
     sides = []
     for i in some:
         with suppress(Unreadable):
-            sides.append(min(source.measure(i)))
+            sides.append(min(source.size_of(i)))
     return "default/small-images" if sides and median(sides) <= 64 else "default/photos"
 
 

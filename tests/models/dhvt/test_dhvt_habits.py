@@ -10,7 +10,7 @@ from timm.optim import param_groups_layer_decay, param_groups_weight_decay
 from torch import Tensor
 
 from conftest import Golden
-from networks import random_images, randomised, tiny
+from networks import random_images, randomized, tiny
 from viticulture.models.dhvt.dhvt import HIMHSA
 from viticulture.models.taps import Taps
 
@@ -42,7 +42,7 @@ def test_recomputing_blocks_changes_nothing_but_memory() -> None:
     """
     results = []
     for enable in (False, True):
-        model = randomised(tiny(drop_path_rate=0.5)).train()
+        model = randomized(tiny(drop_path_rate=0.5)).train()
         model.set_grad_checkpointing(enable)
         torch.manual_seed(0)
         logits = model(random_images(4, 3, 12, 20))
@@ -56,7 +56,7 @@ def test_blocks_are_shown_as_timm_shows_them() -> None:
 
     Catches: prefix tokens left in maps, maps transposed, a norm too many, blocks counted from one.
     """
-    model, x = randomised(tiny(distilled=True)).eval(), random_images(2, 3, 12, 20)
+    model, x = randomized(tiny(distilled=True)).eval(), random_images(2, 3, 12, 20)
     outputs: list[Tensor] = []
     for block in model.blocks:
         block.register_forward_hook(lambda _module, _inputs, y: outputs.append(y))
@@ -117,7 +117,7 @@ def test_attention_is_what_the_layer_used() -> None:
 
     Catches: a scale lost, head tokens forgotten or put first, values for keys.
     """
-    attn = randomised(HIMHSA(16, 4)).eval()
+    attn = randomized(HIMHSA(16, 4)).eval()
     x = random_images(2, 13, 16)
     q, k, v = attn.queries_keys_values(x)
     mixed = (attn.scale * q @ k.transpose(-2, -1)).softmax(-1) @ v
@@ -125,7 +125,7 @@ def test_attention_is_what_the_layer_used() -> None:
     out[:, :1] += out[:, 13:].mean(1, keepdim=True)
     torch.testing.assert_close(out[:, :13], attn(x), rtol=1e-4, atol=1e-5)
 
-    model, images = randomised(tiny()).eval(), random_images(2, 3, 12, 20)
+    model, images = randomized(tiny()).eval(), random_images(2, 3, 12, 20)
     seen = Taps(model, frozenset({"attention"}))(images)
     for reading in seen.attention:
         assert reading.scores().shape == (2, 4, 1 + 15 + 4, 1 + 15 + 4)
@@ -134,7 +134,7 @@ def test_attention_is_what_the_layer_used() -> None:
 
 def test_memory_layouts_change_no_result() -> None:
     """Images in either memory layout give the same logits, and a model moved to channels_last too."""
-    model, x = randomised(tiny()).eval(), random_images(2, 3, 12, 20)
+    model, x = randomized(tiny()).eval(), random_images(2, 3, 12, 20)
     logits = model(x)
     torch.testing.assert_close(model(x.contiguous(memory_format=torch.channels_last)), logits)
     torch.testing.assert_close(model.to(memory_format=torch.channels_last)(x), logits, rtol=1e-4, atol=1e-4)

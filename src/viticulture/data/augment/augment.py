@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """All transforms of a view in their one order: from uint8 images of a store to what the student sees.
 
-crop, flip, rand_augment, color_jitter, gray, blur, solarize, normalise, erase, mix. Everything before normalisation
-works on grey levels (uint8), as Pillow's pipelines do.
+crop, flip, rand_augment, color_jitter, gray, blur, solarize, normalize, erase, mix. Everything before normalization
+works on gray levels (uint8), as Pillow's pipelines do.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError
-from ..resample import Pile
+from ..resample import ImageBatch
 from ..transfer import send
 from .blur import Blur
 from .crop import Crop, PaddedCrop, ResizedCrop, Squeeze
@@ -33,11 +33,11 @@ CACHED = 2**17
 
 
 class Augment:
-    """One view of an image: its transforms, then normalisation.
+    """One view of an image: its transforms, then normalization.
 
     Args:
         transforms: any of TRANSFORMS, each at most once, in any order; without a crop, images are resized whole. Those
-            of other classes come last before normalisation, as they are given.
+            of other classes come last before normalization, as they are given.
         image_size: H, W of the result, pixels.
         mean: per channel, of images in [0, 1].
         std: per channel.
@@ -77,9 +77,9 @@ class Augment:
         return self.crop.columns + columns_of(self.before) + columns_of(self.after) + self.noise
 
     def __call__(
-        self, images: Pile, sizes: Tensor, u: Tensor, batch_u: Tensor, labels: Tensor
+        self, images: ImageBatch, sizes: Tensor, u: Tensor, batch_u: Tensor, labels: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Crop, change, normalise, mix.
+        """Crop, change, normalize, mix.
 
         Args:
             images: [B, 3, S, S] uint8, or one by one, on the device where the work is to be done; may be overwritten.
@@ -92,21 +92,21 @@ class Augment:
         """
         return self.finish(self.change(self.cut(images, sizes, u), u), u, batch_u, labels)
 
-    def cut(self, images: Pile, sizes: Tensor, u: Tensor) -> Tensor:
+    def cut(self, images: ImageBatch, sizes: Tensor, u: Tensor) -> Tensor:
         """The crop: stored images -> [B, 3, H, W] uint8. All three parts read their columns out of the same u."""
         return self.crop(images, sizes, u[:, : self.crop.columns], self.image_size)
 
     def change(self, images: Tensor, u: Tensor) -> Tensor:
-        """What works on grey levels: [B, 3, H, W] uint8, overwritten."""
+        """What works on gray levels: [B, 3, H, W] uint8, overwritten."""
         return in_turn(self.before, images, u[:, self.crop.columns :])
 
     def finish(self, images: Tensor, u: Tensor, batch_u: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalise, erase, mix: [B, 3, H, W] uint8 -> float32, and the labels."""
+        """Normalize, erase, mix: [B, 3, H, W] uint8 -> float32, and the labels."""
         first = self.columns - self.noise - columns_of(self.after)
-        images = in_turn(self.after, self.normalise(images), u[:, first:])
+        images = in_turn(self.after, self.normalize(images), u[:, first:])
         return (images, labels) if self.mix is None else self.mix(images, labels, batch_u, self.classes)
 
-    def normalise(self, images: Tensor) -> Tensor:
+    def normalize(self, images: Tensor) -> Tensor:
         """(x / 255 - mean) / std, uint8 -> float32."""
         scale, shift = send(self.scale, images.device), send(self.shift, images.device)
         values = torch.empty(images.shape, device=images.device)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes that mix a pixel with its grey value or with its neighbours, in Pillow's arithmetic."""
+"""Changes that mix a pixel with its gray value or with its neighbors, in Pillow's arithmetic."""
 
 import torch
 from torch import Tensor
 
 
 def luma(images: Tensor) -> Tensor:
-    """The grey value of each pixel, ITU-R 601-2: 0.299 R + 0.587 G + 0.114 B in 16-bit fixed point, rounded.
+    """The gray value of each pixel, ITU-R 601-2: 0.299 R + 0.587 G + 0.114 B in 16-bit fixed point, rounded.
 
     Shape: [n, 3, H, W] uint8 -> [n, H, W] int32 in 0..255.
     """
@@ -15,7 +15,7 @@ def luma(images: Tensor) -> Tensor:
 
 
 def blend(base: Tensor, images: Tensor, factor: Tensor) -> Tensor:
-    """base + factor (images - base), cut off to a grey level: 0 is the base, 1 the images, more exaggerates; [n]."""
+    """base + factor (images - base), cut off to a gray level: 0 is the base, 1 the images, more exaggerates; [n]."""
     return cut_off(base + (images.float() - base).mul_(per_image(factor)))
 
 
@@ -25,19 +25,19 @@ def per_image(values: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def cut_off(values: Tensor) -> Tensor:
-    """Floating point to grey levels, overwritten: less than 0 is 0, more than 255 is 255, fractions are dropped."""
+    """Floating point to gray levels, overwritten: less than 0 is 0, more than 255 is 255, fractions are dropped."""
     return values.clamp_(0, 255).to(torch.int16).to(torch.uint8)  # straight to uint8 takes four times as long
 
 
 def saturate(images: Tensor, factor: Tensor) -> Tensor:
-    """Blend with each pixel's grey value: 0 is grey, 1 the image. images [n, 3, H, W] uint8, factor [n]."""
+    """Blend with each pixel's gray value: 0 is gray, 1 the image. images [n, 3, H, W] uint8, factor [n]."""
     return blend(luma(images)[:, None].float(), images, factor)
 
 
 def sharpen(images: Tensor, factor: Tensor) -> Tensor:
     """Blend with a smoothed image: 0 is smooth, 1 the image. The outermost pixels stay.
 
-    Smoothing is a 3 x 3 window with weight 5 in the centre and 1 around it, over 13.
+    Smoothing is a 3 x 3 window with weight 5 in the center and 1 around it, over 13.
     """
     if min(images.shape[-2:]) < 3:
         return images

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of grey levels that look at one pixel, its image's extremes or its histogram, in Pillow's arithmetic.
+"""Changes of gray levels that look at one pixel, its image's extremes or its histogram, in Pillow's arithmetic.
 
 Images are [n, 3, H, W] uint8, and so are results; parameters are [n], one an image, on the images' device. Bytes stay
 bytes where they can: a CPU works on 64 of them at once.
@@ -40,9 +40,9 @@ def brightness(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """m + factor (i - m), m being the image's mean luma: 0 is flat grey, 1 the image."""
-    grey = luma(images).flatten(1)
-    mean = (grey.sum(1, dtype=torch.int64) / grey.shape[1] + 0.5).floor()
+    """m + factor (i - m), m being the image's mean luma: 0 is flat gray, 1 the image."""
+    gray = luma(images).flatten(1)
+    mean = (gray.sum(1, dtype=torch.int64) / gray.shape[1] + 0.5).floor()
     return blend(per_image(mean), images, factor)
 
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ...errors import UserError
 from ..recompute import recompute
 
-Grid = tuple[int, int]
+PatchGrid = tuple[int, int]
 """Height and width of the map of patch tokens."""
 
 
@@ -125,7 +125,7 @@ class HIMHSA(nn.Module):
         return F.gelu(shares).flatten(2) + self.pos_embed
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Each [B, h, T + h, D / h], head tokens last; for [B, T, D], already normalised."""
+        """Each [B, h, T + h, D / h], head tokens last; for [B, T, D], already normalized."""
         qkv = self.qkv(torch.cat([x, self.head_tokens(x)], dim=1))  # [B, T + h, 3 D]
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))
         return q, k, v
@@ -144,7 +144,7 @@ class Pointwise(nn.Linear):
 
 
 class DAFF(nn.Module):
-    """Dynamic aggregation feed-forward: patches see their neighbours, the class token is weighed by their mean.
+    """Dynamic aggregation feed-forward: patches see their neighbors, the class token is weighed by their mean.
 
         y = GELU(norm(conv1x1(patches)))                                [B, H, W, 4 D]
         y = y + GELU(norm(depth-wise conv3x3(y)))
@@ -179,13 +179,13 @@ class DAFF(nn.Module):
         """A factor for each channel, of any sign: [B, N, D] -> [B, 1, D]."""
         return self.excitation(F.gelu(self.compress(y.mean(1, keepdim=True))))
 
-    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+    def forward(self, x: Tensor, grid: PatchGrid) -> Tensor:
         prefix, patches = split_prefix(x, grid)
         patches = self.convolve(torch.unflatten(patches, 1, grid)).flatten(1, 2)
         return torch.cat([prefix * self.weigh(patches), patches], dim=1)
 
 
-def split_prefix(x: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+def split_prefix(x: Tensor, grid: PatchGrid) -> tuple[Tensor, Tensor]:
     """Prefix tokens and patch tokens of [B, T, D]; the last H * W tokens are patches."""
     patches = grid[0] * grid[1]
     prefix, rest = torch.split(x, [x.shape[1] - patches, patches], dim=1)
@@ -225,7 +225,7 @@ class Parts:
     patch_embed: Callable[[int, int, int], nn.Module] = SOPE
     attention: Callable[[int, int, int], nn.Module] = HIMHSA
     feed_forward: Callable[[int, int], nn.Module] = DAFF
-    positions: Callable[[int, Grid, int], nn.Module] | None = None
+    positions: Callable[[int, PatchGrid, int], nn.Module] | None = None
 
 
 class Block(nn.Module):
@@ -246,7 +246,7 @@ class Block(nn.Module):
         self.mlp = parts.feed_forward(dim, shape.mlp_ratio * dim)
         self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
 
-    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+    def forward(self, x: Tensor, grid: PatchGrid) -> Tensor:
         x = x + self.drop_path(self.attn(self.norm1(x)))
         return x + self.drop_path(self.mlp(self.norm2(x), grid))
 
@@ -272,7 +272,7 @@ class DHVT(nn.Module):
         self,
         shape: Shape = Shape(),
         parts: Parts = Parts(),
-        img_size: int | Grid = 32,
+        img_size: int | PatchGrid = 32,
         in_chans: int = 3,
         num_classes: int = 1000,
         drop_path_rate: float = 0.0,
@@ -337,7 +337,7 @@ class DHVT(nn.Module):
             return nn.Identity()
         return init_linear(nn.Linear(self.embed_dim, self.num_classes, device=like.device, dtype=like.dtype))
 
-    def embed(self, images: Tensor) -> tuple[Tensor, Grid]:
+    def embed(self, images: Tensor) -> tuple[Tensor, PatchGrid]:
         """Tokens that enter the first block, [B, T, D], prefix tokens first, and the grid of their patches."""
         maps = self.patch_embed(images)  # [B, H, W, D]
         grid = (maps.shape[1], maps.shape[2])
@@ -345,7 +345,7 @@ class DHVT(nn.Module):
         x = torch.cat([*tokens, maps.flatten(1, 2)], dim=1)
         return x if self.positions is None else self.positions(x, grid), grid
 
-    def run_block(self, block: nn.Module, x: Tensor, grid: Grid) -> Tensor:
+    def run_block(self, block: nn.Module, x: Tensor, grid: PatchGrid) -> Tensor:
         return recompute(block, x, grid) if self.grad_checkpointing and self.training else block(x, grid)
 
     def forward_features(self, images: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ...errors import UserError, unknown
 from ..task import Task
 from ..weights.checkpoint_keys import encoder
-from ..weights.files import fetch, find, load, read_weights
+from ..weights.files import fetch, find_weights, load, read_weights
 
 
 class Frozen(nn.Module):
@@ -52,7 +52,7 @@ class Frozen(nn.Module):
 class Adapted(nn.Module):
     """A teacher that reads images as a student gets them.
 
-        images' = (images * std_s + mean_s - mean_t) / std_t      one affine map from the student's normalisation
+        images' = (images * std_s + mean_s - mean_t) / std_t      one affine map from the student's normalization
 
     then resized (bicubic, antialiased) to the teacher's size where that differs.
 
@@ -91,7 +91,7 @@ def load_teacher(source: str, task: Task, image_size: int | None = None) -> Froz
     Args:
         source: a run or a folder of weights; a timm name with pretrained weights, such as
             regnety_160.deit_in1k; or ARCHITECTURE=FILE, a timm architecture and its .safetensors or .pth.
-        task: what the student is shown, normalisation included.
+        task: what the student is shown, normalization included.
         image_size: show the teacher images of so many pixels on a side; None: of the size it learned with.
 
     Raises: UserError if the teacher cannot be read, or tells other classes apart than the student.
@@ -100,12 +100,12 @@ def load_teacher(source: str, task: Task, image_size: int | None = None) -> Froz
     _check_classes(source, known, task)
     if image_size is not None:
         known = replace(known, image_size=(image_size, image_size))
-    return shown(source, net, known, task)
+    return adapted(source, net, known, task)
 
 
 def open_teacher(source: str) -> tuple[nn.Module, Task]:
     """A network that has learned, and the classes and input that it learned with; source: as for `load_teacher`."""
-    folder = find(source)
+    folder = find_weights(source)
     architecture, equals, file = source.partition("=")
     if folder is not None:
         net, known, _ = load(folder)
@@ -117,7 +117,7 @@ def open_teacher(source: str) -> tuple[nn.Module, Task]:
     return net, _described(net) if timm.get_pretrained_cfg(architecture) else _assumed(net)
 
 
-def shown(source: str, net: nn.Module, known: Task, task: Task) -> Frozen:
+def adapted(source: str, net: nn.Module, known: Task, task: Task) -> Frozen:
     """The network, frozen, for images as a student gets them.
 
     Args:

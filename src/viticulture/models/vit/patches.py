@@ -22,16 +22,16 @@ from torch import Tensor, nn
 from ...errors import UserError
 from .positions import sincos
 
-Grid = tuple[int, int]
+PatchGrid = tuple[int, int]
 
 
-def patchify(images: Tensor, patch: Grid) -> Tensor:
+def patchify(images: Tensor, patch: PatchGrid) -> Tensor:
     """[B, 3, H, W] -> [B, P, 3 p p]: patches row by row, inside them channels, rows, columns."""
     parts = torch.unflatten(torch.unflatten(images, 3, (-1, patch[1])), 2, (-1, patch[0]))  # [B, 3, rows, p, cols, p]
     return parts.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
-def unpatchify(patches: Tensor, grid: Grid, patch: Grid) -> Tensor:
+def unpatchify(patches: Tensor, grid: PatchGrid, patch: PatchGrid) -> Tensor:
     """The inverse of `patchify`, for so many rows and columns of patches."""
     parts = torch.unflatten(torch.unflatten(patches, 2, (-1, *patch)), 1, grid)  # [B, rows, columns, 3, p, p]
     return parts.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
@@ -58,17 +58,17 @@ def rows(table: Tensor, numbers: Tensor) -> Tensor:
     return torch.unflatten(table.flatten(0, 1).index_select(0, (numbers + first).flatten()), 0, (B, -1))
 
 
-def targets(images: Tensor, patch: Grid, masked: Tensor, patch_norm: bool = True) -> Tensor:
+def targets(images: Tensor, patch: PatchGrid, masked: Tensor, patch_norm: bool = True) -> Tensor:
     """What the decoder is to paint, [B, R, 3 p p]: the pixels of the masked patches.
 
         (x - mean) / sqrt(var + 1e-6)    over each patch, var unbiased      [He et al., Sec. 3, MAE's code]
         = s (x - mean) / sqrt(biased var + 1e-6 s^2),    s^2 = (n - 1) / n for n values: a layer norm, many times faster
 
     Args:
-        images: [B, 3, H, W], normalised.
+        images: [B, 3, H, W], normalized.
         patch: height and width, pixels.
         masked: [B, R] numbers of patches.
-        patch_norm: standardise each patch; else pixels as they are.
+        patch_norm: standardize each patch; else pixels as they are.
     """
     pixels = rows(patchify(images, patch), masked)
     if not patch_norm:
@@ -79,7 +79,7 @@ def targets(images: Tensor, patch: Grid, masked: Tensor, patch_norm: bool = True
 
 
 def restored(painted: Tensor, pixels: Tensor) -> Tensor:
-    """The inverse of `targets`: standardised patches [..., 3 p p] with the mean and the spread of `pixels`, theirs."""
+    """The inverse of `targets`: standardized patches [..., 3 p p] with the mean and the spread of `pixels`, theirs."""
     mean, variance = pixels.mean(-1, keepdim=True), pixels.var(-1, keepdim=True)  # unbiased
     return painted * (variance + 1e-6).sqrt() + mean
 
@@ -103,7 +103,7 @@ def embed(student: VisionTransformer, images: Tensor, kept: Tensor | None = None
 
     Args:
         student: checked by `check`.
-        images: normalised.
+        images: normalized.
         kept: [B, K] numbers of the patches to look at; None takes all. Others are not computed.
     """
     patches = patchify(images, student.patch_embed.patch_size)
@@ -172,7 +172,14 @@ class Decoder(nn.Module):
     positions: Tensor
 
     def __init__(
-        self, encoder_width: int, grid: Grid, values: int, width: int, depth: int, heads: int, mlp_ratio: float = 4.0
+        self,
+        encoder_width: int,
+        grid: PatchGrid,
+        values: int,
+        width: int,
+        depth: int,
+        heads: int,
+        mlp_ratio: float = 4.0,
     ) -> None:
         super().__init__()
         self.embed = nn.Linear(encoder_width, width)
