@@ -231,6 +231,6 @@ def test_a_network_that_is_no_run_is_shown_images_as_it_was_trained(tmp_path: Pa
 
     save(create_student("vit_nano", TASK, 2), tmp_path, TASK, {"pretrained_cfg": {"crop_pct": 0.5}})
     found = of_source(str(tmp_path))
-    assert (found.pictures.eval_crop, found.pictures.image_size, found.task) == (0.5, 8, TASK)
+    assert (found.image_settings.eval_crop, found.image_settings.image_size, found.task) == (0.5, 8, TASK)
     with pytest.raises(UserError, match="vit_nan"):
         of_source("vit_nan")

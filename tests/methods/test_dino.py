@@ -18,7 +18,7 @@ from viticulture.methods.dino import DINO, Head, cross_entropy, view_loss
 from viticulture.models.momentum_encoder import MomentumEncoder
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
-from viticulture.models.vit.any_size import look
+from viticulture.models.vit.any_size import forward_at_any_size
 from viticulture.optim import Optim, Schedule
 from viticulture.training.run import fit, training_loader
 from viticulture.training.session import reopen
@@ -157,7 +157,7 @@ def test_a_student_looks_at_any_size() -> None:
     """
     student = timm.create_model("mae_tiny", img_size=32, patch_size=4, num_classes=0, **TINY)
     images = torch.randn(2, 3, 32, 32)
-    torch.testing.assert_close(look(student, images), student(images))
+    torch.testing.assert_close(forward_at_any_size(student, images), student(images))
     rows = torch.linspace(-1, 1, 8)
     with torch.no_grad():
         student.pos_embed.zero_()
@@ -171,7 +171,7 @@ def test_a_student_looks_at_any_size() -> None:
         other.pos_embed[0, 0] = 5.0
         halved = F.interpolate(rows[None, None], 4, mode="linear", antialias=False)[0, 0]
         other.pos_embed[0, 1:, 0] = halved.repeat_interleave(4)
-    torch.testing.assert_close(look(student, small), other(small), rtol=0.05, atol=0.05)
+    torch.testing.assert_close(forward_at_any_size(student, small), other(small), rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize(("name", "patch"), [("dhvt_nano", 4), ("resnet10t", None)])
