@@ -265,8 +265,8 @@ def test_a_run_with_a_shared_agent_resumes_exactly(tmp_path: Path) -> None:
 def test_the_trainer_is_a_plain_loop_with_an_agent(tmp_path: Path, weights: str, accumulate: int) -> None:
     """The Trainer joins the gradients once a batch, before clipping, as the loop below does.
 
-    Fails if gradients are joined in every micro-batch or after the step, the decay is late, or the agent's own weights are
-    left out of the optimizer. With micro-batches BatchNorm sees other batches, so the agent's is held still.
+    Fails if gradients are joined in every micro-batch or after the step, the decay is late, or the agent's own weights
+    are left out of the optimizer. With micro-batches BatchNorm sees other batches, so the agent's is held still.
     """
     overrides = {"guides.bootstrap.weights": weights, "train.accumulate": accumulate, "train.clip_norm": 0.5}
     overrides |= {"student.options": {}, "train.ema_decay": None, "optim.name": "sgd", "optim.lr": 0.1}

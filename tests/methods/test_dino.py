@@ -283,7 +283,7 @@ def test_mistakes_are_named(options: dict[str, Any], message: str) -> None:
 
 
 def test_views_must_be_said(tmp_path: Path) -> None:
-    """Local crops without `augment_local_crops`, or the other way round, are refused before the run's folder is made."""
+    """Local crops without `augment_local_crops`, or that without them, are refused before the run's folder is made."""
     silent = {key: value for key, value in RUN.items() if not key.startswith("augment_local_crops")}
     with pytest.raises(UserError, match=r"dino looks at 2 local crops.*augment_local_crops"):
         start(tmp_path / "run", **silent)

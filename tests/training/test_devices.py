@@ -67,7 +67,7 @@ def any_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("method", "guide", "student"), [*SOME, *REST])
 @pytest.mark.usefixtures("any_autocast")
 def test_a_step_stays_on_one_device(method: str, guide: str, student: str, data: Data, teachers: Path) -> None:
-    """Forward, backward, guides' after_backward, clipping and optimizer on a fake `meta` device, then a look at held-out
+    """Forward, backward, guides' after_backward, clipping and optimizer on a fake `meta` device, then held-out
     images; pairs that this family of students does not go with are refused.
 
     Catches: a tensor made on the CPU in the middle of a pass, a buffer that is no buffer, a teacher left behind.

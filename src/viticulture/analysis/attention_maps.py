@@ -18,9 +18,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..models.taps import AttentionReading
-
-PatchGrid = tuple[int, int]
-"""Rows and columns of patches."""
+from ..models.vit.patches import PatchGrid
 
 
 def shown_layers(depth: int, count: int = 4) -> list[int]:

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..models.taps import AttentionReading, Layout, PatchGrid
+from ..models.taps import AttentionReading, Layout
+from ..models.vit.patches import PatchGrid
 from .running_mean import RunningMean
 
 

@@ -23,7 +23,7 @@ FILE = "explain.json"
 
 @dataclass(frozen=True)
 class Explanation:
-    """A run's student, seen from inside.
+    """Attention statistics, CKA and Fourier amplitudes of a run's student, and which images they are of.
 
     Args:
         weights: which of the run's were looked at.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..models.taps import PatchGrid
+from ..models.vit.patches import PatchGrid
 
 EPSILON = 1e-6  # keeps the logarithm finite; the authors'
 

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import unknown
-from ..models.taps import Layout, PatchGrid, Taps
+from ..models.taps import Layout, Taps
+from ..models.vit.patches import PatchGrid
 from .attention_statistics import AttentionStatistics, spacings, uniform_distance
 from .cka import MinibatchCKA
 from .fourier import frequencies, relative_log_amplitude
@@ -33,7 +34,7 @@ READ = ("norms", "blocks")
 
 @dataclass(frozen=True)
 class Inside:
-    """Every layer, first to last.
+    """Attention statistics, CKA and Fourier amplitudes of a student, by layer from first to last.
 
     Args:
         images: how many were looked at.

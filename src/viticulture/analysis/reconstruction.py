@@ -158,10 +158,10 @@ def painted(reconstruction: Reconstruction, names: list[str]) -> Gallery:
     groups: list[Group] = [(parts, [name, f"mean squared error {error:.4f}"]) for *parts, name, error in triples]
     error, flat = reconstruction.error.mean().item(), reconstruction.flat_error.mean().item()
     note = (
-        f"Mean squared error of masked pixels over {len(reconstruction.error)} images, gray levels from 0 to 1: {error:.4f}; "
-        f"masked patches in their own mean color would have {flat:.4f}. "
-        f"{100 * reconstruction.masked.float().mean():.0f} % of pixels are masked. With patch_norm, painted patches have the "
-        "mean and the spread of the true ones."
+        f"Mean squared error of masked pixels over {len(reconstruction.error)} images, gray levels from 0 to 1: "
+        f"{error:.4f}; masked patches in their own mean color would have {flat:.4f}. "
+        f"{100 * reconstruction.masked.float().mean():.0f} % of pixels are masked. With patch_norm, painted patches "
+        "have the mean and the spread of the true ones."
     )
     return Gallery("Image, what is shown of it, what is painted", groups, note)
 

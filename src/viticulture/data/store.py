@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every image decoded once, squeezed to one size, and kept as a memory map that all processes share.
 
-    stores/KEY/pixels.npy     [M, 3, S, S] uint8          KEY: the images' names, fingerprints and place, S, which of them
+    stores/KEY/pixels.npy     [M, 3, S, S] uint8          KEY: the images' names, fingerprints and root, S, which
     stores/KEY/sizes.npy      [M, 2] int32                height and width of the upright original; 0, 0 if unreadable
     stores/KEY/digests.npy    [M, 16] uint8               of the decoded pixels, to find identical images
     stores/KEY/store.json     unreadable images with reasons

@@ -20,7 +20,7 @@ ONE_HEAD = "its one head"
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a student said of N images.
+    """A student's predictions for N images.
 
     Args:
         probabilities: [N, C] float32, rows sum to 1.
@@ -78,7 +78,7 @@ class Evaluation:
         reliability: the bins that hold images, by rising confidence.
         per_class: one score a class, in the order of the classes.
         confusion: [C, C] int64, images by true class (row) and predicted class (column).
-        rule: which heads of a student with several made the answers: "class token" or "mean of 3 heads".
+        rule: which heads of a student with several made the predictions: "class token" or "mean of 3 heads".
     """
 
     images: int

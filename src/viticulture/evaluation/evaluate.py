@@ -19,12 +19,12 @@ from .heads import heads_of
 from .results import RESULTS, Evaluations, keep_predictions
 from .subject import of_run
 
-FEW = 8  # images that tell which head answers
+FEW = 8  # images that tell which heads make the output
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one set of weights does on one split.
+    """The evaluation of one set of weights on one split.
 
     Args:
         evaluation: the numbers.
@@ -39,7 +39,7 @@ class Result:
 
 @dataclass(frozen=True)
 class EvaluatedRun:
-    """What `judge` finds of a run.
+    """The results of one run.
 
     Args:
         counts: the key, WEIGHTS/SPLIT, of the result that counts; "" without results.
@@ -61,9 +61,12 @@ class EvaluatedRun:
 
 
 def evaluate_run(run: RunDir, dataset: Dataset) -> EvaluatedRun:
-    """Results by WEIGHTS/SPLIT on the splits that did not teach, kept in evaluation.json, and the answers behind them
-    in predictions.npz. The one that counts: the best weights (the last, where no validation chose), on test (on validation,
-    where there is no test). Weights that were learnt without labels tell no classes apart: no results."""
+    """Evaluate every kept set of weights on every split that did not teach.
+
+    The numbers are kept in evaluation.json, the predictions behind them in predictions.npz. The result that counts is
+    that of the best weights (the last, where no validation chose), on test (on validation, where there is no test).
+    Weights that were learnt without labels tell no classes apart: no results.
+    """
     splits = {name: images for name, images in (("test", dataset.test), ("val", dataset.val)) if images is not None}
     recipe = recipe_of(run)
     results: dict[str, Result] = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Students with several heads: what they are called, and which of them the student answers with."""
+"""Students with several heads: what they are called, and which of them make its output."""
 
 from dataclasses import dataclass
 
@@ -17,20 +17,21 @@ class OutputHeads:
 
     Args:
         names: class token first, then the teachers' as `guides.co_advise.teachers` calls them; one name for one head.
-        rule: which of them answers: "class token", or "mean of 3 heads"; "its one head" where there is but one.
+        rule: which of them make the student's output: "class token", or "mean of 3 heads"; "its one head" where there
+            is but one.
     """
 
     names: tuple[str, ...]
     rule: str
 
     def combine(self, logits: Tensor) -> Tensor:
-        """The student's answer out of all heads' logits: [K, B, C] -> [B, C]."""
+        """The student's output out of all heads' logits: [K, B, C] -> [B, C]."""
         return logits.mean(0) if self.rule.startswith("mean") else logits[0]
 
 
 @torch.no_grad()
 def heads_of(student: nn.Module, images: Tensor, recipe: Recipe) -> OutputHeads:
-    """Find out what a student answers with by asking it, whatever it says of itself.
+    """Find out which heads make a student's output by comparing them with it, whatever it says of itself.
 
     Args:
         student: in evaluation mode.

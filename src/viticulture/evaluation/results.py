@@ -2,7 +2,7 @@
 """What a run keeps of being measured, read back by its types.
 
 evaluation.json    counts: the key, WEIGHTS/SPLIT, of the result that counts; results: every result by its key
-predictions.npz        counts, and by key what the student said of every image, in the order of that split in split.json:
+predictions.npz    counts, and by key the student's predictions of all images, in the order of that split in split.json:
                    KEY/probabilities [N, C] float16; KEY/predicted [N] int32, their argmax before they were rounded;
                    KEY/labels [N] int32
 """
@@ -98,7 +98,7 @@ def keep_predictions(run: RunDir, counts: str, predictions: Mapping[str, Predict
 
 @dataclass(frozen=True, eq=False)
 class KeptPredictions:
-    """What a student said of N images.
+    """Predictions for N images, as they are kept.
 
     Args:
         predicted: [N] int32, the likeliest class.

@@ -10,7 +10,8 @@ Recipes: recipes/mae/dino-*.yaml.
     center <- 0.9 center + 0.1 mean over the batch and both large views of teacher                       [Eq. (4)]
 
 Student and teacher are each a ViT and a head (`Head`). The teacher has no gradient and follows the student
-(`models.momentum_encoder`). The kept student is the one with gradient; `train.ema_decay` keeps an average of it besides.
+(`models.momentum_encoder`). The kept student is the one with gradient; `train.ema_decay` keeps an average of it
+besides.
 Deviations: the authors keep the teacher, whose weights are such an average; it moves before a step where theirs moves
 after it; weight decay is constant where theirs rises.
 """
@@ -41,7 +42,7 @@ LOCAL = 3 / 7  # side of a local crop over the image's: 96 pixels at 224
 
 
 class DINO(Method):
-    """Two large views (recipe sections `augment`, `augment2`) and some local crops (`augment_local_crops`) of every image.
+    """Two large views (recipe sections `augment`, `augment2`) and local crops (`augment_local_crops`) of every image.
 
     Args:
         local_crops: local crops of an image; 0 compares the two large views alone.

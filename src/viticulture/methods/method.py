@@ -73,7 +73,7 @@ class Method(LightningModule, ABC):
         return found
 
     def epoch_step_of(self, images: Tensor) -> tuple[int, int] | None:
-        """Epoch and micro-batch in training, from 0, if these are the very images of the step at hand; None for others."""
+        """Epoch and micro-batch in training, from 0, if these are the very images of this step; None for others."""
         return self.epoch_step if self.shown is not None and images is self.shown() else None
 
     @property

@@ -8,8 +8,8 @@ recipes/mae/moco-*.yaml.
     q = predictor(projector(student(view)))        k = the momentum encoder's projector(student(view))
     loss = ctr(q1, k2) + ctr(q2, k1)               ctr(q, k) = 2 T CE(cos(q, k) / T, own image)    [Sec. 3, Alg. 1]
 
-Keys of all processes count as negatives, BatchNorm runs over all of them. The momentum encoder (`models.momentum_encoder`)
-moves before it makes keys. The kept student is the one with gradient.
+Keys of all processes count as negatives, BatchNorm runs over all of them. The momentum encoder
+(`models.momentum_encoder`) moves before it makes keys. The kept student is the one with gradient.
 """
 
 from collections.abc import Mapping

@@ -20,7 +20,7 @@ import yaml
 from torch import Tensor, nn
 
 from ..errors import UserError
-from .taps import PatchGrid
+from .vit.patches import PatchGrid
 
 LinkSet = list[list[int]]
 """For every CNN block the layers that it is linked to, counted from 0, in order."""
@@ -40,7 +40,7 @@ class Group(NamedTuple):
 
 
 class Links(nn.Module):
-    """The links themselves, one 1x1 convolution for the CNN blocks that share their layers.
+    """Trainable links: one 1x1 convolution for all CNN blocks that are linked to the same layers.
 
     Maps have weights of their own, so blocks in one convolution are as apart as in two. Layers whose maps differ in
     size (PiT's stages) reach a block by one convolution a size: A+ exists once in every size.

@@ -44,7 +44,7 @@ def _factory_keywords() -> set[str]:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """How bare timm builds a student, as far as it knows the architecture.
+    """timm's name of a student's architecture and the arguments that build it without this package.
 
     Args:
         name: what `create_student` was asked for.
@@ -142,10 +142,10 @@ def _registered(name: str) -> str:
 
 def blueprint(student: nn.Module) -> Blueprint:
     """How a student was made. Raises UserError for a network that `create_student` did not make."""
-    found = vars(student).get("blueprint")
-    if not isinstance(found, Blueprint):
+    made_by = vars(student).get("blueprint")
+    if not isinstance(made_by, Blueprint):
         raise UserError(f"this {type(student).__name__} has no blueprint; make students with create_student")
-    return found
+    return made_by
 
 
 def _check_option(key: str, value: Any) -> None:

@@ -30,11 +30,9 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import UserError, unknown
 from .students import token_logits
 from .vit.attention import is_plain
+from .vit.patches import PatchGrid
 
 READINGS = ("blocks", "attention", "class_attention", "norms")
-
-PatchGrid = tuple[int, int]
-"""Rows and columns of patches."""
 
 
 @dataclass(frozen=True)

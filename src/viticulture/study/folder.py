@@ -146,8 +146,8 @@ class StudyDir:
             name = self.slugs[candidate.name]
             if entries.setdefault(candidate.name, entry(candidate)) != entry(candidate):
                 raise UserError(
-                    f"{candidate.name} was changed in {self.path / 'study.yaml'} after the study began; put it back, or add "
-                    "the changed one under another name"
+                    f"{candidate.name} was changed in {self.path / 'study.yaml'} after the study began; put it back, "
+                    "or add the changed one under another name"
                 )
             if name not in known:
                 text = self.recipe_text(candidate)
@@ -161,8 +161,9 @@ class StudyDir:
                 edited = False
             if edited:
                 remarks.append(
-                    f"{candidate.recipe} was edited after the study began; {candidate.name} goes on with the study's own copy, "
-                    f"recipes/{name}.yaml. Add it under another name, or begin a new study, to compare the edited one"
+                    f"{candidate.recipe} was edited after the study began; {candidate.name} goes on with the study's "
+                    f"own copy, recipes/{name}.yaml. Add it under another name, or begin a new study, to compare the "
+                    "edited one"
                 )
         if (known, entries) != (facts["recipes"], facts["candidates"]):
             self.update(recipes=known, candidates=entries)

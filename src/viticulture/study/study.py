@@ -17,7 +17,7 @@ from .run.outcomes import Outcome, Outcomes
 
 @dataclass(frozen=True)
 class Study:
-    """Many runs under equal conditions, finished or not; it shows the folder as it was when first asked.
+    """A study's folder as it was when first read: its cells, table and conclusion, finished or not.
 
     Args:
         path: the study's folder.

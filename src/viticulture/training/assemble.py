@@ -135,8 +135,8 @@ def augmentations(
 
 def batch_size(recipe: Recipe, images: int) -> int:
     """Images per optimizer step over all processes: the recipe's, or a power of two from 16 to 512 near a fortieth of
-    the images, cut to what processes and micro-batches can share. Where images are mixed, each of several processes gets an
-    even number: then every image's partner, half a batch away, is on the same process, as on one.
+    the images, cut to what processes and micro-batches can share. Where images are mixed, each of several processes
+    gets an even number: then every image's partner, half a batch away, is on the same process, as on one.
 
     Raises: UserError if the recipe asks for more than there are, or for what cannot be shared so.
     """

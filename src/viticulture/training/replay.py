@@ -45,7 +45,7 @@ _CHECKSUM = 4  # bytes
 
 
 class Replay(Callback):
-    """Gives every frozen teacher that answers with logits a memory.
+    """Gives every frozen teacher a `Memory` of its logits, for the time of a training.
 
     Args:
         session: what is trained.

@@ -52,8 +52,8 @@ def test_it_is_the_official_layer(golden: Load) -> None:
 def test_it_is_a_sum_of_constant_matrices_times_weights(heads: int) -> None:
     """Eq. (3) and (14): Y = sum_h Phi_h X W_h, on an oblong map that is smaller than some windows; so are gradients.
 
-    Catches: taps laid on other places than `kernel_positions` says, for whole windows, partly used and even ones; a window
-    cut on the wrong side, wrong padding.
+    Catches: weights laid on other positions than `kernel_positions` says, for whole windows, partly used and even ones;
+    a window cut on the wrong side, wrong padding.
     """
     generator = torch.Generator().manual_seed(heads)
     conv = GeneralizedConv(3, heads).double()

@@ -40,13 +40,13 @@ class Source:
         names: N different names that a person recognizes and that can be printed: paths relative to the data.
         splits: "train", "val", "test" -> int64 positions, disjoint: what the data itself declares. Data without splits
             has all its images under "train".
-        fingerprints: N marks that change when the image of that name may have changed: size and time of a file, checksum of
-            a zip's member, digest of pixels in memory.
+        fingerprints: N marks that change when the image of that name may have changed: size and time of a file,
+            checksum of a zip's member, digest of pixels in memory.
         reader: reads image i.
         ignored: files among the images that are none.
         notes: what a person should know about how the data was read.
-        root: where names and fingerprints hold, an absolute path; empty where fingerprints tell contents. Two folders unpacked
-            from archives may agree in names, sizes and times, and yet not in pixels.
+        root: where names and fingerprints hold, an absolute path; empty where fingerprints tell contents. Two folders
+            unpacked from archives may agree in names, sizes and times, and yet not in pixels.
     """
 
     name: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask a run's student, head by head, and its teachers about the same images (agreement.py says what is made of it)."""
+"""Ask a run's student, head by head, and its teachers about the same images (metrics.py says what is made of it)."""
 
 from pathlib import Path
 

@@ -17,13 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ...data.augment.crop import BoxCrop
 from ...errors import UserError
-
-Boxes = NDArray[np.float64]
-"""[n, 4]: left, top, right and bottom edge, pixels."""
+from .metrics import Boxes
 
 _CUB = ("bounding_boxes.txt", "images.txt")
 _ROUNDING = 1.0  # pixels that a box may reach beyond its image
@@ -187,7 +184,7 @@ def _edges(line_name: str, edges: list[float]) -> list[float]:
     left, top, right, bottom = edges
     if not all(map(math.isfinite, edges)) or left < 0 or top < 0 or right <= left or bottom <= top:
         raise UserError(
-            f"{line_name}: a box needs left < right and top < bottom, none below 0; got edges {left:g} {top:g} {right:g} "
-            f"{bottom:g}"
+            f"{line_name}: a box needs left < right and top < bottom, none below 0; got edges {left:g} {top:g} "
+            f"{right:g} {bottom:g}"
         )
     return edges

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure where a run's student looks, on images whose objects have boxes (localization.py holds the measure).
+"""Measure where a run's student looks, on images whose objects have boxes (metrics.py holds the metric).
 
 AAL, arXiv:2211.13852, Table C: the mean of the class token's attention in all layers and heads, against true boxes.
 """
@@ -24,11 +24,12 @@ from ...training.session import recipe_of
 from ..evaluate import check_classes
 from ..kept import read_kept
 from ..subject import Subject, of_run
-from .boxes import Boxes, boxes_of, in_view
+from .boxes import boxes_of, in_view
 from .metrics import (
     OVERLAPS,
     THRESHOLDS,
     BoxAccuracy,
+    Boxes,
     best_overlaps,
     component_boxes,
     intersection_over_union,
@@ -64,7 +65,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Localization:
-    """How well one set of weights localizes.
+    """MaxBoxAcc of one set of weights on one set of images.
 
     Args:
         weights: best, last or ema.

@@ -69,7 +69,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Probe:
-    """What was found.
+    """Results of all classifiers on all features of one network.
 
     Args:
         subject: the network, as it was asked for.

@@ -13,7 +13,7 @@ from numpy.random import Generator
 from scipy.ndimage import convolve1d, gaussian_filter
 from scipy.signal import fftconvolve
 
-ImageArray = np.ndarray
+from .noise import ImageArray
 
 
 def gaussian_blur(image: ImageArray, draw: Generator, sigma: float) -> ImageArray:

@@ -13,7 +13,7 @@ from PIL import Image
 from scipy.fft import dctn, idctn
 from scipy.ndimage import map_coordinates
 
-ImageArray = np.ndarray
+from .noise import ImageArray
 
 
 def brightness(image: ImageArray, draw: Generator, more: float) -> ImageArray:

@@ -4,7 +4,7 @@
     CE_c = sum over severities s of E_sc / sum over s of E_sc of AlexNet,   mCE = mean over the 15 corruptions c
 
 where E is the share of wrong answers. Without AlexNet: the mean of E. Source: Hendrycks and Dietterich, ICLR 2019,
-arXiv:1903.12261, Sec. 4. Which images are judged is said by out_of_distribution.py.
+arXiv:1903.12261, Sec. 4. Which images are judged is said by evaluate.py.
 """
 
 from collections.abc import Iterator, Mapping

@@ -5,6 +5,7 @@ import numpy as np
 from numpy.random import Generator
 
 ImageArray = np.ndarray
+"""[H, W, 3] float64 in [0, 1]."""
 
 
 def gaussian_noise(image: ImageArray, draw: Generator, sd: float) -> ImageArray:

@@ -10,8 +10,7 @@ from numpy.random import Generator
 from scipy.ndimage import binary_erosion, convolve, distance_transform_edt, gaussian_filter, uniform_filter
 
 from .blur import smear, zoomed
-
-ImageArray = np.ndarray
+from .noise import ImageArray
 
 _LUMA = np.array([0.299, 0.587, 0.114])
 _ICE = np.array([0.52, 0.61, 0.65])  # mean color of the photographs of ImageNet-C

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CONV, the generalized convolution: as many positions as a ViT has heads, one matrix a position.
+"""CONV, the generalized convolution: as many kernel positions as a ViT has heads, one matrix each.
 
     Y = sum_h Phi_h X W_h                                   Eq. (3) of [1]
 
@@ -8,7 +8,7 @@ border. Neighbors are taken from a window of ceil(sqrt(H)) on a side, row by row
 window for 9 heads, its upper two rows for 6.
 
 Deviation: a window with an even side has no center, and the authors' code stops. Here such head counts (2 to 4, 10 to
-16, ...) take the H places nearest to the center of the next odd window, the first row by row where distances are equal.
+16, ...) take the H positions nearest to the center of the next odd window; of equal ones the first row by row.
 
 [1] Zhang et al., "Bootstrapping ViTs: Towards Liberating Vision Transformers from Pre-training", CVPR 2022,
 arXiv:2112.03552; Appendix A derives the matrices.
@@ -24,11 +24,11 @@ from ...errors import UserError
 from .winograd import Conv3x3, in_float32_on_cpu
 
 Margins = tuple[int, int, int, int]
-"""How far positions reach from the center: columns to the left and right, rows up and down, as `F.pad` takes them."""
+"""How far the kernel reaches from the center: columns to the left and right, rows up and down, as for `F.pad`."""
 
 
 def kernel_positions(heads: int) -> list[tuple[int, int]]:
-    """Where the position of each head lies: rows down and columns to the right of the center, counted row by row.
+    """The kernel position of each head: rows down and columns to the right of the center, counted row by row.
 
     Args:
         heads: H.
@@ -56,7 +56,7 @@ def tight(heads: int) -> Margins:
 
 
 def kernel(matrices: Tensor, margins: Margins) -> Tensor:
-    """The kernel of the ordinary convolution that CONV is: [O, I, H] -> [O, I, height, width], unused places zero."""
+    """The kernel of the ordinary convolution that CONV is: [O, I, H] -> [O, I, height, width], unused entries zero."""
     left, right, up, down = margins
     height, width, heads = up + 1 + down, left + 1 + right, matrices.shape[-1]
     rows = matrices.transpose(1, 2)  # [O, H, I]
@@ -72,7 +72,7 @@ class GeneralizedConv(nn.Module):
 
     Args:
         dim: D.
-        heads: how many positions.
+        heads: how many kernel positions.
     """
 
     def __init__(self, dim: int, heads: int) -> None:

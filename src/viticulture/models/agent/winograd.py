@@ -4,7 +4,7 @@
     Y = A^T [ sum over channels of (G w G^T) * (B^T d B) ] A        Winograd's F(4x4, 3x3), Lavin and Gray [1]
 
 for every tile d of 6x6 pixels, which overlap by two, and the 4x4 pixels Y that it gives. The sum over channels is one
-matrix product for each of the 36 places in a tile. B^T d B and A^T m A are linear in the tile, so each is one product
+matrix product for each of the 36 pixels of a tile. B^T d B and A^T m A are linear in the tile, so each is one product
 with a 36-column matrix over all tiles at once. The result equals that of `F.conv2d` but for rounding: about 3e-6 of
 its size in float32, a few times that of the direct sum.
 
@@ -55,7 +55,10 @@ def tiles(x: Tensor) -> Tensor:
 
 
 class Conv3x3(torch.autograd.Function):
-    """(x [B, H, W, D], kernel_weights [O, 9, D]) -> [B, H, W, O]: 3x3 convolution with a border of zeros, kernel positions row by row."""
+    """3x3 convolution with a border of zeros: (x [B, H, W, D], kernel_weights [O, 9, D]) -> [B, H, W, O].
+
+    The nine positions of a kernel come row by row.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, kernel_weights: Tensor) -> Tensor:

@@ -24,9 +24,9 @@ from timm.models import VisionTransformer, build_model_with_cfg, generate_defaul
 from torch import Tensor, nn
 
 from ...errors import UserError, unknown
+from ..vit.patches import PatchGrid
 from . import rednet
 
-PatchGrid = tuple[int, int]
 Inference = Literal["class", "mean"]
 
 

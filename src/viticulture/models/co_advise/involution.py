@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Involution: a kernel of its own for every place of the image, made from what is there and shared by channels.
+"""Involution: a kernel of its own for every pixel of the image, made from what is there and shared by channels.
 
 Paper: Li et al., "Involution: Inverting the Inherence of Convolution for Visual Recognition", CVPR 2021,
 arXiv:2103.06255. RedNet (rednet.py) and the involution stem of CiT (cit.py) are made of it.
 
-The product of kernels and neighborhoods, K * K times the output, is never there as a whole: it is summed position by position,
-in float32 (float64 for float64), also under autocast. Equal to the authors' code; besides, a stride need not divide
-the image, and derivatives exist to any order.
+The product of kernels and neighborhoods, K * K times the output, is never there as a whole: it is summed one kernel
+position after the other, in float32 (float64 for float64), also under autocast. Equal to the authors' code; besides, a
+stride need not divide the image, and derivatives exist to any order.
 """
 
 import math
@@ -27,11 +27,11 @@ BLOCK = 2**20
 
 @dataclass(frozen=True)
 class Field:
-    """Where positions find their pixels, once images are laid out so that a position is one shift of one line.
+    """Memory layout in which the pixels under one kernel position are one stretch of one line.
 
     A zero-padded image is dealt into s x s lanes, pixel (i, j) to lane (i mod s, j mod s). Outputs form a line whose
-    rows are as wide as a lane's; then the pixels that one position sees are a stretch of a lane, as long as that line.
-    What stands in the columns too many is cut off in the end.
+    rows are as wide as a lane's; then the pixels under one kernel position are a stretch of a lane, as long as
+    that line. What stands in the columns too many is cut off in the end.
 
     Args:
         kernel_size: K, odd.
@@ -61,13 +61,13 @@ class Field:
 
     @property
     def padding(self) -> tuple[int, int, int, int]:
-        """Of the input: left, right, top, bottom; negative where pixels beyond all positions are cut off."""
+        """Of the input: left, right, top, bottom; negative cuts pixels off that no kernel position reaches."""
         before = self.kernel_size // 2
         rows, columns = self.stride * self.lane[0], self.stride * self.lane[1]
         return before, columns - self.size[1] - before, before, rows - self.size[0] - before
 
     def positions(self) -> Iterator[tuple[int, int, slice]]:
-        """Lane row, lane column and stretch of every position, row by row."""
+        """Lane row, lane column and stretch of every kernel position, row by row."""
         for position in range(self.kernel_size**2):
             (down, row), (right, column) = (divmod(steps, self.stride) for steps in divmod(position, self.kernel_size))
             start = down * self.lane[1] + right
@@ -112,7 +112,7 @@ def _spread(kernels: Tensor, grad: Tensor, field: Field, groups: int) -> Tensor:
 
 
 def _correlate(x: Tensor, grad: Tensor, field: Field, groups: int) -> Tensor:
-    """The gradient of kernels, [B, G, K * K, H', W']: an output's gradient times the pixel under the position.
+    """The gradient of kernels, [B, G, K * K, H', W']: the output's gradient times the pixel under each position.
 
     All positions that share a lane are one view of it; the loop is over the channels of a group, which are summed.
     """
@@ -222,7 +222,7 @@ def involve(x: Tensor, kernels: Tensor, stride: int = 1) -> Tensor:
 
 
 class Involution(nn.Module):
-    """Make a kernel at every place from the channels there, and apply it.
+    """Make a kernel at every pixel from its channels, and apply it.
 
         kernels = W2 ReLU(BN(W1 pool(x))) + b,    y = involve(x, kernels)
 

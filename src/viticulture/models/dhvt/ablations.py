@@ -29,7 +29,8 @@ from timm.layers.norm import LayerNorm2d
 from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import Tensor, nn
 
-from .dhvt import DAFF, HIMHSA, SOPE, PatchGrid, on_map, split_prefix
+from ..vit.patches import PatchGrid
+from .dhvt import DAFF, HIMHSA, SOPE, on_map, split_prefix
 
 
 class LinearEmbed(nn.Module):

@@ -24,9 +24,7 @@ from torch import Tensor, nn
 
 from ...errors import UserError
 from ..recompute import recompute
-
-PatchGrid = tuple[int, int]
-"""Height and width of the map of patch tokens."""
+from ..vit.patches import PatchGrid
 
 
 def on_map(layer: nn.Module, x: Tensor) -> Tensor:

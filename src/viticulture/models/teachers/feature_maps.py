@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import UserError, unknown
-from ..taps import PatchGrid
 from ..task import Task
+from ..vit.patches import PatchGrid
 from .frozen import Frozen, adapted, open_teacher
 
 CHUNKS = 4  # of a batch, one after the other
@@ -31,7 +31,7 @@ Maps = dict[PatchGrid, list[Tensor]]
 
 @dataclass(frozen=True)
 class TeacherMaps:
-    """A teacher and what it shows.
+    """A frozen CNN and the widths of the maps that are taken from it.
 
     Args:
         frozen: images as the student gets them, [B, 3, H, W] -> `Maps`.

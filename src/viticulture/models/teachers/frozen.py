@@ -19,14 +19,14 @@ from ..weights.files import fetch, find_weights, load, read_weights
 
 
 class Frozen(nn.Module):
-    """A frozen network: it answers, but is no part of what trains.
+    """A network in inference mode, without gradient, that is no part of what is trained or saved.
 
     Hidden from parameters(), state_dict(), modules(), DDP, train() and compile(); it follows moves to a device and
-    stays in inference mode, so that neither weights nor batch statistics change. Answers carry no gradient.
+    stays in inference mode, so that neither weights nor batch statistics change. Its outputs carry no gradient.
     """
 
     memory: Callable[[Tensor, Callable[[], Any]], Any] | None = None
-    """What answers about images in its place, or asks it; see `training.replay`."""
+    """Called with images and a function that runs the network on them; gives the outputs, see `training.replay`."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -50,13 +50,13 @@ class Frozen(nn.Module):
 
 
 class Adapted(nn.Module):
-    """A teacher that reads images as a student gets them.
+    """A teacher with the student's input: images in another normalization and size than its own.
 
         images' = (images * std_s + mean_s - mean_t) / std_t      one affine map from the student's normalization
 
     then resized (bicubic, antialiased) to the teacher's size where that differs.
 
-    Shape: [B, 3, H, W] -> what the teacher answers.
+    Shape: [B, 3, H, W] -> the teacher's outputs.
 
     Args:
         net: the teacher.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A frozen ViT that looks at the very patches a student sees, and goes no deeper than it is asked to."""
+"""A frozen ViT on the very patches that a student sees, run up to the last layer that is asked for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from .frozen import Adapted, Frozen, open_teacher
 
 @dataclass(frozen=True)
 class PatchReadings:
-    """What a teacher saw.
+    """Attention scores and output of a teacher in one forward pass.
 
     Args:
         scores: q k^T / sqrt(d) before the softmax, [B, h, T, T], prefix tokens first; one entry for each layer asked

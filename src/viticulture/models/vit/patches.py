@@ -23,6 +23,7 @@ from ...errors import UserError
 from .positions import sincos
 
 PatchGrid = tuple[int, int]
+"""Rows and columns of patches."""
 
 
 def patchify(images: Tensor, patch: PatchGrid) -> Tensor:

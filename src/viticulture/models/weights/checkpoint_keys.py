@@ -4,7 +4,7 @@
     {"model": {...}}                                                        DeiT, and MAE with its decoder's decoder_*
     {"model": {"module.model.*", "module.tch_model.*"}}                     MAE-Lite, distilled or not
     {"state_dict": {"module.base_encoder.*", "module.momentum_encoder.*"}}  MoCo-v3; the same under "model" in MAE-Lite
-    {"state_dict": {"student.*", "auxiliary.*"}}                                 a checkpoint of ours
+    {"state_dict": {"student.*", "auxiliary.*"}}                            a checkpoint of ours
     {"student": {...}, "teacher": {...}}                                    the first of the two
 
 What stands beside the network that is kept stays under its name, so that nobody takes it for a part of it.

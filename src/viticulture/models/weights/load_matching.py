@@ -18,10 +18,9 @@ from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import Tensor, nn
 
 from ...errors import UserError
+from ..vit.patches import PatchGrid
 
 State = dict[str, Tensor]
-PatchGrid = tuple[int, int]
-"""Rows and columns of patches."""
 
 POSITIONS = "pos_embed"
 TOKENS = ("cls_token", "dist_token", "reg_token")  # that a position table may hold rows for, before the patches

@@ -18,7 +18,8 @@ def probe_table(found: Probe) -> Sheet:
     images = found.images
     note = (
         f"{found.classes} classes; {images['train']:,} images to learn from, {images['val']:,} to choose by, "
-        f"{images['test']:,} to test. Best on validation: {found.best.classifier} on the {FEATURES[found.best.features]}."
+        f"{images['test']:,} to test. Best on validation: {found.best.classifier} on the "
+        f"{FEATURES[found.best.features]}."
     )
     weights = f", weights {found.weights}" if found.weights else ""
     return Sheet(f"Frozen features of {found.subject}{weights} on {found.data}: top-1", columns, rows, note)

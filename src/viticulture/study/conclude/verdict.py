@@ -112,16 +112,16 @@ class Verdict:
 def verdicts(study: StudyDir, outcomes: Iterable[Outcome]) -> list[Verdict]:
     """One for every data set and subset with finished cells of the full length; the largest subset comes last."""
     grid, groups = study.grid, dict[tuple[str, Subset], list[Outcome]]()
-    for one in outcomes:
-        groups.setdefault((one.cell.candidate.data or grid.data, one.cell.subset), []).append(one)
+    for outcome in outcomes:
+        groups.setdefault((outcome.cell.candidate.data or grid.data, outcome.cell.subset), []).append(outcome)
     wanted = [
         (data, subset)
-        for data in dict.fromkeys(one.data or grid.data for one in grid.candidates)
+        for data in dict.fromkeys(candidate.data or grid.data for candidate in grid.candidates)
         for subset in grid.subsets.each()
     ]
     looks = study.facts.get("looks", {})
-    found = (_verdict(study, *key, groups.get(key, []), looks.get(f"{key[0]}, {key[1].name}", [])) for key in wanted)
-    return [one for one in found if one is not None]
+    reached = (_verdict(study, *key, groups.get(key, []), looks.get(f"{key[0]}, {key[1].name}", [])) for key in wanted)
+    return [verdict for verdict in reached if verdict is not None]
 
 
 def record(study: StudyDir, reached: Iterable[Verdict]) -> None:
@@ -142,16 +142,16 @@ def _verdict(
     grid, last = study.grid, len(study.grid.terms.rungs) - 1
     correctness = _Correctness(study)
     groups: dict[str, list[Outcome]] = {}
-    for one in sorted(outcomes, key=lambda one: one.cell.seed):
-        if one.status == "finished" and one.cell.rung == last and _score(one) is not None:
-            groups.setdefault(one.cell.candidate.name, []).append(one)
-    groups = {one.name: groups[one.name] for one in grid.candidates if one.name in groups}
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.cell.seed):
+        if outcome.status == "finished" and outcome.cell.rung == last and _score(outcome) is not None:
+            groups.setdefault(outcome.cell.candidate.name, []).append(outcome)
+    groups = {name: groups[name] for name in (candidate.name for candidate in grid.candidates) if name in groups}
     if not groups:
         return None
     unsettled = {
-        one.cell.candidate.name: "have failed" if one.status == "failed" else "are not finished"
-        for one in sorted(outcomes, key=lambda one: one.status == "failed")
-        if one.status == "failed" or (one.status != "finished" and one.status != "dropped" and one.cell.rung == last)
+        outcome.cell.candidate.name: "have failed" if outcome.status == "failed" else "are not finished"
+        for outcome in sorted(outcomes, key=lambda outcome: outcome.status == "failed")
+        if outcome.status == "failed" or (outcome.status not in ("finished", "dropped") and outcome.cell.rung == last)
     }
     baseline = groups.get(grid.baseline.name)
     standings = [
@@ -159,28 +159,29 @@ def _verdict(
             group[0].cell.candidate,
             subset,
             tuple(group),
-            accuracy([_score(one) or 0.0 for one in group], _images(group)),
-            estimate([one.val or 0.0 for one in group]) if all(one.val is not None for one in group) else None,
+            accuracy([_score(outcome) or 0.0 for outcome in group], _images(group)),
+            estimate([o.val or 0.0 for o in group]) if all(o.val is not None for o in group) else None,
             paired(correctness, group, baseline) if baseline and name != grid.baseline.name else None,
         )
         for name, group in groups.items()
     ]
-    by = "val" if all(one.val for one in standings) else "test"
-    standings.sort(key=lambda one: -(one.score if by == "val" else one.test.mean))
-    leader = next((one for one in standings if one.vit), standings[0])
-    others = [one for one in standings if one is not leader]
-    if leader.vit and any(one.vit for one in others):
-        others = [one for one in others if one.vit]
+    by = "val" if all(standing.val for standing in standings) else "test"
+    standings.sort(key=lambda standing: -(standing.score if by == "val" else standing.test.mean))
+    leader = next((standing for standing in standings if standing.vit), standings[0])
+    others = [standing for standing in standings if standing is not leader]
+    if leader.vit and any(other.vit for other in others):
+        others = [other for other in others if other.vit]
     level = level_of_look(1 + sum(seen < sum(map(len, groups.values())) for seen in looks))
     rivals = {
-        one.candidate.name: found
-        for one in others
-        if (found := paired(correctness, leader.outcomes, one.outcomes, level)) is not None
+        other.candidate.name: lead
+        for other in others
+        if (lead := paired(correctness, leader.outcomes, other.outcomes, level)) is not None
     }
     rivals = dict(sorted(rivals.items(), key=lambda item: item[1].mean))
-    clear = all(one.separates() and one.mean > 0 for one in rivals.values())
+    clear = all(lead.separates() and lead.mean > 0 for lead in rivals.values())
     named = clear and len(rivals) == len(others) > 0 and not unsettled and not grid.published
-    best = next((one for one in standings if not one.vit and one not in others and one is not leader), None)
+    outside = (standing for standing in standings if not standing.vit and standing not in others)
+    best = next((standing for standing in outside if standing is not leader), None)
     beside = paired(correctness, leader.outcomes, best.outcomes) if best else None
     reference = (best.candidate.name, beside) if best and beside else None
     return Verdict(data, subset, tuple(standings), by, leader, rivals, reference, named, level, unsettled)
@@ -211,15 +212,15 @@ def paired(
     correctness: _Correctness, ours: Sequence[Outcome], theirs: Sequence[Outcome], level: float = LEVEL
 ) -> Difference | None:
     """Difference over the seeds that both have; None without any."""
-    other = {one.cell.seed: one for one in theirs}
-    pairs = [(one, other[one.cell.seed]) for one in ours if one.cell.seed in other]
+    by_seed = {outcome.cell.seed: outcome for outcome in theirs}
+    pairs = [(outcome, by_seed[outcome.cell.seed]) for outcome in ours if outcome.cell.seed in by_seed]
     if not pairs:
         return None
-    columns = [(correctness.right(one), correctness.right(two)) for one, two in pairs]
+    columns = [(correctness.right(our), correctness.right(their)) for our, their in pairs]
     right = None
     if all(a is not None and b is not None and len(a) == len(b) for a, b in columns):
         right = np.stack([a.astype(np.int8) - b.astype(np.int8) for a, b in columns if a is not None and b is not None])
-    values = [(_score(one) or 0.0, _score(two) or 0.0) for one, two in pairs]
+    values = [(_score(our) or 0.0, _score(their) or 0.0) for our, their in pairs]
     return difference([a for a, _ in values], [b for _, b in values], right, level)
 
 

@@ -30,7 +30,7 @@ CONDITIONS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """One thing that is compared.
+    """A recipe with overrides, compared with others under one name.
 
     Args:
         name: what people call it.
@@ -59,7 +59,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Cell:
-    """One training of a study.
+    """One training of a study: a candidate, on a subset, from a seed, in a rung of halving.
 
     Args:
         candidate: what is trained.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Successive halving: train all candidates briefly, go on with the better half, twice.
+"""Successive halving in rungs: train all candidates briefly, go on with the better half, twice.
 
 Every rung is a training of its own with its own complete schedule of rates, because a short training is no prefix of a
 long one. What is dropped follows from the outcomes alone, so that processes need not agree on anything.
@@ -20,7 +20,7 @@ from .outcomes import Outcome, Outcomes, rows_as_csv
 
 @dataclass(frozen=True)
 class Decision:
-    """What a rung came to on one training subset.
+    """Which candidates one rung of halving keeps, on one training subset.
 
     Args:
         rung: 0-based.

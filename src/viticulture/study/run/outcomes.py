@@ -85,7 +85,7 @@ class Outcome:
 
 
 class Outcomes:
-    """Reads cells, and reads no finished one twice.
+    """Outcomes of a study's cells, read from the folder; finished ones are remembered.
 
     Args:
         study: whose cells.

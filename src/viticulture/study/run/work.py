@@ -101,7 +101,7 @@ class Work:
     def _say(self, outcome: Outcome, seconds: float) -> None:
         cell = outcome.cell
         cells = {cell.name: cell for cell in self.study.grid.cells()}
-        done = sum(self._finished(one) for one in cells.values())
+        done = sum(self._finished(other) for other in cells.values())
         share = outcome.test if outcome.test is not None else outcome.val
         number = "trained" if share is None else f"{100 * share:.1f} %"
         came = f"failed: {outcome.error}" if outcome.status == "failed" else number
