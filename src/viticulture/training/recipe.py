@@ -30,6 +30,7 @@ from ..keywords import check_keywords
 from ..methods.method import Method
 from ..optim import Optim, Schedule, shortened_warmup
 from ..text import read_yaml, write_yaml
+from .older import check_older
 from .plugins import class_of, register_student
 from .settings import Engine, Student, Train
 
@@ -60,7 +61,7 @@ SECTIONS: dict[str, type] = {
 VIEWS = ("augment", "augment2", "augment_local")  # sections that say how a view of an image is made
 ORDER = ("student", "method", "guides", "data", "images", *VIEWS, "optim", "schedule", "train", "engine")
 NAMED = ("guides", *VIEWS)  # sections of the form {name: keywords}
-METHOD_GIVEN = ("student", "task", "guides", "optim", "schedule")  # constructor arguments that no recipe sets
+METHOD_GIVEN, GUIDE_GIVEN = ("setup",), ("student", "task")  # constructors' arguments that no recipe sets
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ def resolve(name: str, raw: dict[str, Any], overrides: dict[str, Any] | None = N
     for key, value in (overrides or {}).items():
         _override(values, key, _plain(value))
     _check_names(values)
+    check_older(values)
     parser = _parser(values)
     valid = {action.dest for action in parser._actions}
     for key in _leaves(values, valid):
@@ -206,7 +208,7 @@ def find_method(name: str) -> type[Method]:
 
 def guide_class(name: str, keywords: Mapping[str, Any] | None = None) -> type[Guide]:
     """The class of a guide: what its keywords say, else its name does."""
-    return class_of("guide", (keywords or {}).get("class", name), GUIDES, Guide, ("student", "task"))
+    return class_of("guide", (keywords or {}).get("class", name), GUIDES, Guide, GUIDE_GIVEN)
 
 
 def of_class(section: Mapping[str, Any], *names: str) -> dict[str, dict[str, Any]]:
@@ -223,7 +225,7 @@ def _parser(values: dict[str, Any]) -> ArgumentParser:
     ]:
         parser.add_argument(f"--{place}.class", type=str, help="a short name, or MODULE.CLASS")
     for place, made in _constructors(values).items():
-        parser.add_class_arguments(made, place, skip=set(METHOD_GIVEN))
+        parser.add_class_arguments(made, place, skip={*METHOD_GIVEN, *GUIDE_GIVEN})
     return parser
 
 
