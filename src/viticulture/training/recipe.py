@@ -4,7 +4,7 @@
 Sections are the keywords of dataclasses (`student`, `data`, `images`, `optim`, `schedule`, `train`, `engine`) and of
 classes chosen by name: `method: {name: supervised, ...}`, `guides: {logits: {...}}`, `augment: {flip: {...}}`. An entry
 of guides or of an augmentation may have a name of its own and say its `class`. A name is a short one of those below, or
-the dotted path of a person's own class: reading such a recipe imports its module (see `plugins`). Types, defaults and
+the dotted path of a person's own class: reading such a recipe imports its module (see `dotted`). Types, defaults and
 help come from the signatures (jsonargparse).
 """
 
@@ -24,6 +24,7 @@ from ..data.augment.augment import TRANSFORMS, Augment
 from ..data.augment.transform import Transform
 from ..data.dataset import Pictures, Selection
 from ..disk import read_text
+from ..dotted import class_of
 from ..errors import UserError, shortened, unknown
 from ..guides.guide import Guide
 from ..keywords import check_keywords
@@ -31,7 +32,7 @@ from ..methods.method import Method
 from ..optim import Optim, Schedule, shortened_warmup
 from ..text import read_yaml, write_yaml
 from .older import check_older
-from .plugins import class_of, register_student
+from .plugins import register_student
 from .settings import Engine, Student, Train
 
 METHODS = {
