@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..keywords import check_fields
 from ..losses import cross_entropy, soft_distillation
-from ..models.agent.agent_cnn import AgentShape, agent_for
+from ..models.agent.agent_cnn import AgentShape
+from ..models.agent.for_student import agent_for
 from ..models.agent.shared_agent import SharedAgent, shared_agent_for
 from ..models.taps import Readings, layout
 from ..models.task import Task

@@ -20,7 +20,8 @@ from formula_fill import fill, image
 from networks import error
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy, soft_distillation
-from viticulture.models.agent.agent_cnn import AgentCNN, AgentShape, ResStem, Sizes, agent_for, sizes_of
+from viticulture.models.agent.agent_cnn import AgentCNN, AgentShape, ResStem, Sizes
+from viticulture.models.agent.for_student import agent_for, sizes_of
 from viticulture.models.students import count, create_student, matching
 from viticulture.models.taps import Taps
 from viticulture.models.task import Task
