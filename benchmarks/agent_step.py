@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from viticulture.models.agent.agent_cnn import AgentShape, agent_for
+from viticulture.models.agent.agent_cnn import AgentShape
+from viticulture.models.agent.for_student import agent_for
 from viticulture.models.agent.shared_agent import shared_agent_for
 from viticulture.models.students import create_student
 from viticulture.models.task import Task

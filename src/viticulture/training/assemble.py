@@ -12,8 +12,9 @@ from ..data.dataset import Dataset
 from ..errors import UserError
 from ..guides.guide import Given, Guide
 from ..keywords import made_parts
-from ..methods.method import Method
+from ..methods.method import BatchSpec, Method, Setup
 from ..models.students import create_student, takes_patch_size
+from ..models.taps import Taps
 from ..models.task import Task
 from ..models.weights.files import initialize
 from .recipe import VIEWS, Recipe, guide_class, method_class, of_class, settings, transforms
@@ -50,12 +51,11 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
     guides = build_guides(recipe, student, task)
     made = method_class(recipe)
     keywords = {key: value for key, value in made_parts(made, recipe.values["method"]).items() if key != "name"}
-    optim, schedule = recipe.section("optim"), recipe.section("schedule")
-    method = made(student, task, guides, optim, schedule, **keywords)
-    if bool(method.local_crops[0]) != bool(recipe.values["augment_local_crops"]):
-        name, count = recipe.values["method"]["name"], method.local_crops[0]
+    method = made(Setup(student, task, guides, recipe.section("optim"), recipe.section("schedule")), **keywords)
+    count = method.batch_spec.local_crops
+    if bool(count) != bool(recipe.values["augment_local_crops"]):
         mend = "say by augment_local_crops how they are made" if count else "take augment_local_crops out"
-        raise UserError(f"method {name} looks at {count} local crops of an image; {mend}")
+        raise UserError(f"method {recipe.values['method']['name']} looks at {count} local crops of an image; {mend}")
     started = student.state_dict()
     if lost := [name for name, tensor in taken.items() if not torch.equal(tensor, started[name])]:
         remarks.append(
@@ -66,11 +66,19 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
 
 
 def build_guides(recipe: Recipe, student: nn.Module, task: Task) -> dict[str, Guide]:
-    """The guides that a recipe names, for this student."""
-    return {
-        name: guide_class(name, keywords)(student, task, **made_parts(guide_class(name, keywords), settings(keywords)))
-        for name, keywords in recipe.values["guides"].items()
-    }
+    """The guides that a recipe names, for this student.
+
+    Raises: UserError that names the recipe's entry.
+    """
+    guides = {}
+    for name, entry in recipe.values["guides"].items():
+        made = guide_class(name, entry)
+        try:
+            guides[name] = made(student, task, **made_parts(made, settings(entry)))
+            Taps(student, guides[name].needs)
+        except UserError as error:
+            raise UserError(f"guides.{name}: {error}") from error
+    return guides
 
 
 def check_parts(recipe: Recipe) -> None:
@@ -94,32 +102,26 @@ def check_parts(recipe: Recipe) -> None:
             f"engine.precision to 32 or bf16-mixed, got {accumulate} and {precision}"
         )
     views = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
-    if len(views) < method.views:
+    if len(views) < method.batch_spec.views:
         raise UserError(f"method {name} compares two views of an image; say by augment2 how the second one is made")
-    if len(views) > method.views:
+    if len(views) > method.batch_spec.views:
         raise UserError(f"method {name} looks at one view of an image; take augment2 out")
-    if not method.labeled and any(of_class(view, "mix") for view in views):
+    if not method.batch_spec.labels and any(of_class(view, "mix") for view in views):
         raise UserError(f"mix mixes labels, and method {name} reads none; take augment.mix out")
 
 
-def augmentations(
-    recipe: Recipe, dataset: Dataset, noise: int = 0, local_crops: tuple[int, int] = (0, 0)
-) -> tuple[Augment, ...]:
-    """One augmentation a view: one, or two where the recipe has a second view (`augment2`), then the local_crops ones.
+def augmentations(recipe: Recipe, dataset: Dataset, spec: BatchSpec) -> tuple[Augment, ...]:
+    """One augmentation a view: one, or two where the recipe has a second view (`augment2`), then the local crops.
 
     Args:
         recipe: says which.
         dataset: sizes, normalization and classes.
-        noise: further uniform numbers for each image, drawn with the first view.
-        local_crops: how many views are made by `augment_local_crops`, and their side, pixels.
+        spec: local crops, and noise, which is drawn with the first view.
     """
     task = task_of(dataset)
     large = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
-    count, side = local_crops
-    sections = [
-        *((section, task.image_size) for section in large),
-        *[(recipe.values["augment_local_crops"], (side, side))] * count,
-    ]
+    local = recipe.values["augment_local_crops"], (spec.local_size, spec.local_size)
+    sections = [*((section, task.image_size) for section in large), *[local] * spec.local_crops]
     return tuple(
         Augment(
             transforms(section),
@@ -127,7 +129,7 @@ def augmentations(
             task.mean,
             task.std,
             len(task.classes),
-            noise if view == 0 else 0,
+            spec.noise if view == 0 else 0,
         )
         for view, (section, image_size) in enumerate(sections)
     )

@@ -17,7 +17,7 @@ from ..data.batches.loader import CPU, Loader, Shard
 from ..data.images import Images
 from ..disk import FULL, unwritable
 from ..guides.guide import Batch
-from ..methods.method import Method
+from ..methods.method import Course, Method
 from ..models.weights.files import save
 from .assemble import augmentations, batch_size
 from .metrics import MetricsFile, cut
@@ -74,7 +74,7 @@ def training_loader(session: Session, shard: Shard = ALONE, device: torch.device
     size = batch_size(session.recipe, len(session.dataset.train))
     return Loader(
         session.dataset.train,
-        augmentations(session.recipe, session.dataset, session.method.noise, session.method.local_crops),
+        augmentations(session.recipe, session.dataset, session.method.batch_spec),
         size,
         session.seed,
         train.repeats,
@@ -164,7 +164,7 @@ def fit(session: Session, watcher: Callback | None = None) -> None:
     train: Train = session.recipe.section("train")
     engine: Engine = session.recipe.section("engine")
     on_gpu = torch.cuda.is_available() and engine.device in ("auto", "cuda")
-    method.steps_per_epoch, method.epochs = len(training_loader(session)), train.epochs
+    method.course = Course(len(training_loader(session)), train.epochs, train.watch)
     resumed = run.checkpoint if session.begun and run.checkpoint.exists() else None
     checkpoints = WholeCheckpointIO(session.mark)
     if resumed and is_leader():
@@ -182,7 +182,6 @@ def fit(session: Session, watcher: Callback | None = None) -> None:
     callbacks += [ema] if ema else []
     replay = Replay(session, size, engine.replay_gb) if engine.replay_gb else None
     callbacks += [replay] if replay else []
-    method.split = train.watch
     validated = validation_split(session) is not None
     if validated and train.watch == "val":
         callbacks.append(BestCheckpoint(run, facts))
@@ -203,7 +202,7 @@ def fit(session: Session, watcher: Callback | None = None) -> None:
         max_epochs=train.epochs,
         accumulate_grad_batches=train.accumulate,
         gradient_clip_val=train.clip_norm,
-        log_every_n_steps=min(LOG_EVERY_STEPS, method.steps_per_epoch * train.accumulate),
+        log_every_n_steps=min(LOG_EVERY_STEPS, method.course.steps_per_epoch * train.accumulate),
         logger=[MetricsFile(run.metrics), TensorBoardLogger(run.path, name="tensorboard", version="")],
         callbacks=callbacks,
         plugins=[checkpoints],

@@ -171,7 +171,7 @@ def dataset_of(run: RunDir, recipe: Recipe, data: str = "") -> Dataset:
 
 def load_dataset(source: Source, recipe: Recipe, seed: int, remembered: dict[str, list[str]] | None = None) -> Dataset:
     """Split, choose and decode, with a progress bar. Where the method ignores labels, there are no classes."""
-    labeled = method_class(recipe).labeled
+    labeled = method_class(recipe).batch_spec.labels
     with showing("reading images") as progress:
         found = prepare(source, recipe.section("data"), recipe.section("images"), seed, progress, remembered, labeled)
     return found if labeled else replace(found, classes=())

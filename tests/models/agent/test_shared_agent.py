@@ -24,7 +24,8 @@ from boot_names import both
 from conftest import GOLDEN, Golden
 from networks import error
 from viticulture.errors import UserError
-from viticulture.models.agent.agent_cnn import AgentShape, ResStem, Sizes, agent_for
+from viticulture.models.agent.agent_cnn import AgentShape, ResStem, Sizes
+from viticulture.models.agent.for_student import agent_for
 from viticulture.models.agent.generalized_conv import GeneralizedConv, kernel_positions
 from viticulture.models.agent.shared_agent import SharedAgent, SharedConv, SharedMlp, shared_agent_for
 from viticulture.models.students import count, create_student

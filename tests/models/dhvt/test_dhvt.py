@@ -17,7 +17,8 @@ from conftest import GOLDEN, Golden
 from formula_fill import fill, image
 from networks import error, random_images, randomized, tiny
 from viticulture.errors import UserError
-from viticulture.models.dhvt.dhvt import DAFF, DHVT, HIMHSA, SOPE, Block, Parts, Pointwise, Shape
+from viticulture.models.dhvt.dhvt import DHVT, Block, Parts, Shape
+from viticulture.models.dhvt.layers import DAFF, HIMHSA, SOPE, Pointwise
 from viticulture.models.dhvt.registered import checkpoint_filter_fn
 
 Load = Callable[[str], Golden]

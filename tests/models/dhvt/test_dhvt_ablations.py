@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from networks import error, random_images, randomized
 from viticulture.errors import UserError
 from viticulture.models.dhvt import ablations as ablations
-from viticulture.models.dhvt.dhvt import DAFF, SOPE, on_map, split_prefix
+from viticulture.models.dhvt.layers import DAFF, SOPE, on_map, split_prefix
 
 GRID = (3, 5)
 VIT = {"patch_embed": "linear", "attention": "mhsa", "feed_forward": "ffn", "positions": True}

@@ -68,13 +68,10 @@ class Augment:
         self.after = [t for t in ordered if isinstance(t, Erase)]
         self.mix = next((t for t in transforms if isinstance(t, Mix)), None)
         self.image_size, self.classes, self.noise = image_size, classes, noise
+        self.first_after = self.crop.columns + columns_of(self.before)
+        self.columns = self.first_after + columns_of(self.after) + noise  # uniform numbers that an image takes
         self.scale = 1 / (255 * torch.tensor(std).view(3, 1, 1))
         self.shift = -(torch.tensor(mean) / torch.tensor(std)).view(3, 1, 1)
-
-    @property
-    def columns(self) -> int:
-        """Uniform numbers that an image takes."""
-        return self.crop.columns + columns_of(self.before) + columns_of(self.after) + self.noise
 
     def __call__(
         self, images: ImageBatch, sizes: Tensor, u: Tensor, batch_u: Tensor, labels: Tensor
@@ -102,8 +99,7 @@ class Augment:
 
     def finish(self, images: Tensor, u: Tensor, batch_u: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Normalize, erase, mix: [B, 3, H, W] uint8 -> float32, and the labels."""
-        first = self.columns - self.noise - columns_of(self.after)
-        images = in_turn(self.after, self.normalize(images), u[:, first:])
+        images = in_turn(self.after, self.normalize(images), u[:, self.first_after :])
         return (images, labels) if self.mix is None else self.mix(images, labels, batch_u, self.classes)
 
     def normalize(self, images: Tensor) -> Tensor:

@@ -63,7 +63,9 @@ class Source:
     def __post_init__(self) -> None:
         if not self.names:
             raise UserError(f"no images in {self.name}{_without_images(self.ignored)}")
-        assert len(self.names) == len(self.labels) == len(self.fingerprints)
+        assert len(self.names) == len(self.labels) == len(self.fingerprints), (
+            "an image has a name, a label and a fingerprint"
+        )
         assert len(set(self.names)) == len(self.names), "names must differ"
 
     def __len__(self) -> int:

@@ -26,7 +26,8 @@ from ...errors import UserError
 from ..task import Task
 from ..vit.attention import is_plain
 from ..vit.dropout import Dropout
-from .agent_cnn import BLOCKS, AgentCNN, AgentShape, check_maps, rate_of, sizes_of
+from .agent_cnn import BLOCKS, AgentCNN, AgentShape
+from .for_student import check_maps, rate_of, sizes_of
 from .generalized_conv import kernel, square
 
 

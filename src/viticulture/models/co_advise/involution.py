@@ -4,9 +4,9 @@
 Paper: Li et al., "Involution: Inverting the Inherence of Convolution for Visual Recognition", CVPR 2021,
 arXiv:2103.06255. RedNet (rednet.py) and the involution stem of CiT (cit.py) are made of it.
 
-The product of kernels and neighborhoods, K * K times the output, is never there as a whole: it is summed one kernel
-position after the other, in float32 (float64 for float64), also under autocast. Equal to the authors' code; besides, a
-stride need not divide the image, and derivatives exist to any order.
+The product of kernels and neighborhoods, K * K times the output, is never there as a whole: it is summed position by
+position, in float32 (float64 for float64), also under autocast. Equal to the authors' code; besides, a stride need not
+divide the image.
 """
 
 import math
@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from timm.layers.conv_bn_act import ConvNormAct
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from ...errors import UserError
 
@@ -149,7 +150,7 @@ def _laid_out_as(x: Tensor, y: Tensor) -> Tensor:
 
 
 class _Involve(torch.autograd.Function):
-    """y(x, kernels). The three products are bilinear, and the transposes of each are the other two."""
+    """y(x, kernels) and its two gradients; there is no second derivative."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, kernels: Tensor, field: Field, groups: int) -> Tensor:
@@ -158,41 +159,12 @@ class _Involve(torch.autograd.Function):
         return _laid_out_as(x, _summed(_involve, x, kernels, field, groups))
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (x, kernels), (grad,), wanted = ctx.saved_tensors, grads, ctx.needs_input_grad
-        to_x = _Spread.apply(kernels, grad, *ctx.rest) if wanted[0] else None
-        to_kernels = _Correlate.apply(x, grad, *ctx.rest) if wanted[1] else None
+        to_x = _laid_out_as(grad, _summed(_spread, kernels, grad, *ctx.rest)) if wanted[0] else None
+        to_kernels = _summed(_correlate, x, grad, *ctx.rest).to(x.dtype) if wanted[1] else None
         return to_x, to_kernels, None, None
-
-
-class _Spread(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, kernels: Tensor, line: Tensor, field: Field, groups: int) -> Tensor:
-        ctx.save_for_backward(kernels, line)
-        ctx.rest = field, groups
-        return _laid_out_as(line, _summed(_spread, kernels, line, field, groups))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (kernels, line), (grad,), wanted = ctx.saved_tensors, grads, ctx.needs_input_grad
-        to_kernels = _Correlate.apply(grad, line, *ctx.rest) if wanted[0] else None
-        to_line = _Involve.apply(grad, kernels, *ctx.rest) if wanted[1] else None
-        return to_kernels, to_line, None, None
-
-
-class _Correlate(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, line: Tensor, field: Field, groups: int) -> Tensor:
-        ctx.save_for_backward(x, line)
-        ctx.rest = field, groups
-        return _summed(_correlate, x, line, field, groups).to(x.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (x, line), (grad,), wanted = ctx.saved_tensors, grads, ctx.needs_input_grad
-        to_x = _Spread.apply(grad, line, *ctx.rest) if wanted[0] else None
-        to_line = _Involve.apply(x, grad, *ctx.rest) if wanted[1] else None
-        return to_x, to_line, None, None
 
 
 def involve(x: Tensor, kernels: Tensor, stride: int = 1) -> Tensor:

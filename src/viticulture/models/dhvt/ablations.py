@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in for DHVT's pieces in its ablations, each a layer of its own, so that dhvt.py holds one algorithm.
+"""What stands in for DHVT's pieces in its ablations, each a layer of its own, so that layers.py holds one algorithm.
 
-Paper: Lu et al., NeurIPS 2022, arXiv:2210.05958, supplement [S]. Any model of dhvt_models.py takes these keywords:
+Paper: Lu et al., NeurIPS 2022, arXiv:2210.05958, supplement [S]. Any model of registered.py takes these keywords:
 
     row of [S]                              keywords
     Table 2, ViT                            patch_embed=linear, attention=mhsa, feed_forward=ffn, positions=true
@@ -30,7 +30,7 @@ from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import Tensor, nn
 
 from ..vit.patches import PatchGrid
-from .dhvt import DAFF, HIMHSA, SOPE, on_map, split_prefix
+from .layers import DAFF, HIMHSA, SOPE, on_map, split_prefix
 
 
 class LinearEmbed(nn.Module):
