@@ -13,8 +13,8 @@ winner is one that is not the only best. Before: both intervals at Bonferroni's 
 spread of seeds and the factor of the bootstrap. Last, a study that grows from two seeds on and stops as soon as it
 names somebody.
 
-Student's interval without its floor is part of every rule and the cheapest to compute: it is taken of many studies at
-once, and only those that pass are put to the rule.
+Student's interval is part of every rule and the cheapest to compute: it is taken of many studies at once, and only
+those that pass are put to the rule.
 """
 
 import argparse
@@ -42,12 +42,14 @@ class Rule:
 
     Args:
         level: rivals -> level of the intervals.
-        beats: the leader's answers minus a rival's, [S, N], and the level; called where Student's interval without a
-            floor lies above zero.
+        beats: the leader's answers minus a rival's, [S, N], and the level; called where Student's interval lies above
+            zero.
+        floored: whether the spread of that interval has its floor.
     """
 
     level: Callable[[int], float]
     beats: Callable[[Answers, float], bool]
+    floored: bool = True
 
 
 @dataclass(frozen=True)
@@ -95,13 +97,18 @@ def winners(answers: Answers, images: int, rule: Rule) -> NDArray[np.int64]:
     values = shares(answers[..., :images])  # [B, K, S]
     leads = values[np.arange(B), leader][:, None] - values  # [B, K, S], 0 for the leader
     level = rule.level(K - 1)
-    low = leads.mean(2) - stdtrit(S - 1, (1 + level) / 2) * leads.std(2, ddof=1) / S**0.5
-    low[np.arange(B), leader] = np.inf
+    mean, half = leads.mean(2), stdtrit(S - 1, (1 + level) / 2) / S**0.5
+    ahead = mean > half * leads.std(2, ddof=1)  # [B, K]
+    ahead[np.arange(B), leader] = True
     named = np.full(B, -1)
-    for study in np.flatnonzero((low > 0).all(1)):
+    for study in np.flatnonzero(ahead.all(1)):
         first, test = leader[study], answers[study, :, :, :images]
-        rivals = [rival for rival in np.argsort(leads[study].mean(1)) if rival != first]  # the closest first
-        if all(rule.beats(test[first] - test[rival], level) for rival in rivals):
+        rivals = [rival for rival in np.argsort(mean[study]) if rival != first]  # the closest first
+        right = {rival: test[first] - test[rival] for rival in rivals}
+        floors = [(np.count_nonzero(right[rival]) / right[rival].size / images) ** 0.5 for rival in rivals]
+        if rule.floored and not all(mean[study, rivals] > half * np.array(floors)):
+            continue
+        if all(rule.beats(right[rival], level) for rival in rivals):
             named[study] = first
     return named
 
@@ -128,7 +135,7 @@ def beat_before(right: Answers, level: float) -> bool:
     return images.mean - (images.mean - images.low) * ((S - 1) / S) ** 0.5 > 0
 
 
-BEFORE = Rule(lambda rivals: 1 - 0.05 / rivals, beat_before)
+BEFORE = Rule(lambda rivals: 1 - 0.05 / rivals, beat_before, floored=False)
 
 
 def worlds(methods: int) -> Iterator[tuple[str, World]]:
