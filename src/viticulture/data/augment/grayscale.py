@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Take an image's colour away, at the toss of a coin."""
 
-import torch
 from torch import Tensor
 
 from .color import luma
+from .kernels import to_bytes
 from .transform import Transform, alter, check_share, rows_where
 
 
@@ -27,4 +27,4 @@ class Gray(Transform):
 
 def grey(images: Tensor) -> Tensor:
     """The grey value in all three channels."""
-    return luma(images).to(torch.uint8)[:, None].expand(-1, 3, -1, -1)
+    return to_bytes(luma(images))[:, None].expand(-1, 3, -1, -1)
