@@ -116,7 +116,7 @@ def test_a_link_set_survives_its_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_link_set_that_does_not_fit_is_refused(tmp_path: Path, text: str, words: str) -> None:
-    """Also what no other YAML of a person may hold. Catches: the second of two lines for a block that wins in silence."""
+    """Also what no YAML of a person may hold. Catches: the second of two lines for a block that wins in silence."""
     path = tmp_path / "links.yaml"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(UserError, match=words):

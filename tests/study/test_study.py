@@ -435,7 +435,7 @@ def test_a_row_of_another_measure_shares_the_training(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{", b"\xff\xfe", b"[" * 100_000, b'{"status": "running"}'])
 def test_a_cell_whose_facts_are_damaged_is_not_finished(tmp_path: Path, raw: bytes) -> None:
-    """It is trained again, as the table says. Catches: a SLURM script or a worker that stops at another cell's damage."""
+    """It is trained again, as the table says. Catches: a SLURM script or a worker that stops at one cell's damage."""
     study = made(tmp_path / "study", grid())
     cell, other = study.grid.cells()
     for one in (cell, other):

@@ -137,7 +137,9 @@ def test_nothing_is_replayed_for_other_images(grow: Callable[..., viticulture.Ru
 def test_what_only_evaluation_sees_changes_no_answer(grow: Callable[..., viticulture.Run]) -> None:
     """Catches a key that holds the whole `images` section: every answer asked for again for another test crop."""
     grow("first", **{"engine.replay_gb": 1})
-    second = grow("second", **{"engine.replay_gb": 1, "images.eval_crop": 0.75, "images.eval_interpolation": "bilinear"})
+    second = grow(
+        "second", **{"engine.replay_gb": 1, "images.eval_crop": 0.75, "images.eval_interpolation": "bilinear"}
+    )
     assert second.facts["teacher_answers"] == {"asked": 0, "replayed": 2 * STEPS}
 
 

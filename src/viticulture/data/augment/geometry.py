@@ -65,7 +65,7 @@ def rotate(images: Tensor, degrees: Tensor, bicubic: bool, fill: Colour) -> Tens
 
 
 def paint(seen: Tensor, outside: Tensor, fill: Colour) -> Tensor:
-    """Cut off to levels [n, 3, H, W] uint8, and give the pixels where `outside`, [n, H, W] uint8, is 1 the fill colour."""
+    """Cut off to levels, [n, 3, H, W] uint8; pixels where `outside`, [n, H, W] uint8, is 1 take the fill colour."""
     levels = cut_off(seen).mul_((1 - outside)[:, None])  # products of bytes: many times faster than a masked fill
     for channel, level in enumerate(fill):
         levels[:, channel].add_(outside, alpha=level)
