@@ -7,8 +7,8 @@
     stores/KEY/store.json     unreadable images with reasons
 
 An image of another size is squeezed to S x S by Pillow's bicubic filter, widened when it shrinks (no aliasing), as
-torch computes it (`resample.squeeze`). Bicubic, because a random crop resamples the pixels once more, and bilinear twice
-would blur; images of S x S stay as they are, bit for bit. Large JPEGs are decoded at a fraction of their size
+torch computes it (`resample.squeeze`). Bicubic, because a random crop resamples the pixels once more, and bilinear
+twice would blur; images of S x S stay as they are, bit for bit. Large JPEGs are decoded at a fraction of their size
 (`decode.decode`); the digest is then that of the fraction, still equal for equal files.
 """
 
@@ -188,7 +188,7 @@ def _fill(folder: Path, source: Source, size: int, rows: np.ndarray, progress: P
             else:
                 pixels, sizes[number], mark = result
                 digests[number] = np.frombuffer(mark, dtype=np.uint8)
-                file.write(pixels)
+                file.write(pixels.data)
     np.save(folder / "sizes.npy", sizes)
     np.save(folder / "digests.npy", digests)
     _describe(folder, unreadable)
