@@ -33,7 +33,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "moco_v3": {"width": 8, "hidden_width": 16},
     "dino": {"local_crops": {"count": 2, "size": 8}, "prototypes": 8, "hidden_width": 16},
 }
-VIEWS = {name: {"moco_v3": ("2",), "dino": ("2", "_local")}.get(name, ()) for name in METHODS}
+VIEWS = {name: {"moco_v3": ("2",), "dino": ("2", "_local_crops")}.get(name, ()) for name in METHODS}
 
 GUIDES: dict[str, tuple[str, dict[str, Any]]] = {
     "none": ("", {}),
