@@ -29,6 +29,7 @@ from ..errors import UserError
 from ..text import comment
 from ..training.processes import check_devices
 from ..training.recipe import Recipe, parse, read, resolve
+from ..training.references import GIVEN
 from ..training.rundir import RunDir
 from ..version import VERSION
 from .declare.grid import Cell, Contender, Grid, digest
@@ -142,8 +143,14 @@ class StudyDir:
                 "by them; put them back, or begin a new study (contenders, amounts and seeds may be added)"
             )
         known, entries, remarks = dict(facts["recipes"]), dict(facts["contenders"]), []
+        unnamed = {name for name in known if self._asks_for_weights(name)}
         for one in self.grid.contenders:
             name = self.slugs[one.name]
+            if name in unnamed and entries.get(one.name) != entry(
+                one
+            ):  # it could not begin, and now its weights have a name
+                entries.pop(one.name, None)
+                known.pop(name, None)
             if entries.setdefault(one.name, entry(one)) != entry(one):
                 raise UserError(
                     f"{one.name} was changed in {self.path / 'study.yaml'} after the study began; put it back, or add "
@@ -183,6 +190,11 @@ class StudyDir:
             )
         check_devices(engine)
         return recipe
+
+    def _asks_for_weights(self, name: str) -> bool:
+        """Whether a recipe of the study could not be trained by, for want of weights that a person names."""
+        path = self.path / "recipes" / f"{name}.yaml"
+        return path.exists() and GIVEN in path.read_text(encoding="utf-8")
 
     def recipe_file(self, contender: Contender) -> Path:
         """The study's own copy of a contender's recipe. Raises: UserError if it was edited."""

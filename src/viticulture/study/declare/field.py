@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """From what a person asks for to a declared grid."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from ...data.open import open_source
 from ...data.sources.source import Source
-from ...errors import UserError
+from ...errors import UserError, unknown
 from ...training.session import default_recipe
 from ...training.table import read_table
 from .grid import CONDITIONS, Contender, Grid, of_recipes, of_table
@@ -32,9 +33,15 @@ def of_own_images(
 
 
 def of_a_table(name: str, data: str, amounts: Amounts, seeds: int, terms: Terms, overrides: dict[str, Any]) -> Grid:
-    """A paper's table, every row as the paper trains it; `data` replaces its data sets."""
+    """A paper's table, every row as the paper trains it; `data` replaces its data sets.
+
+    `student.init` among the overrides may be a mapping: row -> weights that it starts from.
+    """
     overrides, epochs = _length(overrides)
     contenders = of_table(read_table(name))
+    if isinstance(weights := overrides.get("student.init"), Mapping):
+        contenders = _started(contenders, weights)
+        overrides = {key: value for key, value in overrides.items() if key != "student.init"}
     sets = list(dict.fromkeys(one.data for one in contenders))
     if data or len(sets) == 1:
         data = data or sets[0]
@@ -45,6 +52,23 @@ def of_a_table(name: str, data: str, amounts: Amounts, seeds: int, terms: Terms,
 def field(source: Source) -> tuple[Contender, ...]:
     """The shipped field for images of a source's size: a table named as the default recipe is."""
     return tuple(replace(one, data="") for one in of_table(read_table(default_recipe(source))))
+
+
+def _started(contenders: tuple[Contender, ...], weights: Mapping[str, str]) -> tuple[Contender, ...]:
+    """Rows that start from weights which a person names, by their names or by a pattern such as DHVT-T*; rows that are
+    trained alike share them."""
+    names = [contender.name for contender in contenders]
+    given: list[tuple[list[Any], str]] = []
+    for pattern, path in weights.items():
+        alike = [contender.training for contender in contenders if fnmatchcase(contender.name, pattern)]
+        if not alike:
+            raise unknown("row to start from weights", pattern, names)
+        given += [(training, path) for training in alike]
+    starts = [next((path for training, path in given if training == one.training), None) for one in contenders]
+    return tuple(
+        contender if path is None else replace(contender, overrides={**contender.overrides, "student.init": path})
+        for contender, path in zip(contenders, starts, strict=True)
+    )
 
 
 def _length(overrides: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
