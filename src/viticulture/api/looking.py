@@ -137,7 +137,9 @@ def probe(run: str, data: str = "", features: str = "", weights: str = "", out: 
     return probe_table(found)
 
 
-def localise(run: str, boxes: str, data: str = "", weights: str = "", out: str = "") -> "Sheet":
+def localise(
+    run: str, boxes: str, data: str = "", weights: str = "", out: str = "", protocol: str = "published"
+) -> "Sheet":
     """Measure whether a ViT that learnt classes alone looks where the object is, on images whose objects have boxes.
 
     Args:
@@ -146,6 +148,8 @@ def localise(run: str, boxes: str, data: str = "", weights: str = "", out: str =
         boxes: lines of NAME LEFT TOP RIGHT BOTTOM, CUB-200-2011's bounding_boxes.txt, or COCO's .json.
         weights: best, last or ema; by default those that count.
         out: an .html file to write, with pictures.
+        protocol: published shows an image squeezed whole and takes 1,000 thresholds, as the measure's authors do;
+            evaluation shows what the run's evaluation shows.
 
     Returns: the share of images whose box is found (MaxBoxAcc), at several overlaps. The run's report.html and
         localisation.json hold it too.
@@ -153,6 +157,7 @@ def localise(run: str, boxes: str, data: str = "", weights: str = "", out: str =
     from ..disk import replacing
     from ..evaluation.localization import judge as judge
     from ..evaluation.localization.boxes import read_boxes
+    from ..evaluation.localization.measure import PROTOCOLS
     from ..outputs import check_out
     from ..report.sections.localization import localisation_page, localisation_table
     from ..training.rundir import RunDir
@@ -160,12 +165,14 @@ def localise(run: str, boxes: str, data: str = "", weights: str = "", out: str =
 
     if not boxes:
         raise UserError("true boxes are needed to judge by: --boxes FILE")
+    if protocol not in PROTOCOLS:
+        raise unknown("protocol", protocol, PROTOCOLS)
     if out:
         check_out(out, ".html")
     true, folder = read_boxes(boxes), RunDir.open(run)
     dataset = None if data else dataset_of(folder, recipe_of(folder))
     images = judge.held_out(dataset) if dataset else judge.other_images(folder, data)
-    found = judge.localise(folder, images, true, weights)
+    found = judge.localise(folder, images, true, weights, PROTOCOLS[protocol])
     judge.keep(folder, dataset.name if dataset else data, found)
     report(run)
     if out:

@@ -25,7 +25,7 @@ class Row:
         published: the paper's number, in percent unless the table says otherwise; None where it prints none.
         seeds: trainings behind the published number.
         seed_offset: added to the seed, for a second training of the same thing, such as another teacher.
-        measure: what the number is; accuracy is the student's, others are listed in `study.outcomes.other_measure`.
+        measure: what the number is; accuracy is the student's, others are listed in `study.run.outcomes.other_measure`.
     """
 
     name: str
@@ -77,7 +77,15 @@ def read_table(name: str) -> Table:
     content = read_yaml(read_text(files.get(name, Path(name)), "table"), f"table {name}")
     try:
         shared = {"recipe": content.get("recipe"), "data": content.get("data"), "seeds": 1, "measure": "accuracy"}
-        rows = tuple(Row(**{"overrides": {}, "published": None, **shared, **row}) for row in content["rows"])
-        return Table(name, content["title"], rows)
+        given = [{"overrides": {}, "published": None, **shared, **row} for row in content["rows"]]
+        return Table(name, content["title"], tuple(row for keys in given for row in _rows(keys)))
     except (TypeError, KeyError, AttributeError) as error:
         raise UserError(f"table {name} is malformed: {' '.join(str(error).split())}") from error
+
+
+def _rows(keys: dict[str, Any]) -> list[Row]:
+    """A row of a file, and one more for each measure that the file says `also` has a published number: `NAME, MEASURE`.
+    They are trained alike, so a study trains them once."""
+    also = keys.pop("also", {})
+    more = [{"name": f"{keys['name']}, {name}", "measure": name, "published": value} for name, value in also.items()]
+    return [Row(**{**keys, **own}) for own in ({}, *more)]

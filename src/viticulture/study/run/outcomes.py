@@ -12,7 +12,7 @@ from typing import Any
 from ...errors import UserError
 from ...evaluation.agreement.judge import read_agreement
 from ...evaluation.localization.judge import read_localisations
-from ...evaluation.localization.measure import OVERLAPS
+from ...evaluation.localization.measure import OVERLAPS, PUBLISHED
 from ...evaluation.results import RESULTS, read_evaluations
 from ...evaluation.robustness.judge import read_robustness
 from ...training.rundir import RunDir
@@ -142,13 +142,18 @@ class Outcomes:
 def other_measure(run: RunDir, measure: str) -> float | None:
     """What a table's number is where it is not the student's accuracy; None where the run does not know it.
 
+    top5                           the true class is among the five likeliest; None where there are fewer classes
     divergence/HEAD/TEACHER        nats, from agreement.json
     robustness/FOLDER/HEAD         from robustness.json: the mean error of corruptions; accuracy where there are none
-    localisation/0.3,0.5           from localisation.json: MaxBoxAcc at an overlap, or its mean over several
+    localisation/0.3,0.5           from localisation.json, published protocol: MaxBoxAcc, or its mean over overlaps
     anything else                  the last value that a guide measured on held-out images while it trained
     """
     kind, _, rest = measure.partition("/")
     name, _, of = rest.partition("/")
+    if kind == "top5":
+        results = read_evaluations(run)
+        evaluation = results and (results.of_split("test") or results.counting)
+        return evaluation.topk if evaluation and evaluation.k == 5 else None
     if kind == "divergence":
         agreement = read_agreement(run)
         heads = [head.removesuffix(" token") for head in agreement.heads] if agreement else []
@@ -163,8 +168,8 @@ def other_measure(run: RunDir, measure: str) -> float | None:
         return None
     if kind == "localisation":
         places = [OVERLAPS.index(float(overlap)) for overlap in rest.split(",")]
-        every = [fmean(found.largest.shares[place] for place in places) for found in read_localisations(run).values()]
-        return every[0] if every else None
+        known = [found for found in read_localisations(run).values() if found.protocol == PUBLISHED.name]
+        return fmean(known[0].largest.shares[place] for place in places) if known else None
     return _last_value(run, measure)
 
 
