@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A table of a paper as a file: rows of recipe, overrides and published number."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -49,11 +50,13 @@ class Table:
         name: PAPER/tableN, the file's name.
         title: what it shows and in which unit.
         rows: in the paper's order.
+        left_out: what of it no row trains, with its published numbers -> why.
     """
 
     name: str
     title: str
     rows: tuple[Row, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def row(self, name: str) -> Row:
         """A row by its name. Raises: UserError naming the nearest."""
@@ -78,7 +81,9 @@ def read_table(name: str) -> Table:
     try:
         shared = {"recipe": content.get("recipe"), "data": content.get("data"), "seeds": 1, "measure": "accuracy"}
         given = [{"overrides": {}, "published": None, **shared, **row} for row in content["rows"]]
-        return Table(name, content["title"], tuple(row for keys in given for row in _rows(keys)))
+        return Table(
+            name, content["title"], tuple(row for keys in given for row in _rows(keys)), content.get("left_out", {})
+        )
     except (TypeError, KeyError, AttributeError) as error:
         raise UserError(f"table {name} is malformed: {' '.join(str(error).split())}") from error
 

@@ -125,10 +125,13 @@ class Outcomes:
             if results is None:
                 raise UserError(f"{run.path} holds no {RESULTS}")
             counting = results.counting
+            measure = cell.contender.measure
             if counting is None:  # it learnt without labels
-                return Outcome(cell, "finished", facts=facts)
+                return Outcome(
+                    cell, "finished", "", other_measure(run, measure) if "/" in measure else None, facts=facts
+                )
             shares = {split: found.top1 if (found := results.of_split(split)) else None for split in ("test", "val")}
-            test, val, measure = shares["test"], shares["val"], cell.contender.measure
+            test, val = shares["test"], shares["val"]
             if measure != "accuracy":
                 test, val = other_measure(run, measure), None
             numbers = {key: getattr(counting, key) for key in NUMBERS_OF_ANSWERS}
@@ -146,6 +149,7 @@ def other_measure(run: RunDir, measure: str) -> float | None:
     divergence/HEAD/TEACHER        nats, from agreement.json
     robustness/FOLDER/HEAD         from robustness.json: the mean error of corruptions; accuracy where there are none
     localisation/0.3,0.5           from localisation.json, published protocol: MaxBoxAcc, or its mean over overlaps
+    probe/JUDGE                    from probe.json: linear probe or k-NN, of the features that validation chooses
     anything else                  the last value that a guide measured on held-out images while it trained
     """
     kind, _, rest = measure.partition("/")
@@ -166,6 +170,10 @@ def other_measure(run: RunDir, measure: str) -> float | None:
                 head = found.heads.index(of)
                 return found.mean_error(head) if found.errors else 1 - found.clean[head]
         return None
+    if kind == "probe":
+        probes = read_json(run.path / "probe.json") if (run.path / "probe.json").exists() else {}
+        found = [finding for one in probes.values() for finding in one["findings"] if finding["judge"] == rest]
+        return max(found, key=lambda one: max(one["sweep"].values()))["top1"] if found else None
     if kind == "localisation":
         places = [OVERLAPS.index(float(overlap)) for overlap in rest.split(",")]
         known = [found for found in read_localisations(run).values() if found.protocol == PUBLISHED.name]
