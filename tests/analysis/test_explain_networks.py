@@ -19,7 +19,10 @@ def test_weights_and_checkpoints_are_looked_into_beside_a_run(
     """A run beside a checkpoint of the same weights is alike itself, whichever of the two is named first; a folder of
     weights on images of one's own. Fails if one of them is shown other pixels, the run's explain.json is replaced by
     numbers about other images, or what is missing ends in a traceback."""
-    run, photos = untrained(tmp_path / "run"), str(pictures(tmp_path / "photos", {"a": 6, "b": 6}))
+    run, photos = (
+        untrained(tmp_path / "run", **{"images.eval_crop": 1.0}),
+        str(pictures(tmp_path / "photos", {"a": 6, "b": 6})),
+    )
     file = tmp_path / "w.safetensors"
     weights = safetensors.torch.load_file(run.weights("last") / "model.safetensors")
     safetensors.torch.save_file(weights, file)

@@ -12,6 +12,7 @@ from PIL import Image
 
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
+from viticulture.data.sources.imagenet100 import WNIDS, hundred_classes
 from viticulture.data.sources.source import Source
 from viticulture.data.splits import Selection, select
 from viticulture.errors import UserError
@@ -209,3 +210,22 @@ def test_validation_images_of_the_data_may_be_learnt_from_or_tested_on(tmp_path:
         Selection(train_on="train+val", test_on="val")
     with pytest.raises(UserError, match="asks for validation images, and digits declares none"):
         select(open_source("digits"), Selection(train_on="train+val"), 0)
+
+
+def test_imagenet100_is_a_hundred_classes_of_imagenet_in_its_splits(tmp_path: Path) -> None:
+    """All of them and one beside. Fails if labels keep ImageNet's numbers, a split is lost, images are read by their
+    old places, or a class that is not there goes unnoticed."""
+    assert len(WNIDS) == 100
+    wnids = sorted({*WNIDS, "n00000001"})
+    pictures(tmp_path, *(f"{split}/{wnid}/1.jpg" for split in ("train", "test") for wnid in wnids))
+    source = hundred_classes(open_source(tmp_path))
+    assert source.classes == tuple(sorted(WNIDS))
+    for kind in ("train", "test"):
+        assert all(name == f"{kind}/{label}/1.jpg" for name, label in told(source)[kind])
+        assert len(told(source)[kind]) == 100
+    first = source.splits["test"][0]
+    assert source.read(int(first)).getpixel((0, 0))[0] == pytest.approx(101 + 1, abs=3)
+    (tmp_path / "train" / wnids[-1] / "1.jpg").unlink()
+    (tmp_path / "test" / wnids[-1] / "1.jpg").unlink()
+    with pytest.raises(UserError, match="lacks 1 of"):
+        hundred_classes(open_source(tmp_path))
