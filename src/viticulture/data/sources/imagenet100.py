@@ -6,6 +6,7 @@ github.com/HobbitLong/CMC. Co-advise cites Wang and Isola, arXiv:2005.10242, who
 """
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 
@@ -55,5 +56,5 @@ def hundred_classes(imagenet: Source) -> Source:
         names=[imagenet.names[row] for row in rows],
         splits={kind: np.flatnonzero(np.isin(rows, part)) for kind, part in imagenet.splits.items()},
         stamps=[imagenet.stamps[row] for row in rows],
-        reader=FileReader(imagenet.reader.root, [imagenet.reader.paths[row] for row in rows]),
+        reader=FileReader(Path(imagenet.reader.root), [imagenet.reader.paths[row] for row in rows.tolist()]),
     )

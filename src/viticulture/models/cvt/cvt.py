@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.layers import DropPath, Mlp
+from timm.layers.drop import DropPath
+from timm.layers.mlp import Mlp
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import Tensor, nn
 
@@ -43,8 +44,8 @@ class ConvProjection(nn.Module):
         self.norm, self.linear = nn.BatchNorm2d(width), nn.Linear(width, width)
 
     def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        prefix, tokens = x.split([x.shape[1] - grid[0] * grid[1], grid[0] * grid[1]], 1)
-        image = self.norm(self.conv(tokens.mT.unflatten(2, grid)))  # [B, D, H / stride, W / stride]
+        prefix, tokens = torch.split(x, [x.shape[1] - grid[0] * grid[1], grid[0] * grid[1]], 1)
+        image = self.norm(self.conv(torch.unflatten(tokens.mT, 2, grid)))  # [B, D, H / stride, W / stride]
         return self.linear(torch.cat([prefix, image.flatten(2).mT], 1))
 
 
@@ -114,7 +115,7 @@ class CvT(nn.Module):
             tokens = norm(x.flatten(2).mT)  # [B, H W, D]
             if place == len(self.stages) - 1:
                 tokens = torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], 1)
-            for block in blocks:
+            for block in blocks.children():
                 tokens = block(tokens, grid)
             x = tokens[:, -grid[0] * grid[1] :].mT.unflatten(2, grid)
         return self.head(self.norm(tokens[:, 0]))

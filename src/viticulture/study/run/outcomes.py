@@ -172,8 +172,8 @@ def other_measure(run: RunDir, measure: str) -> float | None:
         return None
     if kind == "probe":
         probes = read_json(run.path / "probe.json") if (run.path / "probe.json").exists() else {}
-        found = [finding for one in probes.values() for finding in one["findings"] if finding["judge"] == rest]
-        return max(found, key=lambda one: max(one["sweep"].values()))["top1"] if found else None
+        findings = [one for probe in probes.values() for one in probe["findings"] if one["judge"] == rest]
+        return max(findings, key=lambda one: max(one["sweep"].values()))["top1"] if findings else None
     if kind == "localisation":
         places = [OVERLAPS.index(float(overlap)) for overlap in rest.split(",")]
         known = [found for found in read_localisations(run).values() if found.protocol == PUBLISHED.name]
