@@ -5,7 +5,7 @@ from ...study.conclude.sums import sums
 from ...study.conclude.teaching import families, family, teachers_of
 from ...study.study import Study
 from ..charts.figures import table
-from ..charts.plots import Axes, Series, scatter_chart
+from ..charts.plots import Axes, Series, point_chart
 from ..document import Section
 from ..tables.sheet import Cell, Column, Sheet, Spread
 
@@ -35,7 +35,7 @@ def teaching_section(study: Study) -> list[Section]:
         series.append(Series(kind, number, points, bands, tips))
     axes = Axes("accuracy of the teacher, %", "accuracy of the student, %")
     note = "Each point is a student beside the one teacher that it learnt from. Flat: better teachers teach no better."
-    return [Section("Students and their teachers", scatter_chart("By the teacher's family", series, axes, note))]
+    return [Section("Students and their teachers", point_chart("By the teacher's family", series, axes, note))]
 
 
 def sums_section(study: Study) -> list[Section]:
