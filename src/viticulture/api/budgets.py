@@ -16,7 +16,7 @@ def plan_run(
     """
     given = Budget(budget)
     now = given.clock
-    began = 0.0 if given.counts_processors else now()  # processors have worked for this command since its start
+    began = now()  # before torch is imported, where the command line asks
     from ..budget.prepare import Wish, make_folder, make_plan
     from ..report.terminal import introduce_budget
     from ..training.session import run_path

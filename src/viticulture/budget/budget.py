@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..errors import UserError
 from ..study.declare.terms import duration
 
-CORE = re.compile(r"(?<=[\d\s])core-?", re.IGNORECASE)
+CORE = re.compile(r"(\s*[\d.]+\s*)core-?", re.IGNORECASE)
 """What makes a time one of processors: 15core-m, 1 core-h."""
 
 
@@ -31,7 +31,7 @@ class Budget:
     def seconds(self) -> float:
         """Raises: UserError if the words are no time."""
         try:
-            return duration(CORE.sub("", self.words))
+            return duration(CORE.sub(r"\1", self.words))
         except UserError as error:
             raise UserError(
                 f"a budget is a time such as 90s, 30m, 2h, 1night or 15core-m, got {self.words!r}"
@@ -40,7 +40,7 @@ class Budget:
     @property
     def counts_processors(self) -> bool:
         """Whether it is the processors' time that is limited."""
-        return CORE.search(self.words) is not None
+        return CORE.match(self.words) is not None
 
     @property
     def clock(self) -> Callable[[], float]:

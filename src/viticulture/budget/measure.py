@@ -120,8 +120,9 @@ class Measurements:
 def paints(recipe: Recipe, dataset: Dataset) -> bool:
     """Whether masked patches can be taken from a recipe's student."""
     wanted, task = recipe.section("student"), task_of(dataset)
+    student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
     try:
-        check_vit(create_student(wanted.name, task, patch_size(wanted, task), wanted.options))
+        check_vit(student)
     except UserError:
         return False
     return True
