@@ -2,7 +2,9 @@
 """Trainings within a budget, end to end: real stages on digits, at a pace that is told and by a clock that is set."""
 
 import json
+import re
 import signal
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -118,11 +120,10 @@ def test_stages_build_on_one_another(
     out = tmp_path / "run"
     run = viticulture.train("digits", out=str(out), overrides=TINY, budget="60s")
     shown = capsys.readouterr().err
-    assert "Plan" in shown
+    assert re.search(r"0\.[89] min of the\s+60s are planned", shown)
     assert "stage    3 of 3: student" in shown
     plan = read_plan(out)
     assert [stage.name for stage in plan.stages] == ["1-mae", "2-teacher", "3-student"]
-    assert plan.planned <= 60
     facts = []
     for number, stage in enumerate(plan.stages):
         folder = viticulture.Run(plan.place(out, number)).folder
@@ -246,7 +247,9 @@ def test_a_run_before_its_last_stage_says_how_to_go_on(tmp_path: Path) -> None:
 def test_a_plan_comes_back_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     eager(monkeypatch)
     plan = planned(tmp_path / "run")
-    assert read_plan(tmp_path / "run") == plan
+    back = read_plan(tmp_path / "run")
+    assert json.dumps(asdict(back)) == json.dumps(asdict(plan))
+    assert [stage.resolved for stage in back.stages] == [stage.resolved for stage in plan.stages]
     known = json.loads((tmp_path / "run/budget.json").read_text())
     known["version"] = "0.0.0"
     (tmp_path / "run/budget.json").write_text(json.dumps(known))

@@ -19,7 +19,8 @@ class Budget:
 
     Args:
         words: as a person gave them: 90s, 30m, 2h, 1night (ten hours); a bare number counts minutes; 15core-m counts
-            the time of processors, all threads together, and not that of the clock on the wall.
+            the time of processors, all threads together, and not that of the clock on the wall (helpers that decode
+            streamed images are processes of their own, and are not counted).
     """
 
     words: str

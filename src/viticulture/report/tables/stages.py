@@ -40,12 +40,13 @@ def stages_sheet(plan: Plan, results: Sequence[Evaluation | None]) -> Sheet:
     columns = [Column("stage"), Column("network"), Column("image size", "count"), Column("epochs", "count")]
     columns += [Column("min planned", "significant"), Column("min", "significant"), Column("of the time", "percent")]
     columns.append(Column("top-1", "percent"))
+    total = plan.spent or 1.0  # a clock may not have ticked yet
     rows: list[tuple[str | int | float | None, ...]] = [
-        ("choice of size and student", "", None, None, None, plan.prepared / 60, plan.prepared / plan.spent, None)
+        ("choice of size and student", "", None, None, None, plan.prepared / 60, plan.prepared / total, None)
     ]
     for stage, result in zip(plan.stages, results, strict=True):
         minutes = None if stage.spent is None else stage.spent / 60
-        share = None if stage.spent is None else stage.spent / plan.spent
+        share = None if stage.spent is None else stage.spent / total
         top1 = None if result is None else result.top1
         rows.append(
             (NAMES[stage.kind], stage.student, stage.image_size, stage.epochs, stage.seconds / 60, minutes, share, top1)
