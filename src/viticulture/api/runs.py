@@ -106,9 +106,9 @@ def train(
         overwrite: replace the run that is in that folder.
         overrides: recipe keys to change, such as {"train.epochs": 10}.
         like: a study's folder (`viticulture compare`): take the recipe that is first there, at its full length.
-        budget: time for all of it on this machine: 90s, 30m, 2h, 1night, or 15core-m of the processors. Student, image
-            size, epochs and stages are chosen to fit; what you name yourself stays.
-        method_search: off trains the student alone within the budget, without stages before it.
+        budget: time for all of it: 90s, 30m, 2h, 1night, or 15core-m of processors; student, image size, epochs and
+            stages are chosen to fit, but for what you name.
+        method_search: off: no stages before the student's own.
 
     Returns: the finished run.
     Raises: UserError for any mistake in data, recipe or machine, before training starts.

@@ -9,7 +9,7 @@ from ...budget.plan import Plan
 from ...evaluation.accuracy import Evaluation
 from .sheet import Column, Sheet
 
-NAMES = {"mae": "masked patches, no labels", "teacher": "CNN teacher", "student": "student"}
+NAMES = {"mae": "MAE, no labels", "teacher": "CNN teacher", "student": "student"}
 
 
 def plan_sheet(plan: Plan) -> Sheet:
@@ -42,7 +42,7 @@ def stages_sheet(plan: Plan, results: Sequence[Evaluation | None]) -> Sheet:
     columns.append(Column("top-1", "percent"))
     total = plan.spent or 1.0  # a clock may not have ticked yet
     rows: list[tuple[str | int | float | None, ...]] = [
-        ("choice of size and student", "", None, None, None, plan.prepared / 60, plan.prepared / total, None)
+        ("choosing", "", None, None, None, plan.prepared / 60, plan.prepared / total, None)
     ]
     for stage, result in zip(plan.stages, results, strict=True):
         minutes = None if stage.spent is None else stage.spent / 60
