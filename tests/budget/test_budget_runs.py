@@ -6,6 +6,7 @@ import re
 import signal
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 
 import viticulture
 from children import die_at, start
+from photographs import pictures
 from viticulture.budget import choices, lengths
 from viticulture.budget.budget import Budget
 from viticulture.budget.follow import follow
@@ -22,9 +24,12 @@ from viticulture.budget.plan import Plan, read_plan
 from viticulture.budget.prepare import Wish, make_folder, make_plan
 from viticulture.cli import main
 from viticulture.data.dataset import Dataset
+from viticulture.data.open import open_source
 from viticulture.errors import UserError
+from viticulture.report.terminal import long_training
 from viticulture.study.plan.pace import Pace
-from viticulture.training.recipe import Recipe
+from viticulture.training import progress
+from viticulture.training.recipe import Recipe, read, resolve
 from viticulture.training.run import fit
 from viticulture.training.session import Session
 
@@ -185,6 +190,54 @@ def test_what_a_person_says_is_left_alone(
         assert stage.values["data"] == values["data"]
         assert stage.values["images"] == values["images"]
         assert stage.values["engine"] == values["engine"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "budget", "student"),
+    [
+        ("default", "60s", "dhvt_nano"),
+        ("default", "1night", "dhvt_mini"),
+        ("default/digits", "1night", "vit_nano"),
+    ],
+)
+def test_time_chooses_the_student_unless_a_recipe_is_named(
+    recipe: str, budget: str, student: str, tmp_path: Path
+) -> None:
+    """Fails if a named recipe's student is replaced, if more time buys nothing, or if images are enlarged."""
+    keys = {key: value for key, value in TINY.items() if not key.startswith("student")}
+    wish = Wish("digits", recipe, 0, tmp_path / "run", keys, Budget(budget), search=False)
+    (stage,) = make_plan(wish, "test", SetClock(), 0.0, Told).stages
+    assert (stage.student, stage.image_size) == (student, 8)
+    assert stage.resolved.values["student"]["patch_size"] in (None, 2)
+
+
+def test_images_without_labels_are_measured_too(tmp_path: Path) -> None:
+    """For a recipe that needs none. Fails if noise stands for labelled images alone."""
+    folder = pictures(tmp_path / "bare", {"": 12}, 40)
+    recipe = resolve("mae/photos", read("mae/photos"), {"images.image_size": 32, "student.patch_size": 4})
+    told = Told(open_source(str(folder)), 0, tmp_path, SetClock())
+    assert told.guessed(recipe).step == STEP
+    with pytest.raises(UserError, match="no labels"):
+        told.guessed(resolve("default/photos", read("default/photos"), {"images.image_size": 32}))
+
+
+def test_a_long_training_is_told_by_its_later_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step takes 90 s, the others one each. Fails if the first one is counted, if it is told twice, or if
+    what is proposed takes longer than half."""
+    heard: list[float] = []
+    clock = SetClock()
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=clock))
+    bar = progress.ProgressBar(8, forecast=lambda seconds: heard.append(seconds) or "")  # type: ignore[func-returns-value]
+    bar.total, bar.began_step, bar.warm_at = 5400, 0, 0.0
+    for step in range(1, 60):
+        clock.seconds = 89.0 + step
+        bar._foretell(step)
+    assert heard == [5400.0]
+    words = long_training(100, 224, 5400)
+    assert "100 epochs at 224 px take about 1 h 30 min" in words
+    assert "`--budget 30m`" in words
+    assert "`--budget 1night`" in long_training(100, 224, 90000)
+    assert long_training(100, 224, 600) == ""
 
 
 def test_a_warm_up_keeps_its_share_and_a_persons_own_its_epochs(tmp_path: Path) -> None:

@@ -113,8 +113,6 @@ def train(
     Returns: the finished run.
     Raises: UserError for any mistake in data, recipe or machine, before training starts.
     """
-    from ..training.session import begin
-
     recipe = winner(like, recipe) if like else recipe
     if method_search not in ("on", "off"):
         raise unknown("method search", method_search, ("on", "off"))
@@ -122,6 +120,8 @@ def train(
         from .budgets import plan_run
 
         return _follow(plan_run(data, recipe, seed, out, overwrite, overrides or {}, budget, method_search == "on"))
+    from ..training.session import begin
+
     return _grow(begin(data, recipe, seed, out, overwrite, overrides or {}, command()))
 
 

@@ -22,7 +22,7 @@ from ..models.vit.patches import check as check_vit
 from ..models.weights.files import save
 from ..study.plan.pace import Pace, measure
 from ..training.assemble import patch_size, task_of
-from ..training.recipe import Recipe
+from ..training.recipe import Recipe, method_class
 from ..training.session import load_dataset
 
 DIFFERENT = 64
@@ -79,14 +79,16 @@ class Measurements:
 
     def _noise(self, recipe: Recipe) -> Dataset:
         """As `load_dataset` would give, but for the pixels."""
-        check_classes(self.source, np.arange(len(self.source)))
+        labelled = method_class(recipe).labelled
+        if labelled:
+            check_classes(self.source, np.arange(len(self.source)))
         pictures: Pictures = recipe.section("images")
         assert pictures.image_size is not None
         store_size = pictures.store_size or choose_store_size(pictures.image_size, self.sizes)
         image_bytes = 3 * store_size**2
         if pictures.stream or (pictures.stream is None and len(self.source) * image_bytes > pictures.budget_gb * 1e9):
             return load_dataset(self.source, recipe, self.seed)
-        splits, _ = select(self.source, recipe.section("data"), self.seed)
+        splits, _ = select(self.source, recipe.section("data"), self.seed, labelled)
         generator = torch.Generator().manual_seed(0)
         pixels = torch.randint(256, (DIFFERENT, 3, store_size, store_size), dtype=torch.uint8, generator=generator)
         size = torch.from_numpy(np.median(self.sizes, axis=0).astype(np.int32))
@@ -102,7 +104,7 @@ class Measurements:
         assert train is not None, "without them, select raises"
         return Dataset(
             name=self.source.name,
-            classes=self.source.classes,
+            classes=self.source.classes if labelled else (),
             train=train,
             val=images("val"),
             test=images("test"),
