@@ -7,7 +7,7 @@ from typing import Any
 from ..budget.budget import Budget
 
 
-def plan_run(
+def plan_run(  # noqa: PLR0913  what `train` was asked for
     data: str, recipe: str, seed: int, out: str, overwrite: bool, overrides: dict[str, Any], budget: str, search: bool
 ) -> Path:
     """Choose what fits into a budget, write it down and show it; arguments as for `train`. Returns: the run's folder.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..training.table import Row
 
 
-def train(
+def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
     data: str,
     recipe: str = "default",
     seed: int = 0,
