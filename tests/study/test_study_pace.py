@@ -102,5 +102,5 @@ def test_a_measured_step_does_what_a_training_step_does(
     assert pace.steps == trained["steps"]
     assert not (tmp_path / "pace").exists()
     assert pace.step > 0
-    assert pace.look > 0
+    assert pace.inference > 0
     assert pace.keep > 0

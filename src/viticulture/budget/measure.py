@@ -20,7 +20,7 @@ from ..models.students import count, create_student
 from ..models.task import Task
 from ..models.vit.patches import check as check_vit
 from ..models.weights.files import save
-from ..study.plan.pace import Pace, measure
+from ..study.plan.pace import Pace, measure_pace
 from ..training.assemble import patch_size, task_of
 from ..training.recipe import Recipe, method_class
 from ..training.session import load_dataset
@@ -61,7 +61,7 @@ class Measurements:
 
     def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
         """The pace on a data set."""
-        return measure(recipe, dataset, self.folder / "pace", self.seed, self.now)
+        return measure_pace(recipe, dataset, self.folder / "pace", self.seed, self.now)
 
     def macs(self, recipe: Recipe) -> int:
         """Multiply-adds of a recipe's student for one image."""
@@ -79,14 +79,14 @@ class Measurements:
 
     def _noise(self, recipe: Recipe) -> Dataset:
         """As `load_dataset` would give, but for the pixels."""
-        labeled = method_class(recipe).labeled
+        labeled = method_class(recipe).batch_spec.labels
         if labeled:
             check_classes(self.source, np.arange(len(self.source)))
-        pictures: ImageSettings = recipe.section("images")
-        assert pictures.image_size is not None
-        store_size = pictures.store_size or choose_store_size(pictures.image_size, self.sizes)
+        settings: ImageSettings = recipe.section("images")
+        assert settings.image_size is not None
+        store_size = settings.store_size or choose_store_size(settings.image_size, self.sizes)
         image_bytes = 3 * store_size**2
-        if pictures.stream or (pictures.stream is None and len(self.source) * image_bytes > pictures.budget_gb * 1e9):
+        if settings.stream or (settings.stream is None and len(self.source) * image_bytes > settings.budget_gb * 1e9):
             return load_dataset(self.source, recipe, self.seed)
         splits, _ = select(self.source, recipe.section("data"), self.seed, labeled)
         generator = torch.Generator().manual_seed(0)
@@ -108,10 +108,10 @@ class Measurements:
             train=train,
             val=images("val"),
             test=images("test"),
-            image_size=pictures.image_size,
+            image_size=settings.image_size,
             mean=NORMALIZE["half"][0],
             std=NORMALIZE["half"][1],
-            pictures=replace(pictures, store_size=store_size),
+            image_settings=replace(settings, store_size=store_size),
             split_names={},
             skipped={},
             warnings=(),

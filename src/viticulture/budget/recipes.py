@@ -96,12 +96,12 @@ def of_student(recipe: Recipe, overrides: Mapping[str, Any], start: str, teacher
 
 def may_be_taught(recipe: Recipe) -> bool:
     """Whether a teacher may be put beside the student: it learns from labels, and from no guide that a person chose."""
-    return method_class(recipe).labeled and not recipe.values["guides"]
+    return method_class(recipe).batch_spec.labels and not recipe.values["guides"]
 
 
 def may_be_started(recipe: Recipe) -> bool:
     """Whether the student may start from an earlier stage: it learns from labels, and nobody named its start."""
-    return method_class(recipe).labeled and recipe.values["student"]["init"] is None
+    return method_class(recipe).batch_spec.labels and recipe.values["student"]["init"] is None
 
 
 def of_length(recipe: Recipe, epochs: int, own: int) -> Recipe:

@@ -60,10 +60,10 @@ class Pace:
 
     def scaled(self, factor: float) -> "Pace":
         """That of a network which takes so many times as long."""
-        return replace(self, step=self.step * factor, look=self.inference * factor)
+        return replace(self, step=self.step * factor, inference=self.inference * factor)
 
 
-def measure(
+def measure_pace(
     recipe: Recipe, dataset: Dataset, folder: Path, seed: int = 0, now: Callable[[], float] = time.perf_counter
 ) -> Pace:
     """Begin a training as any other, end it after a few steps, and forget what was learnt.
