@@ -35,7 +35,7 @@ DEEPEST = 1000
 LARGEST = 10**10
 """Parameters of the largest one."""
 TRIED: dict[tuple[Callable[..., Any], str], dict[str, Any]] = {}
-"""timm's function of a student and what it was asked for -> the arguments that work; a trial costs more than building."""
+"""timm's function of a student, what was asked of it -> the arguments that work; a trial costs more than building."""
 
 
 def _factory_keywords() -> set[str]:
