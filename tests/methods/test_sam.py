@@ -24,9 +24,10 @@ from viticulture.training.rundir import RunDir
 from viticulture.training.session import Session, begin, reopen
 
 RHO = 0.1
+TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
 SMALL: dict[str, Any] = {
     "student.name": "vit_nano",
-    "student.options": {"depth": 2},
+    "student.options": TINY,
     "data.per_class": 8,
     "data.val_fraction": 0,
     "augment.padded_crop.padding": 1,
@@ -167,7 +168,7 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path, student: str) -> None:
     Catches: a schedule or a step counter that advances twice, statistics that see every batch twice, a loss logged
     uphill.
     """
-    options = {"student__name": student, "student__options": {"depth": 2}, **SGD}
+    options = {"student__name": student, "student__options": TINY, **SGD}
     run, other = (session(tmp_path / name, **options) for name in ("run", "other"))
     fit(run)
     loop(other.method, other, SMALL["train.epochs"])
@@ -205,7 +206,7 @@ def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(tmp_path: Path,
     """Bit for bit, averaged weights included, with dropout of attention and of branches, in both precisions; stopped
     uphill, in the middle of an epoch.
     """
-    options = {"depth": 2, "attn_drop_rate": 0.1, "proj_drop_rate": 0.1}
+    options = {**TINY, "attn_drop_rate": 0.1, "proj_drop_rate": 0.1}
     settings = {"student__options": options, "train__ema_decay": 0.9, "engine__precision": precision}
     settings |= {"engine__checkpoint_minutes": 1e-9}
     fit(session(tmp_path / "whole", **settings))

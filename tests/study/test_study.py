@@ -31,9 +31,10 @@ from viticulture.study.run.rounds import every_cell, standing, write_table
 from viticulture.study.run.work import Work, changed
 from viticulture.study.study import Study
 
-PLAIN = Contender("plain ViT", "default/digits", {"augment.padded_crop": None, "train.batch_size": 8})
+SMALL = {"train.batch_size": 8, "student.options": {"embed_dim": 16, "depth": 1, "num_heads": 2}}
+PLAIN = Contender("plain ViT", "default/digits", {**SMALL, "augment.padded_crop": None})
 MOMENTS = (10, 25, 45, 70)
-CROPPED = Contender("cropped", "default/digits", {"train.batch_size": 8})
+CROPPED = Contender("cropped", "default/digits", SMALL)
 
 
 def grid(*contenders: Contender, seeds: tuple[int, ...] = (0,), epochs: int = 1, **more: Any) -> Grid:
@@ -269,7 +270,8 @@ def test_a_full_disk_costs_nothing_but_time(tmp_path: Path) -> None:
     """A limit on file sizes stands in for a full disk: both cells fail at their first checkpoint, and say so; with room
     they go on. Fails if a torn checkpoint or a lost error makes the cell unusable."""
     path, log = tmp_path / "study", tmp_path / "log"
-    made(path, grid())
+    large = {"train.batch_size": 8}  # its checkpoint does not fit, all else does
+    made(path, grid(Contender("one", "default/digits", large), Contender("two", "dhvt/digits", large)))
     process = child(path, log, limit=1_000_000)
     process.join()
     assert [row["status"] for row in table(path)] == ["failed", "failed"]
