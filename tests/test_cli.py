@@ -140,6 +140,7 @@ def rooms_are_verbs() -> None:
         assert inspect.signature(getattr(viticulture, name)) == inspect.signature(getattr(api, name))
 
 
+@pytest.mark.children
 def test_a_room_that_shares_its_name_with_a_verb_can_be_called() -> None:
     """Before and after its import, from inside or outside. Fails if Python's binding of an imported module hides the
     verb, if the verb hides the module, or if a new room of a verb's name is forgotten."""

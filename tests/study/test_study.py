@@ -226,6 +226,7 @@ def test_a_failure_is_recorded_and_only_what_is_missing_runs_again(tmp_path: Pat
     assert weights(study.path) == before
 
 
+@pytest.mark.children
 @pytest.mark.slow
 def test_a_study_killed_at_any_moment_ends_as_if_it_had_not_been(finished: Path, tmp_path: Path) -> None:
     """kill -9 four times, anywhere: same weights, same table as the undisturbed study, no cell left locked.
@@ -248,6 +249,7 @@ def test_a_study_killed_at_any_moment_ends_as_if_it_had_not_been(finished: Path,
     ]
 
 
+@pytest.mark.children
 def test_processes_share_a_study_and_train_no_cell_twice(tmp_path: Path) -> None:
     """Two at once, six cells: each is told once by one of them, and both do some.
 
@@ -266,6 +268,7 @@ def test_processes_share_a_study_and_train_no_cell_twice(tmp_path: Path) -> None
     assert [row["status"] for row in table(path)] == ["finished"] * 6
 
 
+@pytest.mark.children
 def test_a_full_disk_costs_nothing_but_time(tmp_path: Path) -> None:
     """A limit on file sizes stands in for a full disk: both cells fail at their first checkpoint, and say so; with room
     they go on. Fails if a torn checkpoint or a lost error makes the cell unusable."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 import viticulture
 from children import die_at, start
+from exact import CLOSE, in_double
 from viticulture.models.students import matching
 from viticulture.training.run import fit, training_loader
 from viticulture.training.rundir import RunDir
@@ -60,6 +61,7 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
         torch.testing.assert_close(other[name], value, rtol=0, atol=0, msg=lambda text, name=name: f"{name}: {text}")
 
 
+@pytest.mark.children
 @pytest.mark.slow
 def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     """kill -9 eight times, at one moment of writing after the other, then resume to the end: bit for bit the same.
@@ -126,8 +128,13 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path, accumulate: int) -> None:
     overrides = {**SMALL, "student.options": TINY, "train.accumulate": accumulate}
     if accumulate > 1:  # sums in another order; Adam makes whole steps of such rounding
         overrides |= {"optim.name": "sgd", "optim.lr": 0.1}
-    session = begin("digits", "default/digits", 0, str(tmp_path / "run"), False, overrides, "test")
-    other = begin("digits", "default/digits", 0, str(tmp_path / "other"), False, overrides, "test").method
+    session, twin = (
+        begin("digits", "default/digits", 0, str(tmp_path / name), False, overrides, "test")
+        for name in ("run", "other")
+    )
+    if accumulate > 1:
+        session, twin = in_double(session), in_double(twin)
+    other = twin.method
     fit(session)
 
     loader = training_loader(session)
@@ -142,7 +149,7 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path, accumulate: int) -> None:
             torch.nn.utils.clip_grad_norm_(stepped, 1.0)
             optimizer.step()
             schedule.step()
-    tolerance = {"rtol": 0.0, "atol": 0.0} if accumulate == 1 else {"rtol": 1e-5, "atol": 1e-6}
+    tolerance = {"rtol": 0.0, "atol": 0.0} if accumulate == 1 else CLOSE
     for name, value in other.student.state_dict().items():
         torch.testing.assert_close(session.method.student.state_dict()[name], value, **tolerance)
 

@@ -64,6 +64,7 @@ def weights(path: Path) -> dict[str, Tensor]:
     return load(RunDir(path).weights("last"))[0].state_dict()
 
 
+@pytest.mark.children
 def test_a_guide_beside_the_recipe_trains_resumes_and_is_evaluated(
     teachers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

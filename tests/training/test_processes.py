@@ -53,6 +53,7 @@ def take_part(rank: int, ending: str, ports: Any, arrived: Any, words: Any) -> N
         words.put(f"{rank} {type(error).__name__}")
 
 
+@pytest.mark.children
 @pytest.mark.parametrize(
     ("ending", "expected"),
     [
@@ -98,6 +99,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.children
 def test_a_training_on_two_processes_is_that_on_one(tmp_path: Path) -> None:
     """Two processes as torchrun starts them, by gloo, against one: the same weights up to the order of sums.
 

@@ -101,7 +101,7 @@ def test_parameters_and_multiply_adds_are_the_official_ones(entry: str) -> None:
     """
     name, classes = entry.split(" nc=")
     pixels = 32 if "cifar" in name else 224
-    with torch.device("meta"):
+    with torch.device("meta"), torch.no_grad():
         model = timm.create_model(name, num_classes=int(classes)).eval()
         with FlopCounterMode(display=False) as counter:
             model(torch.empty(1, 3, pixels, pixels))
