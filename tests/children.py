@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from viticulture.cli import entry
+
 IMPORTED = (
     "viticulture.cli",
     "viticulture.training.session",
@@ -32,6 +34,29 @@ def start(function: Callable[..., None], *args: Any) -> ForkServerProcess:
     process = context.Process(target=_child, args=(dict(os.environ), function, args))
     process.start()
     return process
+
+
+def ends_well(function: Callable[..., None], *args: Any) -> None:
+    """The same, to its end. Fails if it does not end well."""
+    process = start(function, *args)
+    process.join()
+    assert process.exitcode == 0
+
+
+def command(folder: Path, log: Path, words: list[str], environment: dict[str, str] | None = None) -> ForkServerProcess:
+    """A process that does in a folder what the installed `viticulture` does, and writes what is said to a file."""
+    return start(_command, folder, log, words, environment or {})
+
+
+def _command(folder: Path, log: Path, words: list[str], environment: dict[str, str]) -> None:
+    with log.open("w") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.path[:] = [path for path in sys.path if path]  # the empty one is the current folder
+    sys.argv = ["viticulture", *words]
+    entry()
 
 
 def _child(environment: dict[str, str], function: Callable[..., None], args: tuple[Any, ...]) -> None:

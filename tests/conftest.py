@@ -47,6 +47,11 @@ def golden() -> Callable[[str], Golden]:
     return load
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that start processes come first: all fall to the first of several workers, and none is taken from it."""
+    items.sort(key=lambda item: item.get_closest_marker("children") is None)
+
+
 @pytest.fixture(autouse=True)
 def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees or fills a person's cache."""

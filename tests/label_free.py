@@ -11,7 +11,7 @@ from viticulture.training.session import Session, begin
 
 SMALL: dict[str, Any] = {
     "student.name": "vit_nano",
-    "student.options": {"depth": 2, "drop_path_rate": 0.1},
+    "student.options": {"embed_dim": 16, "depth": 2, "num_heads": 2, "drop_path_rate": 0.1},
     "method.name": "mae",
     "data.per_class": 10,
     "train.epochs": 2,

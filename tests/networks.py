@@ -3,10 +3,14 @@
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from viticulture.models.dhvt.dhvt import DHVT, Shape
+
+BACKENDS = ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)]
+"""Of `torch.compile`: the first one already fails at a graph break; the second one also traces the backward pass."""
 
 
 def tiny(patch_size: int = 4, **options: Any) -> DHVT:

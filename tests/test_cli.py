@@ -8,11 +8,13 @@ import pkgutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
 
 import viticulture
+from children import ends_well
 from photographs import pictures
 from viticulture import cli
 from viticulture.cli import VERBS, main
@@ -117,22 +119,32 @@ def test_the_package_offers_every_verb_and_imports_none() -> None:
     assert not imported_by("import viticulture\nviticulture.train, viticulture.report, dir(viticulture)") & SLOW
 
 
+def rooms_are_verbs() -> None:
+    """In a child that imports the package anew."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "viticulture"]:
+        del sys.modules[name]
+    import viticulture
+
+    first = viticulture.models
+    import viticulture.cache
+    import viticulture.export
+    import viticulture.models.students
+    import viticulture.report.terminal
+    from viticulture import api, models
+
+    assert models is first is viticulture.models
+    assert isinstance(models, ModuleType)
+    assert models.students.matching("vit_nan*") == [viticulture.models("vit_nan*")] == ["vit_nano"]
+    assert str(viticulture.cache()).endswith(str(viticulture.cache.cache_folder()))
+    for name in ("cache", "export", "models", "report"):
+        assert inspect.signature(getattr(viticulture, name)) == inspect.signature(getattr(api, name))
+
+
+@pytest.mark.children
 def test_a_room_that_shares_its_name_with_a_verb_can_be_called() -> None:
     """Before and after its import, from inside or outside. Fails if Python's binding of an imported module hides the
     verb, if the verb hides the module, or if a new room of a verb's name is forgotten."""
-    program = """
-import inspect, viticulture
-from types import ModuleType
-first = viticulture.models
-import viticulture.models.students, viticulture.report.terminal, viticulture.cache, viticulture.export
-from viticulture import api, models
-assert models is first is viticulture.models and isinstance(models, ModuleType)
-assert models.students.matching("vit_nan*") == [viticulture.models("vit_nan*")] == ["vit_nano"]
-assert str(viticulture.cache()).endswith(str(viticulture.cache.cache_folder()))
-for name in ("cache", "export", "models", "report"):
-    assert inspect.signature(getattr(viticulture, name)) == inspect.signature(getattr(api, name))
-"""
-    imported_by(program)
+    ends_well(rooms_are_verbs)
     rooms = {name for _, name, _ in pkgutil.iter_modules(viticulture.__path__)}
     assert rooms & set(viticulture.__all__) == {"cache", "export", "models", "report"}
 

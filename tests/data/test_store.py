@@ -214,6 +214,7 @@ def build_with_little_room(says: Connection) -> None:
         says.send(str(error))
 
 
+@pytest.mark.children
 def test_a_disk_that_fills_up_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     """RLIMIT_FSIZE stands for it: the write fails half-way. Fails if the process is killed by a signal (a memory map
     that grows on a full disk), the error is a traceback, or the half store is used next time."""
@@ -282,6 +283,7 @@ def build(says: Connection, waits: Connection | None = None) -> None:
     says.send(int(held.pixels.long().sum()))
 
 
+@pytest.mark.children
 def test_two_processes_build_once_and_both_use_it() -> None:
     """The second comes while the first is half done. Fails if both build (one would overwrite the other's files), or
     the second takes the half store."""
@@ -300,6 +302,7 @@ def test_two_processes_build_once_and_both_use_it() -> None:
     assert len(stores()) == 1
 
 
+@pytest.mark.children
 def test_a_killed_builder_leaves_nothing_that_counts() -> None:
     """kill -9 in the middle. Fails if the half store is used, the lock stays, or the leftovers are never removed."""
     waits, _word = Pipe(duplex=False)

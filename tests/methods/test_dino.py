@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, distributed, nn
 
 from children import start as start_child
+from exact import CLOSE, doubled, never_single
 from label_free import start, weights
 from viticulture.errors import UserError
 from viticulture.methods.dino import DINO, Head, LocalCrops, cross_entropy, view_loss
@@ -53,20 +54,21 @@ def views(small: tuple[int, int], images: int = 4) -> dict[str, Tensor]:
     }
 
 
-def test_the_loss_is_the_papers_written_out() -> None:
+def test_the_loss_is_the_papers_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eq. (1), (3), (4) and Algorithm 1 with loops over views and images, in double precision, with its gradient.
 
     Catches: a view compared with itself, a pair lost or counted twice, the student centered, the teacher sharpened by
     the student's temperature, sums over the batch, a center that moves before it is used, a gradient to the teacher.
     """
-    dino, batch = method(temperature=(0.07, 0.07)), views((2, 12))
+    monkeypatch.setattr(Tensor, "float", Tensor.double)
+    dino, batch = method(temperature=(0.07, 0.07)).double(), doubled(views((2, 12)))
     nn.init.normal_(dino.center)
-    center = dino.center.clone().double()
+    center = dino.center.clone()
     (loss,) = dino.losses(batch).values()
     teacher = dino.auxiliary["teacher"]
     with torch.no_grad():
-        taught = [teacher[1](teacher[0](batch[name])).double() for name in ("image", "image2")]
-        guesses = [dino.auxiliary["head"](dino._features(image)).double() for image in batch.values()]
+        taught = [teacher[1](teacher[0](batch[name])) for name in ("image", "image2")]
+        guesses = [dino.auxiliary["head"](dino._features(image)) for image in batch.values()]
     total, pairs = 0.0, 0
     for i, logits in enumerate(taught):
         for j, guess in enumerate(guesses):
@@ -75,9 +77,9 @@ def test_the_loss_is_the_papers_written_out() -> None:
                 total += -(target * (guess / 0.1).log_softmax(-1)).sum(-1).mean().item()
                 pairs += 1
     assert pairs == 2 * 3
-    assert loss.item() == pytest.approx(total / pairs, rel=1e-5)
+    assert loss.item() == pytest.approx(total / pairs, rel=1e-9)
     expected = 0.9 * center + 0.1 * torch.cat(taught).mean(0)
-    torch.testing.assert_close(dino.center.double(), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(dino.center, expected, **CLOSE)
     loss.backward()
     assert not any(p.requires_grad or p.grad is not None for p in teacher.parameters())
     assert all(p.grad is not None for name, p in dino.named_parameters() if "teacher" not in name)
@@ -232,8 +234,9 @@ def one_of_two(rank: int, folder: str) -> None:
     """A process with every other image; leaves its gradients, averaged as DDP would, and the center."""
     store = f"file://{folder}/store"
     distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(minutes=10))
-    dino = method()
-    dino.losses({name: images[rank::2] for name, images in views((2, 12)).items()})["views"].backward()
+    never_single()
+    dino = method().double()
+    dino.losses({name: images[rank::2] for name, images in doubled(views((2, 12))).items()})["views"].backward()
     found = {name: p.grad for name, p in dino.named_parameters() if p.grad is not None}
     for gradient in found.values():
         distributed.all_reduce(gradient)
@@ -241,20 +244,22 @@ def one_of_two(rank: int, folder: str) -> None:
     distributed.destroy_process_group()
 
 
-def test_two_processes_are_one(tmp_path: Path) -> None:
+@pytest.mark.children
+def test_two_processes_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients and center of two processes with half a batch each. Catches: a center of one process's images."""
     processes = [start_child(one_of_two, rank, str(tmp_path)) for rank in range(2)]
     for process in processes:
         process.join()
         assert process.exitcode == 0
-    dino = method()
-    dino.losses(views((2, 12)))["views"].backward()
+    monkeypatch.setattr(Tensor, "float", Tensor.double)
+    dino = method().double()
+    dino.losses(doubled(views((2, 12))))["views"].backward()
     for rank in range(2):
         gradients, center = torch.load(tmp_path / f"{rank}.pt")
-        torch.testing.assert_close(center, dino.center, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(center, dino.center, **CLOSE)
         for name, parameter in dino.named_parameters():
             if parameter.grad is not None:
-                torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-3, atol=1e-6)
+                torch.testing.assert_close(gradients[name], parameter.grad, **CLOSE)
 
 
 def test_held_out_images_are_measured_without_a_trace() -> None:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from conftest import Golden
+from exact import CLOSE, in_double
 from viticulture.errors import UserError
 from viticulture.methods.method import Method
 from viticulture.optim import SAM, Optim
@@ -24,9 +25,10 @@ from viticulture.training.rundir import RunDir
 from viticulture.training.session import Session, begin, reopen
 
 RHO = 0.1
+TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
 SMALL: dict[str, Any] = {
     "student.name": "vit_nano",
-    "student.options": {"depth": 2},
+    "student.options": TINY,
     "data.per_class": 8,
     "data.val_fraction": 0,
     "augment.padded_crop.padding": 1,
@@ -53,6 +55,7 @@ def test_a_step_is_the_official_one(golden: Callable[[str], Golden]) -> None:
     data = golden("boot_sam_step")
     layer = nn.Linear(4, 3)
     layer.load_state_dict(data.part("w/"))
+    layer.double()  # so that the only rounding is the reference's, on any processor
     optim = Optim(lr=1e-3, weight_decay=0.05, decay_everything=True, sam_rho=RHO)
     optimizer = optim.build(optim.groups(layer))
     sam, visits = SAM(optimizer, RHO, layer), []
@@ -60,16 +63,16 @@ def test_a_step_is_the_official_one(golden: Callable[[str], Golden]) -> None:
     def closure() -> Tensor:
         visits.append({name: parameter.detach().clone() for name, parameter in layer.named_parameters()})
         sam.zero_grad()
-        loss = F.cross_entropy(layer(data["in/x"]), data["in/t"].long())
+        loss = F.cross_entropy(layer(data["in/x"].double()), data["in/t"].long())
         loss.backward()
         return loss
 
     sam.step(closure)
     foot, uphill = visits
     for name, parameter in layer.named_parameters():
-        assert torch.equal(foot[name], data[f"w/{name}"])
-        torch.testing.assert_close(uphill[name], data[f"mid/{name}"], rtol=1e-6, atol=1e-7)
-        torch.testing.assert_close(parameter.data, data[f"after/{name}"], rtol=1e-6, atol=1e-7)
+        assert torch.equal(foot[name], data[f"w/{name}"].double())
+        torch.testing.assert_close(uphill[name].float(), data[f"mid/{name}"], rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(parameter.data.float(), data[f"after/{name}"], rtol=1e-6, atol=1e-7)
 
 
 class Given(nn.Module):
@@ -167,12 +170,12 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path, student: str) -> None:
     Catches: a schedule or a step counter that advances twice, statistics that see every batch twice, a loss logged
     uphill.
     """
-    options = {"student__name": student, "student__options": {"depth": 2}, **SGD}
-    run, other = (session(tmp_path / name, **options) for name in ("run", "other"))
+    options = {"student__name": student, "student__options": TINY, **SGD}
+    run, other = (in_double(session(tmp_path / name, **options)) for name in ("run", "other"))
     fit(run)
     loop(other.method, other, SMALL["train.epochs"])
     for name, value in other.method.student.state_dict().items():
-        torch.testing.assert_close(run.method.student.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(run.method.student.state_dict()[name], value, **CLOSE)
     assert not run.method.perturbed
     lines = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
     assert len({line.split(",")[0] for line in lines}) > 1
@@ -205,7 +208,7 @@ def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(tmp_path: Path,
     """Bit for bit, averaged weights included, with dropout of attention and of branches, in both precisions; stopped
     uphill, in the middle of an epoch.
     """
-    options = {"depth": 2, "attn_drop_rate": 0.1, "proj_drop_rate": 0.1}
+    options = {**TINY, "attn_drop_rate": 0.1, "proj_drop_rate": 0.1}
     settings = {"student__options": options, "train__ema_decay": 0.9, "engine__precision": precision}
     settings |= {"engine__checkpoint_minutes": 1e-9}
     fit(session(tmp_path / "whole", **settings))

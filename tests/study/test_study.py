@@ -31,9 +31,10 @@ from viticulture.study.run.outcomes import Outcomes
 from viticulture.study.run.work import Work, changed
 from viticulture.study.study import Study
 
-PLAIN = Candidate("plain ViT", "default/digits", {"augment.padded_crop": None, "train.batch_size": 8})
+SMALL = {"train.batch_size": 8, "student.options": {"embed_dim": 16, "depth": 1, "num_heads": 2}}
+PLAIN = Candidate("plain ViT", "default/digits", {**SMALL, "augment.padded_crop": None})
 MOMENTS = (10, 25, 45, 70)
-CROPPED = Candidate("cropped", "default/digits", {"train.batch_size": 8})
+CROPPED = Candidate("cropped", "default/digits", SMALL)
 
 
 def grid(*candidates: Candidate, seeds: tuple[int, ...] = (0,), epochs: int = 1, **more: Any) -> Grid:
@@ -225,6 +226,7 @@ def test_a_failure_is_recorded_and_only_what_is_missing_runs_again(tmp_path: Pat
     assert weights(study.path) == before
 
 
+@pytest.mark.children
 @pytest.mark.slow
 def test_a_study_killed_at_any_moment_ends_as_if_it_had_not_been(finished: Path, tmp_path: Path) -> None:
     """kill -9 four times, anywhere: same weights, same table as the undisturbed study, no cell left locked.
@@ -247,6 +249,7 @@ def test_a_study_killed_at_any_moment_ends_as_if_it_had_not_been(finished: Path,
     ]
 
 
+@pytest.mark.children
 def test_processes_share_a_study_and_train_no_cell_twice(tmp_path: Path) -> None:
     """Two at once, six cells: each is told once by one of them, and both do some.
 
@@ -265,11 +268,13 @@ def test_processes_share_a_study_and_train_no_cell_twice(tmp_path: Path) -> None
     assert [row["status"] for row in table(path)] == ["finished"] * 6
 
 
+@pytest.mark.children
 def test_a_full_disk_costs_nothing_but_time(tmp_path: Path) -> None:
     """A limit on file sizes stands in for a full disk: both cells fail at their first checkpoint, and say so; with room
     they go on. Fails if a torn checkpoint or a lost error makes the cell unusable."""
     path, log = tmp_path / "study", tmp_path / "log"
-    made(path, grid())
+    large = {"train.batch_size": 8}  # its checkpoint does not fit, all else does
+    made(path, grid(Candidate("one", "default/digits", large), Candidate("two", "dhvt/digits", large)))
     process = child(path, log, limit=1_000_000)
     process.join()
     assert [row["status"] for row in table(path)] == ["failed", "failed"]

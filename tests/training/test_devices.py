@@ -42,7 +42,8 @@ SOME = [
     for case in ALL
     if case[2] == "vit with dropout" or (case[:2] == ("supervised", "none") and case[2] not in ("vit", "rednet"))
 ]
-REST = [pytest.param(*case, marks=pytest.mark.slow) for case in ALL if case not in SOME]
+ONCE = [case for case in SOME if "supervised" in case or "none" in case]  # every method, guide and family
+REST = [pytest.param(*case, marks=pytest.mark.slow) for case in ALL if case not in ONCE]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def any_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "autocast", lambda kind, **options: real("cpu" if kind == "meta" else kind, **options))
 
 
-@pytest.mark.parametrize(("method", "guide", "student"), [*SOME, *REST])
+@pytest.mark.parametrize(("method", "guide", "student"), [*ONCE, *REST])
 @pytest.mark.usefixtures("any_autocast")
 def test_a_step_stays_on_one_device(method: str, guide: str, student: str, data: Data, teachers: Path) -> None:
     """Forward, backward, guides' after_backward, clipping and optimizer on a fake `meta` device, then held-out
@@ -201,7 +202,7 @@ COMPILER = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("student", "backend"),
     [
-        ("cit", "aot_eager"),
+        pytest.param("cit", "aot_eager", marks=pytest.mark.slow),
         ("dhvt", "aot_eager"),
         pytest.param("vit", "inductor", marks=[pytest.mark.slow, COMPILER]),
         pytest.param("dhvt", "inductor", marks=[pytest.mark.slow, COMPILER]),

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recipe may name a person's own guide, method, student and augmentation, a command their data; names are theirs."""
 
-import os
 import pickle
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import yaml
 from torch import Tensor
 
 import viticulture
+from children import command
 from viticulture import methods
 from viticulture.data.augment.augment import Augment
 from viticulture.data.batches.loader import Loader, Shard
@@ -72,6 +71,7 @@ def weights(path: Path) -> dict[str, Tensor]:
     return load(RunDir(path).weights("last"))[0].state_dict()
 
 
+@pytest.mark.children
 def test_a_guide_beside_the_recipe_trains_resumes_and_is_evaluated(
     teachers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,24 +81,17 @@ def test_a_guide_beside_the_recipe_trains_resumes_and_is_evaluated(
     Catches: a command that does not see the current folder; a class that the run's recipe does not keep; a resumed run
     that loses the guide; a run that forgets whose data it was; code that is imported from the folder of a run.
     """
-    place, command = tmp_path / "place", tmp_path / "bin" / "viticulture"
+    place, log = tmp_path / "place", tmp_path / "log"
     place.mkdir()
-    command.parent.mkdir()
-    command.write_text("from viticulture.cli import entry\nentry()\n")
     for module in ("attention_transfer.py", "my_source.py"):
         shutil.copy(PLUGINS / module, place)
     guide = {"class": "attention_transfer.AttentionTransfer", "teacher": str(teachers / "cnn"), "weight": 0.5}
     (place / "own.yaml").write_text(yaml.dump(recipe(guides={"energy": guide})))
-    data, settings = (
-        "python:my_source.open_stripes",
-        SMALL | {"data.per_class": 12, "train.batch_size": 12},
-    )
+    data, settings = "python:my_source.open_stripes", SMALL | {"data.per_class": 12, "train.batch_size": 12}
     words = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
-    done = subprocess.run(
-        [sys.executable, str(command), "train", data, "--recipe", "own.yaml", "--out", "run", *words],
-        cwd=place, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    child = command(place, log, ["train", data, "--recipe", "own.yaml", "--out", "run", *words])
+    child.join()
+    assert child.exitcode == 0, log.read_text()
     assert "train/energy_transfer" in (place / "run" / "metrics.csv").read_text()
 
     run = tmp_path / "elsewhere"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ import torch
 from safetensors.torch import load_file
 from torch import distributed
 
+from children import command, start
+from viticulture.cli import main
 from viticulture.errors import UserError
 from viticulture.training.processes import check_devices, the_first_works
 from viticulture.training.rundir import RunDir
@@ -22,6 +25,7 @@ from viticulture.training.settings import Engine
 
 SMALL = ["digits", "--recipe", "default/digits", "--student", "vit_nano", "--batch-size", "8", "--data.per_class", "4"]
 SMALL += ["--data.val_fraction", "0.1", "--schedule.warmup_epochs", "0", "--devices", "2", "--device", "cpu"]
+TINY = ["--student.options", "{embed_dim: 16, depth: 2, num_heads: 2}"]
 ALONE = {"OMP_NUM_THREADS": "1"}
 
 
@@ -49,6 +53,7 @@ def take_part(rank: int, ending: str, ports: Any, arrived: Any, words: Any) -> N
         words.put(f"{rank} {type(error).__name__}")
 
 
+@pytest.mark.children
 @pytest.mark.parametrize(
     ("ending", "expected"),
     [
@@ -60,11 +65,8 @@ def take_part(rank: int, ending: str, ports: Any, arrived: Any, words: Any) -> N
 def test_nobody_leaves_before_the_first_and_nobody_outlives_it(ending: str, expected: set[str]) -> None:
     """Catches: another process that leaves while the first still measures, or waits for ever for one that is gone."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["viticulture.training.session", "viticulture.training.run"])
     ports, arrived, words = context.Queue(), context.Event(), context.Queue()
-    pair = [context.Process(target=take_part, args=(rank, ending, ports, arrived, words)) for rank in (0, 1)]
-    for process in pair:
-        process.start()
+    pair = [start(take_part, rank, ending, ports, arrived, words) for rank in (0, 1)]
     assert words.get() == "the first has worked"
     assert {words.get() for _ in expected} == expected
     for process in pair:
@@ -97,6 +99,45 @@ sys.exit(main())
 """
 
 
+@pytest.mark.children
+def test_a_training_on_two_processes_is_that_on_one(tmp_path: Path) -> None:
+    """Two processes as torchrun starts them, by gloo, against one: the same weights up to the order of sums.
+
+    Catches: shards that overlap, losses summed, mixing partners on another process; results printed twice; Lightning's
+    warnings. SGD, because Adam makes whole steps of gradients that are nothing but rounding.
+    """
+    settings = ["--epochs", "1", "--train.watch", "val", "--augment.mix.mixup", "0.8", "--optim.name", "sgd"]
+    settings += ["--lr", "0.1", *TINY]
+    with socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    logs = [tmp_path / f"log {rank}" for rank in (0, 1)]
+    pair = [
+        command(tmp_path, log, ["train", *SMALL, *settings, "--out", "two"], epoch_step_of(rank, port))
+        for rank, log in enumerate(logs)
+    ]
+    for process in pair:
+        process.join()
+    said = [log.read_text() for log in logs]
+    assert [process.exitcode for process in pair] == [0, 0], said
+    assert RunDir.open(tmp_path / "two").read("run.json")["status"] == "finished"
+    assert [words.count("report: ") for words in said] == [1, 0]
+    assert "sync_dist" not in "".join(said)
+
+    assert main(["train", *SMALL, *settings, "--devices", "1", "--out", str(tmp_path / "one")]) == 0
+    one, two = (load_file(RunDir(tmp_path / name).weights("last") / "model.safetensors") for name in ("one", "two"))
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5)
+
+
+def epoch_step_of(rank: int, port: int) -> dict[str, str]:
+    """What torchrun tells one of two processes on a machine."""
+    told = {"LOCAL_RANK": rank, "RANK": rank, "GROUP_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+    told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
+    return {name: str(value) for name, value in told.items()}
+
+
+@pytest.mark.slow
 def test_a_training_on_two_processes_ends_well_however_long_it_is_measured(tmp_path: Path) -> None:
     """Lightning looks after its processes every few seconds, and kills all once one ended with an error: here it looks
     often, and the first process measures until it has looked forty times.
@@ -105,9 +146,9 @@ def test_a_training_on_two_processes_ends_well_however_long_it_is_measured(tmp_p
     """
     (tmp_path / "slow.py").write_text(SLOW)
     run = tmp_path / "run"
-    command = [sys.executable, str(tmp_path / "slow.py"), "train", *SMALL, "--epochs", "1", "--train.watch", "val"]
-    command += ["--out", str(run)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **ALONE})
+    call = [sys.executable, str(tmp_path / "slow.py"), "train", *SMALL, "--epochs", "1", "--train.watch", "val"]
+    call += ["--out", str(run)]
+    done = subprocess.run(call, capture_output=True, text=True, env={**os.environ, **ALONE})
     assert done.returncode == 0, done.stderr
     assert RunDir.open(run).read("run.json")["status"] == "finished"
     assert done.stdout.count("report: ") == 1
@@ -117,9 +158,9 @@ def test_a_training_on_two_processes_ends_well_however_long_it_is_measured(tmp_p
 
 def torchrun(*words: str) -> subprocess.Popen[str]:
     """Two processes on this machine, as torchrun starts them, in a group of their own."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    call = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return subprocess.Popen(
-        [*command, "-m", "viticulture", *words],
+        [*call, "-m", "viticulture", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

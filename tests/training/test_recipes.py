@@ -3,7 +3,6 @@
 
 import json
 import re
-import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from functools import cache
@@ -30,7 +29,6 @@ from viticulture.training.settings import Engine, Student, Train
 from viticulture.training.table import Row, Table, read_table, tables
 
 TABLES = {name: read_table(name) for name in tables()}
-ROWS = [(name, row.name) for name, table in TABLES.items() for row in table.rows]
 
 
 def row_overrides(table: Table, row: Row) -> dict[str, Any]:
@@ -46,6 +44,10 @@ def without_rates(values: Any) -> Any:
     return values
 
 
+Step = tuple[str, dict[str, Any]]
+"""Recipe, overrides."""
+LARGE = 64
+"""Pixels; a step on real images of more is left to the slow part."""
 read_once = cache(read)
 
 
@@ -57,7 +59,7 @@ def step_of(recipe: str) -> str:
     return json.dumps([raw.get("student"), parts, (raw.get("images") or {}).get("image_size")])
 
 
-def steps() -> dict[str, tuple[str, dict[str, Any]]]:
+def steps() -> dict[str, Step]:
     """Every step that a shipped recipe or a row of a table takes, once: name -> recipe, overrides.
 
     Recipes that differ only in data, start, schedule, length, or in a rate or weight of method, guides or optimizer
@@ -89,45 +91,72 @@ def kind(recipe: str, overrides: dict[str, Any]) -> tuple[tuple[str, ...], int]:
     return (re.sub("[^a-z].*", "", network), method, *sorted(guides)), side
 
 
-def slow(of: dict[str, tuple[str, dict[str, Any]]]) -> list[str]:
-    """Names of the steps that are not the first of their kind, small images first."""
+def quick(of: dict[str, Step]) -> set[str]:
+    """Names of the steps that are the first of their kind, small images first, where that one has small images."""
     kinds = {name: kind(*step) for name, step in of.items()}
     first: dict[tuple[str, ...], str] = {}
     for name in sorted(of, key=lambda name: kinds[name][1]):
         first.setdefault(kinds[name][0], name)
-    return [name for name in of if first[kinds[name][0]] != name]
+    return {name for name in first.values() if kinds[name][1] <= LARGE}
+
+
+def parts_of(recipe: str, overrides: dict[str, Any]) -> str:
+    """What the parts of a step that need no teacher depend on, as text: student, agent, image size."""
+    raw = read_once(recipe)
+    student = raw["student"] if isinstance(raw["student"], dict) else {"name": raw["student"]}
+    given = {f"student.{key}": value for key, value in student.items()} | overrides
+    agent = (raw.get("guides") or {}).get("bootstrap")
+    given |= {
+        "guides.bootstrap": agent,
+        "size": given.get("images.image_size", (raw.get("images") or {}).get("image_size")),
+    }
+    parts = ("student", "guides.bootstrap", "size")
+    return json.dumps(
+        without_rates({k: v for k, v in given.items() if k.startswith(parts) and not k.startswith("student.init")}),
+        sort_keys=True,
+    )
+
+
+def teachers_of(recipe: str, overrides: dict[str, Any]) -> set[str]:
+    """Names of the teachers that a recipe's guides have."""
+
+    def named(values: dict[str, Any]) -> set[str]:
+        found = set()
+        for key, value in values.items():
+            if key.endswith("teachers"):
+                found |= set(value.values())
+            elif isinstance(value, dict):
+                found |= named(value)
+            elif key.endswith("teacher") and value:
+                found.add(value)
+        return found
+
+    return named({**(read_once(recipe).get("guides") or {}), **overrides})
+
+
+def rows() -> dict[str, Step]:
+    """Every row of a table but those that train what another does, or whose step or parts are tested by themselves."""
+    known = {json.dumps(STEPS[name]) for name in (*QUICK, *PARTS)}
+    found = {}
+    for table in TABLES.values():
+        for row in table.rows:
+            step = (row.recipe, row_overrides(table, row))
+            if (text := json.dumps(step)) not in known:
+                found[f"{table.name}: {row.name}"] = step
+                known.add(text)
+    return found
 
 
 STEPS = steps()
-SLOW = slow(STEPS)
+QUICK = quick(STEPS)
+PARTS = list({parts_of(*step): name for name, step in reversed(STEPS.items()) if name not in QUICK}.values())[::-1]
+ROWS = rows()
 
 
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where random teachers are kept."""
     return tmp_path_factory.mktemp("teachers")
-
-
-def assembled(name: str, weights: Path, device: str) -> tuple[Recipe, Method]:
-    """The method of a step with its student and guides, on a device. Teachers are as they start."""
-    parent, overrides = STEPS[name]
-    recipe = with_random_teachers(resolve(parent, read(parent), overrides), weights)
-    wanted, side = recipe.section("student"), recipe.section("images").image_size or 64
-    made = method_class(recipe)
-    task = Task(("a", "b") if made.batch_spec.labels else (), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-    still = {"drop_path_rate": 0.0} if "drop_path_rate" in wanted.options else {}
-    keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
-    with torch.device(device):
-        student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options | still)
-        guides = build_guides(recipe, student, task)
-        setup = Setup(student, task, guides, recipe.section("optim"), recipe.section("schedule"))
-        return recipe, made(setup, **made_parts(made, keywords)).train()
-
-
-@pytest.fixture(scope="session")
-def hollow(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where teachers are kept whose weights were never drawn."""
-    return tmp_path_factory.mktemp("hollow")
 
 
 @pytest.fixture
@@ -140,20 +169,44 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timm.layers.weight_init, "_trunc_normal_", lambda tensor, *_, **__: tensor)
 
 
-@pytest.mark.parametrize("name", SLOW)
-@pytest.mark.usefixtures("empty")
-def test_the_parts_of_a_step_fit_together(name: str, hollow: Path) -> None:
-    """Those of a step that the fast part does not take, built on torch's meta device, which holds no numbers.
+def assembled(recipe: Recipe, device: str) -> Method:
+    """The method of a recipe with its student and guides, on a device, before any weights are taken."""
+    wanted, side = recipe.section("student"), recipe.section("images").image_size or 64
+    made = method_class(recipe)
+    task = Task(("a", "b") if made.batch_spec.labels else (), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    still = {"drop_path_rate": 0.0} if "drop_path_rate" in wanted.options else {}
+    keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
+    with torch.device(device):
+        student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options | still)
+        guides = build_guides(recipe, student, task)
+        setup = Setup(student, task, guides, recipe.section("optim"), recipe.section("schedule"))
+        return made(setup, **made_parts(made, keywords)).train()
 
-    Fails if a name, an option, a size, a block or a teacher does not fit.
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.usefixtures("empty")
+def test_the_parts_of_a_step_fit_together(name: str) -> None:
+    """Of those that only the slow part takes: student and agent, on torch's meta device, which holds no numbers.
+
+    Fails if a name, an option, a size or a block does not fit. What needs a teacher's weights is left to the step.
     """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "for .*: copying from a non-meta parameter")  # of teachers, as intended
-        _, method = assembled(name, hollow, "meta")
+    recipe, overrides = STEPS[name]
+    values = resolve(recipe, read_once(recipe), overrides).values
+    alone = {**values, "guides": {key: entry for key, entry in values["guides"].items() if key == "bootstrap"}}
+    method = assembled(Recipe(name, alone), "meta")
     assert all(parameter.is_meta for parameter in method.student.parameters())
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in STEPS])
+@pytest.mark.parametrize("name", sorted({name for step in STEPS for name in teachers_of(*STEPS[step])}))
+def test_a_teacher_that_a_step_names_can_be_had(name: str) -> None:
+    """Its weights are timm's, or a shipped recipe trains it. Fails for a slip in a teacher's name."""
+    if name.startswith("runs/"):
+        assert any(name.removeprefix("runs/").startswith(Path(recipe).name) for recipe in shipped())
+    else:
+        assert timm.models.is_model_pretrained(name)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in STEPS])
 def test_a_step_is_taken(name: str, weights: Path) -> None:
     """One step of student, guides, method and optimizer on two random images of the recipe's size.
 
@@ -161,8 +214,9 @@ def test_a_step_is_taken(name: str, weights: Path) -> None:
     gradient, or a loss or a weight is not finite.
     """
     torch.manual_seed(0)
-    recipe, method = assembled(name, weights, "cpu")
-    side, student, optim = method.task.image_size[0], method.student, recipe.section("optim")
+    recipe, overrides = STEPS[name]
+    method = assembled(with_random_teachers(resolve(recipe, read_once(recipe), overrides), weights), "cpu")
+    side, student, optim = method.task.image_size[0], method.student, method.optim
     spec = method.batch_spec
     batch = {"image": torch.randn(2, 3, side, side), "noise": torch.rand(2, spec.noise)}
     if spec.labels:
@@ -192,11 +246,11 @@ def test_a_shipped_recipe_is_valid_and_says_what_it_is(name: str) -> None:
     assert again.values == recipe.values
 
 
-@pytest.mark.parametrize(("table", "row"), ROWS)
-def test_a_row_of_a_table_is_a_recipe(table: str, row: str) -> None:
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_of_a_table_is_a_recipe(name: str) -> None:
     """Its recipe exists and its overrides are recipe keys with values that fit; `STEPS` holds the step it takes."""
-    one = TABLES[table].row(row)
-    resolve(one.recipe, read(one.recipe), row_overrides(TABLES[table], one))
+    recipe, overrides = ROWS[name]
+    resolve(recipe, read_once(recipe), overrides)
 
 
 def test_unknown_keys_and_values_are_refused_with_the_nearest_valid_ones() -> None:

@@ -28,6 +28,7 @@ from viticulture.training.settings import Engine
 CPU = torch.device("cpu")
 DIGITS = Task(tuple(map(str, range(10))), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 TINY = {"embed_dim": 8, "depth": 1, "num_heads": 2}
+Grow = Callable[..., viticulture.Run]
 STEPS = 6  # of the two epochs of a run
 IMAGES = torch.zeros(0)
 
@@ -42,18 +43,21 @@ def teachers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture
-def grow(teachers: dict[str, str], tmp_path: Path) -> Callable[..., viticulture.Run]:
+def grow(teachers: dict[str, str], tmp_path: Path) -> Grow:
     """A small CiT on 30 digits under both teachers, mixed labels, drop-path and all."""
+    return grower(teachers, tmp_path)
 
+
+def grower(teachers: dict[str, str], folder: Path) -> Grow:
     def run(name: str, seed: int = 0, **changes: Any) -> viticulture.Run:
         return viticulture.train(
             "digits",
             "default/digits",
             seed=seed,
-            out=str(tmp_path / name),
+            out=str(folder / name),
             overrides={
                 "student.name": "cit_tiny", "student.patch_size": 4,
-                "student.options": {**TINY, "tokens": 2, "drop_path_rate": 0.3},
+                "student.options": {**TINY, "depth": 2, "tokens": 2, "drop_path_rate": 0.3},
                 "guides.co_advise": {"teachers": teachers}, "data.per_class": 3, "data.val_fraction": 0,
                 "augment.mix": {"mixup": 0.8}, "train.epochs": 2, "train.batch_size": 10, "train.watch": "none",
                 "schedule.warmup_epochs": 0, "engine.device": "cpu", **changes,
@@ -73,7 +77,7 @@ def assert_same(one: viticulture.Run, other: viticulture.Run) -> None:
 
 
 def test_a_replayed_run_learns_the_same_bit_for_bit_without_asking_a_teacher(
-    grow: Callable[..., viticulture.Run],
+    grow: Grow,
 ) -> None:
     """Plain = recorded = replayed; then another student under the same teachers replays too. Catches logits of another
     type, another step's or the other teacher's logits, random numbers that the teacher used up."""
@@ -86,13 +90,11 @@ def test_a_replayed_run_learns_the_same_bit_for_bit_without_asking_a_teacher(
     assert_same(plain, second)
     assert first.facts["teacher_logits"] == {"asked": 2 * STEPS, "replayed": 0}
     assert second.facts["teacher_logits"] == {"asked": 0, "replayed": 2 * STEPS}
-    larger = grow("larger", **{"engine.replay_gb": 1, "student.options.depth": 2, "train.epochs": 3, "optim.lr": 1e-4})
+    larger = grow("larger", **{"engine.replay_gb": 1, "student.options.depth": 3, "train.epochs": 3, "optim.lr": 1e-4})
     assert larger.facts["teacher_logits"] == {"asked": STEPS, "replayed": 2 * STEPS}
 
 
-def test_a_teacher_asked_twice_a_step_answers_twice(
-    grow: Callable[..., viticulture.Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_teacher_asked_twice_a_step_answers_twice(grow: Grow, monkeypatch: pytest.MonkeyPatch) -> None:
     """A guide that asks about mirror images first, then about the step's own: plain = recorded = replayed.
 
     Catches: an answer known by the step alone, so that the second question gets the answer to the first one."""
@@ -110,9 +112,24 @@ def test_a_teacher_asked_twice_a_step_answers_twice(
         assert run.facts["teacher_logits"] == {"asked": 4 * STEPS - replayed, "replayed": replayed}
 
 
+ALL = {"engine.replay_gb": 1, "train.epochs": 1, "data.per_class": None, "train.batch_size": 448}
+"""Images of the digits, so that another seed is another order alone."""
+
+
+@pytest.fixture(scope="module")
+def recorded(teachers: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with the answers that one run was given."""
+    folder = tmp_path_factory.mktemp("recorded")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITICULTURE_CACHE", str(folder / "cache"))
+        assert grower(teachers, folder)("first", **ALL).facts["teacher_logits"]["replayed"] == 0
+    return folder / "cache"
+
+
 @pytest.mark.parametrize(
     "changes",
     [
+        {},
         {"seed": 1},
         {"train.batch_size": 224},
         {"train.accumulate": 2},
@@ -123,18 +140,17 @@ def test_a_teacher_asked_twice_a_step_answers_twice(
         {"images.store_size": 6},
     ],
 )
-def test_nothing_is_replayed_for_other_images(grow: Callable[..., viticulture.Run], changes: dict[str, Any]) -> None:
+def test_nothing_is_replayed_for_other_images(
+    grow: Grow, changes: dict[str, Any], recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Catches a key that leaves out seed, order, augmentation, choice of images, the size in which they are kept, or
-    normalization.
-
-    All images of the digits, so that another seed is another order alone."""
-    one_epoch = {"engine.replay_gb": 1, "train.epochs": 1, "data.per_class": None, "train.batch_size": 448}
-    grow("first", **one_epoch)
-    second = grow("second", **{**one_epoch, **changes})
-    assert second.facts["teacher_logits"]["replayed"] == 0
+    normalization; the very same run replays everything."""
+    monkeypatch.setenv("VITICULTURE_CACHE", str(recorded))
+    answers = grow("second", **{**ALL, **changes}).facts["teacher_logits"]
+    assert (answers["replayed"] > 0) == (not changes)
 
 
-def test_what_only_evaluation_sees_changes_no_answer(grow: Callable[..., viticulture.Run]) -> None:
+def test_what_only_evaluation_sees_changes_no_answer(grow: Grow) -> None:
     """Catches a key that holds the whole `images` section: every answer asked for again for another test crop."""
     grow("first", **{"engine.replay_gb": 1})
     second = grow(
@@ -144,7 +160,7 @@ def test_what_only_evaluation_sees_changes_no_answer(grow: Callable[..., viticul
 
 
 def test_a_run_stopped_inside_an_epoch_goes_on_with_the_right_answers(
-    grow: Callable[..., viticulture.Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    grow: Grow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped in the fifth step, resumed to the end, then replayed whole: three times the weights of a plain run.
 
@@ -220,7 +236,7 @@ def test_a_damaged_record_is_asked_for_again(tmp_path: Path) -> None:
 
 
 def test_the_budget_holds_and_a_full_one_ends_the_writing_not_the_run(
-    grow: Callable[..., viticulture.Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    grow: Grow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Room for five of twelve answers of 10 x 10 numbers. What fits is replayed; `cache --clear` makes room."""
     size = 4 + 400
@@ -238,7 +254,7 @@ def test_the_budget_holds_and_a_full_one_ends_the_writing_not_the_run(
 
 
 def test_a_disk_that_cannot_be_written_ends_the_writing_not_the_run(
-    grow: Callable[..., viticulture.Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    grow: Grow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A file lies where the folder should be."""
     (tmp_path / "cache").mkdir()

@@ -35,6 +35,8 @@ DEEPEST = 1000
 """Blocks of the deepest student; building many more takes minutes before anybody hears of a slip."""
 LARGEST = 10**10
 """Parameters of the largest one."""
+TRIED: dict[tuple[Callable[..., Any], str], dict[str, Any]] = {}
+"""timm's function of a student, what was asked of it -> the arguments that work; a trial costs more than building."""
 
 
 def _factory_keywords() -> set[str]:
@@ -97,14 +99,13 @@ def create_student(
     Raises: UserError for an unknown name or option, or where image size, patch size and options do not fit.
     """
     asked, name = name, _registered(name)
-    known = timm.list_models()
-    if name not in known:
+    if "." in name or not timm.is_model(name):
         base = name.partition(".")[0]
-        if base in known:
+        if timm.is_model(base):
             raise UserError(
                 f"a student starts from random weights and has no tag, got {name!r}; ask for {base!r}, init {name!r}"
             )
-        raise unknown("student", name, known)
+        raise unknown("student", name, timm.list_models())
     options = dict(options or {})
     for key in options.keys() & (FROM_DATA | _factory_keywords()):
         raise UserError(
@@ -115,7 +116,10 @@ def create_student(
     arguments = {**options, "num_classes": len(task.classes), "img_size": task.image_size}
     if patch_size is not None:
         arguments["patch_size"] = patch_size
-    arguments = _tried(name, arguments, task, options)
+    trial = (timm.model_entrypoint(name), repr((arguments, task.image_size, len(task.classes))))
+    if trial not in TRIED:
+        TRIED[trial] = _tried(name, arguments, task, options)
+    arguments = dict(TRIED[trial])
     student = timm.create_model(name, **arguments)
     return_both_heads: Callable[[bool], None] | None = getattr(student, "set_distilled_training", None)
     if return_both_heads is not None:

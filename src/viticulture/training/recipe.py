@@ -13,6 +13,7 @@ from argparse import ArgumentError
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,8 @@ SECTIONS: dict[str, type] = {
 VIEWS = ("augment", "augment2", "augment_local_crops")  # sections that say how a view of an image is made
 ORDER = ("student", "method", "guides", "data", "images", *VIEWS, "optim", "schedule", "train", "engine")
 NAMED = ("guides", *VIEWS)  # sections of the form {name: keywords}
+KNOWN: dict[tuple[ArgumentParser, str], dict[str, Any]] = {}
+MOST_KNOWN = 256  # recipes that were filled in, by their parser and their values' text
 METHOD_GIVEN, GUIDE_GIVEN = ("setup",), ("student", "task")  # constructors' arguments that no recipe sets
 
 
@@ -143,10 +146,7 @@ def resolve(name: str, raw: dict[str, Any], overrides: dict[str, Any] | None = N
         raise unknown(
             "recipe key", key, valid - {"help"} - {k for k in valid if any(v.startswith(k + ".") for v in valid)}
         )
-    try:
-        checked = parser.parse_object(values, defaults=True).clone(with_meta=False).as_dict()
-    except ArgumentError as error:
-        raise UserError(_one_line(str(error))) from error
+    checked = _filled_in(parser, values)
     for named in NAMED:
         checked[named] = {key: checked.get(named, {}).get(key) or {} for key in values[named]}
     recipe = Recipe(name, {section: checked[section] for section in ORDER})
@@ -219,15 +219,36 @@ def of_class(section: Mapping[str, Any], *names: str) -> dict[str, dict[str, Any
 
 def _parser(values: dict[str, Any]) -> ArgumentParser:
     """A parser that knows exactly the keys that these values may use."""
+    with_class = [f"{section}.{name}" for section in NAMED for name, made in values[section].items() if "class" in made]
+    return _parser_of(tuple(_constructors(values).items()), tuple(with_class))
+
+
+@lru_cache(
+    maxsize=64
+)  # a study, a table or a test reads many recipes of few forms; reading signatures is the slow part
+def _parser_of(constructors: tuple[tuple[str, type], ...], with_class: tuple[str, ...]) -> ArgumentParser:
+    """A parser of the keywords of (place, class); `with_class` are the entries that say their class."""
     parser = ArgumentParser(exit_on_error=False, prog="viticulture train DATA")
     parser.add_argument("--method.name", type=str, default="supervised", help=f"{', '.join(METHODS)}, or MODULE.CLASS")
-    for place in [
-        f"{section}.{name}" for section in NAMED for name, made in values[section].items() if "class" in made
-    ]:
+    for place in with_class:
         parser.add_argument(f"--{place}.class", type=str, help="a short name, or MODULE.CLASS")
-    for place, made in _constructors(values).items():
+    for place, made in constructors:
         parser.add_class_arguments(made, place, skip={*METHOD_GIVEN, *GUIDE_GIVEN})
     return parser
+
+
+def _filled_in(parser: ArgumentParser, values: dict[str, Any]) -> dict[str, Any]:
+    """The values with every default. A run's recipe is asked for by all that look at the run, so answers are kept."""
+    key = (parser, repr(values))
+    if key not in KNOWN:
+        try:
+            filled = parser.parse_object(values, defaults=True).clone(with_meta=False).as_dict()
+        except ArgumentError as error:
+            raise UserError(_one_line(str(error))) from error
+        if len(KNOWN) >= MOST_KNOWN:
+            KNOWN.clear()
+        KNOWN[key] = filled
+    return deepcopy(KNOWN[key])
 
 
 def _constructors(values: dict[str, Any]) -> dict[str, type]:

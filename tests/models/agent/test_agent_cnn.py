@@ -17,7 +17,7 @@ from boot_names import AGENT, both, renamed
 from boot_names import agent as ours
 from conftest import GOLDEN, Golden
 from formula_fill import fill, image
-from networks import error
+from networks import BACKENDS, error
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy, soft_distillation
 from viticulture.models.agent.agent_cnn import AgentCNN, AgentShape, ResStem, Sizes
@@ -319,8 +319,9 @@ def test_what_cannot_work_is_refused_with_its_remedy(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_layout_precision_and_compilation_change_no_result(norm: Any) -> None:
+def test_layout_precision_and_compilation_change_no_result(norm: Any, backend: str) -> None:
     """One graph for the watched pass; either memory layout; bfloat16 within its precision, all gradients float32."""
     agent = randomized(AgentCNN(TINY, AgentShape(norm=norm), num_classes=5)).eval()
     images = pixels_of(4, 3, 64, 64)
@@ -328,7 +329,7 @@ def test_layout_precision_and_compilation_change_no_result(norm: Any) -> None:
     torch.testing.assert_close(agent(images.contiguous(memory_format=torch.channels_last)), logits)
     moved = copy.deepcopy(agent).to(memory_format=torch.channels_last)
     torch.testing.assert_close(moved(images), logits, rtol=1e-4, atol=1e-4)
-    compiled, seen = torch.compile(agent.watch, fullgraph=True, backend="aot_eager")(images)
+    compiled, seen = torch.compile(agent.watch, fullgraph=True, backend=backend)(images)
     torch.testing.assert_close([compiled, *seen], [logits, *maps], rtol=1e-4, atol=1e-4)
     with torch.autocast("cpu", torch.bfloat16):
         half = agent(images)

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from boot_names import both
 from conftest import GOLDEN, Golden
-from networks import error
+from networks import BACKENDS, error
 from viticulture.errors import UserError
 from viticulture.models.agent.agent_cnn import AgentShape, ResStem, Sizes
 from viticulture.models.agent.for_student import agent_for
@@ -316,8 +316,9 @@ def test_the_state_dict_holds_what_is_the_agents_own() -> None:
     torch.testing.assert_close(again["agent"].eval()(images), agent.eval()(images))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_layout_precision_and_compilation_change_no_result(norm: Any) -> None:
+def test_layout_precision_and_compilation_change_no_result(norm: Any, backend: str) -> None:
     """One graph for the watched pass and its backward; bfloat16 within its precision, all gradients float32."""
     student = vit(embed_dim=18, num_heads=9)
     agent = shared_agent_for(student, task(), AgentShape(norm=norm)).train()
@@ -325,7 +326,7 @@ def test_layout_precision_and_compilation_change_no_result(norm: Any) -> None:
     agents_loss(agent, images).backward()
     expected = [theirs.clone() for _, theirs in agent.gradients()]
     agent.forget_gradients()
-    logits, maps = torch.compile(agent.watch, fullgraph=True, backend="aot_eager")(
+    logits, maps = torch.compile(agent.watch, fullgraph=True, backend=backend)(
         images.contiguous(memory_format=torch.channels_last)
     )
     (logits.square().sum() + sum(found.square().mean() for found in maps)).backward()

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conftest import Golden
-from networks import error, randomized
+from networks import BACKENDS, error, randomized
 from viticulture.errors import UserError
 from viticulture.models.co_advise import involution
 from viticulture.models.co_advise.involution import Involution, involve
@@ -140,11 +140,12 @@ def test_a_block_at_a_time_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) 
     )
 
 
-def test_it_compiles_into_one_graph() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_it_compiles_into_one_graph(backend: str) -> None:
     """`fullgraph` forbids breaks; output and gradients agree with eager, on an odd size too."""
     layer, results = randomized(Involution(8, 3, 2, group_width=4)), []
     x = drawn(2, 8, 5, 6, dtype=torch.float32)
-    for run in (layer, torch.compile(layer, fullgraph=True, backend="aot_eager")):
+    for run in (layer, torch.compile(layer, fullgraph=True, backend=backend)):
         layer.zero_grad()
         y = run(x)
         y.square().sum().backward()

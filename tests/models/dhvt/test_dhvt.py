@@ -102,7 +102,7 @@ def test_parameters_and_multiply_adds_are_the_official_ones(entry: str) -> None:
     """
     name, classes = entry.split(" nc=")
     pixels = 32 if "cifar" in name else 224
-    with torch.device("meta"):
+    with torch.device("meta"), torch.no_grad():
         model = timm.create_model(name, num_classes=int(classes)).eval()
         with FlopCounterMode(display=False) as counter:
             model(torch.empty(1, 3, pixels, pixels))
@@ -234,6 +234,7 @@ def test_drop_path_drops_whole_images_and_keeps_the_mean(golden: Load) -> None:
     assert rates == pytest.approx([0, 0.1, 0.2])
 
 
+@pytest.mark.slow  # `test_a_compiled_step_is_the_eager_one` compiles a smaller one
 def test_the_whole_model_compiles_into_one_graph() -> None:
     """`fullgraph` forbids breaks; logits and gradients agree with eager. Real compilers are a matter of benchmarks."""
     model = randomized(tiny(drop_path_rate=0.2, distilled=True)).train()

@@ -109,9 +109,10 @@ def test_parameters_and_multiply_adds_are_the_official_ones(entry: str, name: st
     """To the last digit of the reference, [S, Table 1]; the sparse ones have one number a layer more."""
     with torch.device("meta"):
         student = timm.create_model(name, num_classes=classes, img_size=224, patch_size=16)
-    parameters, macs = count(student, (224, 224))
+    parameters = sum(weight.numel() for weight in student.parameters())
     assert (parameters - extra) / 1e6 == pytest.approx(NUMBERS[entry][f"params_{classes}"], abs=5.1e-5)
     if classes == 100:
+        _, macs = count(student, (224, 224))
         assert macs / 1e9 == pytest.approx(NUMBERS[entry]["gmacs_224"], abs=5.1e-5)
 
 
