@@ -5,7 +5,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -116,10 +116,8 @@ def timed(work: Callable[[], T]) -> tuple[T, float]:
     return found, time.process_time() - began
 
 
-def measure(sizes: tuple[int, ...] = (160, 2000)) -> list[Row]:
+def measure(sizes: tuple[int, ...] = (160, 2000)) -> Iterator[Row]:
     """Rows of every size; planning is promised under 2 s and a page under 10 s for 2,000 cells."""
-    rows = []
     for size in sizes:
         with tempfile.TemporaryDirectory() as root:
-            rows += of_size(size, Path(root))
-    return rows
+            yield from of_size(size, Path(root))

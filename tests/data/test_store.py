@@ -61,12 +61,16 @@ def test_images_of_the_store_s_size_are_kept_bit_for_bit(tmp_path: Path) -> None
 
 
 def test_other_sizes_are_squeezed_by_pillow_s_bicubic_filter(tmp_path: Path) -> None:
-    """Fails if the aspect ratio is kept by cropping, the filter is another, or sizes are stored as width, height."""
+    """Within one level in few places: torch's weights of 16 bits may tip a rounding.
+
+    Fails if the aspect ratio is kept by cropping, the filter is another, or sizes are stored as width, height."""
     pixels = noise(3, 30, 50)
     held = store.build(in_memory(pixels), 16)
     for image, row in zip(pixels, held.pixels, strict=True):
         expected = Image.fromarray(image).resize((16, 16), Image.Resampling.BICUBIC)
-        np.testing.assert_array_equal(row.permute(1, 2, 0).numpy(), np.asarray(expected))
+        difference = np.abs(row.permute(1, 2, 0).numpy().astype(int) - np.asarray(expected))
+        assert difference.max() <= 1
+        assert difference.mean() < 0.05
     assert held.sizes.tolist() == [[30, 50]] * 3
 
 

@@ -433,6 +433,31 @@ def test_a_row_of_another_measure_shares_the_training(tmp_path: Path) -> None:
     write_table(study, Outcomes(study))
 
 
+@pytest.mark.parametrize("raw", [b"", b"[]", b"{", b"\xff\xfe", b"[" * 100_000, b'{"status": "running"}'])
+def test_a_cell_whose_facts_are_damaged_is_not_finished(tmp_path: Path, raw: bytes) -> None:
+    """It is trained again, as the table says. Catches: a SLURM script or a worker that stops at one cell's damage."""
+    study = made(tmp_path / "study", grid())
+    cell, other = study.grid.cells()
+    for one in (cell, other):
+        study.run(one).write("run.json", {"status": "finished"})
+    (study.run(cell).path / "run.json").write_bytes(raw)
+    assert not study.finished(cell)
+    assert study.finished(other)
+
+
+def test_a_study_whose_files_are_damaged_says_which(tmp_path: Path) -> None:
+    """In a line. Catches: a traceback for study.yaml or a kept recipe that is no text, gone or a pipe."""
+    study = made(tmp_path / "study", grid())
+    for name in ("study.yaml", "recipes/plain-vit.yaml", "study.json"):
+        path = study.path / name
+        kept = path.read_bytes()
+        path.write_bytes(b"\xff\xfe" + kept)
+        with pytest.raises(UserError, match=f"{name}.* is no text in UTF-8"):
+            StudyDir.open(study.path).recipe(PLAIN)
+        path.write_bytes(kept)
+    StudyDir.open(study.path).recipe(PLAIN)
+
+
 def test_a_folder_in_use_and_a_folder_that_is_none_are_refused(tmp_path: Path) -> None:
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "thesis.txt").write_text("years of work")

@@ -120,16 +120,27 @@ def test_a_teacher_asked_twice_a_step_answers_twice(
         {"augment.mix.mixup": 0.4},
         {"data.per_class": 60},
         {"images.normalize": "imagenet"},
+        {"images.store_size": 6},
     ],
 )
 def test_nothing_is_replayed_for_other_images(grow: Callable[..., viticulture.Run], changes: dict[str, Any]) -> None:
-    """Catches a key that leaves out seed, order, augmentation, choice of images or normalization.
+    """Catches a key that leaves out seed, order, augmentation, choice of images, the size in which they are kept, or
+    normalization.
 
     All images of the digits, so that another seed is another order alone."""
     one_epoch = {"engine.replay_gb": 1, "train.epochs": 1, "data.per_class": None, "train.batch_size": 448}
     grow("first", **one_epoch)
     second = grow("second", **{**one_epoch, **changes})
     assert second.facts["teacher_logits"]["replayed"] == 0
+
+
+def test_what_only_evaluation_sees_changes_no_answer(grow: Callable[..., viticulture.Run]) -> None:
+    """Catches a key that holds the whole `images` section: every answer asked for again for another test crop."""
+    grow("first", **{"engine.replay_gb": 1})
+    second = grow(
+        "second", **{"engine.replay_gb": 1, "images.eval_crop": 0.75, "images.eval_interpolation": "bilinear"}
+    )
+    assert second.facts["teacher_logits"] == {"asked": 0, "replayed": 2 * STEPS}
 
 
 def test_a_run_stopped_inside_an_epoch_goes_on_with_the_right_answers(

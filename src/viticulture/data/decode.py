@@ -154,6 +154,8 @@ def _formats() -> tuple[str, ...]:
 
 
 def _orientation(image: Image.Image) -> int:
+    if image.format == "JPEG" and not {"exif", "xmp"} & image.info.keys():
+        return 1  # Pillow takes a while to find nothing
     try:
         return int(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # a damaged tag says nothing about the pixels

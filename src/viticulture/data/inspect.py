@@ -82,7 +82,7 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
             picture = source.picture(i)
         except Unreadable as error:
             return error.reason
-        return picture.height, picture.width, picture.mode, pixel_digest(picture)
+        return picture.height, picture.width, picture.mode, pixel_digest(np.array(picture.image))
 
     seen = list(in_parallel(look, range(len(source)), progress))
     read = {i: found for i, found in enumerate(seen) if not isinstance(found, str)}

@@ -18,8 +18,8 @@ from ..errors import UserError
 from .augment.augment import Augment
 from .decode import Unreadable
 from .images import Images, Records
+from .resample import squeeze
 from .sources.source import Source
-from .store import squeeze
 
 T = TypeVar("T")
 
@@ -65,7 +65,8 @@ class StreamImages(Images):
                 f"{error}; mend or remove it, or have every image read once beforehand and go on without those that"
                 " cannot be read: --skip-unreadable"
             ) from error
-        pixels = [torch.from_numpy(squeeze(picture.image, self.size)) for picture in pictures]
+        squeezed = [squeeze(np.array(picture.image), self.size) for picture in pictures]
+        pixels = [torch.from_numpy(image).permute(2, 0, 1) for image in squeezed]
         sizes = torch.tensor([[picture.height, picture.width] for picture in pictures])
         return [augment.cut(pixels, sizes, table) for augment, table in zip(augments, u, strict=True)]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from ..data.decode import Unreadable, decode
 from ..data.images import Records, StoredImages
+from ..data.resample import squeeze
 from ..data.sources.files import FileReader
 from ..data.sources.folders import is_image, scan
 from ..data.sources.source import readable
@@ -125,8 +125,7 @@ def _classify(subject: Subject, paths: Sequence[Path]) -> list[Prediction]:
         except OSError as error:
             errors.append(error.strerror or str(error))
         else:
-            squeezed = picture.image.resize((side, side), Image.Resampling.BICUBIC)
-            pixels.append(torch.from_numpy(np.array(squeezed)).permute(2, 0, 1))
+            pixels.append(torch.from_numpy(squeeze(np.array(picture.image), side)).permute(2, 0, 1))
             sizes.append((picture.height, picture.width))
             errors.append("")
     names = [readable(str(path)) for path in paths]

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import yaml
 from torch import Tensor, nn
 
+from ..disk import read_text
 from ..errors import UserError
+from ..text import read_yaml
 from .taps import PatchGrid
 
 LinkSet = list[list[int]]
@@ -128,10 +129,7 @@ def read_link_set(name: str, blocks: int, layers: int) -> LinkSet:
         return _parsed(TABLE_1[name], name, blocks, layers)
     if not name.endswith((".yaml", ".yml")) or not Path(name).is_file():
         raise UserError(f"links must be full, alpha, beta or a YAML file that exists, got {name!r}")
-    try:
-        content = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise UserError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
+    content = read_yaml(read_text(Path(name), "link set"), f"link set {name}")
     if not isinstance(content, dict):
         raise UserError(f"{name} must map CNN blocks to layers, as in `1: 1-3`")
     return _parsed(content, name, blocks, layers)

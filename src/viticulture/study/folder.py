@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..disk import replacing
+from ..disk import read_text, replacing
 from ..errors import UserError
 from ..text import comment
 from ..training.processes import check_devices
@@ -89,7 +89,7 @@ class StudyDir:
         if not (path / "study.json").is_file() or not (path / "study.yaml").is_file():
             what = "is no study folder (it holds no study.json)" if path.exists() else "does not exist"
             raise UserError(f"{path} {what}; studies are made by `viticulture compare`")
-        text = (path / "study.yaml").read_text(encoding="utf-8")
+        text = read_text(path / "study.yaml", "study")
         study = StudyDir(path, Grid.from_yaml(text, str(path / "study.yaml")))
         layout = study.facts.get("format")
         if layout != FORMAT:
@@ -188,11 +188,7 @@ class StudyDir:
         """The study's own copy of a candidate's recipe. Raises: UserError if it was edited."""
         name = self.slugs[candidate.name]
         path = self.path / "recipes" / f"{name}.yaml"
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}") from error
-        if digest(text) != self.facts["recipes"].get(name):
+        if digest(read_text(path, "recipe")) != self.facts["recipes"].get(name):
             raise UserError(
                 f"{path} was edited after cells were trained by it; put it back, or add the edited one to study.yaml "
                 "as a candidate of its own"
@@ -202,16 +198,18 @@ class StudyDir:
     def recipe(self, candidate: Candidate) -> Recipe:
         """The recipe that all cells of a candidate start from."""
         path = self.recipe_file(candidate)
-        return resolve(candidate.recipe, parse(path.read_text(encoding="utf-8"), str(path)))
+        return resolve(candidate.recipe, parse(read_text(path, "recipe"), str(path)))
 
     def run(self, cell: Cell) -> RunDir:
         """A cell's run folder, there or not."""
         return RunDir(self.path / "cells" / cell.name)
 
     def finished(self, cell: Cell) -> bool:
-        """Whether a cell is trained and judged."""
-        path = self.run(cell).path / "run.json"
-        return path.exists() and read_json(path).get("status") == "finished"
+        """Whether a cell is trained and judged; one whose run.json is damaged is not, and will be trained again."""
+        try:
+            return self.run(cell).read("run.json").get("status") == "finished"
+        except UserError:
+            return False
 
     def failure(self, cell: Cell) -> dict[str, Any] | None:
         """Why a cell failed last time, if it did."""
@@ -294,11 +292,10 @@ def entry(candidate: Candidate) -> str:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file. Raises: UserError if it is missing or damaged."""
+    text = read_text(path, "file")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"there is no {path}") from error
-    except ValueError as error:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged: {error}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} is damaged: expected a JSON object")

@@ -87,8 +87,12 @@ class Replay(Callback):
         machine = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         return [
             dataset.fingerprint,
-            json.dumps([views, recipe.values["images"], self.session.method.noise], sort_keys=True, default=str),
-            json.dumps([dataset.mean, dataset.std, dataset.image_size, self.session.seed]),
+            json.dumps([views, self.session.method.noise], sort_keys=True, default=str),
+            # The fingerprint knows images as they were decoded, not how small the store keeps them; how evaluation
+            # crops them is no matter here.
+            json.dumps(
+                [dataset.mean, dataset.std, dataset.image_size, dataset.image_settings.store_size, self.session.seed]
+            ),
             json.dumps([self.batch_size, train.accumulate, train.repeats, trainer.world_size, trainer.global_rank]),
             f"{trainer.precision} {machine} {torch.__version__}",
             *sorted(

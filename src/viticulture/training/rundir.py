@@ -27,7 +27,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
-from ..disk import replacing, unwritable
+from ..disk import read_text, replacing, unwritable
 from ..errors import UserError
 from ..version import VERSION
 
@@ -208,12 +208,12 @@ class RunDir:
 
     def text(self, name: str) -> str:
         """A text file of the run. Raises: UserError if it is missing or no text."""
+        if not (self.path / name).exists():
+            raise UserError(f"{self.path} holds no {name}")
         try:
-            return (self.path / name).read_text(encoding="utf-8")
-        except FileNotFoundError as error:
-            raise UserError(f"{self.path} holds no {name}") from error
-        except (OSError, ValueError) as error:
-            raise UserError(f"cannot read {self.path / name}: {error}; bring back a copy, or train anew") from error
+            return read_text(self.path / name, "file")
+        except UserError as error:
+            raise UserError(f"{error}; bring back a copy, or train anew") from error
 
     def read(self, name: str) -> dict[str, Any]:
         """A JSON file of the run. Raises: UserError if it is missing or damaged."""

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .color import cut_off
+from .kernels import below, cut_rows
 
 Color = tuple[int, int, int]
 
@@ -29,21 +30,21 @@ def slide(images: Tensor, offset: Tensor, dim: int, bicubic: bool, fill: Color) 
         bicubic: filter, bilinear where False.
         fill: gray levels of what lies beyond the image.
     """
-    length, offset = images.shape[dim], offset.unsqueeze(dim - 1)  # [n, H, 1] or [n, 1, W]
-    whole = offset.floor()
-    d = (offset - whole)[:, None]
-    x = torch.arange(-1, length + 2, device=images.device).view((-1, 1) if dim == 2 else (-1,))
-    places = (x + whole.long()).clamp_(0, length - 1)  # [n, H, W + 3] or [n, H + 3, W]
-    neighbors = images.gather(dim, places[:, None].expand(-1, 3, -1, -1)).float()
+    if dim == 2:
+        return slide(images.mT, offset, 3, bicubic, fill).mT
+    (height, width), whole = images.shape[2:], offset.floor()
+    d = (offset - whole)[..., None, None]  # [n, H, 1, 1]
+    neighbors = cut_rows(images, whole.long() - 1, width + 3).float()  # [n, H, 3, W + 3]
     weights: tuple[Tensor | None, ...] = (None, 1 - d, d, None)
     if bicubic:  # a = -1
         weights = (((2 - d) * d - 1) * d, (d - 2) * d * d + 1, ((1 - d) * d + 1) * d, (d - 1) * d * d)
-    seen = torch.full(images.shape, 2**-8, device=images.device)  # a whole level may come out a little below itself
+    # A whole level may come out a little below itself.
+    seen = torch.full((len(images), height, 3, width), 2**-8, device=images.device)
     for k, weight in enumerate(weights):
         if weight is not None:
-            seen.addcmul_(weight, neighbors.narrow(dim, k, length))
-    place = x[1:-2] + 0.5 + offset  # [n, H, W]
-    return paint(seen, (place < 0) | (place >= length), fill)
+            seen.addcmul_(weight, neighbors.narrow(3, k, width))
+    place = torch.arange(width, device=images.device) + 0.5 + offset[..., None]  # [n, H, W]
+    return paint(seen.transpose(1, 2), below(place, 0) | (1 - below(place, width)), fill)
 
 
 def rotate(images: Tensor, degrees: Tensor, bicubic: bool, fill: Color) -> Tensor:
@@ -58,14 +59,14 @@ def rotate(images: Tensor, degrees: Tensor, bicubic: bool, fill: Color) -> Tenso
     torch.add(sin * (x * (2 / height)), cos * (y * (2 / height)), out=grid[..., 1])
     mode = "bicubic" if bicubic else "bilinear"
     seen = F.grid_sample(images.float(), grid, mode, padding_mode="border", align_corners=False)
-    outside = (grid[..., 0].abs() > 1) | (grid[..., 1].abs() > 1)
+    outside = below(-grid.abs_(), -1)  # [n, H, W, 2]
+    outside = outside[..., 0] | outside[..., 1]
     return paint(seen.add_(2**-8), outside, fill)
 
 
 def paint(seen: Tensor, outside: Tensor, fill: Color) -> Tensor:
-    """Cut off to levels [n, 3, H, W] uint8, and give [n, H, W] of the pixels the fill color."""
-    beyond = outside[:, None].view(torch.uint8)  # products of bytes: many times faster than a masked fill on a CPU
-    levels = cut_off(seen).mul_(1 - beyond)
+    """Cut off to levels, [n, 3, H, W] uint8; pixels where `outside`, [n, H, W] uint8, is 1 take the fill color."""
+    levels = cut_off(seen).mul_((1 - outside)[:, None])  # products of bytes: many times faster than a masked fill
     for channel, level in enumerate(fill):
-        levels[:, channel].add_(beyond[:, 0], alpha=level)
+        levels[:, channel].add_(outside, alpha=level)
     return levels

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Take an image's color away, with a given probability."""
 
-import torch
 from torch import Tensor
 
 from .color import luma
+from .kernels import to_bytes
 from .transform import Transform, apply_to_rows, check_share, rows_where
 
 
@@ -27,4 +27,4 @@ class Gray(Transform):
 
 def to_gray(images: Tensor) -> Tensor:
     """The gray value in all three channels."""
-    return luma(images).to(torch.uint8)[:, None].expand(-1, 3, -1, -1)
+    return to_bytes(luma(images))[:, None].expand(-1, 3, -1, -1)

@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import sqrt
 
 import numpy as np
@@ -181,15 +182,23 @@ def bootstrap(right: NDArray[np.int8], level: float = LEVEL, resamples: int = RE
     Owen, "The pigeonhole bootstrap", Annals of Applied Statistics 2007, 1(2), arXiv:0712.1111.
     """
     S, N = right.shape
-    draw = np.random.default_rng(seed)
+    normal, seeds = _draws(S, resamples, seed)  # [R, S] each
     covariance = np.atleast_2d(np.cov(right, bias=True)) / N  # [S, S], of means over N resampled images
-    images = draw.multivariate_normal(right.mean(1), covariance, size=resamples, method="svd")  # [R, S]
-    seeds = draw.multinomial(S, np.full(S, 1 / S), size=resamples) / S  # [R, S]
+    axes, spreads, _ = np.linalg.svd(covariance)
     values = right.mean(1)
+    images = values + normal @ (axes * np.sqrt(spreads)).T  # [R, S]
     mean = float(values.mean())
     means = mean + sqrt(S / (S - 1)) * ((seeds * images).sum(1) - mean)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return Estimate(tuple(values.tolist()), mean, float(values.std(ddof=1)), float(low), float(high))
+
+
+@cache
+def _draws(seeds: int, resamples: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Standard normal numbers, and how often each seed is drawn as a share; the same for every pair of a study."""
+    draw = np.random.default_rng(seed)
+    normal = draw.standard_normal((resamples, seeds))
+    return normal, draw.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples) / seeds
 
 
 def seeds_needed(mean: float, sd: float | None, level: float = LEVEL, power: float = POWER) -> int | None:
