@@ -21,6 +21,7 @@ from ..sections.agreement import agreement_section
 from ..sections.links import links_section
 from ..sections.localization import localization_section
 from ..sections.robustness import robustness_section
+from ..sections.stages import stages_section
 from ..tables.results import Evaluated
 from .explain_page import explanation_sections
 from .page import Costs, RunPage, render
@@ -60,6 +61,7 @@ def page_of(run: RunDir) -> RunPage:
         examples=kept.get("examples", ()),
         warnings=[*facts["remarks"], *([LOST.format(run.path)] if lost else [])],
         sections=[
+            stages_section(run),
             *agreement_section(read_agreement(run)),
             *robustness_section(read_robustness(run)),
             Section("Where it looks", "".join(map(gallery, kept.get("attention", ())))),
