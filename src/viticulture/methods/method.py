@@ -32,6 +32,8 @@ class Method(LightningModule, ABC):
 
     gives: ClassVar[frozenset[Given]] = frozenset(Given)  # what guides may count on
     labelled: ClassVar[bool] = True  # whether it learns from labels; else data without any will do
+    learns: ClassVar[str] = "classes"  # of images; or "objects" in them, or classes of their "pixels"
+    chosen_by: ClassVar[str] = "accuracy"  # the measure whose highest value chooses the best weights; else `loss` does
     views: ClassVar[int] = 1  # of an image that a batch must hold: 2 asks for a recipe's augment2
 
     def __init__(
@@ -52,6 +54,7 @@ class Method(LightningModule, ABC):
         self.place: tuple[int, int] | None = None  # epoch and portion in training, from 0
         self.shown: ref[Tensor] | None = None  # the images of the last training step, while they are there
         self.facts: dict[str, Tensor] = {}  # what `losses` wants logged beside its terms
+        self.kept: dict[str, Any] = {}  # what config.json must say beside the student, to build the network anew
         self.sam: SAM | None = None
 
     @abstractmethod

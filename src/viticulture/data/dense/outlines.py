@@ -60,3 +60,8 @@ def overlaps(found: list[dict[str, Any]], true: list[dict[str, Any]], crowd: lis
         return np.zeros((len(found), len(true)))
     shares: np.ndarray = _coco().iou(found, true, [int(each) for each in crowd])
     return shares
+
+
+def area(found: dict[str, Any]) -> float:
+    """Pixels of a mask given as run lengths."""
+    return float(_coco().area(found))

@@ -46,18 +46,22 @@ class Heads:
     Args:
         width: channels of the pyramid and of the heads' convolutions; the box head's linear layer has four times that.
         masks: learn and tell masks as well.
+        samples: proposals of an image that the heads learn from; up to four times as many are looked through.
         min_score: detections below it are not told, in [0, 1).
         most: detections told of an image.
     """
 
     width: int = 256
     masks: bool = False
+    samples: int = 512
     min_score: float = 0.05
     most: int = 100
 
     def __post_init__(self) -> None:
         if self.width < 8:
             raise UserError(f"method.width must be at least 8, got {self.width}")
+        if self.samples < 1:
+            raise UserError(f"method.samples must be at least 1, got {self.samples}")
         if not 0 <= self.min_score < 1:
             raise UserError(f"method.min_score must lie in [0, 1), got {self.min_score}")
         if self.most < 1:
@@ -89,6 +93,9 @@ class Detector(nn.Module):
             "rpn_head": RPNHead(width, len(RATIOS), conv_depth=2),
             "box_head": FastRCNNConvFCHead((width, BOX_GRID, BOX_GRID), [width] * 4, [fc], LayerNorm2d),
             "box_predictor": FastRCNNPredictor(fc, classes + 1),
+            "box_batch_size_per_image": heads.samples,
+            "rpn_post_nms_top_n_train": min(4 * heads.samples, 2000),
+            "rpn_post_nms_top_n_test": min(2 * heads.samples, 1000),
             "box_score_thresh": heads.min_score,
             "box_detections_per_img": heads.most,
         }
