@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..evaluation.accuracy import Evaluation
     from ..evaluation.predict import Prediction
     from ..evaluation.results import Evaluations
+    from ..export.int8 import Quantized
     from ..training.rundir import RunDir
     from ..training.session import Session
     from ..training.table import Row
@@ -71,9 +72,9 @@ class Run:
         """Measure on the run's own or other images; see the function of that name."""
         return evaluate(str(self.path), data)
 
-    def export(self, out: str, weights: str = "") -> Path:
+    def export(self, out: str, weights: str = "", int8: bool = False) -> "Path | Quantized":
         """Write ONNX; see the function of that name."""
-        return export(str(self.path), out, weights)
+        return export(str(self.path), out, weights, int8)
 
     def student(self, weights: str = "") -> "nn.Module":
         """The trained network in evaluation mode; weights: best, last or ema, by default those that count."""
@@ -220,23 +221,30 @@ def predict(run: str, images: list[str], weights: str = "", out: str = "") -> "l
     return found
 
 
-def export(run: str, out: str, weights: str = "") -> Path:
+def export(run: str, out: str, weights: str = "", int8: bool = False) -> "Path | Quantized":
     """Write a run's student as ONNX.
 
     Args:
         run: the run's folder. Its weights/ folders already hold safetensors and config.json that timm loads.
         out: the .onnx file.
         weights: best, last or ema; by default those that count.
+        int8: compute its large products in eight bits, calibrated on training images, and say what that costs in
+            accuracy on the test images, which must be there.
+
+    Returns: the file; with int8 also what it costs and gives beside float32.
     """
-    from ..export import to_onnx
-    from ..models.weights.files import load
+    from ..evaluation.subject import of_run
+    from ..export.int8 import to_int8
+    from ..export.onnx_file import to_onnx
     from ..training.rundir import RunDir
-    from ..training.session import recipe_of
+    from ..training.session import dataset_of, recipe_of
 
     folder = RunDir.open(run)
-    recipe_of(folder)  # imports what a student of a person's own needs
-    student, task, _ = load(folder.weights(weights or folder.which()[0]))
-    return to_onnx(student, Path(out), task)
+    subject = of_run(folder, weights)
+    if not int8:
+        return to_onnx(subject.network, Path(out), subject.task)
+    dataset = dataset_of(folder, recipe_of(folder))
+    return to_int8(subject, dataset.train, dataset.test, Path(out))
 
 
 def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations":

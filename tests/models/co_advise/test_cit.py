@@ -16,7 +16,7 @@ from conftest import GOLDEN
 from formula_fill import fill, image
 from networks import error, random_images, randomised
 from viticulture.errors import UserError
-from viticulture.export import to_onnx
+from viticulture.export.onnx_file import to_onnx
 from viticulture.losses import cross_entropy, soft_distillation
 from viticulture.models.co_advise.cit import CiT, checkpoint_filter_fn
 from viticulture.models.students import count, create_student, token_logits

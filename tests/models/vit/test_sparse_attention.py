@@ -11,7 +11,7 @@ from torch import Tensor
 
 from conftest import Golden
 from viticulture.errors import UserError
-from viticulture.export import to_onnx
+from viticulture.export.onnx_file import to_onnx
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.vit.sparse_attention import Entmax, SparseAttention, threshold

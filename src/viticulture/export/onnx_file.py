@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from .disk import replacing
-from .errors import UserError
-from .models.task import Task
-from .outputs import check_out
+from ..disk import replacing
+from ..errors import UserError
+from ..models.task import Task
+from ..outputs import check_out
 
 TOLERANCE = 1e-4
 """Largest difference between ONNX and eager, relative to the largest logit: float32 with other kernels."""
@@ -32,11 +32,7 @@ def to_onnx(student: nn.Module, path: Path, task: Task) -> Path:
         UserError: the extra `onnx` is not installed, the file cannot be written, or torch cannot trace the student.
         RuntimeError: the file's logits differ from the student's.
     """
-    missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
-    if missing:
-        raise UserError(
-            f"export to ONNX needs {' and '.join(missing)}, not installed; run: pip install 'viticulture[onnx]'"
-        )
+    check_installed("onnx", "onnxscript")
     check_out(path, ".onnx", size=sum(weight.nbytes for weight in student.parameters()))
     if not path.parent.is_dir():
         raise UserError(f"there is no folder {path.parent} to write {path.name} into")
@@ -62,6 +58,14 @@ def to_onnx(student: nn.Module, path: Path, task: Task) -> Path:
                 f"the ONNX file does not say what the student says: logits differ by {gap:.1e} of the largest"
             )
     return path
+
+
+def check_installed(*modules: str) -> None:
+    """Raises: UserError if one of these modules of the extra `onnx` is not there."""
+    if missing := [name for name in modules if find_spec(name) is None]:
+        raise UserError(
+            f"export to ONNX needs {' and '.join(missing)}, not installed; run: pip install 'viticulture[onnx]'"
+        )
 
 
 def _traced(eager: nn.Module, images: Tensor) -> torch.export.ExportedProgram:
