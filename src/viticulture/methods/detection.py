@@ -82,6 +82,11 @@ class Detection(Method):
         ]
         return {"ap50": torch.tensor(values).mean().to(batch["image"].device)}
 
+    @property
+    def counted(self) -> nn.Module:
+        """Backbone and pyramid: what the heads compute depends on what is found."""
+        return nn.Sequential(self._detector().backbone, _First(), self._detector().pyramid, _Finest())
+
     def _detector(self) -> Detector:
         assert isinstance(self.student, Detector)
         return self.student
@@ -120,3 +125,17 @@ def matched(found: Target, true: Target) -> list[Matches]:
         overlap = box_overlaps(ours, theirs, crowd)
         matches.append(match(scores[labels == label], box_areas(ours), box_areas(theirs), crowd, overlap))
     return matches
+
+
+class _First(nn.Module):
+    """The only map of several."""
+
+    def forward(self, maps: list[Tensor]) -> Tensor:
+        return maps[0]
+
+
+class _Finest(nn.Module):
+    """One tensor of a pyramid."""
+
+    def forward(self, maps: dict[str, Tensor]) -> Tensor:
+        return maps["0"]

@@ -47,6 +47,7 @@ class Method(LightningModule, ABC):
         self.small = (0, 0)  # small views (image3, image4, ...) that `losses` finds in the batch: how many, side in px
         self.optim, self.schedule = optim, schedule
         self.taps = Taps(student, frozenset().union(*(guide.needs for guide in guides.values())))
+        self.masks = False  # whether a batch must hold masks of objects
         self.split = "val"  # what validation batches are called in the metrics
         # Set by the run. Asking the Trainer would make it build the loader too early to restore its state.
         self.steps_per_epoch = self.epochs = 1
@@ -83,6 +84,11 @@ class Method(LightningModule, ABC):
     def uphill(self) -> bool:
         """Whether this is a step's second pass: nothing is logged, and nothing that follows the student moves."""
         return self.sam is not None and self.sam.uphill
+
+    @property
+    def counted(self) -> nn.Module:
+        """The network whose multiply-accumulates are told."""
+        return self.student
 
     def remarks(self, batch_size: int) -> list[str]:
         """What a person should know before a training with so many images a step begins."""
