@@ -26,10 +26,10 @@ from torch import Tensor
 
 from viticulture.guides.attention_link import AttentionLink
 from viticulture.guides.guide import Guide
+from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
-from viticulture.optim import Optim, Schedule
 
 from .clock import begin, count, measure
 
@@ -52,7 +52,7 @@ def stepper(teacher: str, options: argparse.Namespace) -> Callable[[], None]:
     guides: Mapping[str, Guide] = {}
     if teacher:
         guides = {"attention_link": AttentionLink(student, TASK, teacher=teacher, links=options.links)}
-    method = Supervised(student, TASK, guides, Optim(), Schedule(), every_head=True).train().to(options.device)
+    method = Supervised(Setup(student, TASK, guides), every_head=True).train().to(options.device)
     optimiser = method.optim.build(method.optim.groups(student, method.guides))
     batch = {"image": images(options), "label": torch.randint(1000, (options.batch,), device=options.device)}
 

@@ -19,10 +19,11 @@ import torch
 import torch.nn.functional as F
 
 from viticulture.guides.bootstrap import Bootstrap
+from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
-from viticulture.optim import Optim, Schedule
+from viticulture.optim import Optim
 
 from .clock import begin, count, measure
 
@@ -48,7 +49,7 @@ def stepper(case: str) -> Callable[[], None]:
     student = create_student("vit_small", TASK, 16)
     guides = {} if case == "vit_small" else {"bootstrap": Bootstrap(student, TASK, weights=case)}  # type: ignore[arg-type]
     optim = Optim(decay_everything=True)
-    method = Supervised(student, TASK, guides, optim, Schedule()).train()
+    method = Supervised(Setup(student, TASK, guides, optim)).train()
     optimizer = optim.build(optim.groups(student, method.guides))
 
     def step() -> None:

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from viticulture.guides.attention_distillation import AttentionDistillation
 from viticulture.methods.mae import MAE
+from viticulture.methods.method import Setup
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.weights.files import save
-from viticulture.optim import Optim, Schedule
 
 from .clock import begin, count, measure
 
@@ -68,11 +68,11 @@ def mae(teacher: str = "") -> Callable[[], None]:
     task = Task((), (PIXELS, PIXELS), HALF, HALF)
     student = create_student("mae_tiny", task, 16)
     guides = {"attention_distillation": AttentionDistillation(student, task, teacher=teacher)} if teacher else {}
-    method = MAE(student, task, guides, Optim(), Schedule())
+    method = MAE(Setup(student, task, guides))
     images = torch.randn(BATCH, 3, PIXELS, PIXELS)
 
     def loss() -> Tensor:
-        batch = {"image": images, "noise": torch.rand(BATCH, method.noise)}
+        batch = {"image": images, "noise": torch.rand(BATCH, method.batch_spec.noise)}
         return torch.stack(list(method.losses(batch).values())).sum()
 
     return stepper([method], loss)

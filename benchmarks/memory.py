@@ -30,7 +30,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from viticulture.methods.method import Method
+from viticulture.keywords import made_parts
+from viticulture.methods.method import Method, Setup
 from viticulture.models.co_advise import involution
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
@@ -102,8 +103,9 @@ def estimate(recipe: Recipe, classes: int, folder: Path, bfloat16: bool = True) 
         method = assembled(recipe, classes, side)
     labels = torch.Size([images, classes]) if "mix" in recipe.values["augment"] else torch.Size([images])
     shapes = {"image": (images, 3, side, side)}
-    shapes |= {"image2": shapes["image"]} if method.views == 2 else {}
-    shapes |= {f"image{3 + k}": (images, 3, method.small[1], method.small[1]) for k in range(method.small[0])}
+    spec = method.batch_spec
+    shapes |= {"image2": shapes["image"]} if spec.views == 2 else {}
+    shapes |= {f"image{3 + k}": (images, 3, spec.local_size, spec.local_size) for k in range(spec.local_crops)}
     groups = method.optim.groups(method.student, nn.ModuleDict({**method.guides, **method.aids}))
     half = torch.autocast("cpu", torch.bfloat16) if bfloat16 else nullcontext()
     whole = patch.object(involution, "BLOCK", sys.maxsize)  # a GPU takes all images at once
@@ -112,7 +114,7 @@ def estimate(recipe: Recipe, classes: int, folder: Path, bfloat16: bool = True) 
         peak.count([*method.parameters(), *method.buffers(), *_hidden(method)])
         batch = {name: torch.empty(shape) for name, shape in shapes.items()}
         batch["label"] = torch.empty(labels, dtype=torch.float32 if len(labels) == 2 else torch.int64)
-        batch["noise"] = torch.empty(images, method.noise)
+        batch["noise"] = torch.empty(images, spec.noise)
         with half:
             loss = torch.stack(list(method.losses(batch).values())).sum()
         loss.backward()
@@ -126,14 +128,15 @@ _STATE = {"adamw": 2, "sgd": 1, "nesterov": 1}  # numbers that the optimiser kee
 def assembled(recipe: Recipe, classes: int, side: int) -> Method:
     """Student, guides and method of a recipe, as they start."""
     made, wanted = method_class(recipe), recipe.section("student")
-    task = Task(tuple(map(str, range(classes if made.labelled else 0))), (side, side), GREY, GREY)
+    task = Task(tuple(map(str, range(classes if made.batch_spec.labels else 0))), (side, side), GREY, GREY)
     student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
     for module in student.modules():
         if isinstance(module, DroppedAttention):
             module.attn_drop.p = 0.0  # a GPU's kernel keeps no probabilities, as ours for CPUs does
     guides = build_guides(recipe, student, task)
+    setup = Setup(student, task, guides, recipe.section("optim"), recipe.section("schedule"))
     keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
-    method: Method = made(student, task, guides, recipe.section("optim"), recipe.section("schedule"), **keywords)
+    method: Method = made(setup, **made_parts(made, keywords))
     return method.train()
 
 

@@ -31,7 +31,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "mae": {"decoder_width": 32},
     "simmim": {},
     "moco_v3": {"width": 8, "hidden_width": 16},
-    "dino": {"local_crops": 2, "local_size": 8, "prototypes": 8, "hidden_width": 16},
+    "dino": {"local_crops": {"count": 2, "size": 8}, "prototypes": 8, "hidden_width": 16},
 }
 VIEWS = {name: {"moco_v3": ("2",), "dino": ("2", "_local")}.get(name, ()) for name in METHODS}
 
@@ -96,7 +96,7 @@ def pair(method: str, guide: str, student: str, data: Data, teachers: Path) -> S
         "student": {**known.values["student"], "name": name, "patch_size": patch, "options": options},
     }
     wanted = Recipe(student, values)
-    dataset = data.labelled if method_class(wanted).labelled else data.bare
+    dataset = data.labelled if method_class(wanted).batch_spec.labels else data.bare
     made, remarks = assemble(wanted, dataset, seed=0)
     return Session(RunDir("nowhere"), wanted, dataset, made, 0, remarks)
 

@@ -36,8 +36,10 @@ def test_features_are_the_patches_alone(name: str, options: dict[str, Any]) -> N
     net = student(name, **options)
     taps = Taps(net, frozenset({"blocks"}))
     assert taps.layout is not None
-    seen = taps(IMAGES[:2])
-    for tokens, grid, block in zip(*patch_features(seen.blocks, taps.layout, IMAGES[:2]), seen.blocks, strict=True):
+    readings = taps(IMAGES[:2])
+    for tokens, grid, block in zip(
+        *patch_features(readings.blocks, taps.layout, IMAGES[:2]), readings.blocks, strict=True
+    ):
         assert grid == (4, 4)
         torch.testing.assert_close(tokens, block[:, taps.layout.prefix : taps.layout.prefix + 16], rtol=0, atol=0)
 
@@ -60,16 +62,16 @@ def test_layers_are_read_through_their_norms(name: str, options: dict[str, Any],
     blocks = [net.get_submodule(name) for name in Taps(net, frozenset({"blocks"})).layout.blocks]  # type: ignore[union-attr]
     inputs: list[torch.Tensor] = []
     hooks = [block.register_forward_pre_hook(lambda _, given: inputs.append(given[0])) for block in blocks]
-    seen = Taps(net, frozenset({"blocks", "norms"}))(IMAGES[:2])
+    readings = Taps(net, frozenset({"blocks", "norms"}))(IMAGES[:2])
     for hook in hooks:
         hook.remove()
-    assert len(seen.norms) == len(blocks) + 1
-    for block, given, found in zip(blocks, inputs, seen.norms[:-1], strict=True):
+    assert len(readings.norms) == len(blocks) + 1
+    for block, given, found in zip(blocks, inputs, readings.norms[:-1], strict=True):
         torch.testing.assert_close(found, block.get_submodule("norm1")(given))
-    last = seen.blocks[-1]
+    last = readings.blocks[-1]
     for norm in norms:
         last = net.get_submodule(norm)(last)
-    torch.testing.assert_close(seen.norms[-1], last)
+    torch.testing.assert_close(readings.norms[-1], last)
 
 
 def test_it_sees_every_layer_and_counts_every_image() -> None:

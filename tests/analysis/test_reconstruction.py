@@ -13,8 +13,8 @@ from viticulture.analysis.galleries import FILE, read_galleries
 from viticulture.analysis.pictures import gather_pictures
 from viticulture.analysis.reconstruction import levels, painter_of, reconstruct, reconstruction_gallery
 from viticulture.evaluation.judge import Judged
-from viticulture.methods.mae import MAE
-from viticulture.models.vit.patches import patchify, restored, rows, targets
+from viticulture.methods.mae import MAE, restored, targets
+from viticulture.models.vit.patches import patchify, rows
 from viticulture.report.charts.figures import gallery
 from viticulture.training.run import fit
 

@@ -27,12 +27,12 @@ from viticulture.guides.bootstrap import (
     shortened_grids,
     shortened_sequences,
 )
+from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
 from viticulture.models.agent.agent_cnn import AgentShape, ResStem, Sizes
 from viticulture.models.students import create_student
 from viticulture.models.taps import Taps
 from viticulture.models.task import Task
-from viticulture.optim import Optim, Schedule
 from viticulture.report.charts.curves import read_curves
 from viticulture.training.run import fit, training_loader
 from viticulture.training.session import Session, begin, reopen
@@ -177,15 +177,15 @@ def test_a_step_is_that_of_the_authors_code(golden: Load, file: str, weights: Li
     data = golden(file)
     student, guide = loaded(data, weights)
     batch = {"image": data["in/x"], "label": data["in/label"].long()}
-    guides = {"bootstrap": guide}
-    method = Supervised(student, GOLDEN_TASK, guides, Optim(), Schedule(), label_weight=guide.weight).train()
-    seen = method.taps(batch["image"])
+    setup = Setup(student, GOLDEN_TASK, {"bootstrap": guide})
+    method = Supervised(setup, label_weight=guide.weight).train()
+    readings = method.taps(batch["image"])
     logits, maps_ = guide.agent.watch(batch["image"])
     close = {"rtol": 1e-4, "atol": 1e-4}
-    torch.testing.assert_close(seen.logits[0], data["out/logits_vit"], **close)
+    torch.testing.assert_close(readings.outputs[0], data["out/logits_vit"], **close)
     torch.testing.assert_close(logits, data["out/logits_cnn"], **close)
     for block in range(3):
-        torch.testing.assert_close(seen.blocks[block].transpose(0, 1), data[f"out/feat_vit{block}"], **close)
+        torch.testing.assert_close(readings.blocks[block].transpose(0, 1), data[f"out/feat_vit{block}"], **close)
         torch.testing.assert_close(maps_[block], data[f"out/feat_cnn{block}"], **close)
 
     terms = method.losses(batch)
@@ -384,16 +384,18 @@ def test_other_students_with_square_grids_learn_from_an_agent(student: str, opti
     network = create_student(student, TASK, 8, options).train()
     guide = Bootstrap(network, TASK).train()
     batch = {"image": torch.randn(2, 3, 32, 32), "label": torch.tensor([0, 2])}
-    seen = Taps(network, guide.needs)(batch["image"])
-    terms = guide.losses(batch, seen)
+    readings = Taps(network, guide.needs)(batch["image"])
+    terms = guide.losses(batch, readings)
     assert set(terms) == {"agent_label", "from_agent", "to_agent", "features"}
     assert all(term.isfinite() for term in terms.values())
-    (taught,) = torch.autograd.grad(terms["from_agent"], seen.logits[-1], retain_graph=True)
+    (taught,) = torch.autograd.grad(terms["from_agent"], readings.outputs[-1], retain_graph=True)
     assert taught.abs().sum() > 0
-    for logits in seen.logits:
+    for logits in readings.outputs:
         assert torch.autograd.grad(terms["to_agent"], logits, retain_graph=True, allow_unused=True) == (None,)
-    if len(seen.logits) > 1:
-        assert torch.autograd.grad(terms["from_agent"], seen.logits[0], retain_graph=True, allow_unused=True) == (None,)
+    if len(readings.outputs) > 1:
+        assert torch.autograd.grad(terms["from_agent"], readings.outputs[0], retain_graph=True, allow_unused=True) == (
+            None,
+        )
 
 
 def test_terms_without_weight_are_not_computed() -> None:
@@ -401,13 +403,13 @@ def test_terms_without_weight_are_not_computed() -> None:
     network = create_student("vit_nano", TASK, 8).train()
     batch = {"image": torch.randn(2, 3, 32, 32), "label": torch.tensor([0, 2])}
     guide = Bootstrap(network, TASK, mutual=Mutual(weight=0))
-    seen = Taps(network, guide.needs)(batch["image"])
-    assert set(guide.losses(batch, seen)) == {"agent_label", "features"}
+    readings = Taps(network, guide.needs)(batch["image"])
+    assert set(guide.losses(batch, readings)) == {"agent_label", "features"}
     guide.start_epoch(4, 4)
-    assert set(guide.losses(batch, seen)) == {"agent_label"}
+    assert set(guide.losses(batch, readings)) == {"agent_label"}
     guide = Bootstrap(network, TASK, features=Features(decay="none"))
     guide.start_epoch(4, 4)
-    assert "features" in guide.losses(batch, seen)
+    assert "features" in guide.losses(batch, readings)
 
 
 def test_the_decay_is_the_authors(golden: Load) -> None:

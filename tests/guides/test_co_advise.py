@@ -15,15 +15,16 @@ from networks import error, random_images, randomised
 from viticulture.errors import UserError
 from viticulture.guides.co_advise import CoAdvise
 from viticulture.losses import soft_distillation
+from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
 from viticulture.models.co_advise.cit import checkpoint_filter_fn
 from viticulture.models.co_advise.many_heads import every_head
 from viticulture.models.students import create_student
-from viticulture.models.taps import Seen, Taps
+from viticulture.models.taps import Readings, Taps
 from viticulture.models.task import Task
 from viticulture.models.teachers.frozen import Frozen
 from viticulture.models.weights.files import save
-from viticulture.optim import Optim, Schedule
+from viticulture.optim import Optim
 from viticulture.training.recipe import parse, resolve
 from viticulture.training.run import fit, training_loader
 from viticulture.training.session import begin
@@ -74,7 +75,7 @@ def test_a_term_is_the_official_divergence(golden: Load, teachers: dict[str, str
     one = {"conv": teachers["conv"]}
     guide = answering(CoAdvise(student(tokens=1), TASK, teachers=one, temperature=temperature), conv=theirs)
     head = head.clone().requires_grad_()
-    term = guide.losses({"image": torch.zeros(4, 3, 8, 8)}, Seen((torch.zeros_like(head), head)))["conv"]
+    term = guide.losses({"image": torch.zeros(4, 3, 8, 8)}, Readings((torch.zeros_like(head), head)))["conv"]
     assert term.item() == pytest.approx(data[f"out/kl_T{temperature}"].item(), rel=1e-6)
     term.backward()
     assert head.grad is not None
@@ -89,7 +90,7 @@ def test_label_term_and_guide_are_the_official_total(golden: Load, teachers: dic
     task = Task(TASK.classes, (64, 64), TASK.mean, TASK.std)
     guide = CoAdvise(net, task, teachers=teachers)
     answering(guide, conv=data["in/teacher_conv"], inv=data["in/teacher_inv"])
-    method = Supervised(net, task, {"co_advise": guide}, Optim(), Schedule()).train()
+    method = Supervised(Setup(net, task, {"co_advise": guide})).train()
     terms = method.losses({"image": data["in/x"], "label": data["in/soft_target"]})
     assert terms.keys() == {"label", "co_advise_conv", "co_advise_inv"}
     total = torch.stack(list(terms.values())).sum()
@@ -126,7 +127,7 @@ def test_terms_are_means_over_images(teachers: dict[str, str]) -> None:
     """Two halves of a batch average to the whole: two processes learn what one does."""
     net = student().eval()
     guide, x = CoAdvise(net, TASK, teachers=teachers), random_images(6, 3, 8, 8)
-    whole, *halves = (guide.losses({"image": part}, Seen(every_head(net, part))) for part in (x, x[:3], x[3:]))
+    whole, *halves = (guide.losses({"image": part}, Readings(every_head(net, part))) for part in (x, x[:3], x[3:]))
     for name, term in whole.items():
         torch.testing.assert_close(term, (halves[0][name] + halves[1][name]) / 2)
 

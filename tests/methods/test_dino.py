@@ -14,23 +14,23 @@ from torch import Tensor, distributed, nn
 from children import start as start_child
 from label_free import start, weights
 from viticulture.errors import UserError
-from viticulture.methods.dino import DINO, Head, cross_entropy, view_loss
+from viticulture.methods.dino import DINO, Head, LocalCrops, cross_entropy, view_loss
+from viticulture.methods.method import Course, Moment, Setup
 from viticulture.models.momentum_encoder import Follower
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.vit.any_size import look
-from viticulture.optim import Optim, Schedule
 from viticulture.training.run import fit, training_loader
 from viticulture.training.session import reopen
 
 HALF = (0.5, 0.5, 0.5)
 TASK = Task((), (32, 32), HALF, HALF)
 TINY = {"embed_dim": 16, "depth": 2, "num_heads": 4, "mlp_ratio": 2}
-SMALL = {"local_crops": 2, "prototypes": 24, "hidden_width": 16}
+SMALL = {"local_crops": LocalCrops(2), "prototypes": 24, "hidden_width": 16}
 RUN = {
     "method.name": "dino",
-    "method.local_crops": 2,
-    "method.local_size": 4,
+    "method.local_crops.count": 2,
+    "method.local_crops.size": 4,
     "method.prototypes": 32,
     "method.hidden_width": 16,
     "augment2.padded_crop.padding": 2,
@@ -41,7 +41,7 @@ RUN = {
 def method(student: nn.Module | None = None, **options: Any) -> DINO:
     torch.manual_seed(0)
     student = create_student("mae_tiny", TASK, 4, TINY) if student is None else student
-    return DINO(student, TASK, {}, Optim(), Schedule(), **{**SMALL, **options})
+    return DINO(Setup(student, TASK), **{**SMALL, **options})
 
 
 def views(small: tuple[int, int], images: int = 4) -> dict[str, Tensor]:
@@ -114,7 +114,7 @@ def test_the_schedules() -> None:
     Catches: a clock of steps for epochs, an end that is never reached, a teacher that moves with every portion.
     """
     dino = method(temperature=(0.04, 0.07), temperature_epochs=4, momentum=0.9)
-    dino.steps_per_epoch, dino.epochs = 5, 6
+    dino.course = Course(5, 6)
     teacher = dino.aids["teacher"]
     logits = torch.randn(2, 24)
     for epoch, temperature in enumerate([0.04, 0.05, 0.06, 0.07, 0.07]):
@@ -126,7 +126,7 @@ def test_the_schedules() -> None:
     teacher.updates = 15  # half-way
     for last in (False, True):
         assert not dino.centre.any()
-        dino.last_portion = last
+        dino.moment = Moment(first=not last, last=last)
         dino.losses(views((2, 12)))
     assert dino.centre.any()
     torch.testing.assert_close(teacher[0].norm.weight, torch.full((16,), 0.05))
@@ -144,7 +144,7 @@ def test_prototypes_wait_for_an_epoch(tmp_path: Path) -> None:
     begun = [part.clone() for part in parts]
     head.register_forward_hook(lambda *_: kept.append([part.detach().clone() for part in parts]))
     fit(session)
-    steps = session.method.steps_per_epoch
+    steps = session.method.course.steps_per_epoch
     assert all(torch.equal(begun[0], prototypes) for prototypes, _ in kept[: steps + 1])
     assert not torch.equal(begun[0], parts[0])
     assert not torch.equal(begun[1], kept[steps][1])
@@ -177,9 +177,9 @@ def test_a_student_looks_at_any_size() -> None:
 @pytest.mark.parametrize(("name", "patch"), [("dhvt_nano", 4), ("resnet10t", None)])
 def test_other_students_take_part(name: str, patch: int | None) -> None:
     """Convolutions need no positions; without local crops any student will do."""
-    dino = method(create_student(name, TASK, patch), local_size=16)
+    dino = method(create_student(name, TASK, patch), local_crops=LocalCrops(2, 16))
     assert dino.losses(views((2, 16)))["views"].isfinite()
-    alone = method(create_student("vit_nano", TASK, 4), local_crops=0)
+    alone = method(create_student("vit_nano", TASK, 4), local_crops=LocalCrops(0))
     assert alone.losses(views((0, 0)))["views"].isfinite()
 
 
@@ -198,7 +198,7 @@ def test_small_views_reach_the_batch(tmp_path: Path) -> None:
     batch = loader.batch(0, 0)
     assert [batch[name].shape[-1] for name in ("image", "image2", "image3", "image4")] == [8, 8, 4, 4]
     assert not torch.equal(batch["image3"], batch["image4"])
-    with_none = {k: v for k, v in RUN.items() if "local" not in k} | {"method.local_crops": 0}
+    with_none = {k: v for k, v in RUN.items() if "local" not in k} | {"method.local_crops.count": 0}
     plain = training_loader(start(tmp_path / "plain", **with_none)).batch(0, 0)
     assert torch.equal(plain["image"], batch["image"])
     assert torch.equal(plain["image2"], batch["image2"])
@@ -222,7 +222,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     broken.run.unlock()
     again = reopen(str(tmp_path / "broken"))
     fit(again)
-    assert again.method.aids["teacher"].updates == 2 * whole.method.steps_per_epoch
+    assert again.method.aids["teacher"].updates == 2 * whole.method.course.steps_per_epoch
     for name, value in whole.method.state_dict().items():
         assert torch.equal(value, again.method.state_dict()[name]), name
     assert not [name for name in weights(again) if "head" in name or "teacher" in name or "centre" in name]
@@ -271,9 +271,9 @@ def test_held_out_images_are_measured_without_a_trace() -> None:
     [
         ({"temperature": (0.0, 0.04)}, "temperature must be positive.*got \\(0.0, 0.04\\)"),
         ({"momentum": 1.0}, "momentum lie in \\[0, 1\\).*1.0"),
-        ({"prototypes": 0}, "must be positive, got 2, 0, 0 and 16"),
-        ({"local_crops": -1}, "must not be negative"),
-        ({"local_size": 10}, "multiple of the patch, 4x4; method.local_crops 0"),
+        ({"prototypes": 0}, "must be positive, got 0, 0 and 16"),
+        ({"temperature_epochs": -1}, "must not be negative"),
+        ({"local_crops": LocalCrops(2, 10)}, "multiple of the patch, 4x4; method.local_crops.count 0"),
     ],
 )
 def test_mistakes_are_named(options: dict[str, Any], message: str) -> None:

@@ -16,9 +16,10 @@ from formula_fill import fill, image
 from mae_students import HALF, method, ours, vit
 from networks import error
 from viticulture.errors import UserError
+from viticulture.methods.mae import Decoder, encode, split, targets
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
-from viticulture.models.vit.patches import Decoder, check, encode, patchify, rows, split, targets, unpatchify
+from viticulture.models.vit.patches import check, patchify, rows, unpatchify
 from viticulture.models.vit.positions import sincos
 
 Load = Callable[[str], Golden]
@@ -255,9 +256,9 @@ def test_a_step_in_bfloat16_and_one_graph() -> None:
         (rounded,) = mae.losses(batch).values()
     assert rounded.dtype == torch.float32
     torch.testing.assert_close(rounded, exact, rtol=0.02, atol=0)
-    eager = mae.taps.run
+    eager = mae.taps.forward
     mae.taps.compile(backend="aot_eager", fullgraph=True)
-    assert mae.taps.run is not eager
+    assert mae.taps.forward is not eager
     mae.aids["decoder"].compile(backend="aot_eager", fullgraph=True)
     (compiled,) = mae.losses(batch).values()
     torch.testing.assert_close(compiled, exact, rtol=1e-4, atol=0)

@@ -16,12 +16,12 @@ from conftest import Golden
 from label_free import SMALL, start, weights
 from networks import error
 from viticulture.errors import UserError
+from viticulture.methods.method import Course, Moment, Setup
 from viticulture.methods.moco_v3 import MoCoV3
 from viticulture.models.shared_batch_norm import SharedBatchNorm, gathered, perceptron
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.vit.positions import sincos
-from viticulture.optim import Optim, Schedule
 from viticulture.training.run import fit
 from viticulture.training.session import begin, reopen
 
@@ -35,7 +35,7 @@ VIEWS = {"augment2.padded_crop.padding": 2, "method.name": "moco_v3", "method.hi
 def method(**options: Any) -> MoCoV3:
     torch.manual_seed(0)
     student = create_student("mae_tiny", TASK, 8, TINY)
-    return MoCoV3(student, TASK, {}, Optim(), Schedule(), **{"width": 8, "hidden_width": 24, **options})
+    return MoCoV3(Setup(student, TASK), **{"width": 8, "hidden_width": 24, **options})
 
 
 def views(images: int = 4) -> dict[str, Tensor]:
@@ -52,7 +52,7 @@ def test_it_is_the_official_code(golden: Load) -> None:
     """
     data = golden("moco_tiny_step")
     config, moco = data.about["config"], method()
-    moco.aids["momentum"].updates, moco.steps_per_epoch = config["iter"], config["total_iters"]
+    moco.aids["momentum"].updates, moco.course = config["iter"], Course(config["total_iters"])
     for part, student, projector in (
         ("base_encoder", moco.student, moco.aids["projector"]),
         ("momentum_encoder", *moco.aids["momentum"].children()),
@@ -91,7 +91,7 @@ def test_loss_momentum_and_positions_by_themselves(golden: Load) -> None:
         nn.init.constant_(copied, 1.0)
         nn.init.constant_(weight, 0.0)
         moco.aids["momentum"].updates = int(step)
-        moco.aids["momentum"].follow(moco.student, moco.aids["projector"], 1000, True)
+        moco.aids["momentum"].follow(moco.student, moco.aids["projector"], 1000)
         assert copied[0].item() == pytest.approx(expected, abs=1e-6)
     table = data["out/pos_embed_d16_g4"].float()
     torch.testing.assert_close(sincos((4, 4), 16).roll(8, dims=2), table, rtol=1e-6, atol=1e-6)
@@ -116,17 +116,17 @@ def test_frozen_parts_stay_as_they_are() -> None:
         moco = method(**options)
         moco.losses(views())["contrast"].backward()
         assert {name for name, p in moco.student.named_parameters() if p.grad is None} == frozen
-    MoCoV3(create_student("dhvt_nano", TASK, 4), TASK, {}, Optim(), Schedule(), width=8, hidden_width=16)
+    MoCoV3(Setup(create_student("dhvt_nano", TASK, 4), TASK), width=8, hidden_width=16)
     student = timm.create_model("resnet10t", num_classes=0)
-    resnet = MoCoV3(student, TASK, {}, Optim(), Schedule(), width=8, hidden_width=16)
+    resnet = MoCoV3(Setup(student, TASK), width=8, hidden_width=16)
     assert resnet.losses(views())["contrast"].isfinite()
 
 
 def test_portions_of_a_batch_move_the_momentum_encoder_once() -> None:
     """With gradient accumulation the encoder moves before the first portion alone."""
     moco = method()
-    for last in (False, False, True, False):
-        moco.last_portion = last
+    for first, last in ((True, False), (False, False), (False, True), (True, False)):
+        moco.moment = Moment(first=first, last=last)
         moco.losses(views())
     assert moco.aids["momentum"].updates == 2
 
@@ -155,7 +155,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     again = reopen(str(tmp_path / "broken"))
     fit(again)
     clocks = [session.method.aids["momentum"].updates for session in (whole, again)]
-    assert clocks == [2 * whole.method.steps_per_epoch] * 2
+    assert clocks == [2 * whole.method.course.steps_per_epoch] * 2
     for name, value in whole.method.state_dict().items():
         assert torch.equal(value, again.method.state_dict()[name]), name
     assert not [name for name in weights(again) if "projector" in name or "momentum" in name]

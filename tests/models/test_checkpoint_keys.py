@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from conftest import Golden
 from viticulture.errors import UserError
+from viticulture.methods.mae import encode, split
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.teachers.frozen import open_teacher
-from viticulture.models.vit.patches import encode, split
 from viticulture.models.weights.checkpoint_keys import bare
 from viticulture.models.weights.files import initialise, read_weights
 

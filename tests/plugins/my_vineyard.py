@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from viticulture.data.augment.transform import Transform
 from viticulture.guides.guide import Batch, Guide
-from viticulture.methods.method import Method
+from viticulture.methods.method import BatchSpec, Method, Setup
 from viticulture.models.task import Task
 
 
@@ -49,12 +49,10 @@ class Rotation(Method):
     """
 
     gives = frozenset()
-    labelled = False
+    batch_spec = BatchSpec(labels=False)
 
-    def __init__(
-        self, student: nn.Module, task: Task, guides: Any, optim: Any, schedule: Any, *, turns: int = 4
-    ) -> None:
-        super().__init__(student, task, guides, optim, schedule)
+    def __init__(self, setup: Setup, *, turns: int = 4) -> None:
+        super().__init__(setup)
         self.turns = turns
         self.aids["head"] = nn.Linear(16, turns)
 
@@ -67,6 +65,18 @@ class Rotation(Method):
         return {"loss": self.losses(batch)["rotation"]}
 
 
+class Looking(Guide):
+    """Needs attention, and does nothing with it."""
+
+    needs = frozenset({"attention"})
+
+    def __init__(self, student: nn.Module, task: Task) -> None:
+        super().__init__()
+
+    def losses(self, batch: Batch, readings: Any) -> dict[str, Tensor]:
+        return {}
+
+
 class Unfinished(Guide):
     """Says no losses."""
 
@@ -77,7 +87,7 @@ class Alone(Guide):
     def __init__(self, *, weight: float = 1.0) -> None:
         super().__init__()
 
-    def losses(self, batch: Batch, seen: Any) -> dict[str, Tensor]:
+    def losses(self, batch: Batch, readings: Any) -> dict[str, Tensor]:
         return {}
 
 

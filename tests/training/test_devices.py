@@ -135,10 +135,10 @@ def test_an_explanation_looks_on_a_gpu(student: str, data: Data, teachers: Path)
     grid = where.grid((SIDE, SIDE))
     fake_module(net, mode, CUDA)
     with mode, torch.no_grad():
-        seen = taps(torch.empty(2, 3, SIDE, SIDE, device=CUDA))
-        maps = [make(seen.attention[-1], grid) for make in (class_map, lambda reading, _: averaged(reading))]
-        maps += [head_token_maps(seen.attention[-1], grid)] if student == "dhvt" else []
-    assert {str(x.device) for x in [*seen.blocks, *seen.norms, *seen.class_attention, *maps]} == {CUDA}
+        readings = taps(torch.empty(2, 3, SIDE, SIDE, device=CUDA))
+        maps = [make(readings.attention[-1], grid) for make in (class_map, lambda reading, _: averaged(reading))]
+        maps += [head_token_maps(readings.attention[-1], grid)] if student == "dhvt" else []
+    assert {str(x.device) for x in [*readings.blocks, *readings.norms, *readings.class_attention, *maps]} == {CUDA}
 
 
 def test_a_replayed_answer_is_sent_to_the_device(tmp_path: Path) -> None:

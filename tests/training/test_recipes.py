@@ -19,7 +19,7 @@ from random_teachers import with_random_teachers
 from viticulture.errors import UserError
 from viticulture.guides.bootstrap import Features, Mutual
 from viticulture.keywords import check_keywords, made_parts
-from viticulture.methods.method import Method
+from viticulture.methods.method import Method, Setup
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.optim import Optim, Schedule, shortened_warmup
@@ -114,14 +114,14 @@ def assembled(name: str, weights: Path, device: str) -> tuple[Recipe, Method]:
     recipe = with_random_teachers(resolve(parent, read(parent), overrides), weights)
     wanted, side = recipe.section("student"), recipe.section("images").image_size or 64
     made = method_class(recipe)
-    task = Task(("a", "b") if made.labelled else (), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    task = Task(("a", "b") if made.batch_spec.labels else (), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     still = {"drop_path_rate": 0.0} if "drop_path_rate" in wanted.options else {}
-    optim, schedule = recipe.section("optim"), recipe.section("schedule")
     keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
     with torch.device(device):
         student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options | still)
         guides = build_guides(recipe, student, task)
-        return recipe, made(student, task, guides, optim, schedule, **keywords).train()
+        setup = Setup(student, task, guides, recipe.section("optim"), recipe.section("schedule"))
+        return recipe, made(setup, **made_parts(made, keywords)).train()
 
 
 @pytest.fixture(scope="session")
@@ -163,13 +163,13 @@ def test_a_step_is_taken(name: str, weights: Path) -> None:
     torch.manual_seed(0)
     recipe, method = assembled(name, weights, "cpu")
     side, student, optim = method.task.image_size[0], method.student, recipe.section("optim")
-    batch = {"image": torch.randn(2, 3, side, side), "noise": torch.rand(2, method.noise)}
-    if method.labelled:
+    spec = method.batch_spec
+    batch = {"image": torch.randn(2, 3, side, side), "noise": torch.rand(2, spec.noise)}
+    if spec.labels:
         batch["label"] = torch.tensor([0, 1])
-    if method.views == 2:
+    if spec.views == 2:
         batch["image2"] = torch.randn(2, 3, side, side)
-    count, small = method.small
-    batch |= {f"image{3 + k}": torch.randn(2, 3, small, small) for k in range(count)}
+    batch |= {f"image{3 + k}": torch.randn(2, 3, spec.local_size, spec.local_size) for k in range(spec.local_crops)}
     loss = torch.stack(list(method.losses(batch).values())).sum()
     loss.backward()
     assert loss.isfinite()

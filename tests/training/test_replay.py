@@ -17,7 +17,7 @@ from viticulture.errors import UserError
 from viticulture.guides.co_advise import CoAdvise
 from viticulture.guides.guide import Batch
 from viticulture.models.students import create_student
-from viticulture.models.taps import Seen
+from viticulture.models.taps import Readings
 from viticulture.models.task import Task
 from viticulture.models.teachers.frozen import Frozen
 from viticulture.models.weights.files import load, save
@@ -98,9 +98,9 @@ def test_a_teacher_asked_twice_a_step_answers_twice(
     Catches: an answer known by the step alone, so that the second question gets the answer to the first one."""
     about = CoAdvise.losses
 
-    def twice(guide: CoAdvise, batch: Batch, seen: Seen) -> dict[str, Tensor]:
-        mirrored = about(guide, {**batch, "image": batch["image"].flip(-1)}, seen)
-        return {name: term + 2 * mirrored[name] for name, term in about(guide, batch, seen).items()}
+    def twice(guide: CoAdvise, batch: Batch, readings: Readings) -> dict[str, Tensor]:
+        mirrored = about(guide, {**batch, "image": batch["image"].flip(-1)}, readings)
+        return {name: term + 2 * mirrored[name] for name, term in about(guide, batch, readings).items()}
 
     monkeypatch.setattr(CoAdvise, "losses", twice)
     plain = grow("plain")

@@ -2,11 +2,11 @@
 """Attention as maps: who looks at what, recomputed from queries and keys, so that training keeps its fused attention.
 
     taps = Taps(student, frozenset({"attention"}))
-    seen = taps(images)
-    for layer in shown_layers(len(seen.attention)):
-        class_map(seen.attention[layer], grid)      # where the class token looks
-        averaged(seen.attention[layer])             # DHVT [1], Figures 3 and 7
-        head_token_maps(seen.attention[layer], grid)  # DHVT [1], Figures 4 and 5
+    readings = taps(images)
+    for layer in shown_layers(len(readings.attention)):
+        class_map(readings.attention[layer], grid)      # where the class token looks
+        averaged(readings.attention[layer])             # DHVT [1], Figures 3 and 7
+        head_token_maps(readings.attention[layer], grid)  # DHVT [1], Figures 4 and 5
 
 [1] Lu et al., NeurIPS 2022, arXiv:2210.05958, supplement.
 """

@@ -114,9 +114,9 @@ def look_inside(student: nn.Module, batches: Iterable[Tensor], reading: str = "n
     uniform: list[tuple[float, float]] = []
     for batch in batches:
         with torch.inference_mode():
-            seen = taps(batch)
-            statistics.add(seen.attention, pixels)
-            layers, grids = patch_features(getattr(seen, reading), taps.layout, batch)
+            readings = taps(batch)
+            statistics.add(readings.attention, pixels)
+            layers, grids = patch_features(getattr(readings, reading), taps.layout, batch)
             size = size or len(batch)
             if len(batch) == size:
                 cka.add(layers)
@@ -124,7 +124,7 @@ def look_inside(student: nn.Module, batches: Iterable[Tensor], reading: str = "n
                 amplitudes = amplitudes or [RunningMean() for _ in layers]
                 for mean, tokens, grid in zip(amplitudes, layers, grids, strict=True):
                     mean.add(relative_log_amplitude(tokens, grid))
-        looks = zip(seen.attention, pixels, strict=True)
+        looks = zip(readings.attention, pixels, strict=True)
         uniform = uniform or [(uniform_distance(r.grid, gap), math.log(math.prod(r.grid))) for r, gap in looks]
         images += len(batch)
     one_grid = bool(amplitudes) and len(set(grids)) == 1

@@ -73,9 +73,9 @@ def attention(subject: Subject, images: Images) -> list[Gallery]:
     numbers = _spread(images)
     pixels = torch.cat([some for _, some in subject.views(images.part(torch.tensor(numbers)))])
     with torch.inference_mode():
-        seen = taps(subject.normalised(pixels))
-    layers = shown_layers(len(seen.attention))
-    readings = [seen.attention[layer] for layer in layers]
+        attention = taps(subject.normalised(pixels)).attention
+    layers = shown_layers(len(attention))
+    readings = [attention[layer] for layer in layers]
     names = [f"layer {layer + 1}" for layer in layers]
     classes = [subject.task.classes[int(images.records.labels[number])] for number in numbers]
     maps = [class_map(reading, reading.grid).cpu().numpy() for reading in readings]

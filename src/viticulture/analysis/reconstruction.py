@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..data.dataset import Dataset
 from ..data.images import Images
 from ..evaluation.subject import Subject, device_for
+from ..methods.method import BatchSpec
 from ..models.task import Task
 from ..models.vit.patches import Grid, patchify, unpatchify
 from ..training.assemble import assemble
@@ -36,12 +37,12 @@ class Painter(Protocol):
     Args:
         task: what its student is shown.
         patch: height and width, pixels.
-        noise: uniform numbers that choose the mask of an image.
+        batch_spec: how many uniform numbers choose the mask of an image.
     """
 
     task: Task
     patch: Grid
-    noise: int
+    batch_spec: BatchSpec
 
     def reconstruct(self, images: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Patches [B, P, 3 p p], the masked ones as painted, and which ones those are, [B, P] bool."""
@@ -75,7 +76,7 @@ def reconstruct(method: Painter, images: Tensor, seed: int = 0) -> Reconstructio
         seed: of the masks.
     """
     generator = torch.Generator().manual_seed(seed)
-    noise = torch.rand(len(images), method.noise, generator=generator).to(images.device)
+    noise = torch.rand(len(images), method.batch_spec.noise, generator=generator).to(images.device)
     with torch.inference_mode():
         patches, chosen = method.reconstruct(images, noise)
     grid = images.shape[-2] // method.patch[0], images.shape[-1] // method.patch[1]

@@ -2,11 +2,12 @@
 """From what a person names (a folder, a file, a data set) to one kind of object: labelled images that can be read.
 
     digits                          scikit-learn's 1,797 small digits, bundled
-    cifar100, flowers102, ...       torchvision's sets by name (named.py)
+    cifar100, flowers102, ...       torchvision's sets by name (torchvision_sets.py)
     a folder, or a zip of one       train/ val/ test/ CLASS/file, or CLASS/file, or just images (folders.py)
-    a CSV                           path,label[,split] (listing.py)
-    hf:owner/name, *.parquet        Hugging Face data sets (hub.py)
-    *.tar                           WebDataset shards (shards.py)
+    a CSV                           path,label[,split] (csv_file.py)
+    hf:owner/name, *.parquet        Hugging Face data sets (hugging_face.py)
+    *.tar                           WebDataset shards (webdataset.py)
+    python:my_module.open_scans     a function of one's own that gives a `Source` (own.py)
 
 A name of a set wins over a folder of that name; write ./digits for the folder.
 """
@@ -25,7 +26,7 @@ def open_source(data: str | Path) -> Source:
     Raises: UserError where there is no such data or it holds no images.
     """
     from .sources import csv_file as listing
-    from .sources import folders
+    from .sources import folders, own
     from .sources import hugging_face as hub
     from .sources import torchvision_sets as named
     from .sources import webdataset as shards
@@ -38,6 +39,8 @@ def open_source(data: str | Path) -> Source:
             return named.open_named(text.lower())
         if text.startswith("hf:"):
             return hub.open_hub(text.removeprefix("hf:"))
+        if text.startswith("python:"):
+            return own.open_own(text.removeprefix("python:"))
         if ".tar" in text and re.search(r"[{*?\[]", text):
             return shards.open_shards(text)
     path = Path(data)

@@ -29,7 +29,7 @@ from ..keywords import check_fields
 from ..losses import cross_entropy, soft_distillation
 from ..models.agent.agent_cnn import AgentShape, agent_for
 from ..models.agent.shared_agent import SharedAgent, shared_agent_for
-from ..models.taps import Seen, layout
+from ..models.taps import Readings, layout
 from ..models.task import Task
 from .guide import Batch, Given, Guide
 
@@ -55,9 +55,9 @@ class Features:
     decay: Literal["linear", "none"] = "linear"
 
     def __post_init__(self) -> None:
-        check_fields("guides.bootstrap.features", self)
+        check_fields("features", self)
         if self.weight < 0:
-            raise UserError(f"guides.bootstrap.features.weight must not be negative, got {self.weight}")
+            raise UserError(f"features.weight must not be negative, got {self.weight}")
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,10 @@ class Mutual:
     temperature: float = 4.0
 
     def __post_init__(self) -> None:
-        check_fields("guides.bootstrap.mutual", self)
+        check_fields("mutual", self)
         if self.weight < 0 or self.temperature <= 0:
             raise UserError(
-                "guides.bootstrap.mutual needs a weight of at least 0 and a positive temperature, "
+                "mutual needs a weight of at least 0 and a positive temperature, "
                 f"got {self.weight} and {self.temperature}"
             )
 
@@ -114,11 +114,9 @@ class Bootstrap(Guide):
     ) -> None:
         super().__init__()
         if weight <= 0:
-            raise UserError(
-                f"guides.bootstrap.weight must be positive, got {weight}; leave the guide out to go without"
-            )
+            raise UserError(f"weight must be positive, got {weight}; leave the guide out to go without")
         if weights not in ("own", "shared", "aligned"):
-            raise UserError(f"guides.bootstrap.weights must be own, shared or aligned, got {weights!r}")
+            raise UserError(f"weights must be own, shared or aligned, got {weights!r}")
         make = agent_for if weights == "own" else shared_agent_for
         self.agent = make(student, task, agent)
         self.weights, self.features, self.mutual, self.weight = weights, features, mutual, weight
@@ -127,27 +125,25 @@ class Bootstrap(Guide):
         self.blocks = list(range(len(where.blocks))) if features.blocks is None else features.blocks
         for block in self.blocks:
             if not 0 <= block < len(where.blocks):
-                raise UserError(
-                    f"guides.bootstrap.features.blocks must lie in 0 to {len(where.blocks) - 1}, got {block}"
-                )
+                raise UserError(f"features.blocks must lie in 0 to {len(where.blocks) - 1}, got {block}")
         self.left = 1.0  # share of the feature weight at this epoch
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
         self.left = max(0.0, 1 - epoch / epochs) if self.features.decay == "linear" else 1.0
 
-    def losses(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
+    def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
         """Terms `agent_label`, `from_agent`, `to_agent` (nats) and `features` (squared distance, 0 to 4 a block)."""
         logits, maps = self.agent.watch(batch["image"])
         terms = {"agent_label": cross_entropy(logits, batch["label"])}
         if self.mutual.weight:
-            taught, mean = seen.logits[-1], torch.stack(seen.logits).mean(0)
+            taught, mean = readings.outputs[-1], torch.stack(readings.outputs).mean(0)
             for name, learner, teacher in (("from_agent", taught, logits), ("to_agent", logits, mean)):
                 terms[name] = self.mutual.weight * soft_distillation(learner, teacher, self.mutual.temperature)
         if self.features.weight * self.left:
             rows, columns = self.grid
             distances = []
             for block in self.blocks:
-                tokens = seen.blocks[block][:, self.prefix :][:, : rows * columns]  # [B, P, D]
+                tokens = readings.blocks[block][:, self.prefix :][:, : rows * columns]  # [B, P, D]
                 map_ = torch.unflatten(tokens.transpose(1, 2), 2, self.grid)  # [B, D, rows, columns]
                 distances.append(feature_distance(map_, maps[block], self.features.adapt, self.features.scale))
             terms["features"] = self.features.weight * self.left * torch.stack(distances).sum()  # Eq. (7)

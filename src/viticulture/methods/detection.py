@@ -7,7 +7,7 @@ arXiv:2205.14443, Sec. A.5, and Li et al., arXiv:2203.16527: recipes/detection/.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import ClassVar
 
 import numpy as np
@@ -20,10 +20,8 @@ from ..guides.guide import Batch, Given, Guide
 from ..models.dense.detector import Detector, Heads, Target
 from ..models.dense.networks import detector
 from ..models.taps import Taps
-from ..models.task import Task
-from ..optim import Optim, Schedule
 from ..scores.objects import Matches, box_areas, box_overlaps, image_precision, match
-from .method import Method
+from .method import BatchSpec, Method, Setup
 
 
 class Detection(Method):
@@ -41,16 +39,12 @@ class Detection(Method):
     """
 
     gives: ClassVar[frozenset[Given]] = frozenset()
-    learns: ClassVar[str] = "objects"
+    batch_spec: BatchSpec = BatchSpec(contents="objects")
     chosen_by: ClassVar[str] = "ap50"
 
     def __init__(
         self,
-        student: nn.Module,
-        task: Task,
-        guides: Mapping[str, Guide],
-        optim: Optim,
-        schedule: Schedule,
+        setup: Setup,
         *,
         masks: bool = False,
         width: int = 256,
@@ -61,14 +55,14 @@ class Detection(Method):
         min_score: float = 0.05,
         most: int = 100,
     ) -> None:
-        refuse_guides(guides, "detection")
+        refuse_guides(setup.guides, "detection")
         heads = Heads(width, masks, samples, min_score, most)
         around = {"window": window, "global_blocks": list(global_blocks), "relative_positions": relative_positions}
-        network = detector(student, task, heads=heads, **around)  # type: ignore[arg-type]
-        super().__init__(network, task, guides, optim, schedule)
+        network = detector(setup.student, setup.task, heads=heads, **around)  # type: ignore[arg-type]
+        super().__init__(replace(setup, student=network))
         self.taps = Taps(network.backbone)  # the part that is compiled
-        self.masks = masks
-        self.kept = {"dense": {"kind": "detection", "heads": asdict(heads), **around}}
+        self.batch_spec = replace(self.batch_spec, masks=masks)
+        self.described = {"dense": {"kind": "detection", "heads": asdict(heads), **around}}
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         return self._detector().losses(batch["image"], targets_of(batch))

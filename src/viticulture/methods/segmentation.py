@@ -6,22 +6,21 @@ loss = mean over labelled pixels of CE(logits, class)
 The network is a linear layer on the student's map (models/dense/segmenter.py). Recipes: recipes/segmentation/.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data.annotations import UNLABELLED
-from ..guides.guide import Batch, Given, Guide
+from ..guides.guide import Batch, Given
 from ..models.dense.networks import segmenter
 from ..models.taps import Taps
-from ..models.task import Task
-from ..optim import Optim, Schedule
 from ..scores.pixels import confusion, mean_iou
 from .detection import refuse_guides
-from .method import Method
+from .method import BatchSpec, Method, Setup
 
 
 class Segmentation(Method):
@@ -33,26 +32,22 @@ class Segmentation(Method):
     """
 
     gives: ClassVar[frozenset[Given]] = frozenset()
-    learns: ClassVar[str] = "pixels"
+    batch_spec: BatchSpec = BatchSpec(contents="pixels")
     chosen_by: ClassVar[str] = "iou"
 
     def __init__(
         self,
-        student: nn.Module,
-        task: Task,
-        guides: Mapping[str, Guide],
-        optim: Optim,
-        schedule: Schedule,
+        setup: Setup,
         *,
         blocks: Sequence[int] = (),
         dropout: float = 0.0,
     ) -> None:
-        refuse_guides(guides, "segmentation")
+        refuse_guides(setup.guides, "segmentation")
         around = {"blocks": list(blocks), "dropout": dropout}
-        network = segmenter(student, task, **around)  # type: ignore[arg-type]
-        super().__init__(network, task, guides, optim, schedule)
+        network = segmenter(setup.student, setup.task, **around)  # type: ignore[arg-type]
+        super().__init__(replace(setup, student=network))
         self.taps = Taps(network.backbone)  # the part that is compiled
-        self.kept = {"dense": {"kind": "segmentation", **around}}
+        self.described = {"dense": {"kind": "segmentation", **around}}
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         logits, classes = self.student(batch["image"]), batch["classes"]

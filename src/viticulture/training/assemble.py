@@ -14,8 +14,9 @@ from ..data.dense.follow import check_follows
 from ..errors import UserError
 from ..guides.guide import Given, Guide
 from ..keywords import made_parts
-from ..methods.method import Method
+from ..methods.method import BatchSpec, Method, Setup
 from ..models.students import create_student, takes_patch_size
+from ..models.taps import Taps
 from ..models.task import Task
 from ..models.weights.files import initialise
 from .recipe import (
@@ -57,18 +58,17 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
     wanted: Student = recipe.section("student")
     torch.manual_seed(seed)
     made = method_class(recipe)
-    bare = task if made.learns == "classes" else replace(task, classes=())  # what finds objects needs no classifier
-    student = create_student(wanted.name, bare, patch_size(wanted, task), wanted.options)
+    shown = task if made.batch_spec.contents == "classes" else replace(task, classes=())  # else no classifier is needed
+    student = create_student(wanted.name, shown, patch_size(wanted, task), wanted.options)
     remarks = initialise(student, wanted.init, wanted.init_blocks) if wanted.init else []
     taken = {name: tensor.clone() for name, tensor in student.state_dict().items()} if wanted.init else {}
     guides = build_guides(recipe, student, task)
     keywords = {key: value for key, value in made_parts(made, recipe.values["method"]).items() if key != "name"}
-    optim, schedule = recipe.section("optim"), recipe.section("schedule")
-    method = made(student, task, guides, optim, schedule, **keywords)
-    if bool(method.small[0]) != bool(recipe.values["augment_local"]):
-        name, count = recipe.values["method"]["name"], method.small[0]
+    method = made(Setup(student, task, guides, recipe.section("optim"), recipe.section("schedule")), **keywords)
+    count = method.batch_spec.local_crops
+    if bool(count) != bool(recipe.values["augment_local"]):
         mend = "say by augment_local how they are made" if count else "take augment_local out"
-        raise UserError(f"method {name} looks at {count} small views of an image; {mend}")
+        raise UserError(f"method {recipe.values['method']['name']} looks at {count} small views of an image; {mend}")
     started = student.state_dict()
     if lost := [name for name, tensor in taken.items() if not torch.equal(tensor, started[name])]:
         remarks.append(
@@ -79,11 +79,19 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
 
 
 def build_guides(recipe: Recipe, student: nn.Module, task: Task) -> dict[str, Guide]:
-    """The guides that a recipe names, for this student."""
-    return {
-        name: guide_class(name, keywords)(student, task, **made_parts(guide_class(name, keywords), settings(keywords)))
-        for name, keywords in recipe.values["guides"].items()
-    }
+    """The guides that a recipe names, for this student.
+
+    Raises: UserError that names the recipe's entry.
+    """
+    guides = {}
+    for name, entry in recipe.values["guides"].items():
+        made = guide_class(name, entry)
+        try:
+            guides[name] = made(student, task, **made_parts(made, settings(entry)))
+            Taps(student, guides[name].needs)
+        except UserError as error:
+            raise UserError(f"guides.{name}: {error}") from error
+    return guides
 
 
 def check_parts(recipe: Recipe) -> None:
@@ -107,34 +115,28 @@ def check_parts(recipe: Recipe) -> None:
             f"engine.precision to 32 or bf16-mixed, got {accumulate} and {precision}"
         )
     views = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
-    if len(views) < method.views:
+    if len(views) < method.batch_spec.views:
         raise UserError(f"method {name} compares two views of an image; say by augment2 how the second one is made")
-    if len(views) > method.views:
+    if len(views) > method.batch_spec.views:
         raise UserError(f"method {name} looks at one view of an image; take augment2 out")
-    if method.learns != "classes":
-        check_follows([cls_name(transform_class(view, made)) for view, made in recipe.values["augment"].items()])
-    if not method.labelled and any(of_class(view, "mix") for view in views):
+    if method.batch_spec.contents != "classes":
+        check_follows([cls_name(transform_class(view, entry)) for view, entry in recipe.values["augment"].items()])
+    if not method.batch_spec.labels and any(of_class(view, "mix") for view in views):
         raise UserError(f"mix mixes labels, and method {name} reads none; take augment.mix out")
 
 
-def augmentations(
-    recipe: Recipe, dataset: Dataset, noise: int = 0, small: tuple[int, int] = (0, 0)
-) -> tuple[Augment, ...]:
-    """One augmentation a view: one, or two where the recipe has a second view (`augment2`), then the small ones.
+def augmentations(recipe: Recipe, dataset: Dataset, spec: BatchSpec) -> tuple[Augment, ...]:
+    """One augmentation a view: one, or two where the recipe has a second view (`augment2`), then the local crops.
 
     Args:
         recipe: says which.
         dataset: sizes, normalisation and classes.
-        noise: further uniform numbers for each image, drawn with the first view.
-        small: how many views are made by `augment_local`, and their side, pixels.
+        spec: local crops, and noise, which is drawn with the first view.
     """
     task = task_of(dataset)
     large = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
-    count, side = small
-    sections = [
-        *((section, task.image_size) for section in large),
-        *[(recipe.values["augment_local"], (side, side))] * count,
-    ]
+    local = recipe.values["augment_local"], (spec.local_size, spec.local_size)
+    sections = [*((section, task.image_size) for section in large), *[local] * spec.local_crops]
     return tuple(
         Augment(
             transforms(section),
@@ -142,7 +144,7 @@ def augmentations(
             task.mean,
             task.std,
             len(task.classes),
-            noise if view == 0 else 0,
+            spec.noise if view == 0 else 0,
         )
         for view, (section, image_size) in enumerate(sections)
     )

@@ -4,7 +4,7 @@
 Sections are the keywords of dataclasses (`student`, `data`, `images`, `optim`, `schedule`, `train`, `engine`) and of
 classes chosen by name: `method: {name: supervised, ...}`, `guides: {logits: {...}}`, `augment: {flip: {...}}`. An entry
 of guides or of an augmentation may have a name of its own and say its `class`. A name is a short one of those below, or
-the dotted path of a person's own class: reading such a recipe imports its module (see `plugins`). Types, defaults and
+the dotted path of a person's own class: reading such a recipe imports its module (see `dotted`). Types, defaults and
 help come from the signatures (jsonargparse).
 """
 
@@ -24,13 +24,15 @@ from ..data.augment.augment import TRANSFORMS, Augment
 from ..data.augment.transform import Transform
 from ..data.dataset import Pictures, Selection
 from ..disk import read_text
+from ..dotted import class_of
 from ..errors import UserError, shortened, unknown
 from ..guides.guide import Guide
 from ..keywords import check_keywords
 from ..methods.method import Method
 from ..optim import Optim, Schedule, shortened_warmup
 from ..text import read_yaml, write_yaml
-from .plugins import class_of, register_student
+from .older import check_older
+from .plugins import register_student
 from .settings import Engine, Student, Train
 
 METHODS = {
@@ -62,7 +64,7 @@ SECTIONS: dict[str, type] = {
 VIEWS = ("augment", "augment2", "augment_local")  # sections that say how a view of an image is made
 ORDER = ("student", "method", "guides", "data", "images", *VIEWS, "optim", "schedule", "train", "engine")
 NAMED = ("guides", *VIEWS)  # sections of the form {name: keywords}
-METHOD_GIVEN = ("student", "task", "guides", "optim", "schedule")  # constructor arguments that no recipe sets
+METHOD_GIVEN, GUIDE_GIVEN = ("setup",), ("student", "task")  # constructors' arguments that no recipe sets
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ def resolve(name: str, raw: dict[str, Any], overrides: dict[str, Any] | None = N
     for key, value in (overrides or {}).items():
         _override(values, key, _plain(value))
     _check_names(values)
+    check_older(values)
     parser = _parser(values)
     valid = {action.dest for action in parser._actions}
     for key in _leaves(values, valid):
@@ -208,7 +211,7 @@ def find_method(name: str) -> type[Method]:
 
 def guide_class(name: str, keywords: Mapping[str, Any] | None = None) -> type[Guide]:
     """The class of a guide: what its keywords say, else its name does."""
-    return class_of("guide", (keywords or {}).get("class", name), GUIDES, Guide, ("student", "task"))
+    return class_of("guide", (keywords or {}).get("class", name), GUIDES, Guide, GUIDE_GIVEN)
 
 
 def of_class(section: Mapping[str, Any], *names: str) -> dict[str, dict[str, Any]]:
@@ -225,7 +228,7 @@ def _parser(values: dict[str, Any]) -> ArgumentParser:
     ]:
         parser.add_argument(f"--{place}.class", type=str, help="a short name, or MODULE.CLASS")
     for place, made in _constructors(values).items():
-        parser.add_class_arguments(made, place, skip=set(METHOD_GIVEN))
+        parser.add_class_arguments(made, place, skip={*METHOD_GIVEN, *GUIDE_GIVEN})
     return parser
 
 

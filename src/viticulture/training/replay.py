@@ -87,7 +87,9 @@ class Replay(Callback):
         machine = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         return [
             dataset.fingerprint,
-            json.dumps([views, recipe.values["images"], self.session.method.noise], sort_keys=True, default=str),
+            json.dumps(
+                [views, recipe.values["images"], self.session.method.batch_spec.noise], sort_keys=True, default=str
+            ),
             json.dumps([dataset.mean, dataset.std, dataset.image_size, self.session.seed]),
             json.dumps([self.batch_size, train.accumulate, train.repeats, trainer.world_size, trainer.global_rank]),
             f"{trainer.precision} {machine} {torch.__version__}",

@@ -18,7 +18,7 @@ from ..data.dense.loader import DenseLoader, dense_batches
 from ..data.images import Images
 from ..disk import FULL, unwritable
 from ..guides.guide import Batch
-from ..methods.method import Method
+from ..methods.method import Course, Method
 from ..models.weights.files import save
 from .assemble import augmentations, batch_size
 from .metrics import MetricsFile, cut
@@ -75,7 +75,7 @@ def training_loader(session: Session, shard: Shard = ALONE, device: torch.device
     size = batch_size(session.recipe, len(session.dataset.train))
     plain = Loader(
         session.dataset.train,
-        augmentations(session.recipe, session.dataset, session.method.noise, session.method.small),
+        augmentations(session.recipe, session.dataset, session.method.batch_spec),
         size,
         session.seed,
         train.repeats,
@@ -84,7 +84,7 @@ def training_loader(session: Session, shard: Shard = ALONE, device: torch.device
     )
     if "train" not in session.dataset.annotations:
         return plain
-    return DenseLoader(plain, session.dataset.annotations["train"], session.method.masks)
+    return DenseLoader(plain, session.dataset.annotations["train"], session.method.batch_spec.masks)
 
 
 class Portions:
@@ -109,7 +109,7 @@ class Watched:
     def __init__(self, images: Images, session: Session, device: torch.device) -> None:
         self.images, self.task, self.device = images, session.method.task, device
         self.crop = session.recipe.section("images").crop
-        self.annotations = session.dataset.annotations.get(session.method.split)
+        self.annotations = session.dataset.annotations.get(session.method.course.watched)
         self.batch_size = DENSE_BATCH if self.annotations else EVALUATION_BATCH
 
     def __len__(self) -> int:
@@ -173,12 +173,12 @@ def fit(session: Session, watcher: Callback | None = None) -> None:
     train: Train = session.recipe.section("train")
     engine: Engine = session.recipe.section("engine")
     on_gpu = torch.cuda.is_available() and engine.device in ("auto", "cuda")
-    method.steps_per_epoch, method.epochs = len(training_loader(session)), train.epochs
+    method.course = Course(len(training_loader(session)), train.epochs, train.watch)
     resumed = run.checkpoint if session.begun and run.checkpoint.exists() else None
     checkpoints = WholeCheckpointIO(session.mark)
     if resumed and is_leader():
         cut(run.metrics, checkpoints.load_checkpoint(resumed)["global_step"])
-    facts = {"run": run.path.name, "seed": session.seed, "recipe": session.recipe.name, **method.kept}
+    facts = {"run": run.path.name, "seed": session.seed, "recipe": session.recipe.name, **method.described}
     ema = Ema(method.student, train.ema_decay) if train.ema_decay else None
     keep = KeepLast(run, engine.checkpoint_minutes)
     size = batch_size(session.recipe, len(session.dataset.train))
@@ -191,7 +191,6 @@ def fit(session: Session, watcher: Callback | None = None) -> None:
     callbacks += [ema] if ema else []
     replay = Replay(session, size, engine.replay_gb) if engine.replay_gb else None
     callbacks += [replay] if replay else []
-    method.split = train.watch
     watched = watched_split(session) is not None
     if watched and train.watch == "val":
         callbacks.append(Watch(run, facts))
@@ -212,7 +211,7 @@ def fit(session: Session, watcher: Callback | None = None) -> None:
         max_epochs=train.epochs,
         accumulate_grad_batches=train.accumulate,
         gradient_clip_val=train.clip_norm,
-        log_every_n_steps=min(LOG_EVERY_STEPS, method.steps_per_epoch * train.accumulate),
+        log_every_n_steps=min(LOG_EVERY_STEPS, method.course.steps_per_epoch * train.accumulate),
         logger=[MetricsFile(run.metrics), TensorBoardLogger(run.path, name="tensorboard", version="")],
         callbacks=callbacks,
         plugins=[checkpoints],

@@ -178,11 +178,11 @@ def dataset_of(run: RunDir, recipe: Recipe, data: str = "") -> Dataset:
 
 def open_for(recipe: Recipe, data: str) -> Source | DenseSource:
     """Data as a recipe's method learns from it: images with classes, objects or classes of pixels."""
-    learns = method_class(recipe).learns
-    if learns != "classes":
-        return open_dense(data, learns)
+    contents = method_class(recipe).batch_spec.contents
+    if contents != "classes":
+        return open_dense(data, contents)
     source = open_source(data)
-    if not source.classes and method_class(recipe).labelled:
+    if not source.classes and method_class(recipe).batch_spec.labels:
         refuse_annotated(data)
     return source
 
@@ -198,7 +198,7 @@ def load_dataset(
     source: Source | DenseSource, recipe: Recipe, seed: int, remembered: dict[str, list[str]] | None = None
 ) -> Dataset:
     """Split, choose and decode, with a progress bar. Where the method ignores labels, there are no classes."""
-    labelled = method_class(recipe).labelled
+    labelled = method_class(recipe).batch_spec.labels
     with showing("reading images") as progress:
         if isinstance(source, DenseSource):
             masks = recipe.values["method"].get("masks", False)

@@ -198,9 +198,9 @@ def test_watching_changes_nothing_and_taps_see_the_same() -> None:
     images = pixels_of(2, 3, 64, 96)
     logits, maps = agent.watch(images)
     assert torch.equal(agent(images), logits)
-    seen = Taps(agent, frozenset({"blocks"}))(images)
-    assert len(seen.blocks) == len(maps) == 3
-    assert all(torch.equal(one, other) for one, other in zip(seen.blocks, maps, strict=True))
+    readings = Taps(agent, frozenset({"blocks"}))(images)
+    assert len(readings.blocks) == len(maps) == 3
+    assert all(torch.equal(one, other) for one, other in zip(readings.blocks, maps, strict=True))
     assert all(found.is_contiguous(memory_format=torch.channels_last) for found in maps)
 
 

@@ -164,10 +164,10 @@ def test_taps_see_blocks_and_attention(options: dict[str, Any]) -> None:
     """Same logits as without; class token's attention over patches alone, prefix of three left out."""
     student = create_student("cit_small", TASK, 8, {**SMALL, **options}).train(False)
     x = random_images(2, 3, 16, 24)
-    seen = Taps(student, frozenset({"blocks", "attention"}))(x)
-    assert torch.equal(seen.logits[0], student(x))
-    assert [block.shape for block in seen.blocks] == [(2, 3 + 6, 16)] * 2
-    reading = seen.attention[-1]
+    readings = Taps(student, frozenset({"blocks", "attention"}))(x)
+    assert torch.equal(readings.outputs[0], student(x))
+    assert [block.shape for block in readings.blocks] == [(2, 3 + 6, 16)] * 2
+    reading = readings.attention[-1]
     torch.testing.assert_close(reading.class_scores(), reading.scores()[:, :, 0, 3:])
 
 

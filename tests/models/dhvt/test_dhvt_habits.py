@@ -126,8 +126,8 @@ def test_attention_is_what_the_layer_used() -> None:
     torch.testing.assert_close(out[:, :13], attn(x), rtol=1e-4, atol=1e-5)
 
     model, images = randomised(tiny()).eval(), random_images(2, 3, 12, 20)
-    seen = Taps(model, frozenset({"attention"}))(images)
-    for reading in seen.attention:
+    readings = Taps(model, frozenset({"attention"}))(images)
+    for reading in readings.attention:
         assert reading.scores().shape == (2, 4, 1 + 15 + 4, 1 + 15 + 4)
         torch.testing.assert_close(reading.class_scores(), reading.scores()[:, :, 0, 1:16])
 

@@ -63,7 +63,7 @@ class Source:
     def __post_init__(self) -> None:
         if not self.names:
             raise UserError(f"no images in {self.name}{_without_images(self.ignored)}")
-        assert len(self.names) == len(self.labels) == len(self.stamps)
+        assert len(self.names) == len(self.labels) == len(self.stamps), "an image has a name, a label and a stamp"
         assert len(set(self.names)) == len(self.names), "names must differ"
 
     def __len__(self) -> int:

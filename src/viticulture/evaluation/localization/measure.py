@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weakly supervised localisation: does a student that learnt classes alone look where the object is? MaxBoxAcc [1].
 
-    scores = score_maps(seen.class_attention, (H, W))               # [B, H, W], in [0, 1]
+    scores = score_maps(readings.class_attention, (H, W))               # [B, H, W], in [0, 1]
     found = np.stack([best_overlaps(score, true) for score, true in zip(scores.numpy(), true_boxes)])
     max_box_accuracy(found[:, 0])                                    # MaxBoxAcc
     max_box_accuracy(found[:, 1]).mean                               # MaxBoxAccV2

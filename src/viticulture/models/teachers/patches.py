@@ -36,7 +36,7 @@ class Look(nn.Module):
     Shape: images [B, 3, H, W] and numbers [B, K] of the patches to look at (None: all) -> `Looked`.
 
     Args:
-        vit: checked by `masked_autoencoder.check`; blocks that are not needed are cut off.
+        vit: checked by `vit.patches.check`; blocks that are not needed are cut off.
         layers: numbers of layers from 0, never falling.
         to_the_end: whether its output is wanted too.
     """

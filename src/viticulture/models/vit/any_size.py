@@ -46,7 +46,7 @@ def stretched(table: Tensor, grid: Grid, wanted: Grid) -> Tensor:
 
 
 def check_size(student: nn.Module, side: int) -> None:
-    """Raises: UserError, said of a recipe's `method.local_size`, if the student cannot look at squares of this side."""
+    """Raises: UserError, said of `method.local_crops.size`, if the student cannot look at squares of this side."""
     tried, reason = copy.deepcopy(student).to("meta").eval(), ""
     run = at_any_size(tried)
     if run is not None:
@@ -65,5 +65,5 @@ def check_size(student: nn.Module, side: int) -> None:
             reason = f"{type(student).__name__} does not take it ({first})"
     if reason:
         raise UserError(
-            f"method.local_size is {side} pixels, but {reason}; method.local_crops 0 goes without small views"
+            f"method.local_crops.size is {side} pixels, but {reason}; method.local_crops.count 0 goes without them"
         )

@@ -158,8 +158,8 @@ def _looks(
         assert taps.layout is not None
         ((_, pixels),) = subject.views(images.part(torch.from_numpy(chosen)))
         with torch.inference_mode():
-            seen = taps(subject.normalised(pixels))
-        maps = class_map(seen.attention[-1], taps.layout.grid(subject.task.image_size)).cpu().numpy()
+            readings = taps(subject.normalised(pixels))
+        maps = class_map(readings.attention[-1], taps.layout.grid(subject.task.image_size)).cpu().numpy()
     except (UserError, ValueError, RuntimeError, IndexError):
         return []
     return list(zip(pixels.permute(0, 2, 3, 1).numpy(), maps, strict=True))

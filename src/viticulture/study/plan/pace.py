@@ -85,7 +85,7 @@ def measure(recipe: Recipe, dataset: Dataset, folder: Path, seed: int = 0) -> Pa
         shutil.rmtree(folder, ignore_errors=True)
     return Pace(
         step=median(clock.steps[1:] or clock.steps),  # the first one pays for what happens once
-        steps=method.steps_per_epoch,
+        steps=method.course.steps_per_epoch,
         look=clock.look,
         watched=len(watch) if watch is not None else 0,
         judged=sum(len(split) for split in (dataset.val, dataset.test) if split is not None),
