@@ -70,7 +70,9 @@ def test_average_precision_is_that_of_cocos_own_code() -> None:
             ours, rows = found["labels"] == label, true["labels"] == label
             crowd = true["crowd"][rows].tolist()
             boxes, kept = (each["boxes"].double().numpy() for each in (said, known))
-            classes[label][number] = matched(boxes[ours].tolist(), found["scores"][ours].tolist(), kept[rows].tolist(), crowd)
+            classes[label][number] = matched(
+                boxes[ours].tolist(), found["scores"][ours].tolist(), kept[rows].tolist(), crowd
+            )
     expected = theirs.compute()
     ranks = [ranked(of_class, len(scenes)) for of_class in classes]
     shares = np.stack([precision(each) for each in ranks])  # [C, A, T, 101]

@@ -66,4 +66,7 @@ class Segmentation(Method):
         values = [mean_iou(each) for each in judged]
         right = [float(each.trace() / each.sum()) for each in judged]
         device = batch["image"].device
-        return {name: torch.tensor(shares or [0.0]).mean().to(device) for name, shares in (("iou", values), ("accuracy", right))}
+        return {
+            name: torch.tensor(shares or [0.0]).mean().to(device)
+            for name, shares in (("iou", values), ("accuracy", right))
+        }

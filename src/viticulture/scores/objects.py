@@ -59,9 +59,7 @@ def box_areas(boxes: Array) -> Array:
     return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
 
 
-def match(
-    scores: Array, areas: Array, true_areas: Array, crowd: NDArray[np.bool_], overlap: Array
-) -> Matches:
+def match(scores: Array, areas: Array, true_areas: Array, crowd: NDArray[np.bool_], overlap: Array) -> Matches:
     """Match detections of one class in one image.
 
     Args:
@@ -152,11 +150,9 @@ def precision(ranks: Ranked, weights: Array | None = None, areas: slice = slice(
         weights: [N] how often each image counts; None for once.
         areas: which of them.
     """
-    right, wrong, true = ranks.right[areas], ranks.wrong[areas], ranks.true[:, areas].sum(0)
-    if weights is not None:
-        each, true = weights[ranks.images], weights @ ranks.true[:, areas]
-        right, wrong = right * each, wrong * each
-    hits, misses = np.cumsum(right, -1, dtype=np.float64), np.cumsum(wrong, -1, dtype=np.float64)
+    often = np.ones(len(ranks.true)) if weights is None else weights
+    each, true = often[ranks.images], often @ ranks.true[:, areas]
+    hits, misses = np.cumsum(ranks.right[areas] * each, -1), np.cumsum(ranks.wrong[areas] * each, -1)
     out = np.zeros((*hits.shape[:2], len(RECALLS)))
     for a, t in np.ndindex(hits.shape[:2]):
         if true[a] == 0:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Intersection over union of classes of pixels, and the share of pixels that are right.
 
-    IoU_c = pixels that are c and said to be / pixels that are c or said to be,   over all images
-    mIoU  = mean over the classes that occur among either
+IoU_c = pixels that are c and said to be / pixels that are c or said to be,   over all images
+mIoU  = mean over the classes that occur among either
 """
 
 import numpy as np

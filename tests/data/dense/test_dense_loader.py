@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from dense_scenes import coco_folder, mask_folder
 
+from dense_scenes import coco_folder, mask_folder
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.flip import Flip
 from viticulture.data.augment.scale_jitter import ScaleJitter
@@ -22,7 +22,9 @@ Batch = dict[str, torch.Tensor]
 
 
 def dataset_of(path: Path, wanted: str, masks: bool = False) -> Dataset:
-    return prepare_dense(open_dense(path, wanted), Selection(test_fraction=0), Pictures(image_size=48, store_size=64), masks=masks)
+    return prepare_dense(
+        open_dense(path, wanted), Selection(test_fraction=0), Pictures(image_size=48, store_size=64), masks=masks
+    )
 
 
 def loader(dataset: Dataset, masks: bool = False, shard: Shard = Shard()) -> DenseLoader:

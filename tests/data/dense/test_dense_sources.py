@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dense_scenes import KINDS, Object, coco_folder, mask_folder, picture
 from PIL import ExifTags, Image
 
+from dense_scenes import KINDS, Object, coco_folder, mask_folder, picture
 from viticulture.data.annotations import Boxed, Masked
 from viticulture.data.dataset import Dataset
 from viticulture.data.dense.open import open_dense, recognized
@@ -78,7 +78,9 @@ def box_csv(root: Path) -> Path:
     return root / "boxes.csv"
 
 
-@pytest.mark.parametrize("made", [lambda root: coco_folder(root, COUNTS), yolo, voc, box_csv], ids=["coco", "yolo", "voc", "csv"])
+@pytest.mark.parametrize(
+    "made", [lambda root: coco_folder(root, COUNTS), yolo, voc, box_csv], ids=["coco", "yolo", "voc", "csv"]
+)
 def test_every_format_says_the_same(tmp_path: Path, made: Callable[[Path], Path]) -> None:
     """The drawn objects, split by split. Fails for a corner taken for a centre, a last pixel lost (VOC counts from 1
     and holds it), categories numbered by their ids, splits lost, or classes in another order."""
@@ -93,7 +95,9 @@ def test_every_format_says_the_same(tmp_path: Path, made: Callable[[Path], Path]
         assert [Path(name).stem for name in names] == [f"{seed:03}" for seed in seeds]
         for objects, seed in zip(held.objects, seeds, strict=True):
             _, drawn = picture(seed)
-            torch.testing.assert_close(objects.boxes, torch.tensor([box for _, box in drawn]).float(), rtol=0, atol=1e-3)
+            torch.testing.assert_close(
+                objects.boxes, torch.tensor([box for _, box in drawn]).float(), rtol=0, atol=1e-3
+            )
             assert objects.labels.tolist() == [kind for kind, _ in drawn]
 
 
@@ -114,7 +118,11 @@ def test_masks_are_read_by_their_names(tmp_path: Path) -> None:
 def test_an_image_without_objects_is_kept(tmp_path: Path) -> None:
     """As ground on which nothing is to be found. Fails if it is dropped, or its row belongs to another image."""
     root = coco_folder(tmp_path / "set", COUNTS)
-    change(root, "train", lambda content: content.update(annotations=[a for a in content["annotations"] if a["image_id"] != 1]))
+    change(
+        root,
+        "train",
+        lambda content: content.update(annotations=[a for a in content["annotations"] if a["image_id"] != 1]),
+    )
     held = prepared(root).annotations["train"]
     assert isinstance(held, Boxed)
     assert [len(objects) > 0 for objects in held.objects] == [True, False, True, True]
@@ -174,7 +182,9 @@ def first_box(box: list[float]) -> Callable[[dict[str, Any]], object]:
         (lambda content: content["images"][0].pop("id"), "no list of objects"),
     ],
 )
-def test_what_a_list_gets_wrong_is_told_in_a_line(tmp_path: Path, mend: Callable[[dict[str, Any]], object], words: str) -> None:
+def test_what_a_list_gets_wrong_is_told_in_a_line(
+    tmp_path: Path, mend: Callable[[dict[str, Any]], object], words: str
+) -> None:
     root = coco_folder(tmp_path / "set", COUNTS)
     change(root, "train", mend)
     with pytest.raises(UserError, match=words) as told:
@@ -240,14 +250,20 @@ def test_pixels_may_count_from_0_in_voc(tmp_path: Path) -> None:
     ("spoil", "words"),
     [
         (lambda root: Image.new("L", (70, 64)).save(root / "train/masks/000.png"), "they must agree"),
-        (lambda root: Image.new("L", (80, 64), 5).save(root / "train/masks/000.png"), "the value 5, which no class has"),
+        (
+            lambda root: Image.new("L", (80, 64), 5).save(root / "train/masks/000.png"),
+            "the value 5, which no class has",
+        ),
         (lambda root: Image.new("RGB", (80, 64)).save(root / "train/masks/000.png"), "holds colors"),
         (lambda root: (root / "train/masks/000.png").unlink(), "have no mask"),
         (lambda root: (root / "train/images/000.png").unlink(), "have no image"),
         (lambda root: (root / "classes.json").write_text('{"0": "ground"}'), "1 class of pixels only"),
         (lambda root: (root / "classes.json").write_text("[1"), "must name the classes"),
         (lambda root: (root / "classes.json").unlink(), "needs a classes.json"),
-        (lambda root: [Image.new("L", (80, 64), 9).save(p) for p in (root / "train/masks").glob("*")], "nothing could be"),
+        (
+            lambda root: [Image.new("L", (80, 64), 9).save(p) for p in (root / "train/masks").glob("*")],
+            "nothing could be",
+        ),
     ],
 )
 def test_what_masks_get_wrong_is_told_in_a_line(tmp_path: Path, spoil: Callable[[Path], object], words: str) -> None:
@@ -257,8 +273,13 @@ def test_what_masks_get_wrong_is_told_in_a_line(tmp_path: Path, spoil: Callable[
         prepared(root, "pixels", test_fraction=0)
 
 
-@pytest.mark.parametrize(("made", "wanted", "words"), [(coco_folder, "pixels", "detection/photos"), (mask_folder, "objects", "segmentation/photos")])
-def test_the_other_kind_of_data_is_named(tmp_path: Path, made: Callable[[Path, dict[str, int]], Path], wanted: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("made", "wanted", "words"),
+    [(coco_folder, "pixels", "detection/photos"), (mask_folder, "objects", "segmentation/photos")],
+)
+def test_the_other_kind_of_data_is_named(
+    tmp_path: Path, made: Callable[[Path, dict[str, int]], Path], wanted: str, words: str
+) -> None:
     """Boxes where pixels are asked for, and the other way round: the recipe that learns from them is told."""
     with pytest.raises(UserError, match=words):
         open_dense(made(tmp_path / "set", {"train": 2}), wanted)

@@ -52,7 +52,9 @@ def test_boxes_follow_as_torchvisions_do(seed: int) -> None:
         found = F.pad(found, [0, 0, CANVAS[1] - shown[1], CANVAS[0] - shown[0]])
         if u[i, 3] < 0.5:
             found = F.horizontal_flip(found)
-        torch.testing.assert_close(place.boxes(i, boxes[i]), found.as_subclass(Tensor), rtol=0, atol=0.51 * max(factor, 1) + 1e-3)
+        torch.testing.assert_close(
+            place.boxes(i, boxes[i]), found.as_subclass(Tensor), rtol=0, atol=0.51 * max(factor, 1) + 1e-3
+        )
 
 
 def test_an_image_lies_where_its_box_says() -> None:

@@ -47,7 +47,10 @@ def scenes() -> list[dict[str, Tensor]]:
     masks = torch.zeros(2, *SIZE, dtype=torch.uint8)
     masks[0, 4:36, 4:40] = 1
     masks[1, 10:62, 20:60] = 1
-    return [{"boxes": boxes, "labels": torch.tensor([0, 1]), "masks": masks}, {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64), "masks": masks[:0]}]
+    return [
+        {"boxes": boxes, "labels": torch.tensor([0, 1]), "masks": masks},
+        {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64), "masks": masks[:0]},
+    ]
 
 
 class Whole(nn.Module):
@@ -114,7 +117,14 @@ def test_losses_and_detections_are_those_of_torchvisions_own_model() -> None:
 
 @pytest.mark.parametrize(
     ("name", "patch", "options"),
-    [("vit_nano", 16, {}), ("dhvt_nano", 16, {}), ("mae_tiny", 16, {}), ("cit_tiny", 16, {"stems": ["conv"]}), ("resnet10t", None, {}), ("deit_tiny_patch16_224", None, {})],
+    [
+        ("vit_nano", 16, {}),
+        ("dhvt_nano", 16, {}),
+        ("mae_tiny", 16, {}),
+        ("cit_tiny", 16, {"stems": ["conv"]}),
+        ("resnet10t", None, {}),
+        ("deit_tiny_patch16_224", None, {}),
+    ],
 )
 def test_any_student_is_a_backbone(name: str, patch: int | None, options: dict[str, object]) -> None:
     """Its map has the grid of its last block, every trained parameter gets a gradient, and nothing else is frozen than
@@ -203,7 +213,12 @@ def test_a_network_comes_back_from_its_folder(tmp_path: Path, kind: str) -> None
     around: dict[str, object]
     vit = student("mae_tiny", 16, depth=2, **NO_TOKEN)
     if kind == "detection":
-        around = {"heads": Heads(16, samples=32, min_score=0.0), "window": 2, "global_blocks": [1], "relative_positions": True}
+        around = {
+            "heads": Heads(16, samples=32, min_score=0.0),
+            "window": 2,
+            "global_blocks": [1],
+            "relative_positions": True,
+        }
         network: nn.Module = detector(vit, TASK, **around)  # type: ignore[arg-type]
         around = {**around, "heads": asdict(around["heads"])}  # type: ignore[call-overload]
     else:

@@ -37,15 +37,16 @@ def open_coco(path: Path) -> DenseSource:
     files = listings(path)
     root = path if path.is_dir() else (path.parent.parent if path.parent.name == "annotations" else path.parent)
     below: dict[str, list[str]] = {}
-    for file in scan(root)[0]:
-        if is_image(file.path):
-            below.setdefault(file.path.rpartition("/")[2], []).append(file.path)
+    for entry in scan(root)[0]:
+        if is_image(entry.path):
+            below.setdefault(entry.path.rpartition("/")[2], []).append(entry.path)
     contents = {file: _read(file) for file in files}
     categories: dict[int, str] = {}
     for file, content in contents.items():
-        for entry in content["categories"]:
-            if categories.setdefault(entry["id"], entry["name"]) != entry["name"]:
-                raise UserError(f"{file} calls category {entry['id']} {entry['name']!r}, another file calls it otherwise")
+        for category in content["categories"]:
+            number, name = category["id"], category["name"]
+            if categories.setdefault(number, name) != name:
+                raise UserError(f"{file} calls category {number} {name!r}, another file calls it otherwise")
     numbers = {number: label for label, number in enumerate(sorted(categories))}
     classes = check_names([categories[number] for number in numbers], files[0])
     paths: list[str] = []
@@ -54,8 +55,8 @@ def open_coco(path: Path) -> DenseSource:
     for file, content in contents.items():
         split = _split(file, root)
         by_image: dict[Any, list[dict[str, Any]]] = {}
-        for entry in content["annotations"]:
-            by_image.setdefault(entry["image_id"], []).append(entry)
+        for found in content["annotations"]:
+            by_image.setdefault(found["image_id"], []).append(found)
         for image in content["images"]:
             paths.append(_found(file, root, image["file_name"], split, below))
             splits.append(split)
@@ -74,7 +75,7 @@ def _is_listing(file: Path) -> bool:
         with file.open("rb") as opened:
             start = opened.read(1 << 20)
             if any(f'"{key}"'.encode() in start for key in _KEYS):
-                return file.stat().st_size > len(start) or _KEYS <= set(json.loads(start))
+                return file.stat().st_size > len(start) or set(json.loads(start)) >= _KEYS
     except (OSError, ValueError, TypeError):
         pass
     return False
@@ -86,10 +87,14 @@ def _read(file: Path) -> dict[str, Any]:
         for key in ("images", "annotations", "categories"):
             if not all(isinstance(entry, dict) for entry in content[key]):
                 raise TypeError(key)
-        for key, names in (("images", ("id", "file_name")), ("annotations", ("image_id",)), ("categories", ("id", "name"))):
+        for key, names in (
+            ("images", ("id", "file_name")),
+            ("annotations", ("image_id",)),
+            ("categories", ("id", "name")),
+        ):
             for entry in content[key]:
                 for name in names:
-                    entry[name]  # noqa: B018  (says which key is missing)
+                    entry[name]
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read {file}: {error}") from error
     except (KeyError, TypeError) as error:

@@ -112,7 +112,9 @@ def check_follows(names: list[str]) -> None:
         if name not in follow:
             raise UserError(f"objects and masks cannot follow augment.{name}; take it out, of {', '.join(follow)}")
     if "scale_jitter" not in names:
-        raise UserError("objects and masks follow augment.scale_jitter, and the recipe has none; scale: [1, 1] fits all")
+        raise UserError(
+            "objects and masks follow augment.scale_jitter, and the recipe has none; scale: [1, 1] fits all"
+        )
 
 
 def follow(place: Placement, i: int, objects: Objects, masks: bool) -> dict[str, Tensor]:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects as YOLO, Pascal VOC and plain CSV list them.
 
-    YOLO    images/.../a.jpg and labels/.../a.txt: CLASS CENTRE_X CENTRE_Y WIDTH HEIGHT, shares of the image, or
-            CLASS x y x y ..., an outline; names of the classes in data.yaml or classes.txt; numbers count from 0
-    VOC     Annotations/a.xml, JPEGImages/a.jpg, ImageSets/Main/train.txt; pixels count from 1 unless some box starts
-            at 0, and a box holds its last pixel; `difficult` objects are neither learnt from nor judged by
-    CSV     path,label,x0,y0,x1,y1[,split], a line an object, pixels; a line without label is an image without objects
+YOLO    images/.../a.jpg and labels/.../a.txt: CLASS CENTRE_X CENTRE_Y WIDTH HEIGHT, shares of the image, or
+        CLASS x y x y ..., an outline; names of the classes in data.yaml or classes.txt; numbers count from 0
+VOC     Annotations/a.xml, JPEGImages/a.jpg, ImageSets/Main/train.txt; pixels count from 1 unless some box starts
+        at 0, and a box holds its last pixel; `difficult` objects are neither learnt from nor judged by
+CSV     path,label,x0,y0,x1,y1[,split], a line an object, pixels; a line without label is an image without objects
 """
 
 import csv
@@ -54,7 +54,9 @@ def open_yolo(root: Path) -> DenseSource:
                 raise UserError(f"{names}: the numbers of the classes must count from 0, got {sorted(listed)[:5]}")
             listed = [listed[number] for number in range(len(listed))]
     classes = check_names(listed, names)
-    paths = [path for path in sorted(file.path for file in scan(root)[0]) if is_image(path) and "images" in _folders(path)]
+    paths = [
+        path for path in sorted(file.path for file in scan(root)[0]) if is_image(path) and "images" in _folders(path)
+    ]
     if not paths:
         raise UserError(f"{root} has labels, but no images in a folder called images")
     objects = [_yolo(root, path, classes) for path in paths]
@@ -90,9 +92,7 @@ def _yolo(root: Path, path: str, classes: Sequence[str]) -> Objects:
         except ValueError as error:
             raise UserError(f"{file}, line {number}: {error}") from error
         if not 0 <= label < len(classes):
-            raise UserError(
-                f"{file}, line {number}: class {label}, and the {len(classes)} classes are numbered from 0"
-            )
+            raise UserError(f"{file}, line {number}: class {label}, and the {len(classes)} classes are numbered from 0")
         if len(values) == 4:
             x, y, w, h = values
             boxes.append([(x - w / 2) * width, (y - h / 2) * height, (x + w / 2) * width, (y + h / 2) * height])
@@ -101,7 +101,9 @@ def _yolo(root: Path, path: str, classes: Sequence[str]) -> Objects:
             shapes.append([outline])
             boxes.append([min(outline[::2]), min(outline[1::2]), max(outline[::2]), max(outline[1::2])])
         else:
-            raise UserError(f"{file}, line {number}: a class and 4 numbers, or pairs of an outline, got {len(words)} words")
+            raise UserError(
+                f"{file}, line {number}: a class and 4 numbers, or pairs of an outline, got {len(words)} words"
+            )
         labels.append(label)
     drawn = tuple(shapes) if len(shapes) == len(boxes) else None
     return _plain(boxes, labels, drawn, (height, width))
@@ -129,7 +131,10 @@ def open_voc(root: Path) -> DenseSource:
         if path is None:
             raise UserError(f"{file} is about the image {name!r}, and there is none of that name below {root}")
         paths.append(path)
-        boxes = [[left - first, top - first, right - first + 1, bottom - first + 1] for _, (left, top, right, bottom), _ in entries]
+        boxes = [
+            [left - first, top - first, right - first + 1, bottom - first + 1]
+            for _, (left, top, right, bottom), _ in entries
+        ]
         labels = [classes.index(label) for label, _, _ in entries]
         difficult = torch.tensor([hard for _, _, hard in entries], dtype=torch.bool)
         plain = _plain(boxes, labels, None, size)
@@ -155,8 +160,12 @@ def _voc(file: Path) -> tuple[str, tuple[int, int] | None, list[_Entry]]:
             size = size if all(size) else None
         entries: list[_Entry] = []
         for found in tree.iter("object"):
-            left, top, right, bottom = (float(_text(found, f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax"))
-            entries.append((_text(found, "name"), (left, top, right, bottom), (found.findtext("difficult") or "0") == "1"))
+            left, top, right, bottom = (
+                float(_text(found, f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")
+            )
+            entries.append(
+                (_text(found, "name"), (left, top, right, bottom), (found.findtext("difficult") or "0") == "1")
+            )
     except (ET.ParseError, ValueError) as error:
         raise UserError(f"{file} is no annotation as Pascal VOC writes it: {error}") from error
     return name, size, entries
@@ -227,7 +236,9 @@ def _plain(
     size: tuple[int, int] | None = None,
 ) -> Objects:
     corners = torch.tensor([list(box) for box in boxes], dtype=torch.float32).reshape(-1, 4)
-    return Objects(corners, torch.tensor(labels, dtype=torch.int64), torch.zeros(len(labels), dtype=torch.bool), shapes, size)
+    return Objects(
+        corners, torch.tensor(labels, dtype=torch.int64), torch.zeros(len(labels), dtype=torch.bool), shapes, size
+    )
 
 
 def _size(path: Path) -> tuple[int, int]:

@@ -43,7 +43,9 @@ def open_masks(root: Path) -> DenseSource:
     wanted = {path: _mask_of(path) for path in paths}
     if missing := [path for path, stem in wanted.items() if stem not in masks]:
         raise UserError(f"{counted(len(missing), 'image')} of {root} have no mask in PNG: {some(missing, 5)}")
-    idle = sorted({path for stem, path in masks.items() if "masks" in stem.split("/")} - {masks[s] for s in wanted.values()})
+    idle = sorted(
+        {path for stem, path in masks.items() if "masks" in stem.split("/")} - {masks[s] for s in wanted.values()}
+    )
     if idle:
         raise UserError(f"{counted(len(idle), 'mask')} of {root} have no image: {some(idle, 5)}")
     if not paths:
@@ -122,7 +124,9 @@ def _names(root: Path, mask: Path) -> dict[int, str]:
         except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
             raise UserError(f'{file} must name the classes, {{"0": "sky", ...}} or ["sky", ...]: {error}') from error
         if not names or not all(0 <= value < UNLABELLED for value in names) or len(names) > MOST_CLASSES:
-            raise UserError(f"{file} must name 2 to {MOST_CLASSES} values from 0 to 254, got {some(list(map(str, names)), 5)}")
+            raise UserError(
+                f"{file} must name 2 to {MOST_CLASSES} values from 0 to 254, got {some(list(map(str, names)), 5)}"
+            )
         return names
     try:
         with Image.open(mask) as image:
@@ -133,4 +137,7 @@ def _names(root: Path, mask: Path) -> dict[int, str]:
         raise UserError(f"{root} needs a {NAMES} that names its masks' values, or masks with a palette")
     rows = [tuple(colors[i : i + 3]) for i in range(0, len(colors), 3)]
     used = max((i for i, row in enumerate(rows) if any(row)), default=0) + 1
-    return {value: f"color #{red:02x}{green:02x}{blue:02x} ({value})" for value, (red, green, blue) in enumerate(rows[:used])}
+    return {
+        value: f"color #{red:02x}{green:02x}{blue:02x} ({value})"
+        for value, (red, green, blue) in enumerate(rows[:used])
+    }

@@ -54,6 +54,6 @@ def open_dense(data: str | Path, wanted: str) -> DenseSource:
     if path.is_file() and path.suffix != ".json":
         return open_box_csv(path)
     for ours, opened in ((listings, open_coco), (is_voc, open_voc), (is_yolo, open_yolo)):
-        if ours(path):  # type: ignore[operator]
+        if ours(path):
             return opened(path)
     raise AssertionError(found)

@@ -24,7 +24,7 @@ from ..dataset import Dataset, prepare
 from ..decode import _orientation
 from ..image_settings import Pictures
 from ..images import Images
-from ..sources.files import open_file, stamp
+from ..sources.files import stamp
 from ..sources.source import digest, some
 from ..splits import Selection
 from .mask_folders import read_mask
@@ -141,9 +141,7 @@ def _turn(source: DenseSource, row: int) -> int:
         return _orientation(image)
 
 
-def _masked(
-    source: DenseSource, rows: list[int], images: Images, side: int, progress: store.Progress | None
-) -> Masked:
+def _masked(source: DenseSource, rows: list[int], images: Images, side: int, progress: store.Progress | None) -> Masked:
     """Masks of a split, read and checked once, squeezed to the store's square by the nearest pixel, and kept."""
     assert source.masks is not None and source.values is not None
     paths = [source.masks[row] for row in rows]
@@ -161,7 +159,7 @@ def _masked(
         with (folder / "pixels.npy").open("wb") as file:
             np.lib.format.write_array_header_2_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
             for pixels in store.in_parallel(squeezed, range(len(rows)), progress):
-                file.write(np.ascontiguousarray(pixels))
+                file.write(pixels.tobytes())
 
     folder = publish(cache_folder() / "stores" / key, make)
     kept = np.load(folder / "pixels.npy", mmap_mode="c", allow_pickle=False)

@@ -41,7 +41,11 @@ def turned(objects: Objects, size: tuple[int, int], turn: int, name: str) -> Obj
     move = _TURNS[turn]
     x, y = move(objects.boxes[:, 0::2], objects.boxes[:, 1::2], height, width)
     boxes = torch.stack([x.amin(1), y.amin(1), x.amax(1), y.amax(1)], 1)
-    shapes = None if objects.shapes is None else tuple(_outline(shape, move, height, width, name) for shape in objects.shapes)
+    shapes = (
+        None
+        if objects.shapes is None
+        else tuple(_outline(shape, move, height, width, name) for shape in objects.shapes)
+    )
     return dataclasses.replace(objects, boxes=boxes, shapes=shapes, size=size)
 
 

@@ -115,9 +115,7 @@ def evaluate_objects(
     """
     masks = bool(true.masks) and any(each.outlines is not None for each in found)
     by_box = _by_class(found, true.objects, len(classes), _boxes)
-    outlined = (
-        _by_class(found, _sized(true.objects, sizes), len(classes), _masks) if masks else None
-    )
+    outlined = _by_class(found, _sized(true.objects, sizes), len(classes), _masks) if masks else None
     threshold = best_threshold(by_box)
     baselines: dict[str, float | None] = {"nothing": 0.0}
     if mean_boxes is not None:
@@ -142,7 +140,13 @@ Judge = Callable[[Found, Objects, NDArray[np.bool_], NDArray[np.bool_]], Matches
 def _boxes(found: Found, true: Objects, ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> Matches:
     boxes, known = found.boxes[ours].astype(np.float64), true.boxes.double().numpy()[theirs]
     crowd = true.crowd.numpy()[theirs]
-    return match(found.scores[ours].astype(np.float64), box_areas(boxes), box_areas(known), crowd, box_overlaps(boxes, known, crowd))
+    return match(
+        found.scores[ours].astype(np.float64),
+        box_areas(boxes),
+        box_areas(known),
+        crowd,
+        box_overlaps(boxes, known, crowd),
+    )
 
 
 def _masks(found: Found, true: Objects, ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> Matches:

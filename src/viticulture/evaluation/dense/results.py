@@ -6,7 +6,7 @@ found.json     of the split that counts: what was found in each image, beside wh
                each image by itself (pixels); for pages and comparisons
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -50,7 +50,8 @@ class DenseEvaluations:
 
 def from_dict(content: Mapping[str, Any]) -> DenseEvaluations:
     """What `to_dict` gave."""
-    made = {"objects": _objects, "pixels": _pixels}[content["kind"]]
+    kinds: dict[str, Callable[[Mapping[str, Any]], Evaluation]] = {"objects": _objects, "pixels": _pixels}
+    made = kinds[content["kind"]]
     results = {key: made(result) for key, result in content["results"].items()}
     if content["counts"] not in results and (content["counts"] or results):
         raise ValueError(f"the result that counts, {content['counts']!r}, is not there")

@@ -16,7 +16,6 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from timm.layers.norm import LayerNorm2d
 from torch import Tensor, nn
 from torchvision.models.detection.anchor_utils import AnchorGenerator
@@ -142,7 +141,7 @@ class Detector(nn.Module):
 
     def no_weight_decay(self) -> set[str]:
         """timm's habit: what the student lists, and relative positions."""
-        listed = getattr(self.backbone.student, "no_weight_decay", set)()
+        listed: set[str] = getattr(self.backbone.student, "no_weight_decay", set)()
         return {f"backbone.student.{name}" for name in listed} | {"*.rel_pos_h", "*.rel_pos_w"}
 
 

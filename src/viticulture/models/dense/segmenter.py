@@ -33,6 +33,7 @@ class Segmenter(nn.Module):
         self.dropout = nn.Dropout2d(dropout)
         self.predict = nn.Conv2d(sum(backbone.widths), classes, 1)
         nn.init.trunc_normal_(self.predict.weight, std=0.02)
+        assert self.predict.bias is not None
         nn.init.zeros_(self.predict.bias)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -43,7 +44,7 @@ class Segmenter(nn.Module):
 
     def no_weight_decay(self) -> set[str]:
         """timm's habit: what the student lists."""
-        listed = getattr(self.backbone.student, "no_weight_decay", set)()
+        listed: set[str] = getattr(self.backbone.student, "no_weight_decay", set)()
         return {f"backbone.student.{name}" for name in listed} | {"*.rel_pos_h", "*.rel_pos_w"}
 
 

@@ -45,9 +45,13 @@ class WindowAttention(MapAttention):
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         places = torch.unflatten(x, 1, self.grid)  # [B, rows, columns, D]
         if not self.window:
-            return super().forward(places).flatten(1, 2)
+            return self._attend(places).flatten(1, 2)
         windows, padded = window_partition(places, self.window)
-        return window_unpartition(super().forward(windows), self.window, self.grid, padded).flatten(1, 2)
+        return window_unpartition(self._attend(windows), self.window, self.grid, padded).flatten(1, 2)
+
+    def _attend(self, places: Tensor) -> Tensor:
+        attended: Tensor = super().forward(places)  # type: ignore[no-untyped-call]
+        return attended
 
 
 def open_windows(student: nn.Module, window: int, global_blocks: Sequence[int], relative: bool) -> None:
