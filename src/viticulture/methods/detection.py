@@ -90,8 +90,8 @@ def refuse_guides(guides: Mapping[str, Guide], method: str) -> None:
     """Raises: UserError if there are any: what they teach by is a classifier's."""
     if guides:
         raise UserError(
-            f"guides teach classifiers, and method {method} trains none; take guides.{next(iter(guides))} out, or start "
-            "from a student that it has taught: --init RUN"
+            f"guides teach classifiers, and method {method} trains none; take guides.{next(iter(guides))} out, or "
+            "start from a student that it has taught: --init RUN"
         )
 
 

@@ -118,8 +118,8 @@ class Method(LightningModule, ABC):
         moment: the step at hand, set in each training step.
         extra_logs: scalars that `losses` wants logged beside its terms; it sets them anew.
         seen_terms: the terms of the last training step, detached.
-        chosen_by: the measure whose highest value chooses the best weights; where there is none of that name, the lowest
-            `loss` does.
+        chosen_by: the measure whose highest value chooses the best weights; where it is not measured, the lowest `loss`
+            does.
         described: what a folder of weights must say beside the student, for the network to be built anew.
         sam: the optimiser, where it takes two gradients a step.
     """

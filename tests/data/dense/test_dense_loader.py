@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches with objects: a pure function of (seed, epoch, step), for one process as for two, resumed as uninterrupted."""
+"""Batches with objects: a pure function of (seed, epoch, step), for two processes as for one, resumed or not."""
 
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from viticulture.data.image_settings import Pictures
 from viticulture.data.splits import Selection
 
 Batch = dict[str, torch.Tensor]
+ALONE = Shard()
 
 
 def dataset_of(path: Path, wanted: str, masks: bool = False) -> Dataset:
@@ -27,7 +28,7 @@ def dataset_of(path: Path, wanted: str, masks: bool = False) -> Dataset:
     )
 
 
-def loader(dataset: Dataset, masks: bool = False, shard: Shard = Shard()) -> DenseLoader:
+def loader(dataset: Dataset, masks: bool = False, shard: Shard = ALONE) -> DenseLoader:
     augment = Augment([ScaleJitter((0.5, 2.0)), Flip()], (48, 48), dataset.mean, dataset.std, 0)
     return DenseLoader(Loader(dataset.train, [augment], 4, 0, shard=shard), dataset.annotations["train"], masks)
 

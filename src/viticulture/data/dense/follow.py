@@ -61,7 +61,7 @@ class Placement:
         return placed.float()
 
     def back(self, i: int, boxes: Tensor) -> Tensor:
-        """Boxes [n, 4] on the canvas in pixels of the original i, inside it. Images that are judged are not mirrored."""
+        """Boxes [n, 4] on the canvas in pixels of the original i, inside it. Judged images are not mirrored."""
         assert not self.mirrored[i]
         scale, shift = self.factors(i)
         found = (boxes.double() + shift.flip(0).repeat(2)) / scale.flip(0).repeat(2)

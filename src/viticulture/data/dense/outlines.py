@@ -20,8 +20,8 @@ def _coco() -> Any:
     """pycocotools.mask. Raises: UserError where it is not installed."""
     if find_spec("pycocotools") is None:
         raise UserError(
-            "masks of objects need pycocotools, which is not installed; run: pip install 'viticulture[dense]', or learn "
-            "boxes alone: --method.masks false"
+            "masks of objects need pycocotools, which is not installed; run: pip install 'viticulture[dense]', or "
+            "learn boxes alone: --method.masks false"
         )
     return import_module("pycocotools.mask")
 

@@ -143,7 +143,8 @@ def _turn(source: DenseSource, row: int) -> int:
 
 def _masked(source: DenseSource, rows: list[int], images: Images, side: int, progress: store.Progress | None) -> Masked:
     """Masks of a split, read and checked once, squeezed to the store's square by the nearest pixel, and kept."""
-    assert source.masks is not None and source.values is not None
+    assert source.masks is not None
+    assert source.values is not None
     paths = [source.masks[row] for row in rows]
     original = partial(_original, source, rows, images)
     marks = [stamp(path.stat) for path in paths]
@@ -168,7 +169,8 @@ def _masked(source: DenseSource, rows: list[int], images: Images, side: int, pro
 
 def _original(source: DenseSource, rows: list[int], images: Images, i: int) -> np.ndarray:
     """The mask of image i of a split, upright."""
-    assert source.masks is not None and source.values is not None
+    assert source.masks is not None
+    assert source.values is not None
     return read_mask(source.masks[rows[i]], source.values, images.extent(i), _turn(source, rows[i]))
 
 

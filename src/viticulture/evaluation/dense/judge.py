@@ -22,7 +22,7 @@ from .results import FOUND, RESULTS, DenseEvaluations
 
 
 def judge_dense(run: RunDir, dataset: Dataset) -> DenseEvaluations:
-    """Results by WEIGHTS/SPLIT, kept in dense.json; of the one that counts, what was found in each image, in found.json.
+    """Results by WEIGHTS/SPLIT, kept in dense.json; what the one that counts found in each image, in found.json.
 
     The one that counts: the best weights (the last, where no validation chose), on test (on validation, without test).
     """

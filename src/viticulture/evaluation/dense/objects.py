@@ -82,9 +82,9 @@ class ObjectsEvaluation:
         objects: true ones in them, crowds left out.
         boxes: precision of its boxes.
         masks: of its masks; None for a detector without.
-        baselines: what needs no learning -> AP of its boxes: `nothing`, and `the mean box` of every class in each image.
+        baselines: what needs no learning -> AP of its boxes: nothing, and the mean box of every class in each image.
         threshold: score at which most is right (F1 of all boxes at an overlap of 0.5).
-        confusion: [C + 1, C + 1] boxes from that score on, by true class (row) and said class (column); last background.
+        confusion: [C + 1, C + 1] boxes from that score on, by true class (row) and said class; background comes last.
     """
 
     images: int

@@ -22,11 +22,14 @@ from .segmenter import Segmenter
 from .windows import open_windows
 
 
+PLAIN = Heads()
+
+
 def detector(
     student: nn.Module,
     task: Task,
     *,
-    heads: Heads = Heads(),
+    heads: Heads = PLAIN,
     window: int = 0,
     global_blocks: Sequence[int] = (),
     relative_positions: bool = False,
