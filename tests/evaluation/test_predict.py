@@ -10,7 +10,7 @@ import pytest
 
 from untrained import photo, untrained
 from viticulture.cli import main
-from viticulture.evaluation.predict import predict_files
+from viticulture.evaluation.predict import classify
 from viticulture.training.rundir import RunDir
 
 
@@ -29,10 +29,10 @@ def test_every_image_is_classified_by_its_own_pixels(run: RunDir, tmp_path: Path
     torn = tmp_path / "torn.png"
     torn.write_bytes(b"")
     named = [photos[0], photos[0], str(torn), *photos[1:], photos[2]]
-    together = predict_files(run, "last", named)
+    together = classify(run, "last", list(map(Path, named)))
     assert [one.name for one in together] == named
     for one in (one for one in together if one.name != str(torn)):
-        (alone,) = predict_files(run, "last", [one.name])
+        (alone,) = classify(run, "last", [Path(one.name)])
         assert one.probabilities == pytest.approx(alone.probabilities, abs=1e-5), "float32, in batches of two sizes"
     assert together[2].error
     assert len({round(one.probability, 4) for one in together}) == 5, "answers differ, so a mix-up would show"

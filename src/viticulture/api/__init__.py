@@ -8,7 +8,9 @@ from ..study.declare.terms import Amounts, Terms, Where
 from .lists import demo, models, recipes, reference, resolved, say, tables
 from .looking import cache, explain, inspect, links, probe, report, robustness
 from .looking import localise as localize
-from .runs import Run, evaluate, export, predict, resume, train, train_row
+from .run import Run
+from .run import open_run as open
+from .runs import evaluate, export, predict, resume, train, train_row
 from .studies import compare, compare_resume, compare_table
 
 localise = localize
@@ -32,6 +34,7 @@ __all__ = [
     "localise",
     "localize",
     "models",
+    "open",
     "predict",
     "probe",
     "recipes",

@@ -4,16 +4,15 @@
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..text import command_line
+from .run import Run
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from ..data.dataset import Dataset
     from ..evaluation.accuracy import Evaluation
     from ..evaluation.predict import Prediction
@@ -22,67 +21,6 @@ if TYPE_CHECKING:
     from ..training.rundir import RunDir
     from ..training.session import Session
     from ..training.table import Row
-
-
-@dataclass(frozen=True)
-class Run:
-    """A training on disk, finished or not.
-
-    Args:
-        path: its folder.
-    """
-
-    path: Path
-
-    @property
-    def folder(self) -> "RunDir":
-        """The folder's files."""
-        from ..training.rundir import RunDir
-
-        return RunDir.open(self.path)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What run.json says: versions, seed, data, student, status, hardware."""
-        return self.folder.read("run.json")
-
-    @property
-    def evaluations(self) -> "Evaluations":
-        """Results by weights and split, such as `best/test`; `counting` is the one that counts, `counts` its key."""
-        from ..evaluation.results import RESULTS, read_evaluations
-
-        found = read_evaluations(self.folder)
-        if found is None:
-            raise UserError(f"{self.path} holds no {RESULTS}; to have it: viticulture evaluate {self.path}")
-        return found
-
-    @property
-    def accuracy(self) -> float:
-        """Top-1 in [0, 1] of the weights that count: best on validation, else the last; on test where there is one."""
-        counting = self.evaluations.counting
-        if counting is None:
-            raise UserError(f"{self.path} learnt without labels, so it has no accuracy")
-        return counting.top1
-
-    def predict(self, images: list[str], weights: str = "") -> "list[Prediction]":
-        """Classify image files or folders; see the function of that name."""
-        return predict(str(self.path), images, weights)
-
-    def evaluate(self, data: str = "") -> "Mapping[str, Evaluation]":
-        """Measure on the run's own or other images; see the function of that name."""
-        return evaluate(str(self.path), data)
-
-    def export(self, out: str, weights: str = "", int8: bool = False) -> "Path | Quantized":
-        """Write ONNX; see the function of that name."""
-        return export(str(self.path), out, weights, int8)
-
-    def student(self, weights: str = "") -> "nn.Module":
-        """The trained network in evaluation mode; weights: best, last or ema, by default those that count."""
-        from ..models.weights.files import load
-        from ..training.session import recipe_of
-
-        recipe_of(self.folder)  # imports what a student of a person's own needs
-        return load(self.folder.weights(weights or self.folder.which()[0]))[0]
 
 
 def train(
@@ -202,20 +140,21 @@ def predict(run: str, images: list[str], weights: str = "", out: str = "") -> "l
 
     Args:
         run: the run's folder.
-        images: files, or folders that are searched for images.
+        images: files, or folders that are searched for images; in Python also pictures, see `Run.predict`.
         weights: best, last or ema; by default those that count.
         out: a .csv or .json file to write as well.
 
     Returns: one prediction an image, with the reason for those that could not be read.
     """
-    from ..evaluation.predict import ENDINGS, predict_files, write
+    from ..evaluation.given import as_images
+    from ..evaluation.predict import ENDINGS, classify, write
     from ..outputs import check_out
     from ..training.rundir import RunDir
 
     folder = RunDir.open(run)
     if out:
         check_out(out, *ENDINGS)
-    found = predict_files(folder, weights or folder.which()[0], images)
+    found = classify(folder, weights or folder.which()[0], as_images(images))
     if out:
         write(found, Path(out))
     return found
