@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import UserError
 from ..text import command_line
@@ -15,6 +15,8 @@ from .run import Run
 if TYPE_CHECKING:
     from ..data.dataset import Dataset
     from ..evaluation.accuracy import Evaluation
+    from ..evaluation.dense.predict import DensePrediction
+    from ..evaluation.dense.results import DenseEvaluations
     from ..evaluation.predict import Prediction
     from ..evaluation.results import Evaluations
     from ..export.int8 import Quantized
@@ -111,7 +113,7 @@ def resume(run: str, data: str = "") -> Run:
     return _grow(reopen(run, data))
 
 
-def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation]":
+def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation] | DenseEvaluations":
     """Measure a run's weights: on its own test images, or on other labelled images of the same classes.
 
     On its own, everything that the run's report.html shows is measured again and kept, and the page drawn.
@@ -127,22 +129,29 @@ def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation]":
     from ..training.session import dataset_of, recipe_of
 
     folder = RunDir.open(run)
+    if is_dense(folder):
+        from .dense import evaluate_dense
+
+        return evaluate_dense(folder, data)
     if data:
         return judge_other(folder, data)
     dataset = dataset_of(folder, recipe_of(folder))
     found = _measure(folder, dataset)
     check_classes(folder, dataset.classes)  # after its page, which shows more than accuracy
-    return found
+    return cast("Evaluations", found)
 
 
-def predict(run: str, images: list[str], weights: str = "", out: str = "") -> "list[Prediction]":
-    """Classify images.
+def predict(
+    run: str, images: list[str], weights: str = "", out: str = ""
+) -> "list[Prediction] | list[DensePrediction]":
+    """Classify images, or find their objects, or tell their pixels apart: what the run has learnt.
 
     Args:
         run: the run's folder.
         images: files, or folders that are searched for images; in Python also pictures, see `Run.predict`.
         weights: best, last or ema; by default those that count.
-        out: a .csv or .json file to write as well.
+        out: a .csv or .json file to write as well; of objects a .json of COCO's results or a folder of pictures, of
+            pixels a folder.
 
     Returns: one prediction an image, with the reason for those that could not be read.
     """
@@ -152,6 +161,10 @@ def predict(run: str, images: list[str], weights: str = "", out: str = "") -> "l
     from ..training.rundir import RunDir
 
     folder = RunDir.open(run)
+    if is_dense(folder):
+        from ..evaluation.dense.predict import predict_dense
+
+        return predict_dense(folder, weights, as_images(images), out)
     if out:
         check_out(out, *ENDINGS)
     found = classify(folder, weights or folder.which()[0], as_images(images))
@@ -179,6 +192,8 @@ def export(run: str, out: str, weights: str = "", int8: bool = False) -> "Path |
     from ..training.session import dataset_of, recipe_of
 
     folder = RunDir.open(run)
+    if is_dense(folder):
+        raise UserError(f"{run} finds objects or tells pixels apart, and only classifiers are exported so far")
     subject = of_run(folder, weights)
     if not int8:
         return to_onnx(subject.network, Path(out), subject.task)
@@ -186,8 +201,12 @@ def export(run: str, out: str, weights: str = "", int8: bool = False) -> "Path |
     return to_int8(subject, dataset.train, dataset.test, Path(out))
 
 
-def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations":
+def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations | DenseEvaluations":
     """Ask a run's student about its images, keep what it says, and draw its page."""
+    if dataset.annotations:
+        from .dense import measure_dense
+
+        return measure_dense(run, dataset)
     from ..analysis.pictures import gather_pictures
     from ..evaluation.judge import judge
     from ..report.pages.run_page import write_page
@@ -217,6 +236,14 @@ def _grow(session: "Session") -> Run:
             session.run.update(status="finished")  # last: a kill before this is made good by resume
             session.run.unlock()
     return Run(session.run.path)
+
+
+def is_dense(run: "RunDir") -> bool:
+    """Whether a run finds objects or tells pixels apart."""
+    from ..training.recipe import method_class
+    from ..training.session import recipe_of
+
+    return method_class(recipe_of(run)).batch_spec.contents != "classes"
 
 
 def command() -> str:

@@ -6,7 +6,7 @@ them (models/dense/detector.py). Settings as in "A Closer Look at Self-Supervise
 arXiv:2205.14443, Sec. A.5, and Li et al., arXiv:2203.16527: recipes/detection/.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..data.dense.loader import unpacked
 from ..errors import UserError
-from ..guides.guide import Batch, Given, Guide
+from ..guides.guide import Batch, Given
 from ..models.dense.detector import Detector, Heads, Target
 from ..models.dense.networks import detector
 from ..models.taps import Taps
@@ -55,7 +55,7 @@ class Detection(Method):
         min_score: float = 0.05,
         most: int = 100,
     ) -> None:
-        refuse_guides(setup.guides, "detection")
+        check_alone(setup, "detection")
         heads = Heads(width, masks, samples, min_score, most)
         around = {"window": window, "global_blocks": list(global_blocks), "relative_positions": relative_positions}
         network = detector(setup.student, setup.task, heads=heads, **around)  # type: ignore[arg-type]
@@ -86,8 +86,14 @@ class Detection(Method):
         return self.student
 
 
-def refuse_guides(guides: Mapping[str, Guide], method: str) -> None:
-    """Raises: UserError if there are any: what they teach by is a classifier's."""
+def check_alone(setup: Setup, method: str) -> None:
+    """Raises: UserError for guides, and for rates by layer: both know classifiers alone."""
+    guides = setup.guides
+    if setup.optim.layer_decay is not None:
+        raise UserError(
+            f"optim.layer_decay needs a classifier, and method {method} trains none; leave it out, "
+            f"got {setup.optim.layer_decay}"
+        )
     if guides:
         raise UserError(
             f"guides teach classifiers, and method {method} trains none; take guides.{next(iter(guides))} out, or "

@@ -19,7 +19,7 @@ from ..guides.guide import Batch, Given
 from ..models.dense.networks import segmenter
 from ..models.taps import Taps
 from ..scores.pixels import confusion, mean_iou
-from .detection import refuse_guides
+from .detection import check_alone
 from .method import BatchSpec, Method, Setup
 
 
@@ -42,7 +42,7 @@ class Segmentation(Method):
         blocks: Sequence[int] = (),
         dropout: float = 0.0,
     ) -> None:
-        refuse_guides(setup.guides, "segmentation")
+        check_alone(setup, "segmentation")
         around = {"blocks": list(blocks), "dropout": dropout}
         network = segmenter(setup.student, setup.task, **around)  # type: ignore[arg-type]
         super().__init__(replace(setup, student=network))

@@ -12,6 +12,8 @@ from rich.console import Console
 from ..data.inspect import Inspection
 from ..errors import counted
 from ..evaluation.accuracy import Evaluation
+from ..evaluation.dense.predict import DensePrediction
+from ..evaluation.dense.results import DenseEvaluations, read_dense
 from ..evaluation.predict import Prediction
 from ..study.folder import StudyDir
 from ..study.plan.plan import Plan
@@ -20,6 +22,7 @@ from ..text import clean
 from ..training.session import Session
 from .document import scaled
 from .pages.run_page import named
+from .tables.dense import dense_predictions, dense_summary
 from .tables.results import Evaluated, inspection, percent, summary
 from .tables.sheet import Column, Sheet, print_table
 from .tables.study import failures, plan_sheet, results_sheet
@@ -57,6 +60,11 @@ def say(result: Any) -> None:
         print_table(*([results_sheet(result)] if result.verdicts else []), *failures(result))
         print(clean(result.answer))
         print(clean(f"report: {result.path / 'report.html'}"))
+    elif hasattr(result, "folder") and (judged := read_dense(result.folder)) is not None:
+        print_table(dense_summary(judged))
+        print(clean(f"report: {result.path / 'report.html'}"))
+    elif isinstance(result, DenseEvaluations):
+        print_table(dense_summary(result))
     elif hasattr(result, "evaluations"):
         if result.evaluations:
             print_table(results(result.evaluations))
@@ -71,6 +79,8 @@ def say(result: Any) -> None:
         print_table(result)
     elif isinstance(result, Mapping) and all(isinstance(value, Evaluation) for value in result.values()):
         print_table(results(result))
+    elif isinstance(result, list) and result and isinstance(result[0], DensePrediction):
+        print_table(dense_predictions(result))
     elif isinstance(result, list) and all(isinstance(item, Prediction) for item in result):
         print_table(_predictions(result))
 

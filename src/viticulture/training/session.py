@@ -69,8 +69,7 @@ def begin(
     source = open_source(data) if checked is None else open_for(checked, data)
     if checked is None:
         assert isinstance(source, Source)
-        if not source.classes:
-            refuse_annotated(data)
+        refuse_annotated(source, data)
         recipe = default_recipe(source)
         checked = resolve(recipe, read(recipe), overrides)
     check_alone(checked.values)
@@ -182,15 +181,16 @@ def open_for(recipe: Recipe, data: str) -> Source | DenseSource:
     if contents != "classes":
         return open_dense(data, contents)
     source = open_source(data)
-    if not source.classes and method_class(recipe).batch_spec.labels:
-        refuse_annotated(data)
+    if method_class(recipe).batch_spec.labels:
+        refuse_annotated(source, data)
     return source
 
 
-def refuse_annotated(data: str) -> None:
+def refuse_annotated(source: Source, data: str) -> None:
     """Raises: UserError, naming the recipe, for images that come with objects or masks, where classes are asked for."""
     kinds = {"objects": ("boxes of objects", "detection"), "pixels": ("masks of classes", "segmentation")}
-    if found := kinds.get(recognized(data)):
+    folders = {"images", "annotations", "labels", "masks", "jpegimages", "imagesets"}  # of such data, no classes
+    if {name.lower() for name in source.classes} <= folders and (found := kinds.get(recognized(data))):
         raise UserError(f"{data} holds {found[0]} and no classes of images; learn by --recipe {found[1]}/photos")
 
 

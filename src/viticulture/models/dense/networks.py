@@ -21,7 +21,6 @@ from .detector import Detector, Heads
 from .segmenter import Segmenter
 from .windows import open_windows
 
-
 PLAIN = Heads()
 
 
