@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ..data.dense.inspect import DenseInspection
 from ..data.inspect import Inspection
 from ..errors import counted
 from ..evaluation.accuracy import Evaluation
@@ -22,7 +23,7 @@ from ..text import clean
 from ..training.session import Session
 from .document import scaled
 from .pages.run_page import named
-from .tables.dense import dense_predictions, dense_summary
+from .tables.dense import dense_inspected, dense_predictions, dense_summary
 from .tables.results import Evaluated, inspection, percent, summary
 from .tables.sheet import Column, Sheet, print_table
 from .tables.study import failures, plan_sheet, results_sheet
@@ -69,6 +70,8 @@ def say(result: Any) -> None:
         if result.evaluations:
             print_table(results(result.evaluations))
         print(clean(f"report: {result.path / 'report.html'}"))
+    elif isinstance(result, DenseInspection):
+        print_table(*dense_inspected(result))
     elif isinstance(result, Inspection):
         print_table(*_inspected(result))
     elif isinstance(result, Path):

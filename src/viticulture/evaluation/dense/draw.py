@@ -17,6 +17,7 @@ COLORS = (
 """Told apart without color vision (Okabe and Ito 2008)."""
 RIGHT, MISSED, WRONG = (0, 114, 178), (240, 228, 66), (213, 94, 0)
 HALF = 0.5
+READABLE = 200  # pixels of an image's longer side from which words find room
 
 Picture = NDArray[np.uint8]
 """[H, W, 3]."""
@@ -93,4 +94,5 @@ def _wide(image: Picture) -> int:
 def _box(draw: ImageDraw.ImageDraw, box: Sequence[float], color: tuple[int, int, int], words: str, wide: int) -> None:
     left, top, right, bottom = box
     draw.rectangle((left, top, max(right - 1, left), max(bottom - 1, top)), outline=color, width=wide)
-    draw.text((left + wide + 1, top + wide), words, fill=color)
+    if max(draw.im.size) >= READABLE:
+        draw.text((left + wide + 1, top + wide), words, fill=color)

@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 
+from ...data.dense.inspect import DenseInspection
 from ...evaluation.dense.objects import BACKGROUND, ObjectsEvaluation, Precisions
 from ...evaluation.dense.pixels import PixelsEvaluation
 from ...evaluation.dense.predict import DensePrediction
@@ -129,3 +130,31 @@ def dense_predictions(found: Sequence[DensePrediction]) -> Sheet:
     broken = sum(bool(each.error) for each in found)
     note = f"{broken} of {len(found)} images could not be read" if broken else ""
     return Sheet("", [Column("image"), Column("found", "prose"), Column("problem", "prose")], rows, note)
+
+
+def dense_inspected(found: DenseInspection) -> list[Sheet]:
+    """Facts about the set, then objects (or images that show it) of each class by split, then what is wrong."""
+    facts: list[list[Cell]] = [
+        ["data", found.name],
+        ["holds", "objects" if found.kind == "objects" else "classes of pixels"],
+    ]
+    facts += [[f"{split} images", f"{count:,}"] for split, count in found.images.items()]
+    if found.kind == "objects":
+        facts += [[f"{size} objects", f"{found.sizes.get(size, 0):,}"] for size in ("small", "medium", "large")]
+        facts.append(["masks of objects", "yes" if found.masks else "no"])
+        facts.append(["images without objects", f"{found.bare:,}"])
+    columns = [Column("class"), *(Column(split, "count") for split in found.images)]
+    rows: list[list[Cell]] = [
+        [name, *(found.counts[split][label] for split in found.images)] for label, name in enumerate(found.classes)
+    ]
+    told = [*found.notes]
+    told += [f"{found.crowds:,} crowds, which are not learnt"] if found.crowds else []
+    told += [f"{found.outside:,} boxes are empty or reach outside their image"] if found.outside else []
+    told += [f"{name}: {why}" for name, why in list(found.unreadable.items())[:20]]
+    recipe = "detection/photos" if found.kind == "objects" else "segmentation/photos"
+    what = "Objects of each class" if found.kind == "objects" else "Images that show each class"
+    return [
+        Sheet("", [Column(""), Column("")], facts, f"To learn from it: viticulture train DATA --recipe {recipe}"),
+        Sheet(what, columns, rows),
+        *([Sheet("Look at", [Column("", "prose")], [[line] for line in told])] if told else []),
+    ]
