@@ -5,7 +5,7 @@
     python -m benchmarks.bootstrap_step --memory        peak resident memory of each, in processes of their own
 
 224 px, patch 16, batch 8, float32, ViT-S with its dropout, res-like agent, all published terms, fused AdamW. Steps
-alternate in one run; ratios are medians of neighbouring steps. `core-s` counts processor time.
+alternate in one run; ratios are medians of neighboring steps. `core-s` counts processor time.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def stepper(case: str) -> Callable[[], None]:
         optimizer.zero_grad()
         torch.stack(list(method.losses(batch).values())).sum().backward()
         for guide in guides.values():
-            guide.settle()
+            guide.after_backward()
         optimizer.step()
 
     return step

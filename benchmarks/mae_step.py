@@ -5,7 +5,7 @@
     python -m benchmarks.mae_step --threads 1 --steps 30 --cases mae,distilled
 
 A step is forward, loss, backward and fused AdamW on random images, in float32, batch 8 at 224 pixels with patch 16.
-Steps alternate in one run; ratios are medians of neighbouring steps. `core-s` counts processor time, which other work
+Steps alternate in one run; ratios are medians of neighboring steps. `core-s` counts processor time, which other work
 on the machine disturbs less than the wall clock.
 """
 
@@ -37,12 +37,12 @@ Loss = Callable[[], Tensor]
 def stepper(modules: list[nn.Module], loss: Loss) -> Callable[[], None]:
     """One training step."""
     trained = [p for module in modules for p in module.train().parameters() if p.requires_grad]
-    optimiser = torch.optim.AdamW(trained, lr=1e-3, fused=True)
+    optimizer = torch.optim.AdamW(trained, lr=1e-3, fused=True)
 
     def step() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss().backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 

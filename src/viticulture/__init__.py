@@ -18,8 +18,8 @@ from .version import VERSION as __version__
 
 if TYPE_CHECKING:
     from .api import (
-        Amounts,
         Run,
+        Subsets,
         Terms,
         Where,
         cache,
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from .errors import UserError
 
 __all__ = [
-    "Amounts",
     "Run",
+    "Subsets",
     "Terms",
     "UserError",
     "Where",

@@ -120,8 +120,8 @@ def _refused(message: str) -> int:
 def entry() -> NoReturn:
     """The `viticulture` command. Recipes may name modules in the current folder, which are found after all others."""
     with suppress(FileNotFoundError):  # of a folder that was taken away
-        if "" not in sys.path and (here := str(Path.cwd())) not in sys.path:
-            sys.path.append(here)
+        if "" not in sys.path and (current := str(Path.cwd())) not in sys.path:
+            sys.path.append(current)
     sys.exit(main())
 
 
@@ -219,16 +219,16 @@ class Parser(argparse.ArgumentParser):
         overrides, left = split_overrides(words, self.options) if self.takes_recipe else ({}, words)
         self._check_options(left)
         given = vars(self.parse_args(left))
-        found: dict[str, Any] = {"overrides": overrides} if self.takes_recipe else {}
+        arguments: dict[str, Any] = {"overrides": overrides} if self.takes_recipe else {}
         if given.get("out", "") is None:
             self.error("the following arguments are required: --out")
         for key in self.names:
             group = inspect.signature(self.verb).parameters[key].default
             if is_dataclass(group) and not isinstance(group, type):
-                found[key] = type(group)(**{field.name: given[field.name] for field in fields(group)})
+                arguments[key] = type(group)(**{field.name: given[field.name] for field in fields(group)})
             else:
-                found[key] = given[key]
-        return Command(self.verb, found, given.get("print_config", False))
+                arguments[key] = given[key]
+        return Command(self.verb, arguments, given.get("print_config", False))
 
     def _check_options(self, words: list[str]) -> None:
         """Refuse an option that does not exist, naming the nearest, before what is missing is said."""
@@ -316,7 +316,7 @@ def split_overrides(words: list[str], own: Container[str] = ()) -> tuple[dict[st
 
     Returns: recipe key -> value, and the words that are left.
     """
-    found: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
     left: list[str] = []
     waiting = list(words)
     while waiting:
@@ -333,5 +333,5 @@ def split_overrides(words: list[str], own: Container[str] = ()) -> tuple[dict[st
             else:
                 raise UserError(f"{option} needs a value, as {option} VALUE")
         key = SHORT[option][0] if option in SHORT else option.removeprefix("--")
-        found[key] = read_yaml(value, f"the value of {option}, {value!r},")
-    return found, left
+        overrides[key] = read_yaml(value, f"the value of {option}, {value!r},")
+    return overrides, left

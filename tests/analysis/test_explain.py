@@ -132,7 +132,12 @@ def test_a_run_is_explained_on_one_page(tmp_path: Path, capsys: pytest.CaptureFi
     assert cli.main(["explain", str(run.path), "--beside", str(run.path), "--images", "16"]) == 0
     assert "explain.html" in capsys.readouterr().out
     page = (run.path / "explain.html").read_text(encoding="utf-8")
-    for words in ("Attention distance, pixels", "Attention entropy, nats", "Likeness of layers", "Delta log amplitude"):
+    for words in (
+        "Attention distance, pixels",
+        "Attention entropy, nats",
+        "Similarity of layers",
+        "Delta log amplitude",
+    ):
         assert words in page
     assert "16 test images" in page
     assert "a&lt;b" in page
@@ -142,7 +147,7 @@ def test_a_run_is_explained_on_one_page(tmp_path: Path, capsys: pytest.CaptureFi
     assert kept.inside.images == 16
     assert cli.main(["report", str(run.path)]) == 0
     report = (run.path / "report.html").read_text(encoding="utf-8")
-    for words in ("Attention distance, pixels", "Likeness of layers", "16 test images"):
+    for words in ("Attention distance, pixels", "Similarity of layers", "16 test images"):
         assert words in report
     assert cli.main(["explain", str(run.path), "--images", "3"]) == 2
     assert "at least 4 images" in capsys.readouterr().err

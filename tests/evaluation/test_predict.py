@@ -44,13 +44,13 @@ def test_a_name_that_is_no_text_and_a_class_that_is_a_formula_are_written(
     """As CSV and as JSON. Catches: answers lost at the end for a byte in a name, a heading that a spreadsheet runs."""
     photo(tmp_path / "photos" / "a.png", 0)
     os.rename(tmp_path / "photos" / "a.png", os.fsencode(tmp_path / "photos") + b"/q\xff.png")  # noqa: PTH104
-    for out in ("answers.csv", "answers.json"):
+    for out in ("predictions.csv", "predictions.json"):
         assert main(["predict", str(run.path), str(tmp_path / "photos"), "--out", str(tmp_path / out)]) == 0
-    with (tmp_path / "answers.csv").open(newline="", encoding="utf-8") as file:
+    with (tmp_path / "predictions.csv").open(newline="", encoding="utf-8") as file:
         heading, row = csv.reader(file)
     assert heading == ["name", "label", "probability", "'=cmd()", "\\x1b[31mred", "error"]
     assert row[0].endswith("q\\udcff.png")
-    (answer,) = json.loads((tmp_path / "answers.json").read_text(encoding="utf-8"))
+    (answer,) = json.loads((tmp_path / "predictions.json").read_text(encoding="utf-8"))
     assert answer["name"] == row[0]
     assert float(row[2]) == answer["probability"]
 

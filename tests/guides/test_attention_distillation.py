@@ -58,10 +58,10 @@ def test_it_is_the_official_code(golden: Load, tmp_path: Path) -> None:
     teacher.load_state_dict(data.part("w/teacher."))
     guide = AttentionDistillation(student, TASK, teacher=saved(teacher, tmp_path), hidden_weight=1.0)
     mae = method(student, guide, patch_norm=False)
-    mae.aids["decoder"] = Decoder(24, (4, 4), 192, 16, depth=1, heads=2, mlp_ratio=2)
+    mae.auxiliary["decoder"] = Decoder(24, (4, 4), 192, 16, depth=1, heads=2, mlp_ratio=2)
     encoder, decoder = ours(data.part("w/student."))
     student.load_state_dict(encoder)
-    mae.aids["decoder"].load_state_dict(decoder)
+    mae.auxiliary["decoder"].load_state_dict(decoder)
     guide.heads[0].load_state_dict({"weight": data["w/attn_adapter"]})
     guide.widen.load_state_dict({"weight": data["w/hidden_adapter"], "bias": torch.zeros(36)})
 
@@ -116,8 +116,8 @@ def test_the_teacher_costs_the_kept_patches_and_the_layers_needed(tmp_path: Path
 def test_it_teaches_supervised_students_too_and_is_no_part_of_them(tmp_path: Path) -> None:
     """Without masks both see every patch; a student that is its own teacher with M = identity has nothing to learn.
 
-    The teacher has other numbers of pixels, other normalisation and a patch of another size. Catches: a teacher among
-    the parameters or in the checkpoint, an adapter left out of the optimiser, images of the student's normalisation.
+    The teacher has other numbers of pixels, other normalization and a patch of another size. Catches: a teacher among
+    the parameters or in the checkpoint, an adapter left out of the optimizer, images of the student's normalization.
     """
     task = Task(("a", "b"), (32, 32), HALF, HALF)
     student = create_student("mae_tiny", task, 8, SMALL)

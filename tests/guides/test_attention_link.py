@@ -159,7 +159,7 @@ def test_every_kind_of_student_is_linked(teacher: str, name: str, options: dict[
 
 
 def test_links_are_trained_with_the_student_and_their_bias_does_not_decay(teacher: str) -> None:
-    """Weights and biases of the links are in the optimiser, the teacher is not; nothing else is a key of the guide."""
+    """Weights and biases of the links are in the optimizer, the teacher is not; nothing else is a key of the guide."""
     student = grow()
     guide = AttentionLink(student, TASK, teacher=teacher)
     groups = Optim(weight_decay=0.05).groups(student, nn.ModuleDict({"attention_link": guide}))
@@ -262,7 +262,7 @@ def test_a_run_with_links_resumes_exactly(tmp_path: Path, teacher: str) -> None:
 def test_the_trainer_is_a_plain_loop_with_links(tmp_path: Path, teacher: str) -> None:
     """Same weights, links included, as the loop below, bit for bit; what is saved is a plain ViT.
 
-    Fails if links are left out of the optimiser, the weight's clock is late, or a link is saved with the student.
+    Fails if links are left out of the optimizer, the weight's clock is late, or a link is saved with the student.
     """
     overrides = {"student.options": VIT, "train.ema_decay": None}
     session, other = (

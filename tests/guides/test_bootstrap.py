@@ -54,19 +54,19 @@ def test_the_feature_distance_is_that_of_the_authors_code(golden: Load, case: st
     data = golden("boot_hint_loss")
     sequence = data[f"in/{case}_vit"].requires_grad_()  # [T, B, D], class token first
     map_ = sequence[1:].permute(1, 2, 0).unflatten(2, (4, 4))
-    loss = feature_distance(map_, data[f"in/{case}_cnn"], "sequence", "standardise")
+    loss = feature_distance(map_, data[f"in/{case}_cnn"], "sequence", "standardize")
     torch.testing.assert_close(loss, data[f"out/{case}_loss"], rtol=1e-5, atol=1e-6)
     (gradient,) = torch.autograd.grad(loss, sequence)
     torch.testing.assert_close(gradient, data[f"gin/{case}_vit"], rtol=1e-5, atol=1e-6)
 
 
 def test_both_scales_agree_on_tokens_without_a_mean() -> None:
-    """Standardising is centring, then division by length, times sqrt(D): Eq. (6) averaged over tokens.
+    """Standardizing is centering, then division by length, times sqrt(D): Eq. (6) averaged over tokens.
 
-    Fails if one sums where the other averages, or normalises over tokens instead of channels.
+    Fails if one sums where the other averages, or normalizes over tokens instead of channels.
     """
     student, agent = (side - side.mean(1, keepdim=True) for side in maps(2, 2, 64, 4, 4))
-    code = feature_distance(student, agent, "sequence", "standardise")
+    code = feature_distance(student, agent, "sequence", "standardize")
     paper = feature_distance(student, agent, "sequence", "length")
     torch.testing.assert_close(code, paper, rtol=1e-4, atol=0)  # layer norm adds 1e-5 to a variance near 1
     torch.testing.assert_close(feature_distance(student, 7 * agent, "sequence", "length"), paper)
@@ -77,7 +77,7 @@ def test_both_scales_agree_on_tokens_without_a_mean() -> None:
 def test_the_target_gets_no_gradient() -> None:
     """Only the student is taught. Fails if the agent is pulled towards the ViT."""
     student, agent = maps(2, 8, 4, 4).requires_grad_(), maps(2, 8, 8, 8, seed=1).requires_grad_()
-    feature_distance(student, agent, "sequence", "standardise").backward()
+    feature_distance(student, agent, "sequence", "standardize").backward()
     assert agent.grad is None
     assert student.grad is not None
 
@@ -193,7 +193,7 @@ def test_a_step_is_that_of_the_authors_code(golden: Load, file: str, weights: Li
     totals = config.get("weighted_totals_at_epoch") or {"joint": config["weighted_total_at_epoch"]}
     assert sum(float(term.detach()) for term in terms.values()) == pytest.approx(sum(totals.values()), rel=1e-4)
     torch.stack(list(terms.values())).sum().backward()
-    guide.settle()
+    guide.after_backward()
     found = {name: p.grad for name, p in student.named_parameters()}
     found_agent = {name: p.grad for name, p in guide.agent.named_parameters() if p.grad is not None}
     ours, agents = boot_names.both(data.part("grad/"))
@@ -265,8 +265,8 @@ def test_a_run_with_a_shared_agent_resumes_exactly(tmp_path: Path) -> None:
 def test_the_trainer_is_a_plain_loop_with_an_agent(tmp_path: Path, weights: str, accumulate: int) -> None:
     """The Trainer joins the gradients once a batch, before clipping, as the loop below does.
 
-    Fails if gradients are joined in every portion or after the step, the decay is late, or the agent's own weights are
-    left out of the optimiser. With portions BatchNorm sees other batches, so the agent's is held still.
+    Fails if gradients are joined in every micro-batch or after the step, the decay is late, or the agent's own weights
+    are left out of the optimizer. With micro-batches BatchNorm sees other batches, so the agent's is held still.
     """
     overrides = {"guides.bootstrap.weights": weights, "train.accumulate": accumulate, "train.clip_norm": 0.5}
     overrides |= {"student.options": {}, "train.ema_decay": None, "optim.name": "sgd", "optim.lr": 0.1}
@@ -287,7 +287,7 @@ def test_the_trainer_is_a_plain_loop_with_an_agent(tmp_path: Path, weights: str,
         for step in range(len(loader)):
             optimizer.zero_grad()
             torch.stack(list(other.losses(loader.batch(epoch, step)).values())).sum().backward()
-            guide.settle()
+            guide.after_backward()
             torch.nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], 0.5)
             optimizer.step()
             schedule.step()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cit_students import aligned
 from conftest import Golden
-from networks import error, random_images, randomised
+from networks import error, random_images, randomized
 from viticulture.errors import UserError
 from viticulture.guides.co_advise import CoAdvise
 from viticulture.losses import soft_distillation
@@ -42,7 +42,7 @@ def teachers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     torch.manual_seed(1)
     kinds = {"conv": ("resnet10", RESNET), "inv": ("rednet26", {**RESNET, "channels": (16,) * 4, "stem_width": 16})}
     for name, (architecture, options) in kinds.items():
-        save(randomised(create_student(architecture, TASK, None, options)), folder / name, TASK)
+        save(randomized(create_student(architecture, TASK, None, options)), folder / name, TASK)
     return {name: str(folder / name) for name in kinds}
 
 
@@ -80,7 +80,7 @@ def test_a_term_is_the_official_divergence(golden: Load, teachers: dict[str, str
     term.backward()
     assert head.grad is not None
     assert error(head.grad, data[f"gin/student_T{temperature}"]) < 1e-5
-    assert guide.settle()["conv_kl"].item() == pytest.approx(soft_distillation(head, theirs).item())
+    assert guide.after_backward()["conv_kl"].item() == pytest.approx(soft_distillation(head, theirs).item())
 
 
 def test_label_term_and_guide_are_the_official_total(golden: Load, teachers: dict[str, str]) -> None:
@@ -152,7 +152,7 @@ def test_accuracy_is_measured_by_token(teachers: dict[str, str], inference: str)
 
     Catches: batch statistics or dropout of training, the mean measured for a token, a student left in training mode.
     """
-    net = randomised(student(inference=inference, stems=("conv", "inv"), proj_drop_rate=0.5)).eval()
+    net = randomized(student(inference=inference, stems=("conv", "inv"), proj_drop_rate=0.5)).eval()
     guide = CoAdvise(net, TASK, teachers=teachers)
     batch = {"image": random_images(32, 3, 8, 8), "label": torch.arange(32) % 6}
     buffers = {name: value.clone() for name, value in net.named_buffers()}

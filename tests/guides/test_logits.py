@@ -60,7 +60,7 @@ def test_guide_and_label_term_add_up_to_deits_loss(golden: Callable[[str], Golde
 
 @pytest.mark.parametrize("name", ["vit_nano", "deit_tiny_distilled_patch16_224"])
 def test_a_step_teaches_the_last_head_and_leaves_the_teacher_alone(teacher: str, name: str) -> None:
-    """Gradients reach the taught head, not the other; the guide adds nothing to optimiser or state dict. A student
+    """Gradients reach the taught head, not the other; the guide adds nothing to optimizer or state dict. A student
     with its teacher's weights has nothing to learn from the soft kind.
     """
     student = create_student(name, TASK, 4, TINY).train()

@@ -23,15 +23,15 @@ from viticulture.training.recipe import find_method
 from viticulture.training.run import training_loader
 from viticulture.training.session import begin
 
-UNLABELLED = ("mae", "simmim", "moco_v3", "dino")
+UNLABELED = ("mae", "simmim", "moco_v3", "dino")
 REFUSED = {
-    **{(method, "logits"): "asks for scores of the classes, which" for method in UNLABELLED},
+    **{(method, "logits"): "asks for scores of the classes, which" for method in UNLABELED},
     **{
         (method, guide): "labels and scores of the classes"
-        for method in UNLABELLED
+        for method in UNLABELED
         for guide in ("co_advise", "one head")
     },
-    **{(method, guide): "labels and scores" for method in UNLABELLED for guide in ("bootstrap", "shared bootstrap")},
+    **{(method, guide): "labels and scores" for method in UNLABELED for guide in ("bootstrap", "shared bootstrap")},
     ("mae", "attention_link"): "a token for every patch",
     ("supervised", "co_advise"): "need a student of 2 heads",  # which this one is not
 }

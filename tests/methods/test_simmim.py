@@ -110,23 +110,23 @@ def test_without_masks_the_student_is_itself() -> None:
 def test_the_loss_is_the_distance_over_masked_pixels() -> None:
     """L1 summed over masked pixels and channels, over their number: what painting zeros costs, and its gradient.
 
-    Catches: squares for absolute values, a mean over all pixels, visible pixels paid for, standardised targets.
+    Catches: squares for absolute values, a mean over all pixels, visible pixels paid for, standardized targets.
     """
     simmim = method(vit())
-    nn.init.zeros_(simmim.aids["painter"].predict.weight)
-    nn.init.constant_(simmim.aids["painter"].predict.bias, 0.5)
+    nn.init.zeros_(simmim.auxiliary["decoder"].predict.weight)
+    nn.init.constant_(simmim.auxiliary["decoder"].predict.bias, 0.5)
     images, noise = drawn(simmim)
     mask = simmim.mask(noise)
     pixels = unpatchify(mask[..., None].expand(-1, -1, 48).float(), (8, 8), (4, 4))
     (loss,) = simmim.losses({"image": images, "noise": noise}).values()
     torch.testing.assert_close(loss, ((images - 0.5).abs() * pixels).sum() / pixels.sum())
     loss.backward()
-    bias = simmim.aids["painter"].predict.bias
+    bias = simmim.auxiliary["decoder"].predict.bias
     signs = patchify((0.5 - images).sign(), (4, 4))[mask].mean(0) / 48
     torch.testing.assert_close(bias.grad, signs)
     measured = simmim.measures({"image": images})["loss"]
     assert torch.equal(measured, simmim.measures({"image": images})["loss"])
-    assert simmim.aids["painter"].mask_token.grad is not None
+    assert simmim.auxiliary["decoder"].mask_token.grad is not None
 
 
 def test_pictures_hold_what_was_painted_and_nothing_else() -> None:
@@ -152,7 +152,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
         if len(seen) == 8:
             raise KeyboardInterrupt
 
-    broken.method.aids["painter"].register_forward_hook(stop)
+    broken.method.auxiliary["decoder"].register_forward_hook(stop)
     with pytest.raises(KeyboardInterrupt):
         fit(broken)
     broken.run.unlock()
@@ -160,7 +160,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     fit(again)
     for name, value in whole.method.state_dict().items():
         assert torch.equal(value, again.method.state_dict()[name]), name
-    assert not [name for name in weights(again) if "painter" in name or "mask_token" in name]
+    assert not [name for name in weights(again) if "decoder" in name or "mask_token" in name]
 
 
 @pytest.mark.parametrize(

@@ -117,11 +117,15 @@ def test_a_link_set_survives_its_file(tmp_path: Path) -> None:
         ("3: 4", "holds `3: 4`; .* counted from 0"),
         ("- 1", "must map CNN blocks to layers"),
         ("1: [", "not valid YAML"),
+        ("1: 1\n1: 2", "'1' stands twice"),
+        (f"1: {'[' * 200}", "more than 32 levels"),
+        ("1: \xe9", "is no text in UTF-8"),
     ],
 )
 def test_a_link_set_that_does_not_fit_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    """Also what no YAML of a person may hold. Catches: the second of two lines for a block that wins in silence."""
     path = tmp_path / "links.yaml"
-    path.write_text(text)
+    path.write_text(text, encoding="latin-1")
     with pytest.raises(UserError, match=words):
         read_link_set(str(path), 7, 12)
 

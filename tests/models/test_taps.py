@@ -84,7 +84,7 @@ def unfused_probabilities(net: nn.Module) -> list[Tensor]:
 @pytest.mark.parametrize("options", [{}, {"qk_norm": True, "reg_tokens": 2}])
 def test_attention_is_what_timm_computes_without_fusion(options: dict[str, Any]) -> None:
     """softmax(q k^T / sqrt(d)) equals timm's probabilities, and the class token's row over the patches is that row,
-    cut to the patches and normalised again. Fails if queries and keys are swapped or not normalised, if the scale is
+    cut to the patches and normalized again. Fails if queries and keys are swapped or not normalized, if the scale is
     lost, or if prefix tokens stay among the keys.
     """
     net = student("vit_tiny_patch16_224", **options).eval()

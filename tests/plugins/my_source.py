@@ -37,7 +37,7 @@ def open_stripes(side: str = "8") -> Source:
         labels=numbers % 2,
         names=[f"stripes/{i}" for i in numbers],
         splits={"train": numbers[:36], "test": numbers[36:]},
-        stamps=[f"{side} {i % 3}" for i in numbers],
+        fingerprints=[f"{side} {i % 3}" for i in numbers],
         reader=Stripes(int(side)),
     )
 

@@ -24,10 +24,10 @@ def vit_tiny() -> None:
 
 
 class Shift(Transform):
-    """Add a few grey levels.
+    """Add a few gray levels.
 
     Args:
-        most: grey levels.
+        most: gray levels.
     """
 
     columns = 1
@@ -54,12 +54,12 @@ class Rotation(Method):
     def __init__(self, setup: Setup, *, turns: int = 4) -> None:
         super().__init__(setup)
         self.turns = turns
-        self.aids["head"] = nn.Linear(16, turns)
+        self.auxiliary["head"] = nn.Linear(16, turns)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         images = torch.cat([torch.rot90(batch["image"], turn, (2, 3)) for turn in range(self.turns)])
         turn = torch.arange(self.turns, device=images.device).repeat_interleave(len(batch["image"]))
-        return {"rotation": F.cross_entropy(self.aids["head"](self.student(images)), turn)}
+        return {"rotation": F.cross_entropy(self.auxiliary["head"](self.student(images)), turn)}
 
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         return {"loss": self.losses(batch)["rotation"]}

@@ -162,7 +162,7 @@ def test_images_of_ones_own_are_decoded_in_workers_as_they_are_here() -> None:
     Catches: an argument that is lost; a reader that a worker cannot have.
     """
     source = open_source("python:my_source.open_stripes:12")
-    assert source.measure(0) == (12, 12)
+    assert source.size_of(0) == (12, 12)
     assert pickle.loads(pickle.dumps(source)).fingerprint == source.fingerprint
     rows = torch.arange(8)
     records = Records(torch.from_numpy(source.labels[:8]), torch.full((8, 2), 12), source.names[:8])

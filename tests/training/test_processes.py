@@ -75,10 +75,10 @@ SLOW = """
 import sys, threading
 import lightning.fabric.strategies.launchers.subprocess_script as launcher
 from viticulture.cli import main
-from viticulture.evaluation import judge
+from viticulture.evaluation import evaluate
 from viticulture.training.processes import is_leader
 
-observer, looks, honest = launcher._ChildProcessObserver, threading.Semaphore(0), judge.judge
+observer, looks, honest = launcher._ChildProcessObserver, threading.Semaphore(0), evaluate.evaluate_run
 
 def look(self, honest=observer._run):
     looks.release()
@@ -92,7 +92,7 @@ def slow(run, dataset):  # longer than the launcher takes to look after its proc
     return honest(run, dataset)
 
 observer.__init__.__defaults__ = (0.1,)
-observer._run, judge.judge = look, slow
+observer._run, evaluate.evaluate_run = look, slow
 sys.exit(main())
 """
 

@@ -52,7 +52,7 @@ read_once = cache(read)
 
 @cache
 def step_of(recipe: str) -> str:
-    """What a recipe's step depends on, as text: student, method, guides and optimiser but for rates, image size."""
+    """What a recipe's step depends on, as text: student, method, guides and optimizer but for rates, image size."""
     raw = read_once(recipe)
     parts = without_rates({part: raw.get(part) for part in ("method", "guides", "optim")})
     return json.dumps([raw.get("student"), parts, (raw.get("images") or {}).get("image_size")])
@@ -61,7 +61,7 @@ def step_of(recipe: str) -> str:
 def steps() -> dict[str, tuple[str, dict[str, Any]]]:
     """Every step that a shipped recipe or a row of a table takes, once: name -> recipe, overrides.
 
-    Recipes that differ only in data, start, schedule, length, or in a rate or weight of method, guides or optimiser
+    Recipes that differ only in data, start, schedule, length, or in a rate or weight of method, guides or optimizer
     take the same step, so the first of them stands for all.
     """
     asked = [(name, name, {}) for name in shipped()]
@@ -157,7 +157,7 @@ def test_the_parts_of_a_step_fit_together(name: str, hollow: Path) -> None:
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in STEPS])
 def test_a_step_is_taken(name: str, weights: Path) -> None:
-    """One step of student, guides, method and optimiser on two random images of the recipe's size.
+    """One step of student, guides, method and optimizer on two random images of the recipe's size.
 
     The batch holds what the method asks for: labels, a second view, noise. Fails if a parameter that is trained gets no
     gradient, or a loss or a weight is not finite.
@@ -182,7 +182,7 @@ def test_a_step_is_taken(name: str, weights: Path) -> None:
     assert loss.isfinite()
     learnt = [(name, parameter) for name, parameter in student.named_parameters() if parameter.requires_grad]
     assert [name for name, parameter in learnt if parameter.grad is None] == []
-    optim.build(optim.groups(student, nn.ModuleDict({**method.guides, **method.aids}))).step()
+    optim.build(optim.groups(student, nn.ModuleDict({**method.guides, **method.auxiliary}))).step()
     assert all(parameter.isfinite().all() for parameter in student.parameters())
 
 

@@ -84,10 +84,10 @@ def test_a_replayed_run_learns_the_same_bit_for_bit_without_asking_a_teacher(
     )
     assert_same(plain, first)
     assert_same(plain, second)
-    assert first.facts["teacher_answers"] == {"asked": 2 * STEPS, "replayed": 0}
-    assert second.facts["teacher_answers"] == {"asked": 0, "replayed": 2 * STEPS}
+    assert first.facts["teacher_logits"] == {"asked": 2 * STEPS, "replayed": 0}
+    assert second.facts["teacher_logits"] == {"asked": 0, "replayed": 2 * STEPS}
     larger = grow("larger", **{"engine.replay_gb": 1, "student.options.depth": 2, "train.epochs": 3, "optim.lr": 1e-4})
-    assert larger.facts["teacher_answers"] == {"asked": STEPS, "replayed": 2 * STEPS}
+    assert larger.facts["teacher_logits"] == {"asked": STEPS, "replayed": 2 * STEPS}
 
 
 def test_a_teacher_asked_twice_a_step_answers_twice(
@@ -107,7 +107,7 @@ def test_a_teacher_asked_twice_a_step_answers_twice(
     for name, replayed in (("first", 0), ("second", 2 * STEPS)):
         run = grow(name, **{"engine.replay_gb": 1})
         assert_same(plain, run)
-        assert run.facts["teacher_answers"] == {"asked": 4 * STEPS - replayed, "replayed": replayed}
+        assert run.facts["teacher_logits"] == {"asked": 4 * STEPS - replayed, "replayed": replayed}
 
 
 @pytest.mark.parametrize(
@@ -120,16 +120,27 @@ def test_a_teacher_asked_twice_a_step_answers_twice(
         {"augment.mix.mixup": 0.4},
         {"data.per_class": 60},
         {"images.normalize": "imagenet"},
+        {"images.store_size": 6},
     ],
 )
 def test_nothing_is_replayed_for_other_images(grow: Callable[..., viticulture.Run], changes: dict[str, Any]) -> None:
-    """Catches a key that leaves out seed, order, augmentation, choice of images or normalisation.
+    """Catches a key that leaves out seed, order, augmentation, choice of images, the size in which they are kept, or
+    normalization.
 
     All images of the digits, so that another seed is another order alone."""
     one_epoch = {"engine.replay_gb": 1, "train.epochs": 1, "data.per_class": None, "train.batch_size": 448}
     grow("first", **one_epoch)
     second = grow("second", **{**one_epoch, **changes})
-    assert second.facts["teacher_answers"]["replayed"] == 0
+    assert second.facts["teacher_logits"]["replayed"] == 0
+
+
+def test_what_only_evaluation_sees_changes_no_answer(grow: Callable[..., viticulture.Run]) -> None:
+    """Catches a key that holds the whole `images` section: every answer asked for again for another test crop."""
+    grow("first", **{"engine.replay_gb": 1})
+    second = grow(
+        "second", **{"engine.replay_gb": 1, "images.eval_crop": 0.75, "images.eval_interpolation": "bilinear"}
+    )
+    assert second.facts["teacher_logits"] == {"asked": 0, "replayed": 2 * STEPS}
 
 
 def test_a_run_stopped_inside_an_epoch_goes_on_with_the_right_answers(
@@ -157,11 +168,11 @@ def test_a_run_stopped_inside_an_epoch_goes_on_with_the_right_answers(
         tmp_path / "stopped", tmp_path / "elsewhere"
     )  # this process still holds the first one's lock
     stopped = viticulture.resume(str(copy))
-    assert 0 < stopped.facts["teacher_answers"]["asked"] < 2 * STEPS
+    assert 0 < stopped.facts["teacher_logits"]["asked"] < 2 * STEPS
     plain, again = grow("plain"), grow("again", **often)
     assert_same(plain, stopped)
     assert_same(plain, again)
-    assert again.facts["teacher_answers"] == {"asked": 0, "replayed": 2 * STEPS}
+    assert again.facts["teacher_logits"] == {"asked": 0, "replayed": 2 * STEPS}
 
 
 def test_answers_come_back_as_they_were_given(tmp_path: Path) -> None:
@@ -181,7 +192,7 @@ def test_answers_come_back_as_they_were_given(tmp_path: Path) -> None:
         assert memory(IMAGES, lambda: "anything") == "anything"
         for place[0], answer in given.items():
             assert memory(IMAGES, lambda answer=answer: answer) is answer
-        memory.settle()
+        memory.finish_epoch()
         again = Memory(folder, budget, lambda _: place[0], CPU)
         for place[0], answer in reversed(given.items()):
             found = again(IMAGES, lambda: None)
@@ -196,7 +207,7 @@ def test_a_damaged_record_is_asked_for_again(tmp_path: Path) -> None:
     answer = torch.randn(2, 3)
     memory = Memory(tmp_path / "a", Budget(tmp_path, 10**6), lambda _: place, CPU)
     memory(IMAGES, lambda: answer)
-    memory.settle()
+    memory.finish_epoch()
     file = tmp_path / "a" / "epoch-00000.bin"
     whole = file.read_bytes()
     size = len(whole) // 2
@@ -217,13 +228,13 @@ def test_the_budget_holds_and_a_full_one_ends_the_writing_not_the_run(
     plain, first = grow("plain"), grow("first", **small)
     assert_same(plain, first)
     assert capsys.readouterr().err.count("no longer kept: they fill") == 1
-    files = list((tmp_path / "cache" / "answers").rglob("*.bin"))
+    files = list((tmp_path / "cache" / "teacher_logits").rglob("*.bin"))
     assert sum(file.stat().st_size for file in files) <= 6 * size, "with a hole, perhaps"
     second = grow("second", **{"engine.replay_gb": 1})
     assert_same(plain, second)
-    assert second.facts["teacher_answers"] == {"asked": 2 * STEPS - 5, "replayed": 5}
+    assert second.facts["teacher_logits"] == {"asked": 2 * STEPS - 5, "replayed": 5}
     cache(clear=True)
-    assert not any((tmp_path / "cache" / "answers").rglob("*.bin"))
+    assert not any((tmp_path / "cache" / "teacher_logits").rglob("*.bin"))
 
 
 def test_a_disk_that_cannot_be_written_ends_the_writing_not_the_run(
@@ -231,16 +242,16 @@ def test_a_disk_that_cannot_be_written_ends_the_writing_not_the_run(
 ) -> None:
     """A file lies where the folder should be."""
     (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "answers").write_text("in the way")
+    (tmp_path / "cache" / "teacher_logits").write_text("in the way")
     run = grow("run", **{"engine.replay_gb": 1})
-    assert run.facts["teacher_answers"] == {"asked": 2 * STEPS, "replayed": 0}
+    assert run.facts["teacher_logits"] == {"asked": 2 * STEPS, "replayed": 0}
     assert capsys.readouterr().err.count("no longer kept") == 1
     with pytest.raises(UserError, match="replay_gb must be positive"):
         Engine(replay_gb=0)
 
 
 def test_a_network_is_known_by_its_weights_and_settings() -> None:
-    """Catches two teachers that share a file: other weights, another answering rule, another normalisation."""
+    """Catches two teachers that share a file: other weights, another answering rule, another normalization."""
     torch.manual_seed(0)
     options = {**TINY, "tokens": 2}
     made = {rule: create_student("cit_tiny", DIGITS, 4, {**options, "inference": rule}) for rule in ("class", "mean")}

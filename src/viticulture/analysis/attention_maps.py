@@ -18,9 +18,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..models.taps import AttentionReading
-
-Grid = tuple[int, int]
-"""Rows and columns of patches."""
+from ..models.vit.patches import PatchGrid
 
 
 def shown_layers(depth: int, count: int = 4) -> list[int]:
@@ -37,12 +35,12 @@ def averaged(reading: AttentionReading) -> Tensor:
     return reading.scores().softmax(-1).mean(1)
 
 
-def class_map(reading: AttentionReading, grid: Grid) -> Tensor:
+def class_map(reading: AttentionReading, grid: PatchGrid) -> Tensor:
     """Attention of the class token among the patches, mean over heads, [B, rows, columns]; sums to 1."""
     return reading.class_scores().softmax(-1).mean(1).unflatten(-1, grid)  # type: ignore[no-untyped-call]
 
 
-def head_token_maps(reading: AttentionReading, grid: Grid) -> Tensor:
+def head_token_maps(reading: AttentionReading, grid: PatchGrid) -> Tensor:
     """Attention of head token i to the patches in its own head i, [B, h, rows, columns]; shares of all tokens.
 
     Raises: UserError for a student without head tokens.

@@ -23,7 +23,7 @@ FILE = "explain.json"
 
 @dataclass(frozen=True)
 class Explanation:
-    """A run's student, seen from inside.
+    """Attention statistics, CKA and Fourier amplitudes of a run's student, and which images they are of.
 
     Args:
         weights: which of the run's were looked at.
@@ -45,11 +45,11 @@ class Explanation:
         return {"weights": self.weights, "split": self.split, **self.inside.to_dict(), "beside": beside}
 
     @classmethod
-    def from_dict(cls, found: dict[str, Any]) -> "Explanation":
+    def from_dict(cls, content: dict[str, Any]) -> "Explanation":
         """The inverse of `to_dict`."""
-        inside, beside = Inside.from_dict(found), found["beside"]
+        inside, beside = Inside.from_dict(content), content["beside"]
         other = ("", None) if beside is None else (beside["run"], tensor(beside["cka"]))
-        return cls(found["weights"], found["split"], inside, *other)
+        return cls(content["weights"], content["split"], inside, *other)
 
 
 def explain_run(
@@ -73,14 +73,14 @@ def explain_run(
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     some = images.part(order[:most])
     subject = of_run(run, batch_size=BATCH)
-    found = Explanation(run.which()[0], split, look_inside(subject.network, _shown(subject, some), reading))
+    explanation = Explanation(run.which()[0], split, look_inside(subject.network, _shown(subject, some), reading))
     if beside is not None:
         other = of_run(beside, batch_size=BATCH)
         pairs = zip(_shown(subject, some), _shown(other, some), strict=True)
         cka = similarity(subject.network, other.network, pairs, reading)
-        found = Explanation(found.weights, split, found.inside, beside.path.name, cka)
-    run.write(FILE, found.to_dict())
-    return found
+        explanation = Explanation(explanation.weights, split, explanation.inside, beside.path.name, cka)
+    run.write(FILE, explanation.to_dict())
+    return explanation
 
 
 def read_explanation(run: RunDir) -> Explanation | None:

@@ -68,8 +68,8 @@ def resolved(
     from ..training.recipe import read, resolve
 
     if table:
-        found = row_of(table, row, overrides, seed)
-        recipe, overrides = found.recipe, found.overrides
+        entry = row_of(table, row, overrides, seed)
+        recipe, overrides = entry.recipe, entry.overrides
     if like:
         recipe = winner(like, recipe)
     if recipe == "default":

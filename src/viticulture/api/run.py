@@ -108,9 +108,9 @@ class Run:
     @property
     def answers(self) -> Any:
         """A table of the result that counts, a row an image: name, label, predicted, and a probability a class."""
-        from ..evaluation.results import read_answers
+        from ..evaluation.results import read_predictions
 
-        kept, names = read_answers(self.folder, probabilities=True), self.classes
+        kept, names = read_predictions(self.folder, probabilities=True), self.classes
         split = self.evaluations.counts.partition("/")[2]
         images = self.folder.read("split.json")["names"][split]
         rows: list[dict[str, Any]] = [

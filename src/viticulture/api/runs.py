@@ -34,13 +34,13 @@ def train(
     overrides: dict[str, Any] | None = None,
     like: str = "",
 ) -> Run:
-    """Train a student on labelled images, evaluate it and write its report.
+    """Train a student on labeled images, evaluate it and write its report.
 
     Args:
         data: a folder (CLASS/image, or train/CLASS/image and test/CLASS/image), a CSV (path,label[,split]), a zip,
             a torchvision name such as cifar100, a Hugging Face id, WebDataset shards, or `digits`.
         recipe: a shipped recipe (`viticulture recipes`), a YAML file, or `default`, chosen by the images' size.
-        seed: initialisation, order, augmentation and the choice of a subset follow from it.
+        seed: initialization, order, augmentation and the choice of a subset follow from it.
         out: the run's folder; a new one under runs/ when left out.
         overwrite: replace the run that is in that folder.
         overrides: recipe keys to change, such as {"train.epochs": 10}.
@@ -75,17 +75,17 @@ def train_row(
         overwrite: as for `train`.
         overrides: recipe keys to change on top of the row's.
     """
-    found = row_of(table, row, overrides, seed)
-    return train(data or found.data, found.recipe, seed + found.seed_offset, out, overwrite, found.overrides)
+    chosen = row_of(table, row, overrides, seed)
+    return train(data or chosen.data, chosen.recipe, seed + chosen.seed_offset, out, overwrite, chosen.overrides)
 
 
 def row_of(table: str, row: str, overrides: dict[str, Any] | None = None, seed: int = 0) -> "Row":
     """A row of a table as it is trained by itself, from a seed and with keys of one's own."""
     from ..training.table import read_table
 
-    found = read_table(table).row(row)
-    shared = {"data.subset_seed": seed} if found.seed_offset else {}  # another training on the same images
-    return replace(found, overrides={**shared, **found.overrides, **(overrides or {})})
+    chosen = read_table(table).row(row)
+    shared = {"data.subset_seed": seed} if chosen.seed_offset else {}  # another training on the same images
+    return replace(chosen, overrides={**shared, **chosen.overrides, **(overrides or {})})
 
 
 def winner(like: str, recipe: str = "default") -> str:
@@ -94,8 +94,8 @@ def winner(like: str, recipe: str = "default") -> str:
 
     if recipe != "default":
         raise UserError(f"give --recipe or --like, not both, got {recipe} and {like}")
-    found = Study(Path(like))
-    return str(found.folder.recipe_file(found.leader.contender))
+    study = Study(Path(like))
+    return str(study.folder.recipe_file(study.leader.candidate))
 
 
 def resume(run: str, data: str = "") -> Run:
@@ -124,7 +124,7 @@ def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation] | DenseEvalu
 
     Returns: results by weights and split, such as `best/test`.
     """
-    from ..evaluation.judge import check_classes, judge_other
+    from ..evaluation.evaluate import check_classes, evaluate_other
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of
 
@@ -134,11 +134,11 @@ def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation] | DenseEvalu
 
         return evaluate_dense(folder, data)
     if data:
-        return judge_other(folder, data)
+        return evaluate_other(folder, data)
     dataset = dataset_of(folder, recipe_of(folder))
-    found = _measure(folder, dataset)
+    evaluations = _measure(folder, dataset)
     check_classes(folder, dataset.classes)  # after its page, which shows more than accuracy
-    return cast("Evaluations", found)
+    return cast("Evaluations", evaluations)
 
 
 def predict(
@@ -167,10 +167,10 @@ def predict(
         return predict_dense(folder, weights, as_images(images), out)
     if out:
         check_out(out, *ENDINGS)
-    found = classify(folder, weights or folder.which()[0], as_images(images))
+    predictions = classify(folder, weights or folder.which()[0], as_images(images))
     if out:
-        write(found, Path(out))
-    return found
+        write(predictions, Path(out))
+    return predictions
 
 
 def export(run: str, out: str, weights: str = "", int8: bool = False) -> "Path | Quantized":
@@ -208,10 +208,10 @@ def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations | DenseEvaluatio
 
         return measure_dense(run, dataset)
     from ..analysis.pictures import gather_pictures
-    from ..evaluation.judge import judge
+    from ..evaluation.evaluate import evaluate_run
     from ..report.pages.run_page import write_page
 
-    judged = judge(run, dataset)
+    judged = evaluate_run(run, dataset)
     gather_pictures(run, dataset, judged)
     write_page(run)
     return judged.evaluations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a person names (a folder, a file, a data set) to one kind of object: labelled images that can be read.
+"""From what a person names (a folder, a file, a data set) to one kind of object: labeled images that can be read.
 
     digits                          scikit-learn's 1,797 small digits, bundled
     cifar100, flowers102, ...       torchvision's sets by name (torchvision_sets.py)

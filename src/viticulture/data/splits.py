@@ -60,7 +60,7 @@ class Selection:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
 
 
-def select(source: Source, selection: Selection, seed: int, labelled: bool = True) -> tuple[Splits, list[str]]:
+def select(source: Source, selection: Selection, seed: int, labeled: bool = True) -> tuple[Splits, list[str]]:
     """Choose the images of each split: hold out first (by `split_seed`), then thin the training images (by
     `subset_seed`, or else by `seed`).
 
@@ -68,12 +68,12 @@ def select(source: Source, selection: Selection, seed: int, labelled: bool = Tru
         source: the images.
         selection: what to hold out and what to learn from.
         seed: the run's.
-        labelled: leave out images without a label; else they join the training images.
+        labeled: leave out images without a label; else they join the training images.
 
     Returns: the splits, and what a person should know about them.
     Raises: UserError if nothing is left to train on.
     """
-    splits, notes = _with_labels(source) if labelled else (dict(source.splits), list[str]())
+    splits, notes = _with_labels(source) if labeled else (dict(source.splits), list[str]())
     if "train" not in splits:
         raise UserError(
             f"{source.name} holds no training images, only {' and '.join(splits) or 'images without labels'}"
@@ -161,7 +161,7 @@ def _with_labels(source: Source) -> tuple[Splits, list[str]]:
 
 
 def _hold_out(labels: np.ndarray, rows: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Only labelled images are held out."""
+    """Only labeled images are held out."""
     has_label = labels[rows] >= 0
     known = rows[has_label]
     stay, held = subsets.holdout(labels[known], fraction, seed)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from ..data.decode import Picture, Unreadable, decode
 from ..data.images import Records, StoredImages
+from ..data.resample import squeeze
 from ..data.sources.files import FileReader
 from ..data.sources.folders import is_image, scan
 from ..data.sources.source import readable
@@ -21,8 +21,8 @@ from ..errors import UserError
 from ..outputs import check_out, csv_text
 from ..training.rundir import RunDir
 from .accuracy import collect
+from .evaluate import check_classes
 from .given import Pixels
-from .judge import check_classes
 from .subject import Subject, of_run
 
 BATCH = 64  # images that are held decoded
@@ -72,17 +72,25 @@ def classify(run: RunDir, weights: str, images: Sequence[Path | Pixels]) -> list
     return predictions
 
 
-def write(found: Sequence[Prediction], out: Path) -> None:
+def write(predictions: Sequence[Prediction], out: Path) -> None:
     """The predictions as .csv (a column a class) or .json. Raises: UserError for another ending."""
     path = check_out(out, *ENDINGS)
     if path.suffix.lower() == ".json":
-        text = json.dumps([asdict(one) for one in found], indent=1, ensure_ascii=False) + "\n"
+        text = json.dumps([asdict(prediction) for prediction in predictions], indent=1, ensure_ascii=False) + "\n"
     else:
-        classes = next((list(one.probabilities) for one in found if one.probabilities), [])
+        classes = next((list(prediction.probabilities) for prediction in predictions if prediction.probabilities), [])
         rows: list[list[object]] = [["name", "label", "probability", *classes, "error"]]
-        for one in found:
-            shares = [one.probabilities.get(name) for name in classes]
-            rows.append([one.name, one.label, one.probability if one.label else None, *shares, one.error])
+        for prediction in predictions:
+            probabilities = [prediction.probabilities.get(name) for name in classes]
+            rows.append(
+                [
+                    prediction.name,
+                    prediction.label,
+                    prediction.probability if prediction.label else None,
+                    *probabilities,
+                    prediction.error,
+                ]
+            )
         text = csv_text(rows)
     with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
@@ -106,7 +114,7 @@ def _items(place: int, image: Path | Pixels) -> Iterator[tuple[str, Path | Pixel
 
 def _classify(subject: Subject, items: Sequence[tuple[str, Path | Pixels]]) -> list[Prediction]:
     """One prediction an item, in their order; an image may stand among them more than once."""
-    side = subject.pictures.store_size
+    side = subject.image_settings.store_size
     assert side is not None, "a run's recipe is settled"
     pixels: list[Tensor] = []
     sizes: list[tuple[int, int]] = []
@@ -119,8 +127,7 @@ def _classify(subject: Subject, items: Sequence[tuple[str, Path | Pixels]]) -> l
         except OSError as error:
             errors.append(error.strerror or str(error))
         else:
-            squeezed = picture.image.resize((side, side), Image.Resampling.BICUBIC)
-            pixels.append(torch.from_numpy(np.array(squeezed)).permute(2, 0, 1))
+            pixels.append(torch.from_numpy(squeeze(np.array(picture.image), side)).permute(2, 0, 1))
             sizes.append((picture.height, picture.width))
             errors.append("")
     names = [readable(name) for name, _ in items]
@@ -129,9 +136,9 @@ def _classify(subject: Subject, items: Sequence[tuple[str, Path | Pixels]]) -> l
     known = [name for name, error in zip(names, errors, strict=True) if not error]
     records = Records(torch.full((len(known),), -1), torch.tensor(sizes), known)
     images = StoredImages(torch.stack(pixels), torch.arange(len(known)), records)
-    shares = iter(collect(subject.network, subject.batches(images), known).probabilities.tolist())
+    probabilities = iter(collect(subject.network, subject.batches(images), known).probabilities.tolist())
     return [
-        Prediction(name, "", 0.0, {}, error) if error else _one(name, subject.task.classes, next(shares))
+        Prediction(name, "", 0.0, {}, error) if error else _one(name, subject.task.classes, next(probabilities))
         for name, error in zip(names, errors, strict=True)
     ]
 
@@ -143,6 +150,6 @@ def _decoded(name: str, image: Path | Pixels, side: int) -> Picture:
         return decode(file, name, side)
 
 
-def _one(name: str, classes: Sequence[str], shares: list[float]) -> Prediction:
-    best = max(range(len(shares)), key=shares.__getitem__)
-    return Prediction(name, classes[best], shares[best], dict(zip(classes, shares, strict=True)))
+def _one(name: str, classes: Sequence[str], probabilities: list[float]) -> Prediction:
+    best = max(range(len(probabilities)), key=probabilities.__getitem__)
+    return Prediction(name, classes[best], probabilities[best], dict(zip(classes, probabilities, strict=True)))

@@ -73,7 +73,7 @@ def to_int8(subject: Subject, train: Images, test: Images | None, path: Path) ->
     Args:
         subject: the student, and how it is shown images.
         train: what it learnt from; the first images of its first batches set the scales.
-        test: labelled images, which decide nothing.
+        test: labeled images, which decide nothing.
         path: the file, .onnx.
 
     Raises: UserError if onnxruntime is not installed, there are no test images, or the file cannot be written.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A larger ViT's attention teaches a small one where to look: distilled MAE.
 
-Paper: "A Closer Look at Self-Supervised Lightweight Vision Transformers", arXiv:2205.14443, Sec. 5. Recipe:
+Paper: "A Closer PartialViT at Self-Supervised Lightweight Vision Transformers", arXiv:2205.14443, Sec. 5. Recipe:
 recipes/mae/cifar100-distilled.yaml. For each chosen block
 
     L = weight * MSE(A_teacher, M A_student)                            Eq. (3)
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..models.taps import Readings, layout
 from ..models.task import Task
-from ..models.teachers.patches import Looked, load_patch_teacher, look
+from ..models.teachers.patches import PatchReadings, freeze, load_patch_teacher
 from ..models.vit.patches import check, finish
 from .guide import Batch, Guide
 
@@ -84,11 +84,11 @@ class AttentionDistillation(Guide):
         if hidden_weight:
             own = check(student)
             self.widen, self.finish = nn.Linear(own.embed_dim, vit.embed_dim), partial(finish, own)
-        self.teacher = look(vit, reads, task, theirs, to_the_end=hidden_weight > 0)
+        self.teacher = freeze(vit, reads, task, theirs, to_the_end=hidden_weight > 0)
 
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
         """`attention`, the sum over blocks of means over everything, and `hidden` where it is asked for."""
-        theirs: Looked = self.teacher(batch["image"], batch.get("kept"))
+        theirs: PatchReadings = self.teacher(batch["image"], batch.get("kept"))
         distances = [self._attention(k, readings, theirs) for k in range(len(self.blocks))]
         terms = {"attention": self.weight * torch.stack(distances).sum()}
         if theirs.output is not None:
@@ -96,7 +96,7 @@ class AttentionDistillation(Guide):
             terms["hidden"] = self.hidden_weight * F.mse_loss(ours.float(), theirs.output.float())
         return terms
 
-    def _attention(self, which: int, readings: Readings, theirs: Looked) -> Tensor:
+    def _attention(self, which: int, readings: Readings, theirs: PatchReadings) -> Tensor:
         """Between prefix tokens and patches; what comes after them, such as DHVT's head tokens, the teacher lacks."""
         reading = readings.attention[self.blocks[which]]
         tokens = reading.prefix + reading.patches

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A CNN's activation maps regularise where a ViT's class token looks, through links that are trained with the ViT.
+"""A CNN's activation maps regularize where a ViT's class token looks, through links that are trained with the ViT.
 
 Paper: Jin and Choi, "Adaptive Attention Link-based Regularization for Vision Transformers" (AAL), arXiv:2211.13852.
 Recipes: recipes/attention_link/. The attention maps are read by models/taps.py (Eq. 3), the CNN's maps come from
@@ -135,7 +135,7 @@ class AttentionLink(Guide):
             ]
             return {"attention_link": self.weight * link_loss(pairs)}
 
-    def settle(self) -> dict[str, Tensor]:
+    def after_backward(self) -> dict[str, Tensor]:
         """Returns: lambda."""
         return {"weight": torch.tensor(self.weight)}
 

@@ -81,7 +81,7 @@ class CoAdvise(Guide):
             self.divergences[f"{name}_kl"] = soft_distillation(head.detach(), logits)
         return terms
 
-    def settle(self) -> dict[str, Tensor]:
+    def after_backward(self) -> dict[str, Tensor]:
         """KL(teacher || token) of the step, nats."""
         return self.divergences
 
@@ -99,10 +99,10 @@ def _each(what: str, value: float | dict[str, float], teachers: Mapping[str, str
     for name in given:
         if name not in teachers:
             raise unknown(f"teacher in {what}", name, teachers)
-    found = {name: given.get(name, 1.0) for name in teachers}
-    if any(number <= 0 for number in found.values()):
+    numbers = {name: given.get(name, 1.0) for name in teachers}
+    if any(number <= 0 for number in numbers.values()):
         raise UserError(f"{what} must be positive, got {value}; leave a teacher out to go without")
-    return found
+    return numbers
 
 
 def _check_heads(student: nn.Module, task: Task, teachers: int, token: str) -> None:

@@ -12,11 +12,11 @@ from ..models.taps import Readings
 Batch = dict[str, Tensor]
 """One training batch.
 
-    image  [B, 3, H, W] float, normalised
+    image  [B, 3, H, W] float, normalized
     label  [B] int64, or [B, C] float once mixup or smoothing made it a distribution
     index  [B] int64, the image's number in its split
     image2 [B, 3, H, W] float, the second view, where the recipe has one (`augment2`)
-    image3 [B, 3, h, w] float, and so on: small views, where the method asks for them (`augment_local`)
+    image3 [B, 3, h, w] float, and so on: local crops, where the method asks for them (`augment_local_crops`)
     noise  [B, N] float in [0, 1), where the method asks for it
     kept   [B, K] int64, the patches that the student sees, where the method masks the others
 """
@@ -58,7 +58,7 @@ class Guide(nn.Module, ABC):
     def start_epoch(self, epoch: int, epochs: int) -> None:
         """Called before every epoch (0-based) for weights that follow a schedule."""
 
-    def settle(self) -> dict[str, Tensor]:
+    def after_backward(self) -> dict[str, Tensor]:
         """Called once a step when all gradients are there, averaged over processes, not yet unscaled or clipped.
 
         A guide with second parameters on the student's storage combines the two gradients here and clears its own.

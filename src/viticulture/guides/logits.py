@@ -2,7 +2,7 @@
 """A frozen teacher's predictions teach the student's: DeiT's soft and hard distillation.
 
 Paper: Touvron et al., "Training data-efficient image transformers & distillation through attention", ICML 2021,
-arXiv:2012.12877. It minimises, for a share alpha,
+arXiv:2012.12877. It minimizes, for a share alpha,
 
     (1 - alpha) CE(class head, label) + alpha D(distillation head, teacher)         Eq. (2) and (3)
 

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..guides.guide import Batch, Given
-from ..models.vit.patches import Grid, check, embed, finish, patchify, rows
+from ..models.vit.patches import PatchGrid, check, embed, finish, patchify, rows
 from ..models.vit.positions import choose_positions, sincos
 from .method import BatchSpec, Method, Setup
 
@@ -57,7 +57,7 @@ def encode(student: VisionTransformer, images: Tensor, kept: Tensor | None = Non
 
     Args:
         student: checked by `models.vit.patches.check`.
-        images: normalised.
+        images: normalized.
         kept: [B, K] numbers of the patches to look at; None takes all. Others are not computed.
     """
     x: Tensor = student.blocks(embed(student, images, kept))
@@ -82,7 +82,14 @@ class Decoder(nn.Module):
     positions: Tensor
 
     def __init__(
-        self, encoder_width: int, grid: Grid, values: int, width: int, depth: int, heads: int, mlp_ratio: float = 4.0
+        self,
+        encoder_width: int,
+        grid: PatchGrid,
+        values: int,
+        width: int,
+        depth: int,
+        heads: int,
+        mlp_ratio: float = 4.0,
     ) -> None:
         super().__init__()
         self.embed = nn.Linear(encoder_width, width)
@@ -111,17 +118,17 @@ class Decoder(nn.Module):
         return self.predict(self.norm(x + last.mlp(last.norm2(x))))
 
 
-def targets(images: Tensor, patch: Grid, masked: Tensor, patch_norm: bool = True) -> Tensor:
+def targets(images: Tensor, patch: PatchGrid, masked: Tensor, patch_norm: bool = True) -> Tensor:
     """What the decoder is to paint, [B, R, 3 p p]: the pixels of the masked patches.
 
         (x - mean) / sqrt(var + 1e-6)    over each patch, var unbiased      [He et al., Sec. 3, MAE's code]
         = s (x - mean) / sqrt(biased var + 1e-6 s^2),    s^2 = (n - 1) / n for n values: a layer norm, many times faster
 
     Args:
-        images: [B, 3, H, W], normalised.
+        images: [B, 3, H, W], normalized.
         patch: height and width, pixels.
         masked: [B, R] numbers of patches.
-        patch_norm: standardise each patch; else pixels as they are.
+        patch_norm: standardize each patch; else pixels as they are.
     """
     pixels = rows(patchify(images, patch), masked)
     if not patch_norm:
@@ -132,7 +139,7 @@ def targets(images: Tensor, patch: Grid, masked: Tensor, patch_norm: bool = True
 
 
 def restored(painted: Tensor, pixels: Tensor) -> Tensor:
-    """The inverse of `targets`: standardised patches [..., 3 p p] with the mean and the spread of `pixels`, theirs."""
+    """The inverse of `targets`: standardized patches [..., 3 p p] with the mean and the spread of `pixels`, theirs."""
     mean, variance = pixels.mean(-1, keepdim=True), pixels.var(-1, keepdim=True)  # unbiased
     return painted * (variance + 1e-6).sqrt() + mean
 
@@ -142,7 +149,7 @@ class MAE(Method):
 
     Args:
         mask_ratio: share of masked patches, in (0, 1).
-        patch_norm: paint each patch standardised by its own mean and spread; false paints pixels.
+        patch_norm: paint each patch standardized by its own mean and spread; false paints pixels.
         decoder_width: of the decoder's tokens, a multiple of 32 (one head for 32); null takes half the student's width.
         decoder_depth: blocks of the decoder.
         positions: `fixed` gives the student a table of sines and cosines and keeps it as it is; `learned` trains the
@@ -179,7 +186,7 @@ class MAE(Method):
         choose_positions(vit, positions)
         self.mask_ratio, self.patch_norm = mask_ratio, patch_norm
         values = 3 * self.patch[0] * self.patch[1]
-        self.aids["decoder"] = Decoder(vit.embed_dim, grid, values, width, decoder_depth, width // HEAD)
+        self.auxiliary["decoder"] = Decoder(vit.embed_dim, grid, values, width, decoder_depth, width // HEAD)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """The reconstruction of the masked patches, and what guides add.
@@ -193,7 +200,7 @@ class MAE(Method):
         """
         kept, masked = split(batch["noise"], self.mask_ratio)
         readings = self.taps(batch["image"], kept)
-        painted = self.aids["decoder"](readings.outputs[0], kept, masked)
+        painted = self.auxiliary["decoder"](readings.outputs[0], kept, masked)
         loss = self._distance(painted, batch["image"], masked)
         return {"reconstruction": loss, **self.guided({**batch, "kept": kept}, readings)}
 
@@ -210,7 +217,7 @@ class MAE(Method):
         With `patch_norm` a painted patch gets the mean and the spread of the true one, which are not asked of it.
 
         Args:
-            images: [B, 3, H, W], normalised.
+            images: [B, 3, H, W], normalized.
             noise: [B, P] uniform numbers; they choose the masks.
         """
         kept, masked = split(noise, self.mask_ratio)
@@ -221,7 +228,7 @@ class MAE(Method):
         return patches.scatter(1, masked[..., None].expand_as(painted), painted), mask
 
     def _painted(self, images: Tensor, kept: Tensor, masked: Tensor) -> Tensor:
-        painted: Tensor = self.aids["decoder"](self.taps.output(images, kept), kept, masked)
+        painted: Tensor = self.auxiliary["decoder"](self.taps.output(images, kept), kept, masked)
         return painted
 
     def _distance(self, painted: Tensor, images: Tensor, masked: Tensor) -> Tensor:

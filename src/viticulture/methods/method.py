@@ -26,7 +26,7 @@ class Setup:
         student: the network that is kept.
         task: classes and input of the student.
         guides: what teaches it besides, by the name that the recipe gives.
-        optim: optimiser and its parameter groups.
+        optim: optimizer and its parameter groups.
         schedule: learning rate over the steps.
     """
 
@@ -46,7 +46,7 @@ class BatchSpec:
         contents: what is known of an image: its class ("classes"), "objects" in it, or the classes of its "pixels".
         masks: whether objects have masks.
         views: of an image; 2 asks for a recipe's `augment2`.
-        local_crops: small views of an image; more than none ask for a recipe's `augment_local`.
+        local_crops: local crops of an image; more than none ask for a recipe's `augment_local_crops`.
         local_size: side of a local crop, pixels.
         noise: uniform numbers for each image.
     """
@@ -65,7 +65,7 @@ class Course:
     """How long a training is, and what is measured on the way.
 
     Args:
-        steps_per_epoch: of the optimiser.
+        steps_per_epoch: of the optimizer.
         epochs: of the whole training.
         watched: the split that is measured after every epoch, as the metrics call it.
     """
@@ -101,11 +101,11 @@ class Method(LightningModule, ABC):
     """A way of learning: one batch in, named and weighted loss terms out.
 
     A subclass takes a `Setup` first and hands it on; its keywords are the `method` section of a recipe. It defines
-    `losses` and `measures`, and puts networks of its own into `aids`: they are trained with the student and then thrown
-    away. What it needs of a batch it says in `batch_spec`, of the class as far as no student is needed to know it.
+    `losses` and `measures`, and puts networks of its own into `auxiliary`: they are trained with the student and then
+    thrown away. What it needs of a batch it says in `batch_spec`, of the class as far as no student is needed for it.
 
     Args:
-        setup: student, task, guides, optimiser, schedule.
+        setup: student, task, guides, optimizer, schedule.
         forward: the pass over the student that taps and guides watch, of images and whatever `losses` hands to the taps
             besides; None: the student's own.
 
@@ -132,7 +132,7 @@ class Method(LightningModule, ABC):
         super().__init__()
         self.student, self.task = setup.student, setup.task
         self.guides = nn.ModuleDict(dict(setup.guides))
-        self.aids = nn.ModuleDict()
+        self.auxiliary = nn.ModuleDict()
         self.optim, self.schedule = setup.optim, setup.schedule
         needs: frozenset[str] = frozenset().union(*(guide.needs for guide in setup.guides.values()))
         self.taps = Taps(setup.student, needs, forward)
@@ -144,7 +144,7 @@ class Method(LightningModule, ABC):
 
     @abstractmethod
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Named, weighted scalar terms whose sum is minimised, the guides' (`guided`) among them."""
+        """Named, weighted scalar terms whose sum is minimized, the guides' (`guided`) among them."""
 
     @abstractmethod
     def measures(self, batch: Batch) -> dict[str, Tensor]:
@@ -161,7 +161,7 @@ class Method(LightningModule, ABC):
         """What a person should know before a training with so many images a step begins."""
         return []
 
-    def settle(self) -> None:
+    def after_backward(self) -> None:
         """Called once a step when all gradients are there, averaged over processes, not yet unscaled or clipped."""
 
     def guided(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
@@ -180,19 +180,19 @@ class Method(LightningModule, ABC):
             values |= {f"{name}_{measure}": value for measure, value in guide.measures(batch).items()}
         return values
 
-    def place_of(self, images: Tensor) -> tuple[int, int] | None:
+    def epoch_step_of(self, images: Tensor) -> tuple[int, int] | None:
         """Epoch and micro-batch, from 0, if these are the very images of the step at hand; None for others."""
         return self.moment.place if images is self.moment.images() else None
 
     @property
-    def uphill(self) -> bool:
+    def perturbed(self) -> bool:
         """Whether this is a step's second pass: nothing is logged, and nothing that follows the student moves."""
-        return self.sam is not None and self.sam.uphill
+        return self.sam is not None and self.sam.perturbed
 
     @property
     def begins_step(self) -> bool:
         """Whether what follows the student moves now: once a step, with its first pass over its first micro-batch."""
-        return self.moment.first and not self.uphill
+        return self.moment.first and not self.perturbed
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Sum the terms; Lightning calls backward and steps."""
@@ -202,7 +202,7 @@ class Method(LightningModule, ABC):
         terms = self.losses(batch)
         total = torch.stack(list(terms.values())).sum()
         self.seen_terms = {name: term.detach() for name, term in terms.items()}
-        if self.uphill:
+        if self.perturbed:
             return total
         logs: dict[str, Any] = {"loss": total.detach(), **self.seen_terms, **self.extra_logs}
         self.log_dict({f"train/{name}": value for name, value in logs.items()}, batch_size=len(batch["image"]))
@@ -213,10 +213,10 @@ class Method(LightningModule, ABC):
         """Once the whole batch has its gradients, each guide may combine its own with the student's."""
         if not self.moment.last:
             return
-        self.settle()
+        self.after_backward()
         for name, guide in self._guides():
-            logs = guide.settle()
-            if not self.uphill:
+            logs = guide.after_backward()
+            if not self.perturbed:
                 self.log_dict({f"train/{name}_{log}": value for log, value in logs.items()})
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -235,8 +235,8 @@ class Method(LightningModule, ABC):
         self.start_epoch()
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """The optimiser over the student's groups and what else is trainable; the rate is set every step."""
-        optimizer = self.optim.build(self.optim.groups(self.student, nn.ModuleDict({**self.guides, **self.aids})))
+        """The optimizer over the student's groups and what else is trainable; the rate is set every step."""
+        optimizer = self.optim.build(self.optim.groups(self.student, nn.ModuleDict({**self.guides, **self.auxiliary})))
         if self.optim.sam_rho is not None:
             optimizer = self.sam = SAM(optimizer, self.optim.sam_rho, self)
         schedule = self.schedule.attach(optimizer, self.course.steps_per_epoch, self.course.epochs, self.optim.lr)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn without labels by recognising an image in another view of it: MoCo v3.
+"""Learn without labels by recognizing an image in another view of it: MoCo v3.
 
 Paper: Chen et al., "An Empirical Study of Training Self-Supervised Vision Transformers", ICCV 2021, arXiv:2104.02057;
 for small ViTs "A Closer Look at Self-Supervised Lightweight Vision Transformers", arXiv:2205.14443. Recipes:
@@ -20,8 +20,8 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..guides.guide import Batch, Given
-from ..models.momentum_encoder import Follower
-from ..models.shared_batch_norm import gathered, normalised, perceptron, rank
+from ..models.momentum_encoder import MomentumEncoder
+from ..models.shared_batch_norm import gathered, normalized, perceptron, rank
 from ..models.students import feature_width
 from ..models.vit.positions import choose_positions
 from .method import BatchSpec, Method, Setup
@@ -70,9 +70,9 @@ class MoCoV3(Method):
             student.get_submodule("patch_embed").requires_grad_(False)
         self.temperature = temperature
         projector = perceptron([feature_width(student, setup.task.image_size), hidden_width, hidden_width, width])
-        self.aids["projector"] = projector
-        self.aids["predictor"] = perceptron([width, hidden_width, width])
-        self.aids["momentum"] = Follower(student, projector, momentum)
+        self.auxiliary["projector"] = projector
+        self.auxiliary["predictor"] = perceptron([width, hidden_width, width])
+        self.auxiliary["momentum"] = MomentumEncoder(student, projector, momentum)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Each view's query against the keys of all images' other views.
@@ -86,10 +86,10 @@ class MoCoV3(Method):
         both = torch.cat([batch["image"], batch["image2"]])
         readings = self.taps(both)
         q1, q2 = (self._query(features) for features in readings.outputs[0].chunk(2))
-        momentum = self.aids["momentum"]
-        assert isinstance(momentum, Follower)
+        momentum = self.auxiliary["momentum"]
+        assert isinstance(momentum, MomentumEncoder)
         if self.begins_step:
-            momentum.follow(self.student, self.aids["projector"], self.course.steps)
+            momentum.update(self.student, self.auxiliary["projector"], self.course.steps)
         k1, k2 = momentum(batch["image"], batch["image2"])
         loss = self._contrast(q1, k2) + self._contrast(q2, k1)
         return {"contrast": loss, **self.guided({**batch, "image": both}, readings)}
@@ -97,7 +97,7 @@ class MoCoV3(Method):
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         """The loss between each image and its mirror image."""
         images, mirrored = batch["image"], batch["image"].flip(-1)
-        (k,) = self.aids["momentum"](mirrored)
+        (k,) = self.auxiliary["momentum"](mirrored)
         return {"loss": 2 * self._contrast(self._query(self.student(images)), k)}
 
     def remarks(self, batch_size: int) -> list[str]:
@@ -109,11 +109,11 @@ class MoCoV3(Method):
         ]
 
     def _query(self, features: Tensor) -> Tensor:
-        query: Tensor = self.aids["predictor"](self.aids["projector"](features))
+        query: Tensor = self.auxiliary["predictor"](self.auxiliary["projector"](features))
         return query
 
     def _contrast(self, query: Tensor, key: Tensor) -> Tensor:
-        logits = normalised(query) @ gathered(normalised(key)).T / self.temperature  # [B, world * B]
+        logits = normalized(query) @ gathered(normalized(key)).T / self.temperature  # [B, world * B]
         own = torch.arange(len(query), device=query.device) + len(query) * rank()
         self.extra_logs = {"instance_accuracy": (logits.detach().argmax(1) == own).float().mean()}
         return 2 * self.temperature * F.cross_entropy(logits, own)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..guides.guide import Batch, Given
-from ..models.vit.patches import Grid, begin, check, finish, patchify, position_tables, project
+from ..models.vit.patches import PatchGrid, begin, check, finish, patchify, position_tables, project
 from ..models.vit.positions import choose_positions
 from .method import BatchSpec, Method, Setup
 
@@ -72,7 +72,7 @@ class SimMIM(Method):
                 f"some, got {mask_ratio}; a smaller method.mask_unit makes more of them"
             )
         choose_positions(vit, positions)
-        self.aids["painter"] = Painter(vit.embed_dim, 3 * self.patch[0] * self.patch[1])
+        self.auxiliary["decoder"] = PixelDecoder(vit.embed_dim, 3 * self.patch[0] * self.patch[1])
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """How far what is painted lies from the image, and what guides add.
@@ -100,7 +100,7 @@ class SimMIM(Method):
         """Patches of the images, [B, P, 3 p p], the masked ones as they are painted, and which ones those are, [B, P].
 
         Args:
-            images: [B, 3, H, W], normalised.
+            images: [B, 3, H, W], normalized.
             noise: [B, squares] uniform numbers; they choose the masks.
         """
         mask = self.mask(noise)
@@ -121,7 +121,7 @@ class SimMIM(Method):
 
     def _painted(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """All patches, in float32: [B, prefix + P, D] -> [B, P, 3 p p]."""
-        painted: Tensor = self.aids["painter"](tokens[:, -mask.shape[1] :])
+        painted: Tensor = self.auxiliary["decoder"](tokens[:, -mask.shape[1] :])
         return painted.float()
 
     def _distance(self, painted: Tensor, mask: Tensor, images: Tensor) -> Tensor:
@@ -130,15 +130,15 @@ class SimMIM(Method):
 
     def _encode(self, vit: VisionTransformer, images: Tensor, mask: Tensor) -> Tensor:
         """What the student makes of the patches and of the token in the masked places, [B, prefix + P, D]."""
-        painter = self.aids["painter"]
-        assert isinstance(painter, Painter)
+        decoder = self.auxiliary["decoder"]
+        assert isinstance(decoder, PixelDecoder)
         prefix_table, table = position_tables(vit)
-        patches = painter.covered(project(vit, patchify(images, self.patch)), mask)
+        patches = decoder.covered(project(vit, patchify(images, self.patch)), mask)
         x: Tensor = vit.blocks(begin(vit, patches + table, prefix_table))
         return finish(vit, x)
 
 
-class Painter(nn.Module):
+class PixelDecoder(nn.Module):
     """The token that stands for masked patches, and the layer that paints: [B, P, D] -> [B, P, values]."""
 
     def __init__(self, width: int, values: int) -> None:
@@ -155,7 +155,7 @@ class Painter(nn.Module):
         return y
 
 
-def nearest_unit(image_size: Grid, patch: Grid) -> Grid:
+def nearest_unit(image_size: PatchGrid, patch: PatchGrid) -> PatchGrid:
     """A square of about a seventh of the image's shorter side, in whole patches, at least one; pixels."""
     wanted = min(image_size) / UNITS
     height, width = (max(round(wanted / side), 1) * side for side in patch)

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import yaml
 from torch import Tensor, nn
 
+from ..disk import read_text
 from ..errors import UserError
-from .taps import Grid
+from ..text import read_yaml
+from .vit.patches import PatchGrid
 
 LinkSet = list[list[int]]
 """For every CNN block the layers that it is linked to, counted from 0, in order."""
@@ -37,13 +38,13 @@ TABLE_1: dict[str, LinkSet] = {  # the paper's, which counts from 1: seven block
 class Group(NamedTuple):
     """CNN blocks that are linked to the same layers, all of one grid."""
 
-    grid: Grid
+    grid: PatchGrid
     layers: tuple[int, ...]
     blocks: tuple[int, ...]
 
 
 class Links(nn.Module):
-    """The links themselves, one 1x1 convolution for the CNN blocks that share their layers.
+    """Trainable links: one 1x1 convolution for all CNN blocks that are linked to the same layers.
 
     Maps have weights of their own, so blocks in one convolution are as apart as in two. Layers whose maps differ in
     size (PiT's stages) reach a block by one convolution a size: A+ exists once in every size.
@@ -56,19 +57,19 @@ class Links(nn.Module):
     """
 
     def __init__(
-        self, channels: Mapping[str, int], heads: Sequence[int], grids: Sequence[Grid], linked: LinkSet
+        self, channels: Mapping[str, int], heads: Sequence[int], grids: Sequence[PatchGrid], linked: LinkSet
     ) -> None:
         super().__init__()
         self.channels, self.heads = dict(channels), list(heads)
         self.grids, self.linked = [(rows, columns) for rows, columns in grids], [list(layers) for layers in linked]
-        blocks: dict[tuple[Grid, tuple[int, ...]], list[int]] = {}
+        blocks: dict[tuple[PatchGrid, tuple[int, ...]], list[int]] = {}
         for block, layers in enumerate(self.linked):
             for grid in dict.fromkeys(self.grids[layer] for layer in layers):
                 of_grid = tuple(layer for layer in layers if self.grids[layer] == grid)
                 blocks.setdefault((grid, of_grid), []).append(block)
         if not blocks:
             raise UserError("a link set must link at least one CNN block to a layer, this one is empty")
-        self.groups = [Group(grid, layers, tuple(found)) for (grid, layers), found in blocks.items()]
+        self.groups = [Group(grid, layers, tuple(numbers)) for (grid, layers), numbers in blocks.items()]
         counts = list(self.channels.values())
         self.convolutions = nn.ModuleList(
             nn.Conv2d(sum(self.heads[n] for n in group.layers), sum(counts[b] for b in group.blocks), 1)
@@ -89,21 +90,21 @@ class Links(nn.Module):
     def weights(self) -> dict[tuple[int, int], Tensor]:
         """(CNN block, layer), counted from 0 -> the weights between them, [maps of the block, heads of the layer]."""
         counts = list(self.channels.values())
-        found: dict[tuple[int, int], Tensor] = {}
+        weights: dict[tuple[int, int], Tensor] = {}
         for group, links in zip(self.groups, self.convolutions, strict=True):
             assert isinstance(links, nn.Conv2d)
             of_blocks = torch.split(links.weight.detach()[:, :, 0, 0], [counts[block] for block in group.blocks], 0)
             for block, rows in zip(group.blocks, of_blocks, strict=True):
                 of_layers = torch.split(rows, [self.heads[layer] for layer in group.layers], 1)
-                found |= {(block, layer): part for layer, part in zip(group.layers, of_layers, strict=True)}
-        return found
+                weights |= {(block, layer): part for layer, part in zip(group.layers, of_layers, strict=True)}
+        return weights
 
     def magnitudes(self) -> Tensor:
         """Mean of |w| between every CNN block and every layer, [blocks, layers]; 0 where there is no link (Fig. 2)."""
-        found = torch.zeros(len(self.channels), len(self.heads), device=next(self.parameters()).device)
-        for place, weights in self.weights().items():
-            found[place] = weights.abs().mean()
-        return found
+        magnitudes = torch.zeros(len(self.channels), len(self.heads), device=next(self.parameters()).device)
+        for block_layer, weights in self.weights().items():
+            magnitudes[block_layer] = weights.abs().mean()
+        return magnitudes
 
     def about(self) -> dict[str, Any]:
         """The constructor's arguments, plain enough for any file."""
@@ -131,10 +132,7 @@ def read_link_set(name: str, blocks: int, layers: int) -> LinkSet:
         return TABLE_1[name]
     if not name.endswith((".yaml", ".yml")) or not Path(name).is_file():
         raise UserError(f"links must be full, alpha, beta or a YAML file that exists, got {name!r}")
-    try:
-        content = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise UserError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
+    content = read_yaml(read_text(Path(name), "link set"), f"link set {name}")
     if not isinstance(content, dict):
         raise UserError(f"{name} must map CNN blocks to layers, as in `0: [0, 1, 2]`")
     return _parsed(content, name, blocks, layers)

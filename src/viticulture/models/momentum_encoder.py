@@ -12,7 +12,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from .students import token_logits
 
 
-class Follower(nn.Sequential):
+class MomentumEncoder(nn.Sequential):
     """A copy of a student and of its head, without gradient and dropout, whose weights move towards theirs.
 
         theirs <- m theirs + (1 - m) ours,    m = 1 - (1 - m0) (1 + cos(pi t)) / 2    for t in [0, 1) of the training
@@ -42,7 +42,7 @@ class Follower(nn.Sequential):
         return [head(features) for features in token_logits(student(torch.cat(views)))[0].chunk(len(views))]
 
     @torch.no_grad()
-    def follow(self, student: nn.Module, head: nn.Module, steps: int) -> None:
+    def update(self, student: nn.Module, head: nn.Module, steps: int) -> None:
         """Move, once a step.
 
         Args:

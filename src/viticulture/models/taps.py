@@ -30,11 +30,9 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import UserError, unknown
 from .students import token_logits
 from .vit.attention import is_plain
+from .vit.patches import PatchGrid
 
 READINGS = ("blocks", "attention", "class_attention", "norms")
-
-Grid = tuple[int, int]
-"""Rows and columns of patches."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,9 @@ class Layout:
         attention: module names of its attention layers, first to last; empty in a CNN.
         heads: heads of each attention layer.
         prefix: how many tokens come before the patches: class, distillation and register tokens.
-        patch: pixels between neighbouring tokens of the first block.
-        overlap: pixels that neighbouring patches share.
-        pooling: for each attention layer, how many tokens of the first block lie between its neighbouring ones.
+        patch: pixels between neighboring tokens of the first block.
+        overlap: pixels that neighboring patches share.
+        pooling: for each attention layer, how many tokens of the first block lie between its neighboring ones.
         class_token: whether the first token is one that the class is read from.
     """
 
@@ -61,13 +59,13 @@ class Layout:
     pooling: tuple[int, ...]
     class_token: bool
 
-    def grid(self, image_size: tuple[int, int]) -> Grid:
+    def grid(self, image_size: tuple[int, int]) -> PatchGrid:
         """Rows and columns of patch tokens in the first block, for an image of so many pixels."""
         if self.overlap:
             return (image_size[0] - self.overlap) // self.patch, (image_size[1] - self.overlap) // self.patch
         return math.ceil(image_size[0] / self.patch), math.ceil(image_size[1] / self.patch)
 
-    def grids(self, image_size: tuple[int, int]) -> list[Grid]:
+    def grids(self, image_size: tuple[int, int]) -> list[PatchGrid]:
         """Rows and columns of patch tokens in every attention layer."""
         rows, columns = self.grid(image_size)
         return [(math.ceil(rows / pooled), math.ceil(columns / pooled)) for pooled in self.pooling]
@@ -103,7 +101,7 @@ def layout(student: nn.Module) -> Layout:
 
 
 def first_norms(student: nn.Module, blocks: tuple[str, ...]) -> tuple[str, ...]:
-    """Module names of what normalises the input of each block, `norm1` in timm's ViTs.
+    """Module names of what normalizes the input of each block, `norm1` in timm's ViTs.
 
     Raises: UserError unless every block has one and the student a last norm.
     """
@@ -153,20 +151,20 @@ class AttentionReading:
     layer: Any
     prefix: int
     patches: int
-    grid: Grid
+    grid: PatchGrid
     class_token: bool
 
     def _part(self, which: int) -> Tensor:
-        """Queries (0) or keys (1), [B, h, T, d], before any normalisation of theirs."""
+        """Queries (0) or keys (1), [B, h, T, d], before any normalization of theirs."""
         return torch.unflatten(self.qkv, -1, (3, self.layer.num_heads, -1))[:, :, which].transpose(1, 2)
 
     def queries(self) -> Tensor:
-        """[B, h, T, d], normalised where the layer normalises them."""
-        return _normalised(self.layer, "q_norm", self._part(0))
+        """[B, h, T, d], normalized where the layer normalizes them."""
+        return _normalized(self.layer, "q_norm", self._part(0))
 
     def keys(self) -> Tensor:
-        """[B, h, T, d], normalised where the layer normalises them."""
-        return _normalised(self.layer, "k_norm", self._part(1))
+        """[B, h, T, d], normalized where the layer normalizes them."""
+        return _normalized(self.layer, "k_norm", self._part(1))
 
     def scores(self) -> Tensor:
         """q k^T / sqrt(d) before the softmax, [B, h, T, T], row: query."""
@@ -185,8 +183,8 @@ class AttentionReading:
             raise UserError("the class token's attention was asked of a student that has no class token")
         heads = self.layer.num_heads
         parts = torch.unflatten(self.qkv, -1, (3, heads, -1))  # [B, T, 3, h, d]
-        query = _normalised(self.layer, "q_norm", parts[:, 0, 0])  # [B, h, d]
-        keys = _normalised(self.layer, "k_norm", parts[:, self.prefix : self.prefix + self.patches, 1])  # [B, P, h, d]
+        query = _normalized(self.layer, "q_norm", parts[:, 0, 0])  # [B, h, d]
+        keys = _normalized(self.layer, "k_norm", parts[:, self.prefix : self.prefix + self.patches, 1])  # [B, P, h, d]
         own_head = torch.eye(heads, dtype=query.dtype, device=query.device).unsqueeze(-1)  # [h, h, 1]
         spread = (self.layer.scale * query.unsqueeze(1) * own_head).flatten(2)  # [B, h, h d], zero in other heads
         return spread @ keys.flatten(2).transpose(1, 2)
@@ -199,7 +197,7 @@ class AttentionReading:
 Reader = Callable[[Tensor], AttentionReading]
 
 
-def _normalised(layer: Any, name: str, heads: Tensor) -> Tensor:
+def _normalized(layer: Any, name: str, heads: Tensor) -> Tensor:
     norm: Callable[[Tensor], Tensor] | None = getattr(layer, name, None)
     return heads if norm is None else norm(heads)
 
@@ -323,7 +321,7 @@ class Taps:
         ]
 
 
-def _reading(layer: nn.Module, where: Layout, grid: Grid, qkv: Tensor) -> AttentionReading:
+def _reading(layer: nn.Module, where: Layout, grid: PatchGrid, qkv: Tensor) -> AttentionReading:
     patches = min(math.prod(grid), qkv.shape[1] - where.prefix)
     return AttentionReading(qkv, layer, where.prefix, patches, grid, where.class_token)
 

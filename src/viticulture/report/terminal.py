@@ -59,7 +59,7 @@ def say(result: Any) -> None:
     """Print what a verb returned; a Run says its results on standard output."""
     if isinstance(result, Study):
         print_table(*([results_sheet(result)] if result.verdicts else []), *failures(result))
-        print(clean(result.answer))
+        print(clean(result.conclusion))
         print(clean(f"report: {result.path / 'report.html'}"))
     elif hasattr(result, "folder") and (judged := read_dense(result.folder)) is not None:
         print_table(dense_summary(judged))
@@ -123,13 +123,13 @@ def _inspected(found: Inspection) -> list[Sheet]:
     for name, spread in (("height", found.height), ("width", found.width)):
         if spread is not None:
             facts[f"{name}, pixels"] = f"{spread.least} to {spread.greatest}, median {spread.median:g}"
-    facts["colours"] = ", ".join(f"{mode}: {count:,}" for mode, count in Counter(found.modes).most_common())
+    facts["colors"] = ", ".join(f"{mode}: {count:,}" for mode, count in Counter(found.modes).most_common())
     counts = {
         name: {split: numbers[c] for split, numbers in found.counts.items()} for c, name in enumerate(found.classes)
     }
     warnings = [*found.notes]
-    if found.unlabelled:
-        warnings.append(f"{found.unlabelled:,} images have no label")
+    if found.unlabeled:
+        warnings.append(f"{found.unlabeled:,} images have no label")
     warnings += [f"unreadable: {name} ({reason})" for name, reason in list(found.unreadable.items())[:20]]
     if len(found.unreadable) > 20:
         warnings.append(f"... and {len(found.unreadable) - 20:,} more unreadable images")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a recipe and a data set to the method that is about to run: student, guides, optimiser settings."""
+"""From a recipe and a data set to the method that is about to run: student, guides, optimizer settings."""
 
 from dataclasses import replace
 from math import lcm
@@ -52,7 +52,7 @@ def patch_size(wanted: Student, task: Task) -> int | None:
 
 
 def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[str]]:
-    """The method with its student and guides, initialised from the seed, and remarks about the initial weights."""
+    """The method with its student and guides, initialized from the seed, and remarks about the initial weights."""
     check_parts(recipe)
     task = task_of(dataset)
     wanted: Student = recipe.section("student")
@@ -66,9 +66,9 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
     keywords = {key: value for key, value in made_parts(made, recipe.values["method"]).items() if key != "name"}
     method = made(Setup(student, task, guides, recipe.section("optim"), recipe.section("schedule")), **keywords)
     count = method.batch_spec.local_crops
-    if bool(count) != bool(recipe.values["augment_local"]):
-        mend = "say by augment_local how they are made" if count else "take augment_local out"
-        raise UserError(f"method {recipe.values['method']['name']} looks at {count} small views of an image; {mend}")
+    if bool(count) != bool(recipe.values["augment_local_crops"]):
+        mend = "say by augment_local_crops how they are made" if count else "take augment_local_crops out"
+        raise UserError(f"method {recipe.values['method']['name']} looks at {count} local crops of an image; {mend}")
     started = student.state_dict()
     if lost := [name for name, tensor in taken.items() if not torch.equal(tensor, started[name])]:
         remarks.append(
@@ -130,12 +130,12 @@ def augmentations(recipe: Recipe, dataset: Dataset, spec: BatchSpec) -> tuple[Au
 
     Args:
         recipe: says which.
-        dataset: sizes, normalisation and classes.
+        dataset: sizes, normalization and classes.
         spec: local crops, and noise, which is drawn with the first view.
     """
     task = task_of(dataset)
     large = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
-    local = recipe.values["augment_local"], (spec.local_size, spec.local_size)
+    local = recipe.values["augment_local_crops"], (spec.local_size, spec.local_size)
     sections = [*((section, task.image_size) for section in large), *[local] * spec.local_crops]
     return tuple(
         Augment(
@@ -151,9 +151,9 @@ def augmentations(recipe: Recipe, dataset: Dataset, spec: BatchSpec) -> tuple[Au
 
 
 def batch_size(recipe: Recipe, images: int) -> int:
-    """Images per optimiser step over all processes: the recipe's, or a power of two from 16 to 512 near a fortieth of
-    the images, cut to what processes and portions can share. Where images are mixed, each of several processes gets an
-    even number: then every image's partner, half a batch away, is on the same process, as on one.
+    """Images per optimizer step over all processes: the recipe's, or a power of two from 16 to 512 near a fortieth of
+    the images, cut to what processes and micro-batches can share. Where images are mixed, each of several processes
+    gets an even number: then every image's partner, half a batch away, is on the same process, as on one.
 
     Raises: UserError if the recipe asks for more than there are, or for what cannot be shared so.
     """

@@ -37,7 +37,7 @@ class ProgressBar(Callback):
     """Epoch, loss terms, accuracy, images per second and time left.
 
     Args:
-        batch_size: images per optimiser step over all devices.
+        batch_size: images per optimizer step over all devices.
         console: where to show it; a bar on a terminal, else a line per epoch (at most one every few seconds).
     """
 

@@ -22,7 +22,7 @@ from torch import nn
 
 from ..data.augment.augment import TRANSFORMS, Augment
 from ..data.augment.transform import Transform
-from ..data.dataset import Pictures, Selection
+from ..data.dataset import ImageSettings, Selection
 from ..disk import read_text
 from ..dotted import class_of
 from ..errors import UserError, shortened, unknown
@@ -55,13 +55,13 @@ GUIDES = {
 SECTIONS: dict[str, type] = {
     "student": Student,
     "data": Selection,
-    "images": Pictures,
+    "images": ImageSettings,
     "optim": Optim,
     "schedule": Schedule,
     "train": Train,
     "engine": Engine,
 }
-VIEWS = ("augment", "augment2", "augment_local")  # sections that say how a view of an image is made
+VIEWS = ("augment", "augment2", "augment_local_crops")  # sections that say how a view of an image is made
 ORDER = ("student", "method", "guides", "data", "images", *VIEWS, "optim", "schedule", "train", "engine")
 NAMED = ("guides", *VIEWS)  # sections of the form {name: keywords}
 METHOD_GIVEN, GUIDE_GIVEN = ("setup",), ("student", "task")  # constructors' arguments that no recipe sets
@@ -74,7 +74,7 @@ class Recipe:
     Args:
         name: where it came from: a shipped recipe's name or a path.
         values: section -> keyword -> value, plain YAML types; not to be written to.
-        remarks: what a person should know about how it was settled.
+        remarks: what a person should know about the choices that were made for them.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Recipe:
         """One of the dataclass sections as its object: `recipe.section("train").epochs`."""
         return SECTIONS[name](**deepcopy(self.values[name]))
 
-    def settled(self, name: str, section: Any) -> "Recipe":
+    def with_section(self, name: str, section: Any) -> "Recipe":
         """The recipe with a dataclass section replaced, now that its automatic choices are made."""
         return replace(self, values={**self.values, name: asdict(section)})
 
@@ -181,7 +181,7 @@ def _warmed_up(recipe: Recipe, own: int | None) -> Recipe:
         return recipe
     fitted = replace(schedule, warmup_epochs=shortened_warmup(warmup, own or Train.epochs, train.epochs))
     remark = f"the warm-up takes {fitted.warmup_epochs:g} of {train.epochs} epochs; the recipe's own takes {warmup:g}"
-    return replace(recipe.settled("schedule", fitted), remarks=(*recipe.remarks, remark))
+    return replace(recipe.with_section("schedule", fitted), remarks=(*recipe.remarks, remark))
 
 
 def reference() -> str:

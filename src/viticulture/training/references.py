@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that learn from rows: in a table or a study, `row:NAME` stands for the run of the contender of that name.
+"""Rows that learn from rows: in a table or a study, `row:NAME` stands for the run of the candidate of that name.
 
 student.init: "row:MAE"
 guides.co_advise.teachers: {conv: "row:ResNet-10", inv: "row:RedNet-26"}
@@ -15,13 +15,13 @@ PREFIX = "row:"
 
 def references(values: Mapping[str, Any]) -> dict[str, str]:
     """Dotted key -> the row that it names, in order; values: nested or dotted recipe values."""
-    found: dict[str, str] = {}
+    rows: dict[str, str] = {}
     for key, value in values.items():
         if isinstance(value, str) and value.startswith(PREFIX):
-            found[key] = value.removeprefix(PREFIX).strip()
+            rows[key] = value.removeprefix(PREFIX).strip()
         elif isinstance(value, Mapping):
-            found |= {f"{key}.{inner}": row for inner, row in references(value).items()}
-    return found
+            rows |= {f"{key}.{inner}": row for inner, row in references(value).items()}
+    return rows
 
 
 def replaced(values: Mapping[str, Any], runs: Mapping[str, str]) -> dict[str, Any]:

@@ -9,9 +9,9 @@ tensorboard/       the same for TensorBoard
 checkpoints/       last.ckpt, from which the run resumes exactly
 weights/           best, last and ema, each a folder with model.safetensors and config.json
 evaluation.json    results by weights and split, and which of them counts
-answers.npz        what the student said of every image
+predictions.npz        what the student said of every image
 pictures.npz       what the page shows of images
-explain.json, robustness.json, localisation.json, agreement.json, probe.json, report.html
+explain.json, robustness.json, localization.json, agreement.json, probe.json, report.html
 """
 
 import fcntl
@@ -27,7 +27,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
-from ..disk import replacing, unwritable
+from ..disk import read_text, replacing, unwritable
 from ..errors import UserError
 from ..version import VERSION
 
@@ -85,10 +85,10 @@ class RunDir:
 
     def which(self) -> list[str]:
         """The weights that the run holds, those that count first: best on validation, else last, then EMA."""
-        found = [name for name in ("best", "last", "ema") if (self.weights(name) / "config.json").exists()]
-        if not found:
+        kept = [name for name in ("best", "last", "ema") if (self.weights(name) / "config.json").exists()]
+        if not kept:
             raise UserError(f"{self.path} holds no weights yet; let it finish: viticulture resume {self.path}")
-        return found
+        return kept
 
     @staticmethod
     def check_free(path: str | Path, overwrite: bool = False) -> None:
@@ -145,10 +145,10 @@ class RunDir:
             what = "is no run folder (it holds no run.json)" if run.path.exists() else "does not exist"
             raise UserError(f"{run.path} {what}; runs are made by `viticulture train`")
         facts = run.read("run.json")
-        found = facts.get("format")
-        if found != FORMAT:
+        layout = facts.get("format")
+        if layout != FORMAT:
             raise UserError(
-                f"{run.path} was made by another version of viticulture (layout {found}, this one reads {FORMAT}); "
+                f"{run.path} was made by another version of viticulture (layout {layout}, this one reads {FORMAT}); "
                 "install the version named in its run.json"
             )
         for key, kind in FACTS.items():
@@ -208,12 +208,12 @@ class RunDir:
 
     def text(self, name: str) -> str:
         """A text file of the run. Raises: UserError if it is missing or no text."""
+        if not (self.path / name).exists():
+            raise UserError(f"{self.path} holds no {name}")
         try:
-            return (self.path / name).read_text(encoding="utf-8")
-        except FileNotFoundError as error:
-            raise UserError(f"{self.path} holds no {name}") from error
-        except (OSError, ValueError) as error:
-            raise UserError(f"cannot read {self.path / name}: {error}; bring back a copy, or train anew") from error
+            return read_text(self.path / name, "file")
+        except UserError as error:
+            raise UserError(f"{error}; bring back a copy, or train anew") from error
 
     def read(self, name: str) -> dict[str, Any]:
         """A JSON file of the run. Raises: UserError if it is missing or damaged."""
@@ -266,10 +266,10 @@ def surroundings() -> dict[str, Any]:
 
 def _commit() -> str | None:
     """Commit of viticulture's own checkout, with a mark where files differ from it; None where it is installed."""
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
         if git("ls-files", "--error-unmatch", __file__):

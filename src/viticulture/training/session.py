@@ -76,7 +76,7 @@ def begin(
     check_parts(checked)
     check_devices(checked.section("engine"))
     dataset = load_dataset(source, checked, seed)
-    checked = checked.settled("images", dataset.pictures)
+    checked = checked.with_section("images", dataset.image_settings)
     method, remarks = assemble(checked, dataset, seed)
     size = batch_size(checked, len(dataset.train))
     remarks = [*checked.remarks, *dataset.warnings, *remarks, *method.remarks(size)]
@@ -198,7 +198,7 @@ def load_dataset(
     source: Source | DenseSource, recipe: Recipe, seed: int, remembered: dict[str, list[str]] | None = None
 ) -> Dataset:
     """Split, choose and decode, with a progress bar. Where the method ignores labels, there are no classes."""
-    labelled = method_class(recipe).batch_spec.labels
+    labeled = method_class(recipe).batch_spec.labels
     with showing("reading images") as progress:
         if isinstance(source, DenseSource):
             masks = recipe.values["method"].get("masks", False)
@@ -216,7 +216,7 @@ def default_recipe(source: Source) -> str:
     sides = []
     for i in some:
         with suppress(Unreadable):
-            sides.append(min(source.measure(i)))
+            sides.append(min(source.size_of(i)))
     return "default/small-images" if sides and median(sides) <= 64 else "default/photos"
 
 

@@ -15,7 +15,7 @@ from ..text import read_yaml
 
 @dataclass(frozen=True)
 class Row:
-    """One number of a paper and what reproduces it.
+    """One row of a paper's table: the published number, and the recipe with overrides that reproduces it.
 
     Args:
         name: as the paper prints it.

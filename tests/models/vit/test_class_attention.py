@@ -63,7 +63,7 @@ def probabilities(net: nn.Module, images: Tensor) -> list[Tensor]:
 def test_a_class_map_is_the_class_tokens_row_among_the_patches(
     name: str, options: dict[str, Any], size: tuple[int, int], grids: list[tuple[int, int]]
 ) -> None:
-    """Eq. (3): the softmax's row of the class token, cut to the patches, normalised again and laid out row by row.
+    """Eq. (3): the softmax's row of the class token, cut to the patches, normalized again and laid out row by row.
 
     Fails if prefix or head tokens stay among the keys, if PiT's stages share one grid, or rows and columns swap.
     """

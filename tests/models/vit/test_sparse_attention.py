@@ -25,7 +25,7 @@ def entmax(scores: Tensor, alpha: float) -> Tensor:
 
 
 def test_it_is_the_official_entmax(golden: Callable[[str], Golden]) -> None:
-    """Probabilities and both gradients. Catches: p without renormalisation, alpha's gradient of one sign lost, a
+    """Probabilities and both gradients. Catches: p without renormalization, alpha's gradient of one sign lost, a
     threshold shared between rows.
     """
     data = golden("boot_entmax")

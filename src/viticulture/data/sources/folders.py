@@ -20,7 +20,7 @@ from ...errors import UserError, counted
 from . import archives
 from . import hugging_face as hub
 from . import webdataset as shards
-from .files import FileReader, stamp
+from .files import FileReader, file_fingerprint
 from .labels import classify, rows_of, split_of
 from .source import Reader, Source, readable, some
 
@@ -42,14 +42,14 @@ class File(NamedTuple):
 
     Args:
         path: relative to the folder, with slashes.
-        stamp: what tells whether it changed; empty for files that are no images.
+        fingerprint: what tells whether it changed; empty for files that are no images.
     """
 
     path: str
-    stamp: str
+    fingerprint: str
 
 
-class Layout(NamedTuple):
+class FolderLayout(NamedTuple):
     """How paths read as a data set.
 
     Args:
@@ -70,14 +70,14 @@ class Layout(NamedTuple):
 def open_folder(path: Path) -> Source:
     """Open a folder of images, of WebDataset shards, or one that Hugging Face's `datasets` wrote."""
     files, folders = scan(path)
-    images = [file for file in files if file.stamp]
-    others = [file.path for file in files if not file.stamp]
+    images = [file for file in files if file.fingerprint]
+    others = [file.path for file in files if not file.fingerprint]
     if not images and any(other.endswith(".tar") for other in others):
         return shards.open_shards(path)
     if not images and any(other.endswith((".parquet", ".arrow")) for other in others):
         return hub.open_local(path)
-    place = str(path.resolve())
-    return _source(path, images, folders, others, lambda kept: FileReader(path, [images[i].path for i in kept]), place)
+    root = str(path.resolve())
+    return _source(path, images, folders, others, lambda kept: FileReader(path, [images[i].path for i in kept]), root)
 
 
 def open_zip(path: Path) -> Source:
@@ -114,11 +114,11 @@ def scan(root: Path) -> tuple[list[File], list[str]]:
                 folders.append(below)
                 waiting.append((f"{below}/", entry.path))
             else:
-                files.append(File(below, stamp(entry.stat) if is_image(below) else ""))
+                files.append(File(below, file_fingerprint(entry.stat) if is_image(below) else ""))
     return files, folders
 
 
-def arrange(paths: Sequence[str], folders: Sequence[str]) -> Layout:
+def arrange(paths: Sequence[str], folders: Sequence[str]) -> FolderLayout:
     """Read splits and classes off the paths of images.
 
     Args:
@@ -174,7 +174,7 @@ def arrange(paths: Sequence[str], folders: Sequence[str]) -> Layout:
     classes, codes = classify(labels, also)
     read = np.array([kind is not None for kind in kinds], dtype=bool)[inside]
     kept = np.array(order, dtype=int)[read].tolist()
-    return Layout(
+    return FolderLayout(
         kept, classes, codes[inside[read]], rows_of(np.array(kinds, dtype=object)[inside[read]]), tuple(notes)
     )
 
@@ -202,7 +202,7 @@ def _source(
     folders: list[str],
     others: list[str],
     reader: Callable[[list[int]], Reader],
-    place: str = "",
+    root: str = "",
 ) -> Source:
     layout = arrange([image.path for image in images], folders)
     return Source(
@@ -211,11 +211,11 @@ def _source(
         labels=layout.labels,
         names=[readable(images[i].path) for i in layout.kept],
         splits=layout.splits,
-        stamps=[images[i].stamp for i in layout.kept],
+        fingerprints=[images[i].fingerprint for i in layout.kept],
         reader=reader(layout.kept),
         ignored=tuple(sorted(map(readable, others))),
         notes=layout.notes,
-        place=place,
+        root=root,
     )
 
 

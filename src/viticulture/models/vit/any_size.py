@@ -12,18 +12,18 @@ from timm.models import VisionTransformer
 from torch import Tensor, nn
 
 from ...errors import UserError
-from .patches import Grid, begin, check, patchify, position_tables, project
+from .patches import PatchGrid, begin, check, patchify, position_tables, project
 
 
 def at_any_size(student: nn.Module) -> Callable[[Tensor], Any] | None:
     """A plain ViT as a function of images of any size; None for other networks, which are called as they are."""
     try:
-        return partial(look, check(student))
+        return partial(forward_at_any_size, check(student))
     except UserError:
         return None
 
 
-def look(student: VisionTransformer, images: Tensor) -> Tensor:
+def forward_at_any_size(student: VisionTransformer, images: Tensor) -> Tensor:
     """The student's output, [B, C]; its positions are resampled (bicubic) where the grid of patches is another one.
 
     Equal to `student(images)` for images of its own size.
@@ -40,7 +40,7 @@ def look(student: VisionTransformer, images: Tensor) -> Tensor:
 
 # Not compiled: for sizes that vary, torch 2.15 fails on the backward pass.
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def stretched(table: Tensor, grid: Grid, wanted: Grid) -> Tensor:
+def stretched(table: Tensor, grid: PatchGrid, wanted: PatchGrid) -> Tensor:
     """Positions of patches, [1, P, D], for another grid (bicubic)."""
     return resample_abs_pos_embed(table, list(wanted), list(grid), num_prefix_tokens=0)
 

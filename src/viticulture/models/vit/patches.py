@@ -17,16 +17,17 @@ from torch import Tensor, nn
 
 from ...errors import UserError
 
-Grid = tuple[int, int]
+PatchGrid = tuple[int, int]
+"""Rows and columns of patches."""
 
 
-def patchify(images: Tensor, patch: Grid) -> Tensor:
+def patchify(images: Tensor, patch: PatchGrid) -> Tensor:
     """[B, 3, H, W] -> [B, P, 3 p p]: patches row by row, inside them channels, rows, columns."""
     parts = torch.unflatten(torch.unflatten(images, 3, (-1, patch[1])), 2, (-1, patch[0]))  # [B, 3, rows, p, cols, p]
     return parts.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
-def unpatchify(patches: Tensor, grid: Grid, patch: Grid) -> Tensor:
+def unpatchify(patches: Tensor, grid: PatchGrid, patch: PatchGrid) -> Tensor:
     """The inverse of `patchify`, for so many rows and columns of patches."""
     parts = torch.unflatten(torch.unflatten(patches, 2, (-1, *patch)), 1, grid)  # [B, rows, columns, 3, p, p]
     return parts.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
@@ -58,7 +59,7 @@ def embed(student: VisionTransformer, images: Tensor, kept: Tensor | None = None
 
     Args:
         student: checked by `check`.
-        images: normalised.
+        images: normalized.
         kept: [B, K] numbers of the patches to look at; None takes all. Others are not computed.
     """
     patches = patchify(images, student.patch_embed.patch_size)

@@ -4,7 +4,7 @@
     {"model": {...}}                                                        DeiT, and MAE with its decoder's decoder_*
     {"model": {"module.model.*", "module.tch_model.*"}}                     MAE-Lite, distilled or not
     {"state_dict": {"module.base_encoder.*", "module.momentum_encoder.*"}}  MoCo-v3; the same under "model" in MAE-Lite
-    {"state_dict": {"student.*", "aids.*"}}                                 a checkpoint of ours
+    {"state_dict": {"student.*", "auxiliary.*"}}                            a checkpoint of ours
     {"student": {...}, "teacher": {...}}                                    the first of the two
 
 What stands beside the network that is kept stays under its name, so that nobody takes it for a part of it.
@@ -21,11 +21,11 @@ WRAPPERS = ("state_dict", "model", "student", "teacher")  # keys under which scr
 AROUND = ("module.", "_orig_mod.")  # put before every name by wrappers of a whole network
 KEPT = ("base_encoder.", "model.", "student.")  # put before the names of one network among several
 BESIDE = re.compile(  # what stands beside an encoder: of MAE, of MoCo-v3 with its projector, of MAE-Lite, of ours
-    r"decoder_|mask_token|head\.\d|(momentum_encoder|predictor|tch_model|attn_adapter|hidden_adapter|aids|guides)\."
+    r"decoder_|mask_token|head\.\d|(momentum_encoder|predictor|tch_model|attn_adapter|hidden_adapter|auxiliary|guides)\."
 )
 
 
-def bare(stored: Any) -> State:
+def strip_prefixes(stored: Any) -> State:
     """The named tensors of a file's content; empty where there are none."""
     while isinstance(stored, dict):
         wrapper = next((key for key in WRAPPERS if isinstance(stored.get(key), dict)), None)

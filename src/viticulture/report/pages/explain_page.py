@@ -38,4 +38,4 @@ def _basis(found: Explanation) -> str:
         "blocks": "what a block gives, as it is",
     }[found.inside.reading]
     basis = f"Means over {found.inside.images:,} {found.split} images, {found.weights} weights."
-    return f"{basis} In likeness and smoothing, a layer is {layer}."
+    return f"{basis} In similarity and smoothing, a layer is {layer}."

@@ -12,7 +12,7 @@ from ...evaluation.agreement.judge import read_agreement
 from ...evaluation.dense.results import read_dense
 from ...evaluation.localization.judge import read_localisations
 from ...evaluation.results import Evaluations, read_evaluations
-from ...evaluation.robustness.judge import read_robustness
+from ...evaluation.robustness.evaluate import read_robustness
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
 from ..charts.curves import read_curves
@@ -21,7 +21,7 @@ from ..document import Section
 from ..sections.agreement import agreement_section
 from ..sections.dense import dense_headline, dense_sections
 from ..sections.links import links_section
-from ..sections.localization import localisation_section
+from ..sections.localization import localization_section
 from ..sections.robustness import robustness_section
 from ..tables.results import Evaluated
 from .explain_page import explanation_sections
@@ -68,7 +68,7 @@ def page_of(run: RunDir) -> RunPage:
             *agreement_section(read_agreement(run)),
             *robustness_section(read_robustness(run)),
             Section("Where it looks", "".join(map(gallery, kept.get("attention", ())))),
-            *localisation_section(read_localisations(run)),
+            *localization_section(read_localizations(run)),
             *_links(run, curves),
             Section("What it paints", "".join(map(gallery, kept.get("reconstruction", ())))),
             *explanation_sections(run, read_explanation(run)),

@@ -16,7 +16,7 @@ from ...data.dataset import Dataset
 from ...methods.method import Method
 from ...training.assemble import assemble
 from ...training.recipe import Recipe, resolve
-from ...training.run import Watched, fit
+from ...training.run import ValidationLoader, fit
 from ...training.rundir import RunDir
 from ...training.session import Session
 
@@ -34,32 +34,32 @@ class Pace:
     """Seconds that a training takes, apart from what it costs to start.
 
     Args:
-        step: an optimiser step, guides included.
+        step: an optimizer step, guides included.
         steps: of an epoch.
-        look: measuring an image, without gradients.
-        watched: images measured after every epoch.
-        judged: images measured at the end, for each kept set of weights.
+        inference: measuring an image, without gradients.
+        val_images: images measured after every epoch.
+        held_out_images: images measured at the end, for each kept set of weights.
         keep: writing a checkpoint.
     """
 
     step: float
     steps: int
-    look: float
-    watched: int
-    judged: int
+    inference: float
+    val_images: int
+    held_out_images: int
     keep: float = 0.0
 
     @property
     def epoch(self) -> float:
         """An epoch with its validation and its checkpoint."""
-        return self.step * self.steps + self.look * self.watched + self.keep + EPOCH
+        return self.step * self.steps + self.inference * self.val_images + self.keep + EPOCH
 
     def training(self, epochs: float) -> float:
         """A whole cell: its epochs, then the best and the last weights on every held-out image."""
-        return self.epoch * epochs + 2 * self.look * self.judged
+        return self.epoch * epochs + 2 * self.inference * self.held_out_images
 
 
-def measure(recipe: Recipe, dataset: Dataset, folder: Path, seed: int = 0) -> Pace:
+def measure_pace(recipe: Recipe, dataset: Dataset, folder: Path, seed: int = 0) -> Pace:
     """Begin a training as any other, end it after a few steps, and forget what was learnt.
 
     Args:
@@ -68,7 +68,7 @@ def measure(recipe: Recipe, dataset: Dataset, folder: Path, seed: int = 0) -> Pa
         folder: on the disk that the study is on; made, and removed with what was learnt.
         seed: of weights and order.
     """
-    recipe = recipe.settled("images", dataset.pictures)
+    recipe = recipe.with_section("images", dataset.image_settings)
     watch = {"val": dataset.val, "test": dataset.test}.get(recipe.section("train").watch)
     longer = {"train.epochs": max(MOST_STEPS, recipe.section("train").epochs)}
     recipe = resolve(recipe.name, recipe.values, {**BARE, **longer})
@@ -86,9 +86,9 @@ def measure(recipe: Recipe, dataset: Dataset, folder: Path, seed: int = 0) -> Pa
     return Pace(
         step=median(clock.steps[1:] or clock.steps),  # the first one pays for what happens once
         steps=method.course.steps_per_epoch,
-        look=clock.look,
-        watched=len(watch) if watch is not None else 0,
-        judged=sum(len(split) for split in (dataset.val, dataset.test) if split is not None),
+        inference=clock.inference,
+        val_images=len(watch) if watch is not None else 0,
+        held_out_images=sum(len(split) for split in (dataset.val, dataset.test) if split is not None),
         keep=min(clock.keeps),
     )
 
@@ -104,7 +104,7 @@ class Clock(Callback):
         self.session = session
         self.steps: list[float] = []
         self.keeps: list[float] = []
-        self.look = 0.0
+        self.inference = 0.0
         self.last = self.began = time.perf_counter()
         self.kept_from: float | None = None
 
@@ -134,8 +134,8 @@ class Clock(Callback):
         held = self.session.dataset.val if self.session.dataset.val is not None else self.session.dataset.test
         if held is not None:
             some = held.part(torch.arange(min(len(held), EVALUATION_BATCH)))
-            (batch,) = Watched(some, self.session, trainer.strategy.root_device)
-            self.look = self._timed(lambda: self._measure(trainer, pl_module, batch)) / len(some)
+            (batch,) = ValidationLoader(some, self.session, trainer.strategy.root_device)
+            self.inference = self._timed(lambda: self._measure(trainer, pl_module, batch)) / len(some)
 
     @staticmethod
     def _measure(trainer: Trainer, method: Method, batch: Any) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`viticulture localise`: from a run and a box file to a table."""
+"""`viticulture localize`: from a run and a box file to a table."""
 
 import shutil
 from pathlib import Path
@@ -14,16 +14,16 @@ from viticulture import api
 from viticulture.cli import main
 from viticulture.errors import UserError
 from viticulture.evaluation.localization.boxes import read_boxes
-from viticulture.evaluation.localization.judge import (
-    Localisation,
+from viticulture.evaluation.localization.evaluate import (
+    Localization,
     class_taps,
     held_out,
     keep,
-    localise,
+    localize,
     other_images,
-    read_localisations,
+    read_localizations,
 )
-from viticulture.evaluation.localization.measure import BoxAccuracy, intersection_over_union
+from viticulture.evaluation.localization.metrics import BoxAccuracy, intersection_over_union
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.study.run.outcomes import other_measure
@@ -63,26 +63,28 @@ def test_a_run_is_judged_on_the_images_that_have_a_box_in_view(grown: tuple[api.
     taps left open, images and boxes shifted against each other."""
     run, file = grown
     dataset = dataset_of(run.folder, recipe_of(run.folder))
-    found = localise(run.folder, held_out(dataset), read_boxes(file))
+    found = localize(run.folder, held_out(dataset), read_boxes(file))
     assert (found.images, found.left_out) == (2, 4)
-    assert found.everything.shares == (1, 0, 0)
-    assert found.largest.shares[0] == 1, "threshold 0 draws the whole image"
-    assert all(any_part >= part for any_part, part in zip(found.any_part.shares, found.largest.shares, strict=True))
+    assert found.everything.accuracies == (1, 0, 0)
+    assert found.largest.accuracies[0] == 1, "threshold 0 draws the whole image"
+    assert all(
+        any_part >= part for any_part, part in zip(found.any_part.accuracies, found.largest.accuracies, strict=True)
+    )
 
 
-def test_a_row_of_table_c_is_read_from_what_was_localised(grown: tuple[api.Run, Path]) -> None:
+def test_a_row_of_table_c_is_read_from_what_was_localized(grown: tuple[api.Run, Path]) -> None:
     """MaxBoxAcc at 0.3, at 0.5, and their mean, as AAL's Table C has it; not told before. Fails for MaxBoxAccV2's
     numbers, or those of a box around the image."""
     folder = grown[0].folder
-    assert other_measure(folder, "localisation/0.3") is None
+    assert other_measure(folder, "localization/0.3") is None
     largest, rest = BoxAccuracy((0.5, 0.2, 0.1), (0.0, 0.0, 0.0)), BoxAccuracy((0.9, 0.8, 0.7), (0.0, 0.0, 0.0))
-    keep(folder, "", Localisation("last", 2, 4, largest, rest, rest))
+    keep(folder, "", Localization("last", 2, 4, largest, rest, rest))
     wanted = {"0.3": 0.5, "0.5": 0.2, "0.3,0.5": 0.35, "0.3,0.5,0.7": 0.8 / 3}
     for overlaps, share in wanted.items():
-        assert other_measure(folder, f"localisation/{overlaps}") == pytest.approx(share)
+        assert other_measure(folder, f"localization/{overlaps}") == pytest.approx(share)
     measures = {row.measure.partition("/")[2] for row in read_table("attention_link/tableC").rows} - {""}
     assert measures == set(wanted)
-    (folder.path / "localisation.json").unlink()
+    (folder.path / "localization.json").unlink()
 
 
 def test_a_student_that_looks_at_bright_patches_finds_bright_boxes(grown: tuple[api.Run, Path], tmp_path: Path) -> None:
@@ -121,11 +123,11 @@ def test_a_student_that_looks_at_bright_patches_finds_bright_boxes(grown: tuple[
         (tmp_path / "new" / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(tmp_path / "new" / name)
     true = {name: np.array([box], dtype=np.float64) for name, box in boxes.items()}
-    found = localise(run.folder, other_images(run.folder, str(tmp_path / "new")), true)
+    found = localize(run.folder, other_images(run.folder, str(tmp_path / "new")), true)
     assert (found.images, found.left_out) == (4, 1)
-    assert found.largest.shares == (0.75, 0.75, 0.75)
-    assert found.any_part.shares == (1, 1, 1)
-    assert found.everything.shares[1:] == (0, 0)
+    assert found.largest.accuracies == (0.75, 0.75, 0.75)
+    assert found.any_part.accuracies == (1, 1, 1)
+    assert found.everything.accuracies[1:] == (0, 0)
     assert [one.name for one in found.examples] == list(boxes)
     for one in found.examples[:3]:
         left, top, right, bottom = one.true[0].astype(int)
@@ -149,10 +151,10 @@ def test_the_verb_prints_the_table_and_names_mistakes(
         assert "100.0" in shown
         assert "4 images have no box in view" in " ".join(shown.split())
     assert (tmp_path / "page.html").read_text().count("<img") == 4
-    kept = read_localisations(run.folder)
+    kept = read_localizations(run.folder)
     assert list(kept) == ["best/photos", f"best/{photos}"]
     assert [one.images for one in kept.values()] == [2, 2]
-    assert kept["best/photos"].largest.shares[0] == 1
+    assert kept["best/photos"].largest.accuracies[0] == 1
     assert run.folder.path.joinpath("report.html").read_text().count("MaxBoxAccV2") == 2
     (tmp_path / "b.txt").write_text("cat.png 1 2 3 4")
     (tmp_path / "far.txt").write_text("a/0.png 1 2 300 4")

@@ -29,7 +29,7 @@ class Agreement:
         accuracy: of the student, of each head and of each teacher, by name.
         divergence: for each head, nats from each teacher.
         both_wrong: share of images on which both are wrong, for all pairs in the order of `accuracy`.
-        same_answer: share of images on which both answer the same, right or wrong.
+        same_prediction: share of images on which both answer the same, right or wrong.
         missing: why there is nothing but `weights` and `split`; empty where there is.
     """
 
@@ -42,7 +42,7 @@ class Agreement:
     accuracy: Mapping[str, float] | None = None
     divergence: tuple[tuple[float, ...], ...] = ()
     both_wrong: tuple[tuple[float, ...], ...] = ()
-    same_answer: tuple[tuple[float, ...], ...] = ()
+    same_prediction: tuple[tuple[float, ...], ...] = ()
     missing: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -50,13 +50,15 @@ class Agreement:
         return asdict(self)
 
     @staticmethod
-    def from_dict(found: Mapping[str, Any]) -> "Agreement":
+    def from_dict(content: Mapping[str, Any]) -> "Agreement":
         """What `to_dict` gave, lists for tuples or not."""
-        lists = {key: tuple(value) for key, value in found.items() if key in ("heads", "teachers")}
+        lists = {key: tuple(value) for key, value in content.items() if key in ("heads", "teachers")}
         matrices = {
-            key: tuple(map(tuple, found[key])) for key in ("divergence", "both_wrong", "same_answer") if key in found
+            key: tuple(map(tuple, content[key]))
+            for key in ("divergence", "both_wrong", "same_prediction")
+            if key in content
         }
-        return Agreement(**{**found, **lists, **matrices})
+        return Agreement(**{**content, **lists, **matrices})
 
 
 def divergences(heads: Tensor, teachers: Tensor) -> Tensor:
@@ -72,15 +74,15 @@ def divergences(heads: Tensor, teachers: Tensor) -> Tensor:
     return torch.stack(each).view(len(heads), len(teachers))
 
 
-def both_wrong(answers: Tensor, labels: Tensor) -> Tensor:
+def both_wrong(predictions: Tensor, labels: Tensor) -> Tensor:
     """Share of images on which both of a pair are wrong: [M, N] classes, [N] -> [M, M]; the diagonal is the error."""
-    wrong = (answers != labels).double()
+    wrong = (predictions != labels).double()
     return wrong @ wrong.mT / len(labels)
 
 
-def same_answer(answers: Tensor) -> Tensor:
+def same_prediction(predictions: Tensor) -> Tensor:
     """Share of images on which both of a pair answer the same: [M, N] classes -> [M, M], 1 on the diagonal."""
-    return (answers[:, None] == answers[None]).double().mean(-1)
+    return (predictions[:, None] == predictions[None]).double().mean(-1)
 
 
 def rows(matrix: Tensor) -> tuple[tuple[float, ...], ...]:
@@ -89,29 +91,29 @@ def rows(matrix: Tensor) -> tuple[tuple[float, ...], ...]:
 
 
 def agree(
-    answer: Tensor, heads: Mapping[str, Tensor], teachers: Mapping[str, Tensor], labels: Tensor
+    student: Tensor, heads: Mapping[str, Tensor], teachers: Mapping[str, Tensor], labels: Tensor
 ) -> dict[str, Any]:
     """What an Agreement holds of logits on N images.
 
     Args:
-        answer: the student's, [N, C].
+        student: the student's, [N, C].
         heads: [N, C] each.
         teachers: [N, C] each, at least one.
         labels: [N].
     """
     both = len(set(heads) & set(teachers)) > 0
     tokens = {f"{name} token" if both else name: logits for name, logits in heads.items()}
-    every = {"student": answer, **(tokens if len(heads) > 1 else {}), **teachers}
-    answers = torch.stack([logits.argmax(-1) for logits in every.values()])
-    right = (answers == labels).double().mean(-1).tolist()
+    every = {"student": student, **(tokens if len(heads) > 1 else {}), **teachers}
+    predictions = torch.stack([logits.argmax(-1) for logits in every.values()])
+    right = (predictions == labels).double().mean(-1).tolist()
     return {
         "images": len(labels),
         "heads": tuple(tokens),
         "teachers": tuple(teachers),
         "accuracy": dict(zip(every, right, strict=True)),
         "divergence": rows(divergences(torch.stack([*heads.values()]), torch.stack([*teachers.values()]))),
-        "both_wrong": rows(both_wrong(answers, labels)),
-        "same_answer": rows(same_answer(answers)),
+        "both_wrong": rows(both_wrong(predictions, labels)),
+        "same_prediction": rows(same_prediction(predictions)),
     }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure where a run's student looks, on images whose objects have boxes (localisation.py holds the measure).
+"""Measure where a run's student looks, on images whose objects have boxes (metrics.py holds the metric).
 
 AAL, arXiv:2211.13852, Table C: the mean of the class token's attention in all layers and heads, against true boxes.
 """
@@ -21,14 +21,15 @@ from ...models.weights.files import load
 from ...training.progress import showing
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
-from ..judge import check_classes
+from ..evaluate import check_classes
 from ..kept import read_kept
 from ..subject import Subject, of_run
-from .boxes import Boxes, boxes_of, in_view
-from .measure import (
+from .boxes import boxes_of, in_view
+from .metrics import (
     OVERLAPS,
     THRESHOLDS,
     BoxAccuracy,
+    Boxes,
     best_overlaps,
     component_boxes,
     intersection_over_union,
@@ -36,7 +37,7 @@ from .measure import (
     score_maps,
 )
 
-FILE = "localisation.json"
+FILE = "localization.json"
 BATCH = 64  # images at once, with the attention of every layer
 EXAMPLES = 12
 
@@ -63,8 +64,8 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Localisation:
-    """How well one set of weights localises.
+class Localization:
+    """MaxBoxAcc of one set of weights on one set of images.
 
     Args:
         weights: best, last or ema.
@@ -90,22 +91,22 @@ class Localisation:
         return {**counts, **{way: asdict(getattr(self, way)) for way in _WAYS}}
 
     @staticmethod
-    def from_dict(found: Mapping[str, Any]) -> "Localisation":
+    def from_dict(content: Mapping[str, Any]) -> "Localization":
         """What `to_dict` gave."""
         largest, any_part, everything = (
-            BoxAccuracy(tuple(found[way]["shares"]), tuple(found[way]["thresholds"])) for way in _WAYS
+            BoxAccuracy(tuple(content[way]["accuracies"]), tuple(content[way]["thresholds"])) for way in _WAYS
         )
-        return Localisation(found["weights"], found["images"], found["left_out"], largest, any_part, everything)
+        return Localization(content["weights"], content["images"], content["left_out"], largest, any_part, everything)
 
 
 _WAYS = ("largest", "any_part", "everything")
 
 
 def held_out(dataset: Dataset) -> Images:
-    """The images to localise in: the test split, or the validation split where there is none."""
+    """The images to localize in: the test split, or the validation split where there is none."""
     images = dataset.test or dataset.val
     if images is None:
-        raise UserError(f"{dataset.name} has neither test nor validation images; name other data to localise in")
+        raise UserError(f"{dataset.name} has neither test nor validation images; name other data to localize in")
     return images
 
 
@@ -124,13 +125,13 @@ def class_taps(student: nn.Module) -> Taps:
     where = layout(student)
     if not (where.class_token and where.attention):
         raise UserError(
-            f"localisation reads the class token's attention, which {type(student).__name__} has not; "
+            f"localization reads the class token's attention, which {type(student).__name__} has not; "
             "it takes a ViT with a class token"
         )
     return Taps(student, frozenset({"class_attention"}))
 
 
-def localise(run: RunDir, images: Images, boxes: Mapping[str, Boxes], weights: str = "") -> Localisation:
+def localize(run: RunDir, images: Images, boxes: Mapping[str, Boxes], weights: str = "") -> Localization:
     """Look at every image that has a box once, as the run's evaluation does, and compare.
 
     Args:
@@ -161,7 +162,7 @@ def localise(run: RunDir, images: Images, boxes: Mapping[str, Boxes], weights: s
         )
         for i, (view, score) in sorted(shown.items())
     ]
-    return Localisation(
+    return Localization(
         weights=weights,
         images=len(true),
         left_out=len(images) - len(true),
@@ -197,7 +198,7 @@ def _compare(
     shown: dict[int, tuple[NDArray[np.uint8], NDArray[np.float32]]] = {}
     examples = _spread(len(true))
     for index, pixels in subject.views(images):
-        seen = taps(subject.normalised(pixels)).class_attention
+        seen = taps(subject.normalized(pixels)).class_attention
         scores = score_maps(seen, subject.task.image_size).cpu().numpy()
         for i, view, score in zip(index.tolist(), pixels, scores, strict=True):
             overlaps.append(best_overlaps(score, true[i]))
@@ -206,16 +207,16 @@ def _compare(
     return np.stack(overlaps, 1), shown
 
 
-def keep(run: RunDir, data: str, found: Localisation) -> None:
-    """Write the numbers into the run's localisation.json, beside those of other weights and data."""
-    every = {**read_localisations(run), f"{found.weights}/{data}": found}
-    run.write(FILE, {name: one.to_dict() for name, one in every.items()})
+def keep(run: RunDir, data: str, result: Localization) -> None:
+    """Write the numbers into the run's localization.json, beside those of other weights and data."""
+    every = {**read_localizations(run), f"{result.weights}/{data}": result}
+    run.write(FILE, {name: entry.to_dict() for name, entry in every.items()})
 
 
-def read_localisations(run: RunDir) -> dict[str, Localisation]:
+def read_localizations(run: RunDir) -> dict[str, Localization]:
     """What was measured so far, by weights and data."""
     return read_kept(
-        run, FILE, lambda every: {name: Localisation.from_dict(found) for name, found in every.items()}, {}
+        run, FILE, lambda every: {name: Localization.from_dict(content) for name, content in every.items()}, {}
     )
 
 

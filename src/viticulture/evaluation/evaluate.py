@@ -13,18 +13,18 @@ from ..training.progress import showing
 from ..training.recipe import Recipe
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
-from .accuracy import Evaluation, Predictions, collect, measure
-from .agreement.judge import judge_agreement
+from .accuracy import Evaluation, Predictions, collect, evaluate_predictions
+from .agreement.evaluate import evaluate_agreement
 from .heads import heads_of
-from .results import RESULTS, Evaluations, keep_answers
+from .results import RESULTS, Evaluations, keep_predictions
 from .subject import of_run
 
-FEW = 8  # images that tell which head answers
+FEW = 8  # images that tell which heads make the output
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one set of weights does on one split.
+    """The evaluation of one set of weights on one split.
 
     Args:
         evaluation: the numbers.
@@ -38,8 +38,8 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What `judge` finds of a run.
+class EvaluatedRun:
+    """The results of one run.
 
     Args:
         counts: the key, WEIGHTS/SPLIT, of the result that counts; "" without results.
@@ -60,10 +60,13 @@ class Judged:
         return self.results.get(self.counts)
 
 
-def judge(run: RunDir, dataset: Dataset) -> Judged:
-    """Results by WEIGHTS/SPLIT on the splits that did not teach, kept in evaluation.json, and the answers behind them
-    in answers.npz. The one that counts: the best weights (the last, where no validation chose), on test (on validation,
-    where there is no test). Weights that were learnt without labels tell no classes apart: no results."""
+def evaluate_run(run: RunDir, dataset: Dataset) -> EvaluatedRun:
+    """Evaluate every kept set of weights on every split that did not teach.
+
+    The numbers are kept in evaluation.json, the predictions behind them in predictions.npz. The result that counts is
+    that of the best weights (the last, where no validation chose), on test (on validation, where there is no test).
+    Weights that were learnt without labels tell no classes apart: no results.
+    """
     splits = {name: images for name, images in (("test", dataset.test), ("val", dataset.val)) if images is not None}
     recipe = recipe_of(run)
     results: dict[str, Result] = {
@@ -73,15 +76,15 @@ def judge(run: RunDir, dataset: Dataset) -> Judged:
         if dataset.classes
     }
     counts = f"{run.which()[0]}/{next(iter(splits))}" if results else ""
-    judged = Judged(counts, results)
+    judged = EvaluatedRun(counts, results)
     run.write(RESULTS, judged.evaluations.to_dict())
     if counts:
-        keep_answers(run, counts, {key: result.predictions for key, result in results.items()})
-        judge_agreement(run, recipe, counts, results[counts].images)
+        keep_predictions(run, counts, {key: result.predictions for key, result in results.items()})
+        evaluate_agreement(run, recipe, counts, results[counts].images)
     return judged
 
 
-def judge_other(run: RunDir, data: str) -> dict[str, Evaluation]:
+def evaluate_other(run: RunDir, data: str) -> dict[str, Evaluation]:
     """The same for images that the run has never seen; nothing is kept."""
     recipe = recipe_of(run)
     _, task, _ = load(run.weights(run.which()[0]))
@@ -107,4 +110,4 @@ def _result(run: RunDir, recipe: Recipe, weights: str, images: Images) -> Result
     predictions = collect(subject.network, subject.batches(images), images.records.names)
     few = next(subject.batches(images.part(torch.arange(min(FEW, len(images))))))
     rule = heads_of(subject.network, few["image"], recipe).rule
-    return Result(replace(measure(predictions, subject.task.classes), rule=rule), predictions, images)
+    return Result(replace(evaluate_predictions(predictions, subject.task.classes), rule=rule), predictions, images)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from viticulture.evaluation.localization.measure import (
+from viticulture.evaluation.localization.metrics import (
     THRESHOLDS,
     best_overlaps,
     component_boxes,
@@ -71,7 +71,7 @@ def test_the_threshold_is_the_best_for_the_set_and_each_overlap_has_its_own() ->
     overlap that has to exceed its limit, mean before maximum, the last of equals."""
     found = np.array([[0.5, 0.3, 0.0], [0.6, 0.3, 0.0], [0.1, 0.7, 0.0], [0.0, 0.1, 0.29]])
     accuracy = max_box_accuracy(found, np.array([0.1, 0.2, 0.3]))
-    assert accuracy.shares == (0.75, 0.5, 0.25)
+    assert accuracy.accuracies == (0.75, 0.5, 0.25)
     assert accuracy.thresholds == (0.2, 0.1, 0.2)
     assert accuracy.mean == pytest.approx(0.5)
 
@@ -95,14 +95,14 @@ def test_a_bright_rectangle_is_found_exactly() -> None:
     score = score_maps([attention], (12, 16))[0].numpy()
     true = boxes((5, 3, 14, 9))
     np.testing.assert_array_equal(component_boxes(score, 0.5), true)
-    assert max_box_accuracy(best_overlaps(score, true)[:1]).shares == (1, 1, 1)
+    assert max_box_accuracy(best_overlaps(score, true)[:1]).accuracies == (1, 1, 1)
 
 
 def test_every_map_counts_once_whatever_its_grid() -> None:
     """Two fine heads that look left and one coarse head that looks right: left gets two thirds.
 
     Catches: a mean over layers of means over heads, coarse maps that weigh more because their softmax has fewer
-    patches, normalisation over the batch, a scale that leaves [0, 1].
+    patches, normalization over the batch, a scale that leaves [0, 1].
     """
     fine, coarse = torch.zeros(2, 2, 4, 8), torch.zeros(2, 1, 2, 2)
     fine[..., :4], coarse[..., 1] = 1 / 16, 1 / 2

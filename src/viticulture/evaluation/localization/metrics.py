@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weakly supervised localisation: does a student that learnt classes alone look where the object is? MaxBoxAcc [1].
+"""Weakly supervised localization: does a student that learnt classes alone look where the object is? MaxBoxAcc [1].
 
     scores = score_maps(readings.class_attention, (H, W))               # [B, H, W], in [0, 1]
     found = np.stack([best_overlaps(score, true) for score, true in zip(scores.numpy(), true_boxes)])
@@ -41,21 +41,21 @@ class BoxAccuracy:
     """Share of images whose box is found, each overlap with the threshold that is best for the set.
 
     Args:
-        shares: one for each overlap, in [0, 1].
+        accuracies: one for each overlap, in [0, 1].
         thresholds: the lowest of the best, in [0, 1].
     """
 
-    shares: tuple[float, ...]
+    accuracies: tuple[float, ...]
     thresholds: tuple[float, ...]
 
     @property
     def mean(self) -> float:
         """Over the overlaps."""
-        return sum(self.shares) / len(self.shares)
+        return sum(self.accuracies) / len(self.accuracies)
 
 
 def score_maps(maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
-    """Mean of all layers' and heads' maps, bicubically resized, min-max normalised image by image.
+    """Mean of all layers' and heads' maps, bicubically resized, min-max normalized image by image.
 
     Each map is scaled to mean 1 over its own grid first, so that a coarse one, whose softmax has fewer patches to share
     among, counts no more than a fine one. Where all maps have one size this changes nothing.
@@ -118,30 +118,30 @@ def best_overlaps(
     Returns: [2, n]; row 0: the largest part's box (MaxBoxAcc), row 1: the best of all parts' (MaxBoxAccV2). 0 where
         nothing is left above a threshold.
     """
-    found = np.zeros((2, len(thresholds)))
-    for place, threshold in enumerate(thresholds):
+    overlaps = np.zeros((2, len(thresholds)))
+    for number, threshold in enumerate(thresholds):
         boxes = component_boxes(score, float(threshold))
         if len(boxes):
             best = intersection_over_union(boxes, true).max(1)
-            found[:, place] = best[0], best.max()
-    return found
+            overlaps[:, number] = best[0], best.max()
+    return overlaps
 
 
 def max_box_accuracy(
-    found: NDArray[np.float64],
+    ious: NDArray[np.float64],
     thresholds: NDArray[np.float64] = THRESHOLDS,
     overlaps: Sequence[float] = OVERLAPS,
 ) -> BoxAccuracy:
     """MaxBoxAcc(d) = max over t of the share of images with IoU(box at t, true box) >= d: [1], Eq. (3) and (4).
 
     Args:
-        found: [N, n] intersections over unions, N >= 1.
+        ious: [N, n] intersections over unions, N >= 1.
         thresholds: [n].
         overlaps: the d.
     """
-    shares = np.stack([(found >= overlap).mean(0) for overlap in overlaps])  # [overlaps, n]
-    best = shares.argmax(1)
-    return BoxAccuracy(tuple(shares.max(1).tolist()), tuple(thresholds[best].tolist()))
+    accuracies = np.stack([(ious >= overlap).mean(0) for overlap in overlaps])  # [overlaps, n]
+    best = accuracies.argmax(1)
+    return BoxAccuracy(tuple(accuracies.max(1).tolist()), tuple(thresholds[best].tolist()))
 
 
 def _area(boxes: Boxes) -> NDArray[np.float64]:

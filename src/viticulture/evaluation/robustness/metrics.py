@@ -4,7 +4,7 @@
     CE_c = sum over severities s of E_sc / sum over s of E_sc of AlexNet,   mCE = mean over the 15 corruptions c
 
 where E is the share of wrong answers. Without AlexNet: the mean of E. Source: Hendrycks and Dietterich, ICLR 2019,
-arXiv:1903.12261, Sec. 4. Which images are judged is said by out_of_distribution.py.
+arXiv:1903.12261, Sec. 4. Which images are judged is said by evaluate.py.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..heads import Heads, all_logits
+from ..heads import OutputHeads, all_logits
 from .strengths import MAIN, SEVERITIES
 
 ALEXNET = {
@@ -75,11 +75,11 @@ class Robustness:
         return fmean(severity[head] for severity in self.errors[corruption])
 
     def mean_error(self, head: int = 0) -> float | None:
-        """Mean over the 15 corruptions, not normalised; None where one of them is missing."""
+        """Mean over the 15 corruptions, not normalized; None where one of them is missing."""
         return fmean(self.error(name, head) for name in MAIN) if self.errors.keys() >= set(MAIN) else None
 
     def mean_corruption_error(self, head: int = 0) -> float | None:
-        """mCE, normalised by AlexNet, 1 for AlexNet itself; None but for ImageNet's 1,000 classes."""
+        """mCE, normalized by AlexNet, 1 for AlexNet itself; None but for ImageNet's 1,000 classes."""
         if self.known != IMAGENET_CLASSES or not self.errors.keys() >= set(MAIN):
             return None
         return fmean(self.error(name, head) / ALEXNET[name] for name in MAIN)
@@ -93,25 +93,27 @@ class Robustness:
         return asdict(self) | means
 
     @staticmethod
-    def from_dict(found: Mapping[str, Any]) -> "Robustness":
+    def from_dict(content: Mapping[str, Any]) -> "Robustness":
         """What `to_dict` gave."""
-        plain = {key: value for key, value in found.items() if key not in ("mean_error", "mce")}
-        errors = {name: tuple(map(tuple, rows)) for name, rows in found["errors"].items()}
-        return Robustness(**{**plain, "heads": tuple(found["heads"]), "clean": tuple(found["clean"]), "errors": errors})
+        plain = {key: value for key, value in content.items() if key not in ("mean_error", "mce")}
+        errors = {name: tuple(map(tuple, rows)) for name, rows in content["errors"].items()}
+        return Robustness(
+            **{**plain, "heads": tuple(content["heads"]), "clean": tuple(content["clean"]), "errors": errors}
+        )
 
     def rows(self) -> Iterator[tuple[str, int, str, float]]:
         """Corruption, severity (0 without), head, error: the table in its long form."""
         for head, error in zip(self.heads, self.clean, strict=False):
             yield "clean", 0, head, error
         for name, severities in self.errors.items():
-            for severity, found in zip(SEVERITIES, severities, strict=True):
-                for head, error in zip(self.heads, found, strict=True):
+            for severity, by_head in zip(SEVERITIES, severities, strict=True):
+                for head, error in zip(self.heads, by_head, strict=True):
                     yield name, severity, head, error
 
 
 @torch.inference_mode()
-def wrong_answers(
-    student: nn.Module, heads: Heads, images: Tensor, labels: Tensor, chosen_from: Tensor | None = None
+def wrong_predictions(
+    student: nn.Module, heads: OutputHeads, images: Tensor, labels: Tensor, chosen_from: Tensor | None = None
 ) -> Tensor:
     """How many images each head takes for another class, the student's answer first.
 
@@ -126,7 +128,7 @@ def wrong_answers(
     """
     logits = all_logits(student, images)
     if len(logits) > 1:
-        logits = torch.cat([heads.answer(logits)[None], logits])
+        logits = torch.cat([heads.combine(logits)[None], logits])
     if chosen_from is not None:
         logits = logits.masked_fill(~chosen_from, float("-inf"))
     return (logits.argmax(-1) != labels).sum(-1)

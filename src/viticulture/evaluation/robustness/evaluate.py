@@ -35,12 +35,12 @@ from ...training.progress import showing
 from ...training.recipe import Recipe
 from ...training.rundir import RunDir
 from ...training.session import dataset_of, recipe_of
-from ..heads import Heads, heads_of
-from ..judge import check_classes
+from ..evaluate import check_classes
+from ..heads import OutputHeads, heads_of
 from ..kept import read_kept
 from ..subject import Subject, of_run
 from .corrupted import BATCH, Batches, Views, corrupted
-from .measure import IMAGENET_CLASSES, Robustness, wrong_answers
+from .metrics import IMAGENET_CLASSES, Robustness, wrong_predictions
 from .strengths import CORRUPTIONS, SETS, SEVERITIES, nearest
 
 FILE = "robustness.json"
@@ -51,28 +51,30 @@ Cell = Callable[[str, int], Batches]
 
 
 @dataclass(frozen=True, eq=False)
-class _Judge:
+class _Context:
     """A run's student, ready to be asked."""
 
     subject: Subject
     recipe: Recipe
 
-    def errors(self, batches: Batches, heads: Heads, among: Tensor | None = None) -> list[float]:
+    def errors(self, batches: Batches, heads: OutputHeads, among: Tensor | None = None) -> list[float]:
         """The share of wrong answers by head."""
         wrong: Tensor | int = 0
         images = 0
         for pixels, labels in batches:
             truth = send(labels, self.subject.device)
-            wrong = wrong + wrong_answers(self.subject.network, heads, self.subject.normalised(pixels), truth, among)
+            wrong = wrong + wrong_predictions(
+                self.subject.network, heads, self.subject.normalized(pixels), truth, among
+            )
             images += len(labels)
         assert isinstance(wrong, Tensor), "there are images"
         return (wrong.double() / images).tolist()
 
-    def heads(self, pixels: Tensor) -> Heads:
-        return heads_of(self.subject.network, self.subject.normalised(pixels), self.recipe)
+    def heads(self, pixels: Tensor) -> OutputHeads:
+        return heads_of(self.subject.network, self.subject.normalized(pixels), self.recipe)
 
 
-def judge_robustness(run: RunDir, data: str = "", limit: int = 0, weights: str = "") -> Robustness:
+def evaluate_robustness(run: RunDir, data: str = "", limit: int = 0, weights: str = "") -> Robustness:
     """Measure a run's weights out of distribution; the result joins the run's robustness.json.
 
     Args:
@@ -86,18 +88,18 @@ def judge_robustness(run: RunDir, data: str = "", limit: int = 0, weights: str =
     if limit < 0:
         raise UserError(f"limit must not be negative, got {limit}; 0 takes all images")
     weights = weights or run.which()[0]
-    judge = _Judge(of_run(run, weights, BATCH), recipe_of(run))
-    task = judge.subject.task
+    context = _Context(of_run(run, weights, BATCH), recipe_of(run))
+    task = context.subject.task
     check_classes(run, task.classes)
     mark = hashlib.blake2b((run.weights(weights) / "model.safetensors").read_bytes(), digest_size=16).hexdigest()
     blank = Robustness(data or "test", weights, 0, len(task.classes), len(task.classes), "", "", (), key=mark)
     folders = corrupted_folders(Path(data).expanduser()) if data else {}
     if folders:
-        return _judge_folders(run, judge, blank, folders)
+        return _evaluate_folders(run, context, blank, folders)
     source = _named_like(open_source(data), run, task) if data else None
     if source is not None and is_part(source, task):
-        return _judge_part(run, judge, blank, source)
-    return _judge_corrupted(run, judge, blank, source, limit)
+        return _evaluate_part(run, context, blank, source)
+    return _evaluate_corrupted(run, context, blank, source, limit)
 
 
 def corrupted_folders(path: Path) -> dict[str, Path]:
@@ -106,12 +108,12 @@ def corrupted_folders(path: Path) -> dict[str, Path]:
     Raises: UserError if a severity is missing.
     """
     tops = [path, *sorted(entry for entry in path.iterdir() if entry.is_dir())] if path.is_dir() else []
-    found = {name: top / name for top in tops for name in CORRUPTIONS if (top / name / "1").is_dir()}
-    for folder in found.values():
+    by_corruption = {name: top / name for top in tops for name in CORRUPTIONS if (top / name / "1").is_dir()}
+    for folder in by_corruption.values():
         for severity in SEVERITIES:
             if not (folder / str(severity)).is_dir():
                 raise UserError(f"{folder} must hold the severities 1 to 5 as folders, but {severity} is missing")
-    return {name: found[name] for name in CORRUPTIONS if name in found}
+    return {name: by_corruption[name] for name in CORRUPTIONS if name in by_corruption}
 
 
 def is_part(source: Source, task: Task) -> bool:
@@ -128,120 +130,128 @@ def _named_like(source: Source, run: RunDir, task: Task) -> Source:
     from timm.data.imagenet_info import ImageNetInfo
 
     wnids: list[str] = ImageNetInfo("imagenet-1k").label_names()  # type: ignore[no-untyped-call]
-    place = {wnid: i for i, wnid in enumerate(wnids)}
-    unknown = [name for name in source.classes if name not in place]
+    index_of = {wnid: i for i, wnid in enumerate(wnids)}
+    unknown = [name for name in source.classes if name not in index_of]
     if unknown:
         raise UserError(f"{unknown[0]} is none of ImageNet's 1,000 classes; remove its folder from {source.name}")
-    return dataclasses.replace(source, classes=tuple(task.classes[place[name]] for name in source.classes))
+    return dataclasses.replace(source, classes=tuple(task.classes[index_of[name]] for name in source.classes))
 
 
-def _judge_part(run: RunDir, judge: _Judge, blank: Robustness, source: Source) -> Robustness:
+def _evaluate_part(run: RunDir, context: _Context, blank: Robustness, source: Source) -> Robustness:
     """ImageNet-A, -R: as they are, with the answers that they allow."""
-    skip = judge.recipe.section("data").skip_unreadable
+    skip = context.recipe.section("data").skip_unreadable
     with showing("reading images") as progress:
-        images, _ = prepare_test(source, judge.subject.task.classes, judge.recipe.section("images"), skip, progress)
-    among = torch.tensor([name in source.classes for name in judge.subject.task.classes], device=judge.subject.device)
-    heads = judge.heads(_first(images, judge))
-    clean = judge.errors(_views(images, judge.subject), heads, among)
-    found = replace(_about(blank, heads), images=len(images), classes=len(source.classes), clean=tuple(clean))
-    return _keep(run, found)
+        images, _ = prepare_test(source, context.subject.task.classes, context.recipe.section("images"), skip, progress)
+    among = torch.tensor(
+        [name in source.classes for name in context.subject.task.classes], device=context.subject.device
+    )
+    heads = context.heads(_first(images, context))
+    clean = context.errors(_views(images, context.subject), heads, among)
+    result = replace(_about(blank, heads), images=len(images), classes=len(source.classes), clean=tuple(clean))
+    return _keep(run, result)
 
 
-def _judge_folders(run: RunDir, judge: _Judge, blank: Robustness, folders: dict[str, Path]) -> Robustness:
+def _evaluate_folders(run: RunDir, context: _Context, blank: Robustness, folders: dict[str, Path]) -> Robustness:
     """ImageNet-C: decoded once and not stored; shown whole, since the published images are crops already."""
     whole = replace(
-        judge.subject.pictures,
+        context.subject.image_settings,
         stream=True,
-        store_size=judge.subject.task.image_size[0],
+        store_size=context.subject.task.image_size[0],
         eval_crop=1.0,
         eval_interpolation="bicubic",
     )
-    skip = judge.recipe.section("data").skip_unreadable
+    skip = context.recipe.section("data").skip_unreadable
 
     def images_of(corruption: str, severity: int) -> Images:
-        source = _named_like(open_source(folders[corruption] / str(severity)), run, judge.subject.task)
-        return prepare_test(source, judge.subject.task.classes, whole, skip)[0]
+        source = _named_like(open_source(folders[corruption] / str(severity)), run, context.subject.task)
+        return prepare_test(source, context.subject.task.classes, whole, skip)[0]
 
     first = images_of(next(iter(folders)), 1)
-    heads = judge.heads(_first(first, judge))
+    heads = context.heads(_first(first, context))
     key = digest([blank.key, *(str(folder.resolve()) for folder in folders.values()), *first.records.names])
     blank = replace(_about(blank, heads), images=len(first), key=key)
 
     def cell(corruption: str, severity: int) -> Batches:
-        return _views(images_of(corruption, severity), replace(judge.subject, pictures=whole))
+        return _views(images_of(corruption, severity), replace(context.subject, image_settings=whole))
 
-    return _over_cells(run, judge, blank, list(folders), cell)
+    return _over_cells(run, context, blank, list(folders), cell)
 
 
-def _judge_corrupted(run: RunDir, judge: _Judge, blank: Robustness, source: Source | None, limit: int) -> Robustness:
+def _evaluate_corrupted(
+    run: RunDir, context: _Context, blank: Robustness, source: Source | None, limit: int
+) -> Robustness:
     """A test set: clean, then corrupted in 19 ways and 5 strengths."""
     if source is None:
-        dataset = dataset_of(run, judge.recipe)
+        dataset = dataset_of(run, context.recipe)
         images = dataset.test or dataset.val
         if images is None:
             raise UserError(f"{dataset.name} has neither test nor validation images; name other data to judge by")
     else:
-        skip = judge.recipe.section("data").skip_unreadable
+        skip = context.recipe.section("data").skip_unreadable
         with showing("reading images") as progress:
-            images, _ = prepare_test(source, judge.subject.task.classes, judge.recipe.section("images"), skip, progress)
+            images, _ = prepare_test(
+                source, context.subject.task.classes, context.recipe.section("images"), skip, progress
+            )
     numbers = torch.linspace(0, len(images) - 1, min(limit or len(images), len(images))).round().long()
     some = images.part(numbers)
-    clean = Views(lambda: _views(some, judge.subject), some.records.labels, numbers, judge.subject.task.image_size)
-    heads = judge.heads(_first(some, judge))
+    clean = Views(lambda: _views(some, context.subject), some.records.labels, numbers, context.subject.task.image_size)
+    heads = context.heads(_first(some, context))
     blank = replace(
-        _about(blank, heads), images=len(some), corrupted_by=SETS[nearest(min(judge.subject.task.image_size))]
+        _about(blank, heads), images=len(some), corrupted_by=SETS[nearest(min(context.subject.task.image_size))]
     )
-    blank = replace(blank, key=digest([blank.key, clean.content]), clean=tuple(judge.errors(clean.open(), heads)))
-    budget = int(judge.recipe.section("images").budget_gb * 1e9)
+    blank = replace(blank, key=digest([blank.key, clean.content]), clean=tuple(context.errors(clean.open(), heads)))
+    budget = int(context.recipe.section("images").budget_gb * 1e9)
     return _over_cells(
-        run, judge, blank, list(CORRUPTIONS), lambda name, severity: corrupted(clean, name, severity, budget)
+        run, context, blank, list(CORRUPTIONS), lambda name, severity: corrupted(clean, name, severity, budget)
     )
 
 
-def _over_cells(run: RunDir, judge: _Judge, blank: Robustness, names: list[str], cell: Cell) -> Robustness:
+def _over_cells(run: RunDir, context: _Context, blank: Robustness, names: list[str], cell: Cell) -> Robustness:
     """Every corruption at every severity; those that an earlier, stopped evaluation finished are taken from it."""
     earlier = read_robustness(run).get(blank.data)
-    found = dict(earlier.errors) if earlier is not None and earlier.key == blank.key else {}
-    heads = Heads(blank.heads[1:] or blank.heads, blank.rule)
+    by_corruption = dict(earlier.errors) if earlier is not None and earlier.key == blank.key else {}
+    heads = OutputHeads(blank.heads[1:] or blank.heads, blank.rule)
     with showing("corruptions") as progress:
         for done, name in enumerate(names):
-            if name not in found:
+            if name not in by_corruption:
                 errors = []
                 for severity in SEVERITIES:
-                    errors.append(tuple(judge.errors(cell(name, severity), heads)))
+                    errors.append(tuple(context.errors(cell(name, severity), heads)))
                     progress(len(SEVERITIES) * done + severity, len(SEVERITIES) * len(names))
-                found[name] = tuple(errors)
-                _keep(run, replace(blank, errors=found))
-    return _keep(run, replace(blank, errors={name: found[name] for name in names}))
+                by_corruption[name] = tuple(errors)
+                _keep(run, replace(blank, errors=by_corruption))
+    return _keep(run, replace(blank, errors={name: by_corruption[name] for name in names}))
 
 
 def read_robustness(run: RunDir) -> dict[str, Robustness]:
     """What was measured so far, by data."""
-    return read_kept(run, FILE, lambda every: {data: Robustness.from_dict(found) for data, found in every.items()}, {})
+    return read_kept(
+        run, FILE, lambda every: {data: Robustness.from_dict(content) for data, content in every.items()}, {}
+    )
 
 
-def _keep(run: RunDir, found: Robustness) -> Robustness:
+def _keep(run: RunDir, result: Robustness) -> Robustness:
     """Write robustness.json, and beside it the same as a long table."""
-    every = {**read_robustness(run), found.data: found}
-    run.write(FILE, {data: one.to_dict() for data, one in every.items()})
+    every = {**read_robustness(run), result.data: result}
+    run.write(FILE, {data: entry.to_dict() for data, entry in every.items()})
     rows: list[tuple[object, ...]] = [("data", "weights", "corruption", "severity", "head", "error")]
-    for data, one in every.items():
-        rows += [(data, one.weights, name, s, head, round(error, 6)) for name, s, head, error in one.rows()]
+    for data, entry in every.items():
+        rows += [(data, entry.weights, name, s, head, round(error, 6)) for name, s, head, error in entry.rows()]
     run.write("robustness.csv", csv_text(rows))
-    return found
+    return result
 
 
-def _about(blank: Robustness, heads: Heads) -> Robustness:
+def _about(blank: Robustness, heads: OutputHeads) -> Robustness:
     names = ("student",) if len(heads.names) == 1 else ("student", *heads.names)
     return replace(blank, rule=heads.rule, heads=names)
 
 
 def _views(images: Images, subject: Subject) -> Batches:
-    """Pixels as the student is shown them, before normalisation, and labels; on the CPU."""
+    """Pixels as the student is shown them, before normalization, and labels; on the CPU."""
     for numbers, pixels in subject.views(images):
         yield pixels, images.records.labels[numbers]
 
 
-def _first(images: Images, judge: _Judge) -> Tensor:
+def _first(images: Images, context: _Context) -> Tensor:
     """A few images, to ask the student with."""
-    return next(_views(images.part(torch.arange(min(8, len(images)))), judge.subject))[0]
+    return next(_views(images.part(torch.arange(min(8, len(images)))), context.subject))[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask a run's student, head by head, and its teachers about the same images (agreement.py says what is made of it)."""
+"""Ask a run's student, head by head, and its teachers about the same images (metrics.py says what is made of it)."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from ...training.rundir import RunDir
 from ..heads import all_logits, heads_of
 from ..kept import read_kept
 from ..subject import Subject, of_run
-from .measure import Agreement, agree, collected
+from .metrics import Agreement, agree, collected
 
 BATCH = 128  # images at once, for student and teachers together
 FILE = "agreement.json"
@@ -24,7 +24,7 @@ ADVISED = ("co_advise", "logits")
 """Guides whose teachers answer with logits."""
 
 
-def judge_agreement(run: RunDir, recipe: Recipe, key: str, images: Images) -> Agreement | None:
+def evaluate_agreement(run: RunDir, recipe: Recipe, key: str, images: Images) -> Agreement | None:
     """Measure and keep in agreement.json how the student, its heads and its teachers agree; None without teachers.
 
     A teacher that is no longer there leaves what was measured before, else its reason: the run can be judged without.
@@ -44,11 +44,11 @@ def judge_agreement(run: RunDir, recipe: Recipe, key: str, images: Images) -> Ag
     except UserError as error:
         if (earlier := read_agreement(run)) is not None and not earlier.missing:
             return earlier
-        found = Agreement(weights, split, missing=str(error))
+        agreement = Agreement(weights, split, missing=str(error))
     else:
-        found = _ask(subject, teachers, recipe, images, Agreement(weights, split))
-    run.write(FILE, found.to_dict())
-    return found
+        agreement = _ask(subject, teachers, recipe, images, Agreement(weights, split))
+    run.write(FILE, agreement.to_dict())
+    return agreement
 
 
 def read_agreement(run: RunDir) -> Agreement | None:
@@ -84,7 +84,7 @@ def _ask(subject: Subject, teachers: dict[str, Frozen], recipe: Recipe, images: 
     by_head = collected([list(part) for part in tokens])
     by_teacher = collected(advice)
     measured = agree(
-        heads.answer(by_head),
+        heads.combine(by_head),
         dict(zip(heads.names, by_head, strict=True)),
         dict(zip(teachers, by_teacher, strict=True)),
         images.records.labels,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of the classes a network's features tell while it stays as it is: linear classifiers and nearest neighbours.
+"""How much of the classes a network's features tell while it stays as it is: linear classifiers and nearest neighbors.
 
 Settings are chosen on validation images. The chosen classifier then learns from training and validation images
 together, as is usual, and is tested once.
@@ -30,12 +30,12 @@ from .linear import fit
 from .neighbors import vote
 
 DECAYS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
-NEIGHBOURS = (5, 10, 20, 50, 100, 200)
+NEIGHBORS = (5, 10, 20, 50, 100, 200)
 
 Part = tuple[Tensor, Tensor]
 """Features [N, D] and labels [N]."""
 
-Judge = Callable[[Part, Tensor, int, Sequence[float]], Tensor]
+Classify = Callable[[Part, Tensor, int, Sequence[float]], Tensor]
 """From images of known class, others [N, D], C and S settings to classes [S, N]."""
 
 VALIDATION = 0.1  # share of the training images held out where the data has no validation split
@@ -47,7 +47,7 @@ class Finding:
 
     Args:
         features: class or mean (`models.features`).
-        judge: linear probe or k-NN.
+        classifier: linear probe or k-NN.
         sweep: accuracy on validation by setting: weight decay, or k.
         setting: the one with the highest; of equals the first.
         top1: accuracy on test.
@@ -55,7 +55,7 @@ class Finding:
     """
 
     features: str
-    judge: str
+    classifier: str
     sweep: dict[float, float]
     setting: float
     top1: float
@@ -69,7 +69,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Probe:
-    """What was found.
+    """Results of all classifiers on all features of one network.
 
     Args:
         subject: the network, as it was asked for.
@@ -102,7 +102,7 @@ def probe(source: str, data: str = "", features: str = "", weights: str = "") ->
 
     Args:
         source: a run's folder; or what `subject.of_source` takes.
-        data: labelled images; left out, those of the run.
+        data: labeled images; left out, those of the run.
         features: class or mean; left out, all that the network has.
         weights: best, last or ema of a run; left out, those that count.
 
@@ -114,39 +114,39 @@ def probe(source: str, data: str = "", features: str = "", weights: str = "") ->
     weights = weights or run.which()[0] if run else ""
     subject = of_run(run, weights) if run else of_source(source)
     dataset = _images(run, data, subject)
-    found = frozen_features(subject, dataset)
-    for split, vectors in found.items() if features else ():
+    vectors_by_split = frozen_features(subject, dataset)
+    for split, vectors in vectors_by_split.items() if features else ():
         if features not in vectors:
             raise unknown(f"features of {source}", features, vectors)
-        found[split] = {features: vectors[features]}
-    parts = {name: _parts(dataset, found, name, subject.device) for name in found["train"]}
-    judged, findings = [(name, judge) for name in parts for judge in JUDGES], []
+        vectors_by_split[split] = {features: vectors[features]}
+    parts = {name: _parts(dataset, vectors_by_split, name, subject.device) for name in vectors_by_split["train"]}
+    judged, findings = [(name, classifier) for name in parts for classifier in CLASSIFIERS], []
     with showing("judging") as progress:
-        for number, (name, judge) in enumerate(judged):
+        for number, (name, classifier) in enumerate(judged):
             progress(number, len(judged))
-            findings.append(_find(name, judge, parts[name], len(dataset.classes)))
+            findings.append(_find(name, classifier, parts[name], len(dataset.classes)))
     sizes = {split: len(labels) for split, (_, labels) in next(iter(parts.values())).items()}
     return Probe(source, weights, dataset.name, len(dataset.classes), sizes, tuple(findings))
 
 
-def keep(found: Probe, out: str = "") -> Path | None:
+def keep(result: Probe, out: str = "") -> Path | None:
     """Write the numbers: into a file, or else into the run's probe.json, beside those of other weights and images."""
     if out:
         with replacing(Path(out)) as part:
-            part.write_text(json.dumps(found.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            part.write_text(json.dumps(result.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         return Path(out)
-    if not found.weights:
+    if not result.weights:
         return None
-    run = RunDir.open(found.subject)
+    run = RunDir.open(result.subject)
     known = run.read("probe.json") if (run.path / "probe.json").exists() else {}
-    learnt = found.images["train"] + found.images["val"]
-    return run.write("probe.json", {**known, f"{found.weights}/{found.data}/{learnt}": found.to_dict()})
+    learnt = result.images["train"] + result.images["val"]
+    return run.write("probe.json", {**known, f"{result.weights}/{result.data}/{learnt}": result.to_dict()})
 
 
 def _images(run: RunDir | None, data: str, subject: Subject) -> Dataset:
-    """Labelled images: other ones in all their number, or the run's own with its very splits."""
+    """Labeled images: other ones in all their number, or the run's own with its very splits."""
     if not data and run is None:
-        raise UserError("labelled images are needed to judge by: viticulture probe NETWORK DATA")
+        raise UserError("labeled images are needed to judge by: viticulture probe NETWORK DATA")
     selection, remembered = Selection(), None
     if run is not None:
         kept: Selection = recipe_of(run).section("data")
@@ -156,19 +156,21 @@ def _images(run: RunDir | None, data: str, subject: Subject) -> Dataset:
             data = known["folder"] or known["source"]
     source = open_source(data)
     if not source.classes:
-        raise UserError(f"{source.name} has no labels to judge by; name labelled images: viticulture probe RUN DATA")
-    pictures = replace(subject.pictures, normalize="imagenet")  # not looked at: the task has the network's own
+        raise UserError(f"{source.name} has no labels to judge by; name labeled images: viticulture probe RUN DATA")
+    image_settings = replace(
+        subject.image_settings, normalize="imagenet"
+    )  # not looked at: the task has the network's own
     with showing("reading images") as progress:
-        dataset = prepare(source, selection, pictures, 0, progress, remembered)
+        dataset = prepare(source, selection, image_settings, 0, progress, remembered)
     if dataset.test is None:
         raise UserError(f"{dataset.name} has no test images; name other data: viticulture probe RUN DATA")
     return dataset
 
 
-def _parts(dataset: Dataset, found: Features, name: str, device: torch.device) -> dict[str, Part]:
-    """Labelled images of each split; validation is held out of training where there is none."""
+def _parts(dataset: Dataset, features: Features, name: str, device: torch.device) -> dict[str, Part]:
+    """Labeled images of each split; validation is held out of training where there is none."""
     parts = {}
-    for split, vectors in found.items():
+    for split, vectors in features.items():
         labels = getattr(dataset, split).records.labels
         parts[split] = vectors[name][labels >= 0].to(device), labels[labels >= 0].to(device)
     if "val" not in parts:
@@ -180,11 +182,11 @@ def _parts(dataset: Dataset, found: Features, name: str, device: torch.device) -
     return parts
 
 
-def _find(name: str, judge: str, parts: dict[str, Part], classes: int) -> Finding:
+def _find(name: str, classifier: str, parts: dict[str, Part], classes: int) -> Finding:
     """Choose on validation, learn from both, test once."""
-    method, settings = JUDGES[judge]
+    method, settings = CLASSIFIERS[classifier]
     train, val, test = (parts[split] for split in ("train", "val", "test"))
-    if judge == "k-NN":
+    if classifier == "k-NN":
         settings = [k for k in settings if k <= len(train[1])] or [len(train[1])]
     right = (method(train, val[0], classes, settings) == val[1]).double().mean(1).tolist()
     setting = settings[right.index(max(right))]
@@ -193,7 +195,7 @@ def _find(name: str, judge: str, parts: dict[str, Part], classes: int) -> Findin
     images = len(test[1])
     return Finding(
         features=name,
-        judge=judge,
+        classifier=classifier,
         sweep=dict(zip(settings, right, strict=True)),
         setting=setting,
         top1=hits / images,
@@ -205,11 +207,11 @@ def _linear(known: Part, asked: Tensor, classes: int, decays: Sequence[float]) -
     return fit(*known, classes, decays).predict(asked)
 
 
-def _neighbours(known: Part, asked: Tensor, classes: int, counts: Sequence[float]) -> Tensor:
+def _neighbors(known: Part, asked: Tensor, classes: int, counts: Sequence[float]) -> Tensor:
     return vote(asked, *known, classes, [int(k) for k in counts])
 
 
-JUDGES: dict[str, tuple[Judge, Sequence[float]]] = {
+CLASSIFIERS: dict[str, tuple[Classify, Sequence[float]]] = {
     "linear probe": (_linear, DECAYS),
-    "k-NN": (_neighbours, NEIGHBOURS),
+    "k-NN": (_neighbors, NEIGHBORS),
 }
