@@ -81,5 +81,5 @@ def mask_folder(root: Path, splits: dict[str, int], size: tuple[int, int] = (64,
             image.save(root / split / "images" / f"{seed:03}.png")
             Image.fromarray(mask).save(root / split / "masks" / f"{seed:03}.png")
             seed += 1
-    (root / "classes.json").write_text('{"0": "ground", "1": "disk", "2": "square", "9": "unlabelled"}')
+    (root / "classes.json").write_text('{"0": "ground", "1": "disk", "2": "square", "9": "unlabeled"}')
     return root

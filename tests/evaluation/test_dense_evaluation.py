@@ -114,7 +114,7 @@ def pixels() -> Any:
 
 
 def test_a_segmenters_numbers_can_be_counted_by_hand() -> None:
-    """Class 0: 4 pixels right of 5 said or true; class 1: 2 of 3. Fails if unlabelled pixels count."""
+    """Class 0: 4 pixels right of 5 said or true; class 1: 2 of 3. Fails if unlabeled pixels count."""
     result, ious = pixels()
     assert [each.iou for each in result.per_class] == [4 / 5, 2 / 3]
     assert result.miou == pytest.approx((4 / 5 + 2 / 3) / 2)

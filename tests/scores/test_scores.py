@@ -130,7 +130,7 @@ def test_an_interval_of_images_that_are_all_alike_is_a_point() -> None:
 
 
 def test_intersection_over_union_can_be_counted_by_hand() -> None:
-    """Fails if unlabelled pixels count, rows and columns are swapped, or a class that occurs nowhere counts as 0."""
+    """Fails if unlabeled pixels count, rows and columns are swapped, or a class that occurs nowhere counts as 0."""
     true = np.array([[0, 0, 1, 255], [1, 1, 1, 255]], dtype=np.uint8)
     said = np.array([[0, 1, 1, 0], [1, 1, 0, 1]], dtype=np.uint8)
     counts = confusion(said, true, 3)

@@ -98,7 +98,7 @@ def test_a_detectors_run_from_training_to_pictures(tmp_path: Path) -> None:
     """train, then what it keeps, evaluate, predict into COCO's results and pictures, in Python as in the shell. Fails
     if boxes come out in pixels of the canvas, an unreadable file stops the rest, or results differ the second time."""
     data = coco_folder(tmp_path / "boxes", SPLITS)
-    settings = {**OBJECTS, "train.epochs": 1, "method.min_score": 0.0}
+    settings = {**OBJECTS, "train.epochs": 1}
     run = viticulture.train(str(data), "detection/photos", out=str(tmp_path / "run"), overrides=settings)
     judged = read_dense(run.folder)
     assert judged is not None

@@ -114,7 +114,7 @@ def resume(run: str, data: str = "") -> Run:
 
 
 def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation] | DenseEvaluations":
-    """Measure a run's weights: on its own test images, or on other labelled images of the same classes.
+    """Measure a run's weights: on its own test images, or on other labeled images of the same classes.
 
     On its own, everything that the run's report.html shows is measured again and kept, and the page drawn.
 

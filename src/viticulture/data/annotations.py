@@ -15,7 +15,7 @@ from torch import Tensor
 Shape = list[Any] | Mapping[str, Any]
 """An object's outline as COCO writes it: polygons [[x, y, x, y, ...], ...], or run lengths {counts, size}."""
 
-UNLABELLED = 255
+UNLABELED = 255
 """In a mask of classes: a pixel that is learnt from and judged by nowhere."""
 
 

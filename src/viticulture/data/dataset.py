@@ -12,7 +12,7 @@ import torch
 from ..errors import UserError, counted, unknown
 from . import store
 from .annotations import Annotations
-from .image_settings import NORMALIZE, Channels, Pictures, choose_image_size, choose_store_size
+from .image_settings import NORMALIZE, Channels, ImageSettings, choose_image_size, choose_store_size
 from .images import Images, Records, StoredImages
 from .open import open_source
 from .sources.source import Source, digest, some

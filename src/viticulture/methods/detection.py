@@ -34,8 +34,6 @@ class Detection(Method):
         global_blocks: numbers of the blocks, from 0, that attend to all nevertheless.
         relative_positions: learn relative positions besides the student's own. A plain ViT's alone.
         samples: proposals of an image that the heads learn from; up to four times as many are looked through.
-        min_score: detections below it are not told.
-        most: detections told of an image.
     """
 
     gives: ClassVar[frozenset[Given]] = frozenset()
@@ -52,11 +50,9 @@ class Detection(Method):
         global_blocks: Sequence[int] = (),
         relative_positions: bool = False,
         samples: int = 512,
-        min_score: float = 0.05,
-        most: int = 100,
     ) -> None:
         check_alone(setup, "detection")
-        heads = Heads(width, masks, samples, min_score, most)
+        heads = Heads(width, masks, samples)
         around = {"window": window, "global_blocks": list(global_blocks), "relative_positions": relative_positions}
         network = detector(setup.student, setup.task, heads=heads, **around)  # type: ignore[arg-type]
         super().__init__(replace(setup, student=network))

@@ -121,7 +121,7 @@ class Method(LightningModule, ABC):
         chosen_by: the measure whose highest value chooses the best weights; where it is not measured, the lowest `loss`
             does.
         described: what a folder of weights must say beside the student, for the network to be built anew.
-        sam: the optimiser, where it takes two gradients a step.
+        sam: the optimizer, where it takes two gradients a step.
     """
 
     gives: ClassVar[frozenset[Given]] = frozenset(Given)

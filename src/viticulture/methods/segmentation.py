@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Learn the class of every pixel.
 
-loss = mean over labelled pixels of CE(logits, class)
+loss = mean over labeled pixels of CE(logits, class)
 
 The network is a linear layer on the student's map (models/dense/segmenter.py). Recipes: recipes/segmentation/.
 """
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..data.annotations import UNLABELLED
+from ..data.annotations import UNLABELED
 from ..guides.guide import Batch, Given
 from ..models.dense.networks import segmenter
 from ..models.taps import Taps
@@ -51,9 +51,9 @@ class Segmentation(Method):
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         logits, classes = self.student(batch["image"]), batch["classes"]
-        total = F.cross_entropy(logits.float(), classes, ignore_index=UNLABELLED, reduction="sum")
-        known = (classes != UNLABELLED).sum()
-        return {"pixels": total / known.clamp(min=1)}  # a batch without a labelled pixel teaches nothing
+        total = F.cross_entropy(logits.float(), classes, ignore_index=UNLABELED, reduction="sum")
+        known = (classes != UNLABELED).sum()
+        return {"pixels": total / known.clamp(min=1)}  # a batch without a labeled pixel teaches nothing
 
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         """Mean over images of the mIoU of each by itself, and of the share of its pixels that are right."""

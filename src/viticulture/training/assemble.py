@@ -18,7 +18,7 @@ from ..methods.method import BatchSpec, Method, Setup
 from ..models.students import create_student, takes_patch_size
 from ..models.taps import Taps
 from ..models.task import Task
-from ..models.weights.files import initialise
+from ..models.weights.files import initialize
 from .recipe import (
     VIEWS,
     Recipe,
@@ -60,7 +60,7 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
     made = method_class(recipe)
     shown = task if made.batch_spec.contents == "classes" else replace(task, classes=())  # else no classifier is needed
     student = create_student(wanted.name, shown, patch_size(wanted, task), wanted.options)
-    remarks = initialise(student, wanted.init, wanted.init_blocks) if wanted.init else []
+    remarks = initialize(student, wanted.init, wanted.init_blocks) if wanted.init else []
     taken = {name: tensor.clone() for name, tensor in student.state_dict().items()} if wanted.init else {}
     guides = build_guides(recipe, student, task)
     keywords = {key: value for key, value in made_parts(made, recipe.values["method"]).items() if key != "name"}

@@ -204,8 +204,8 @@ def load_dataset(
             masks = recipe.values["method"].get("masks", False)
             data, images = recipe.section("data"), recipe.section("images")
             return prepare_dense(source, data, images, seed, progress, remembered, masks)
-        found = prepare(source, recipe.section("data"), recipe.section("images"), seed, progress, remembered, labelled)
-    return found if labelled else replace(found, classes=())
+        found = prepare(source, recipe.section("data"), recipe.section("images"), seed, progress, remembered, labeled)
+    return found if labeled else replace(found, classes=())
 
 
 def default_recipe(source: Source) -> str:

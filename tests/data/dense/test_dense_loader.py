@@ -15,7 +15,7 @@ from viticulture.data.dataset import Dataset
 from viticulture.data.dense.loader import DenseLoader, unpacked
 from viticulture.data.dense.open import open_dense
 from viticulture.data.dense.prepare import prepare_dense
-from viticulture.data.image_settings import Pictures
+from viticulture.data.image_settings import ImageSettings
 from viticulture.data.splits import Selection
 
 Batch = dict[str, torch.Tensor]
@@ -24,7 +24,7 @@ ALONE = Shard()
 
 def dataset_of(path: Path, wanted: str, masks: bool = False) -> Dataset:
     return prepare_dense(
-        open_dense(path, wanted), Selection(test_fraction=0), Pictures(image_size=48, store_size=64), masks=masks
+        open_dense(path, wanted), Selection(test_fraction=0), ImageSettings(image_size=48, store_size=64), masks=masks
     )
 
 

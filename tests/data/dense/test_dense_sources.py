@@ -16,11 +16,11 @@ from viticulture.data.annotations import Boxed, Masked
 from viticulture.data.dataset import Dataset
 from viticulture.data.dense.open import open_dense, recognized
 from viticulture.data.dense.prepare import prepare_dense
-from viticulture.data.image_settings import Pictures
+from viticulture.data.image_settings import ImageSettings
 from viticulture.data.splits import Selection
 from viticulture.errors import UserError
 
-PICTURES = Pictures(image_size=48, store_size=64)
+PICTURES = ImageSettings(image_size=48, store_size=64)
 COUNTS = {"train": 4, "val": 2, "test": 2}
 SPLITS = ["train"] * 4 + ["val"] * 2 + ["test"] * 2
 
@@ -44,8 +44,8 @@ def yolo(root: Path) -> Path:
 def yolo_line(thing: Object, size: tuple[int, int]) -> str:
     kind, (left, top, right, bottom) = thing
     width, height = size
-    centre = (left + right) / 2 / width, (top + bottom) / 2 / height
-    return f"{kind} {centre[0]} {centre[1]} {(right - left) / width} {(bottom - top) / height}"
+    center = (left + right) / 2 / width, (top + bottom) / 2 / height
+    return f"{kind} {center[0]} {center[1]} {(right - left) / width} {(bottom - top) / height}"
 
 
 def voc(root: Path) -> Path:
@@ -82,7 +82,7 @@ def box_csv(root: Path) -> Path:
     "made", [lambda root: coco_folder(root, COUNTS), yolo, voc, box_csv], ids=["coco", "yolo", "voc", "csv"]
 )
 def test_every_format_says_the_same(tmp_path: Path, made: Callable[[Path], Path]) -> None:
-    """The drawn objects, split by split. Fails for a corner taken for a centre, a last pixel lost (VOC counts from 1
+    """The drawn objects, split by split. Fails for a corner taken for a center, a last pixel lost (VOC counts from 1
     and holds it), categories numbered by their ids, splits lost, or classes in another order."""
     path = made(tmp_path / "set")
     assert recognized(path) == "objects"
@@ -102,7 +102,7 @@ def test_every_format_says_the_same(tmp_path: Path, made: Callable[[Path], Path]
 
 
 def test_masks_are_read_by_their_names(tmp_path: Path) -> None:
-    """Values to classes, 9 (unlabelled) to none, in the store and as they lie on disk. Fails if values are taken for
+    """Values to classes, 9 (unlabeled) to none, in the store and as they lie on disk. Fails if values are taken for
     classes where one is left out, or masks are smoothed."""
     dataset = prepared(mask_folder(tmp_path / "set", {"train": 3, "val": 2}), "pixels", test_fraction=0)
     assert dataset.classes == ("ground", "disk", "square")

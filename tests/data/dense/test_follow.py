@@ -16,7 +16,7 @@ from viticulture.data.augment.scale_jitter import Letterbox, ScaleJitter
 from viticulture.data.dense.follow import Placement, check_follows, follow, placement
 from viticulture.errors import UserError
 
-GREY = (0.5, 0.5, 0.5)
+GRAY = (0.5, 0.5, 0.5)
 CANVAS = (48, 64)
 
 
@@ -36,7 +36,7 @@ def test_boxes_follow_as_torchvisions_do(seed: int) -> None:
     for rows taken for columns, a flip before the padding, an offset of the wrong sign, a box not cut off."""
     generator = torch.Generator().manual_seed(seed)
     side = 96
-    augment = Augment([ScaleJitter((0.3, 2.5)), Flip(0.5)], CANVAS, GREY, GREY, 0)
+    augment = Augment([ScaleJitter((0.3, 2.5)), Flip(0.5)], CANVAS, GRAY, GRAY, 0)
     u = torch.rand(16, augment.columns, generator=generator, dtype=torch.float64)
     place = placed(augment, [(side, side)] * 16, u, side)
     corners = torch.rand(16, 5, 2, generator=generator) * 60
@@ -64,7 +64,7 @@ def test_an_image_lies_where_its_box_says() -> None:
     pixels = torch.zeros(3, height, width, dtype=torch.uint8)
     pixels[:, 20:44, 30:66] = 255
     stored = torch.nn.functional.interpolate(pixels[None].float(), (side, side), mode="bilinear", antialias=True).byte()
-    augment = Augment([ScaleJitter((0.5, 1.5)), Flip(0.5)], CANVAS, GREY, GREY, 0)
+    augment = Augment([ScaleJitter((0.5, 1.5)), Flip(0.5)], CANVAS, GRAY, GRAY, 0)
     u = torch.rand(24, augment.columns, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     sizes = torch.tensor([[height, width]] * 24)
     place = placement(augment, sizes, side, u)
@@ -86,13 +86,13 @@ def test_a_mask_lies_where_its_image_does() -> None:
     not mirrored with the canvas, or padding is not told from the image."""
     side = 64
     pixels = (torch.arange(side)[:, None] // 8 * 8 + torch.arange(side)[None] // 8).to(torch.uint8)
-    augment = Augment([ScaleJitter((0.6, 2.0)), Flip(0.5)], CANVAS, GREY, GREY, 0)
+    augment = Augment([ScaleJitter((0.6, 2.0)), Flip(0.5)], CANVAS, GRAY, GRAY, 0)
     u = torch.rand(12, augment.columns, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     sizes = torch.tensor([[40, 64]] * 12)
     place = placement(augment, sizes, side, u)
     images = augment.change(augment.cut(pixels.expand(12, 3, -1, -1).contiguous(), sizes, u), u)
     for i in range(12):
-        mask = place.mask(i, pixels, outside=128)  # grey fills the canvas, too
+        mask = place.mask(i, pixels, outside=128)  # gray fills the canvas, too
         same = (images[i, 0].int() - mask.int()).abs() <= 2
         assert same.float().mean() > 0.6  # edges between blocks differ, as one is interpolated
         height, width = place.extents[i].tolist()
@@ -106,7 +106,7 @@ def test_a_mask_lies_where_its_image_does() -> None:
 def test_a_letterbox_can_be_undone() -> None:
     """Boxes of the original, on the canvas and back. Fails if one of the two directions swaps height and width."""
     sizes = [(30, 90), (90, 30), (48, 64), (480, 640)]
-    place = placed(Augment([Letterbox()], CANVAS, GREY, GREY, 0), sizes, torch.empty(4, 0), 80)
+    place = placed(Augment([Letterbox()], CANVAS, GRAY, GRAY, 0), sizes, torch.empty(4, 0), 80)
     for i, (height, width) in enumerate(sizes):
         boxes = torch.tensor([[0.0, 0, width, height], [width / 3, height / 4, width / 2, height / 2]])
         torch.testing.assert_close(place.back(i, place.boxes(i, boxes)), boxes, rtol=1e-5, atol=1e-4)
@@ -117,7 +117,7 @@ def test_a_letterbox_can_be_undone() -> None:
 def test_what_is_cut_off_is_not_learnt() -> None:
     """Of three boxes one stays, one loses all and one all but half a pixel; a crowd is left out. Fails if slivers stay,
     whose regression has no bounds, or if labels do not go with their boxes."""
-    place = placed(Augment([Letterbox()], (32, 32), GREY, GREY, 0), [(32, 32)], torch.empty(1, 0), 32)
+    place = placed(Augment([Letterbox()], (32, 32), GRAY, GRAY, 0), [(32, 32)], torch.empty(1, 0), 32)
     boxes = torch.tensor([[1.0, 1, 9, 9], [31.6, 3, 40, 9], [33, 33, 40, 40], [2, 2, 8, 8]])
     found = Objects(boxes, torch.tensor([4, 5, 6, 7]), torch.tensor([False, False, False, True]))
     kept = follow(place, 0, found, masks=False)
@@ -125,14 +125,14 @@ def test_what_is_cut_off_is_not_learnt() -> None:
     assert kept["boxes"].tolist() == [[1, 1, 9, 9]]
 
 
-def test_padding_is_zero_after_normalisation() -> None:
+def test_padding_is_zero_after_normalization() -> None:
     """Fails if the canvas is black, which would teach where images end."""
     mean, std = (0.25, 0.5, 0.75), (0.2, 0.3, 0.4)
     augment = Augment([ScaleJitter((0.5, 0.5))], (32, 32), mean, std, 0)
     images = torch.full((1, 3, 16, 16), 255, dtype=torch.uint8)
     cut = augment.cut(images, torch.tensor([[16, 16]]), torch.zeros(1, 3, dtype=torch.float64))
-    seen = augment.normalise(cut)
-    assert seen[0, :, 20:, 20:].abs().max() < 0.5 / 255 / 0.2  # a grey level's rounding
+    seen = augment.normalize(cut)
+    assert seen[0, :, 20:, 20:].abs().max() < 0.5 / 255 / 0.2  # a gray level's rounding
     assert (cut[0, :, :16, :16] == 255).all()
 
 

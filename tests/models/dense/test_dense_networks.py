@@ -68,7 +68,7 @@ class Whole(nn.Module):
 def test_losses_and_detections_are_those_of_torchvisions_own_model() -> None:
     """torchvision's Mask R-CNN, put together and called as its documentation says, around the same backbone with the
     same weights and the same draws: every term, every gradient, every detection. Fails for classes shifted by one,
-    anchors of other sizes, a level left out, or images that are normalised or resized once more."""
+    anchors of other sizes, a level left out, or images that are normalized or resized once more."""
     ours = detector(student(), TASK, heads=Heads(width=24, masks=True, samples=64, min_score=0.0))
     norm = ours.roi_heads.box_head[0][1].__class__
     theirs = MaskRCNN(
@@ -153,7 +153,7 @@ def test_the_map_is_that_of_the_patches() -> None:
 
 
 def test_the_pyramid_has_five_levels_each_half_of_the_one_before() -> None:
-    """Scales 4, 2, 1, 1/2 and every second place of the last. Every place is normalised over its channels."""
+    """Scales 4, 2, 1, 1/2 and every second place of the last. Every place is normalized over its channels."""
     maps = SimpleFeaturePyramid(32, 12)(torch.randn(2, 32, 8, 8))
     assert [tuple(level.shape) for level in maps.values()] == [(2, 12, s, s) for s in (32, 16, 8, 4, 2)]
     for level in maps.values():

@@ -2,7 +2,7 @@
 """Images that keep their shape: scaled, cut where they are too large, padded where they are too small.
 
 Objects and masks can follow what is done here, which is why detectors and segmenters learn by it. Padding lies at the
-right and at the bottom, in the colour that normalisation makes zero.
+right and at the bottom, in the color that normalization makes zero.
 """
 
 import copy
@@ -12,10 +12,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..resample import Pile, resample
+from ..resample import ImageBatch, resample
 from ..transfer import send
 from .crop import Crop, checked
-from .transform import between, check_range, whole
+from .transform import between, check_range, randint
 
 Interpolation = Literal["bilinear", "bicubic"]
 
@@ -36,13 +36,13 @@ class Placed(Crop):
         """
 
     def filled(self, mean: tuple[float, float, float]) -> "Placed":
-        """The same with padding of that colour, channels in [0, 1]."""
+        """The same with padding of that color, channels in [0, 1]."""
         red, green, blue = (round(255 * value) for value in mean)
         same = copy.copy(self)
         same.fill = red, green, blue
         return same
 
-    def __call__(self, images: Pile, sizes: Tensor, u: Tensor, image_size: tuple[int, int]) -> Tensor:
+    def __call__(self, images: ImageBatch, sizes: Tensor, u: Tensor, image_size: tuple[int, int]) -> Tensor:
         boxes, extents = self.placement(u, sizes, image_size)
         bicubic = torch.full((1,), self.interpolation == "bicubic")
         device = images[0].device
@@ -103,5 +103,5 @@ def _cut(sizes: Tensor, image_size: tuple[int, int], factor: Tensor, place: Tens
     size, canvas = sizes.double(), torch.tensor(image_size, dtype=torch.float64)
     scaled = (size * ((canvas / size).amin(1, keepdim=True) * factor) + 1e-9).floor().clamp(min=1)  # [B, 2]
     extent = scaled.minimum(canvas)
-    start = whole(place, scaled - extent + 1)
+    start = randint(place, scaled - extent + 1)
     return torch.cat([start, extent], 1) / scaled.repeat(1, 2), extent.long()

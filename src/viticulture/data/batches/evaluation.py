@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..augment.augment import Augment
-from ..augment.crop import CentreCrop, Crop
+from ..augment.crop import CenterCrop, Crop
 from ..images import Images
 from ..stream import StreamImages, ahead, helpers
 from ..transfer import send

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError
-from ..annotations import UNLABELLED, Objects
+from ..annotations import UNLABELED, Objects
 from ..augment.augment import Augment
 from ..augment.flip import Flip
 from ..augment.scale_jitter import Placed
@@ -61,7 +61,7 @@ class Placement:
         return placed.float()
 
     def back(self, i: int, boxes: Tensor) -> Tensor:
-        """Boxes [n, 4] on the canvas in pixels of the original i, inside it. Judged images are not mirrored."""
+        """Boxes [n, 4] on the canvas in pixels of the original i, inside it. What is judged is not mirrored."""
         assert not self.mirrored[i]
         scale, shift = self.factors(i)
         found = (boxes.double() + shift.flip(0).repeat(2)) / scale.flip(0).repeat(2)
@@ -81,7 +81,7 @@ class Placement:
         return out.flip(1) if self.mirrored[i] else out
 
     def _places(self, i: int, axis: int, count: int) -> Tensor:
-        """For every place of the extent, which of `count` pixels lies under its centre."""
+        """For every place of the extent, which of `count` pixels lies under its center."""
         extent, (start, length) = int(self.extents[i, axis]), self.edges[i, [axis, axis + 2]].tolist()
         stored = start + (torch.arange(extent, dtype=torch.float64) + 0.5) * length / extent
         return (stored * count / self.side).long().clamp(max=count - 1)
@@ -138,4 +138,4 @@ def follow(place: Placement, i: int, objects: Objects, masks: bool) -> dict[str,
 
 def follow_classes(place: Placement, i: int, pixels: Tensor) -> Tensor:
     """The classes of an image's pixels on the canvas, [H, W] int64, 255 where there is no image."""
-    return place.mask(i, pixels, UNLABELLED).long()
+    return place.mask(i, pixels, UNLABELED).long()

@@ -57,7 +57,7 @@ def inspect_dense(source: DenseSource) -> DenseInspection:
     for split, rows in splits.items():
         for row in rows.tolist():
             try:
-                size = source.images.measure(row)
+                size = source.images.size_of(row)
                 if source.objects is None:
                     counts[split] += _shown(source, row, size)
                     continue

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects as YOLO, Pascal VOC and plain CSV list them.
 
-YOLO    images/.../a.jpg and labels/.../a.txt: CLASS CENTRE_X CENTRE_Y WIDTH HEIGHT, shares of the image, or
+YOLO    images/.../a.jpg and labels/.../a.txt: CLASS CENTER_X CENTER_Y WIDTH HEIGHT, shares of the image, or
         CLASS x y x y ..., an outline; names of the classes in data.yaml or classes.txt; numbers count from 0
 VOC     Annotations/a.xml, JPEGImages/a.jpg, ImageSets/Main/train.txt; pixels count from 1 unless some box starts
         at 0, and a box holds its last pixel; `difficult` objects are neither learnt from nor judged by
@@ -21,7 +21,7 @@ from ...disk import read_text
 from ...errors import UserError
 from ...text import read_yaml
 from ..annotations import NOTHING, Objects, Shape
-from ..decode import Unreadable, measure
+from ..decode import Unreadable, image_size
 from ..sources.files import open_file
 from ..sources.folders import is_image, scan
 from ..sources.labels import natural, split_of
@@ -245,6 +245,6 @@ def _size(path: Path) -> tuple[int, int]:
     """Height and width of an upright image, from its header."""
     try:
         with open_file(path) as file:
-            return measure(file, str(path))
+            return image_size(file, str(path))
     except (OSError, Unreadable) as error:
         raise UserError(f"cannot read {path}, whose boxes are shares of its size: {error}") from error

@@ -4,19 +4,20 @@
     images/a.jpg  masks/a.png                        all for training
     train/images/a.jpg  train/masks/a.png, val/...   with splits; images/train/a.jpg and masks/train/a.png likewise
 
-A mask is a grey or an indexed PNG; its values are classes. classes.json names them, {"0": "sky", ...} or ["sky", ...];
-without it an indexed PNG's palette does, by colors. Classes called unlabelled, void or ignore count for nothing, and so
+A mask is a gray or an indexed PNG; its values are classes. classes.json names them, {"0": "sky", ...} or ["sky", ...];
+without it an indexed PNG's palette does, by colors. Classes called unlabeled, void or ignore count for nothing, and so
 does the value 255.
 """
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from ...errors import UserError, counted
-from ..annotations import UNLABELLED
+from ..annotations import UNLABELED
 from ..decode import _UPRIGHT, _orientation
 from ..sources.folders import is_image, scan
 from ..sources.source import some
@@ -24,7 +25,7 @@ from .lists import split_in
 from .source import DenseSource, check_names, images_of
 
 NAMES = "classes.json"
-NO_CLASS = ("unlabelled", "unlabeled", "void", "ignore", "ignored")
+NO_CLASS = re.compile(r"unlabell?ed|void|ignored?", flags=re.IGNORECASE)  # either spelling
 MEANINGLESS = 254
 """In `DenseSource.values`: a pixel value that no class has."""
 MOST_CLASSES = 250
@@ -52,11 +53,11 @@ def open_masks(root: Path) -> DenseSource:
         raise UserError(f"{root} has folders of images and masks, but no images in them")
     found = [root / masks[stem] for stem in wanted.values()]
     names = _names(root, found[0])
-    classes = [name for _, name in sorted(names.items()) if name.lower() not in NO_CLASS]
+    classes = [name for _, name in sorted(names.items()) if not NO_CLASS.fullmatch(name)]
     values = np.full(256, MEANINGLESS, dtype=np.uint8)
-    values[UNLABELLED] = UNLABELLED
+    values[UNLABELED] = UNLABELED
     for value, name in names.items():
-        values[value] = classes.index(name) if name in classes else UNLABELLED
+        values[value] = classes.index(name) if name in classes else UNLABELED
     if len(classes) < 2:
         raise UserError(f"{root} has {counted(len(classes), 'class')} of pixels only; it takes two to tell them apart")
     splits = [split_in(path) for path in paths]
@@ -123,7 +124,7 @@ def _names(root: Path, mask: Path) -> dict[int, str]:
             names = {int(value): str(name) for value, name in pairs}
         except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
             raise UserError(f'{file} must name the classes, {{"0": "sky", ...}} or ["sky", ...]: {error}') from error
-        if not names or not all(0 <= value < UNLABELLED for value in names) or len(names) > MOST_CLASSES:
+        if not names or not all(0 <= value < UNLABELED for value in names) or len(names) > MOST_CLASSES:
             raise UserError(
                 f"{file} must name 2 to {MOST_CLASSES} values from 0 to 254, got {some(list(map(str, names)), 5)}"
             )

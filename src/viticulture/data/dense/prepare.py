@@ -19,12 +19,12 @@ from torch import Tensor
 from ...cache import cache_folder, publish
 from ...errors import UserError, counted
 from .. import store, subsets
-from ..annotations import NOTHING, UNLABELLED, Annotations, Boxed, Masked, Objects
+from ..annotations import NOTHING, UNLABELED, Annotations, Boxed, Masked, Objects
 from ..dataset import Dataset, prepare
 from ..decode import _orientation
-from ..image_settings import Pictures
+from ..image_settings import ImageSettings
 from ..images import Images
-from ..sources.files import stamp
+from ..sources.files import file_fingerprint
 from ..sources.source import digest, some
 from ..splits import Selection
 from .mask_folders import read_mask
@@ -38,7 +38,7 @@ OUTSIDE = 1.0  # pixels by which a box may stick out of its image: lists are rou
 def prepare_dense(
     source: DenseSource,
     selection: Selection,
-    pictures: Pictures,
+    pictures: ImageSettings,
     seed: int = 0,
     progress: store.Progress | None = None,
     remembered: Mapping[str, Sequence[str]] | None = None,
@@ -64,7 +64,7 @@ def prepare_dense(
     if masks:
         check_outlines()
     images = source.images if remembered else dataclasses.replace(source.images, splits=_splits(source, selection))
-    dataset = prepare(images, selection, pictures, seed, progress, remembered, labelled=False)
+    dataset = prepare(images, selection, pictures, seed, progress, remembered, labeled=False)
     numbers = {name: i for i, name in enumerate(images.names)}
     notes = list(source.notes)
     held: dict[str, Annotations] = {}
@@ -75,7 +75,7 @@ def prepare_dense(
                 held[split], cut = _boxed(source, rows, seen, selection.skip_unreadable)
                 notes += [f"left out {cut} of the {split} images"] if cut else []
             else:
-                held[split] = _masked(source, rows, seen, dataset.pictures.store_size or 0, progress)
+                held[split] = _masked(source, rows, seen, dataset.image_settings.store_size or 0, progress)
     notes += _remarks(source.classes, held["train"])
     marks = [f"{split}={_mark(found)}" for split, found in sorted(held.items())]
     return dataclasses.replace(
@@ -147,8 +147,8 @@ def _masked(source: DenseSource, rows: list[int], images: Images, side: int, pro
     assert source.values is not None
     paths = [source.masks[row] for row in rows]
     original = partial(_original, source, rows, images)
-    marks = [stamp(path.stat) for path in paths]
-    parts = ["masks 1", str(side), *map(str, paths), *marks, source.values.tobytes().hex(), *source.images.stamps]
+    marks = [file_fingerprint(path.stat) for path in paths]
+    parts = ["masks 1", str(side), *map(str, paths), *marks, source.values.tobytes().hex(), *source.images.fingerprints]
     key = digest(parts)
 
     def make(folder: Path) -> None:
@@ -188,7 +188,7 @@ def counts(classes: Sequence[str], held: Annotations) -> Tensor:
 def _remarks(classes: Sequence[str], held: Annotations) -> list[str]:
     """What a person should know of the training images. Raises: UserError where there is nothing to learn."""
     found = counts(classes, held)
-    what = "object" if isinstance(held, Boxed) else "labelled pixel"
+    what = "object" if isinstance(held, Boxed) else "labeled pixel"
     if not found.sum():
         raise UserError(f"there is no {what} in any training image; nothing could be learnt")
     absent = [name for name, count in zip(classes, found.tolist(), strict=True) if not count]
@@ -212,4 +212,4 @@ def _mark(held: Annotations) -> str:
     return hashed.hexdigest()
 
 
-__all__ = ["UNLABELLED", "counts", "prepare_dense"]
+__all__ = ["UNLABELED", "counts", "prepare_dense"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import UserError, counted
 from ..annotations import Objects
-from ..sources.files import MISSING, FileReader, stamp
+from ..sources.files import MISSING, FileReader, file_fingerprint
 from ..sources.labels import rows_of
 from ..sources.source import Source, readable, some
 
@@ -47,8 +47,8 @@ def images_of(root: Path, paths: Sequence[str], splits: Sequence[str], what: Pat
 
     Raises: UserError for files that are not there.
     """
-    stamps = [stamp((root / path).stat) for path in paths]
-    if missing := [path for path, mark in zip(paths, stamps, strict=True) if mark == MISSING]:
+    fingerprints = [file_fingerprint((root / path).stat) for path in paths]
+    if missing := [path for path, mark in zip(paths, fingerprints, strict=True) if mark == MISSING]:
         raise UserError(f"{what} lists images that do not exist: {counted(len(missing), 'file')}, {some(missing, 5)}")
     return Source(
         name=readable(root.resolve().name),
@@ -56,9 +56,9 @@ def images_of(root: Path, paths: Sequence[str], splits: Sequence[str], what: Pat
         labels=np.full(len(paths), -1),
         names=[readable(path) for path in paths],
         splits=rows_of(list(splits)),
-        stamps=stamps,
+        fingerprints=fingerprints,
         reader=FileReader(root, list(paths)),
-        place=str(root.resolve()),
+        root=str(root.resolve()),
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ...data.annotations import UNLABELLED, Objects
+from ...data.annotations import UNLABELED, Objects
 from .asked import Found
 from .objects import pairs
 
@@ -76,7 +76,7 @@ def draw_classes(image: Picture, classes: NDArray[np.uint8]) -> Picture:
     """An image under the colors of its pixels' classes; pixels without class as they are."""
     colors = np.array([color_of(label) for label in range(256)])[classes]
     mixed = (image * (1 - HALF) + colors * HALF).astype(np.uint8)
-    return np.where((classes == UNLABELLED)[..., None], image, mixed)
+    return np.where((classes == UNLABELED)[..., None], image, mixed)
 
 
 def counted_words(found: Found, true: Objects, least: float) -> Mapping[str, int]:

@@ -28,7 +28,7 @@ class PixelsEvaluation:
         images: how many were judged.
         miou: mean IoU of the classes that occur, over the pixels of all images.
         interval: 95 % interval of `miou` over images (not over seeds), by bootstrap.
-        accuracy: share of the labelled pixels that are right.
+        accuracy: share of the labeled pixels that are right.
         per_class: in the order of the classes.
         baselines: what needs no learning -> mIoU: the most frequent class of the training pixels everywhere.
         confusion: [C, C] pixels by true class (row) and said class (column).

@@ -14,8 +14,8 @@ from PIL import Image
 
 from ...data.decode import Unreadable
 from ...data.images import Records, StoredImages
+from ...data.resample import squeeze
 from ...data.sources.source import readable
-from ...data.store import squeeze
 from ...disk import replacing
 from ...errors import UserError
 from ...models.dense.segmenter import Segmenter
@@ -137,7 +137,7 @@ def _looked(
     pictures = [picture for picture in opened if not isinstance(picture, str)]
     answers: Iterator[Any] = iter(())
     if pictures:
-        pixels = torch.stack([torch.from_numpy(squeeze(picture, side)) for picture in pictures])
+        pixels = torch.stack([torch.from_numpy(squeeze(np.array(p), side)).permute(2, 0, 1) for p in pictures])
         sizes = torch.tensor([[picture.height, picture.width] for picture in pictures])
         count = len(pictures)
         images = StoredImages(pixels, torch.arange(count), Records(torch.full((count,), -1), sizes, [""] * count))

@@ -30,7 +30,7 @@ class MapBackbone(nn.Module):
 
     Attributes:
         widths: D of each map.
-        strides: pixels between neighbours of each map.
+        strides: pixels between neighbors of each map.
 
     Raises: UserError if the student gives no such maps.
     """
@@ -74,7 +74,7 @@ class MapBackbone(nn.Module):
 
 
 def _stride(image_size: tuple[int, int], grid: tuple[int, int]) -> int:
-    """Pixels between neighbours of a map. Raises: UserError where they differ down and across, or are no whole."""
+    """Pixels between neighbors of a map. Raises: UserError where they differ down and across, or are no whole."""
     stride = image_size[0] // grid[0]
     if (grid[0] * stride, grid[1] * stride) != image_size:
         height, width = image_size

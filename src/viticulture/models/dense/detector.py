@@ -5,11 +5,11 @@
                                                                                -> mask head (4 convolutions)
 
 Convolutions of the heads are followed by LayerNorm, as in ViTDet (pyramid.py). Images arrive as one batch of one size,
-padded at the right and the bottom; nothing is resized or normalised here.
+padded at the right and the bottom; nothing is resized or normalized here.
 
 Another head plugs in as a module with what `Detector` offers: `losses(images, targets)`, a dictionary of scalars, and
 in evaluation `forward(images)`, one dictionary an image of `boxes` [n, 4] in pixels of the batch, `scores` [n],
-`labels` [n] from 0 and, where it has masks, `masks` [n, 28, 28], shares of each box; both see normalised images.
+`labels` [n] from 0 and, where it has masks, `masks` [n, 28, 28], shares of each box; both see normalized images.
 """
 
 from collections import OrderedDict
@@ -62,9 +62,9 @@ class Heads:
         if self.samples < 1:
             raise UserError(f"method.samples must be at least 1, got {self.samples}")
         if not 0 <= self.min_score < 1:
-            raise UserError(f"method.min_score must lie in [0, 1), got {self.min_score}")
+            raise UserError(f"min_score must lie in [0, 1), got {self.min_score}")
         if self.most < 1:
-            raise UserError(f"method.most must be at least 1, got {self.most}")
+            raise UserError(f"most must be at least 1, got {self.most}")
 
 
 class Detector(nn.Module):
@@ -117,7 +117,7 @@ class Detector(nn.Module):
         """torchvision's terms: objectness and box of proposals, class and box of objects, mask; means, no weights.
 
         Args:
-            images: [B, 3, H, W], normalised.
+            images: [B, 3, H, W], normalized.
             targets: one an image; an image without objects has boxes [0, 4].
         """
         theirs = [{**target, "labels": target["labels"] + 1} for target in targets]  # 0 is the background

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The class of every pixel: a linear layer on the student's map, stretched to the image.
 
-    logits = upsample(linear(map))        linear: a 1x1 convolution; several maps are normalised and joined before it
+    logits = upsample(linear(map))        linear: a 1x1 convolution; several maps are normalized and joined before it
 
 On ADE20K with a ViT-Tiny this simple head is as good as a mask transformer: Strudel et al., "Segmenter", ICCV 2021,
 arXiv:2105.05633, Table 3.

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ...errors import UserError
 
-Grid = tuple[int, int]
+PatchGrid = tuple[int, int]
 
 
 class WindowAttention(MapAttention):
@@ -35,7 +35,7 @@ class WindowAttention(MapAttention):
         relative: learn relative positions.
     """
 
-    def __init__(self, layer: Attention, grid: Grid, window: int, relative: bool) -> None:
+    def __init__(self, layer: Attention, grid: PatchGrid, window: int, relative: bool) -> None:
         side = (window, window) if window else grid
         super().__init__(layer.qkv.in_features, layer.num_heads, use_rel_pos=relative, input_size=side)
         self.qkv, self.proj, self.q_norm, self.k_norm = layer.qkv, layer.proj, layer.q_norm, layer.k_norm

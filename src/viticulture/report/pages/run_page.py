@@ -8,9 +8,9 @@ from pathlib import Path
 from ...analysis.explanation import read_explanation
 from ...analysis.galleries import FILE, read_galleries
 from ...analysis.link_extraction import read_links
-from ...evaluation.agreement.judge import read_agreement
+from ...evaluation.agreement.evaluate import read_agreement
 from ...evaluation.dense.results import read_dense
-from ...evaluation.localization.judge import read_localisations
+from ...evaluation.localization.evaluate import read_localizations
 from ...evaluation.results import Evaluations, read_evaluations
 from ...evaluation.robustness.evaluate import read_robustness
 from ...training.rundir import RunDir
