@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 COUNTED = {
     "agent_step": ["--steps", "0"],
+    "attention_link_methods": ["--steps", "0"],
     "attention_link_step": ["--batch", "0"],
     "bootstrap_step": ["--threads", "0"],
     "co_advise_step": ["--rounds", "-1"],

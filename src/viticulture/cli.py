@@ -150,6 +150,14 @@ def several(kind: type) -> Callable[[str], tuple[Any, ...]]:
     return read
 
 
+def pair(word: str) -> tuple[str, str]:
+    """NAME=VALUE as two words."""
+    name, equals, value = word.partition("=")
+    if not (name and equals and value):
+        raise ValueError(word)
+    return name.strip(), value.strip()
+
+
 @dataclass(frozen=True)
 class Command:
     """What a person asks for.
@@ -194,6 +202,9 @@ class Parser(argparse.ArgumentParser):
                 self.add_argument(f"--{key.replace('_', '-')}", dest=key, action="store_true", help=help_text)
             else:
                 self._add_option(key, parameter.annotation, parameter.default, help_text)
+        if verb is api.compare_table:
+            text = "ROW=WEIGHTS: what a row starts from; once for each row that needs it"
+            self.add_argument("--init", action="append", metavar="ROW=WEIGHTS", type=pair, default=[], help=text)
         if verb in PRINTABLE:
             text = "print the recipe with every key and its value, and stop"
             self.add_argument("--print-config", action="store_true", help=text)
@@ -220,6 +231,8 @@ class Parser(argparse.ArgumentParser):
         self._check_options(left)
         given = vars(self.parse_args(left))
         arguments: dict[str, Any] = {"overrides": overrides} if self.takes_recipe else {}
+        if given.get("init"):
+            overrides["student.init"] = dict(given["init"])
         if given.get("out", "") is None:
             self.error("the following arguments are required: --out")
         for key in self.names:

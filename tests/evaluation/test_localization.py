@@ -23,7 +23,7 @@ from viticulture.evaluation.localization.evaluate import (
     other_images,
     read_localizations,
 )
-from viticulture.evaluation.localization.metrics import BoxAccuracy, intersection_over_union
+from viticulture.evaluation.localization.metrics import AS_EVALUATED, BoxAccuracy, intersection_over_union
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.study.run.outcomes import other_measure
@@ -63,13 +63,27 @@ def test_a_run_is_judged_on_the_images_that_have_a_box_in_view(grown: tuple[api.
     taps left open, images and boxes shifted against each other."""
     run, file = grown
     dataset = dataset_of(run.folder, recipe_of(run.folder))
-    found = localize(run.folder, held_out(dataset), read_boxes(file))
+    found = localize(run.folder, held_out(dataset), read_boxes(file), protocol=AS_EVALUATED)
     assert (found.images, found.left_out) == (2, 4)
     assert found.everything.accuracies == (1, 0, 0)
     assert found.largest.accuracies[0] == 1, "threshold 0 draws the whole image"
     assert all(
         any_part >= part for any_part, part in zip(found.any_part.accuracies, found.largest.accuracies, strict=True)
     )
+
+
+def test_the_published_protocol_shows_images_whole(grown: tuple[api.Run, Path]) -> None:
+    """a/1.png, whose box the evaluation's crop cuts off, counts; of 32 x 20 pixels all are squeezed into 20 x 20, and
+    the boxes with them: a box of 12 x 10 stays 10 high and gets 7.5 wide.
+
+    Catches: the evaluation's crop, boxes that are not squeezed as the image is, a result told under the other name."""
+    run, file = grown
+    dataset = dataset_of(run.folder, recipe_of(run.folder))
+    found = localize(run.folder, held_out(dataset), read_boxes(file))
+    assert (found.images, found.left_out, found.protocol) == (3, 3, "published")
+    np.testing.assert_allclose(found.examples[0].true[0], [6.25, 3, 13.75, 13])
+    assert found.examples[0].view.shape == (20, 20, 3)
+    assert Localization.from_dict(found.to_dict()).protocol == "published"
 
 
 def test_a_row_of_table_c_is_read_from_what_was_localized(grown: tuple[api.Run, Path]) -> None:
@@ -84,6 +98,9 @@ def test_a_row_of_table_c_is_read_from_what_was_localized(grown: tuple[api.Run, 
         assert other_measure(folder, f"localization/{overlaps}") == pytest.approx(share)
     measures = {row.measure.partition("/")[2] for row in read_table("attention_link/tableC").rows} - {""}
     assert measures == set(wanted)
+    (folder.path / "localization.json").unlink()
+    keep(folder, "", Localization("last", 2, 4, largest, rest, rest, protocol="evaluation"))
+    assert other_measure(folder, "localization/0.3") is None, "another protocol's number is none of the table's"
     (folder.path / "localization.json").unlink()
 
 
@@ -123,7 +140,7 @@ def test_a_student_that_looks_at_bright_patches_finds_bright_boxes(grown: tuple[
         (tmp_path / "new" / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(tmp_path / "new" / name)
     true = {name: np.array([box], dtype=np.float64) for name, box in boxes.items()}
-    found = localize(run.folder, other_images(run.folder, str(tmp_path / "new")), true)
+    found = localize(run.folder, other_images(run.folder, str(tmp_path / "new")), true, "", AS_EVALUATED)
     assert (found.images, found.left_out) == (4, 1)
     assert found.largest.accuracies == (0.75, 0.75, 0.75)
     assert found.any_part.accuracies == (1, 1, 1)
@@ -144,25 +161,29 @@ def test_the_verb_prints_the_table_and_names_mistakes(
     """Catches: shares printed as they are, the data ignored, a traceback where a file is missing or strange."""
     run, file = grown
     photos = str(file.parent / "photos")
+    evaluation = ["--protocol", "evaluation"]
     for words in (["--out", str(tmp_path / "page.html")], [photos]):
-        assert main(["localise", str(run.path), *words, "--boxes", str(file)]) == 0
+        assert main(["localise", str(run.path), *words, *evaluation, "--boxes", str(file)]) == 0
         shown = capsys.readouterr().out
         assert "MaxBoxAcc" in shown
         assert "100.0" in shown
         assert "4 images have no box in view" in " ".join(shown.split())
     assert (tmp_path / "page.html").read_text().count("<img") == 4
     kept = read_localizations(run.folder)
-    assert list(kept) == ["best/photos", f"best/{photos}"]
+    assert list(kept) == ["best/photos, evaluation", f"best/{photos}, evaluation"]
     assert [one.images for one in kept.values()] == [2, 2]
-    assert kept["best/photos"].largest.accuracies[0] == 1
+    assert kept["best/photos, evaluation"].largest.accuracies[0] == 1
     assert run.folder.path.joinpath("report.html").read_text().count("MaxBoxAccV2") == 2
     (tmp_path / "b.txt").write_text("cat.png 1 2 3 4")
     (tmp_path / "far.txt").write_text("a/0.png 1 2 300 4")
     (tmp_path / "cut.txt").write_text("a/0.png 0 0 3 3")
     mistakes = {"": "--boxes", "b.txt": "none of the 6 images", "far.txt": "outside", "cut.txt": "cuts off every"}
     for name, said in mistakes.items():
-        assert main(["localise", str(run.path), *(["--boxes", str(tmp_path / name)] if name else [])]) == 2
+        words = ["--boxes", str(tmp_path / name)] if name else []
+        assert main(["localise", str(run.path), *evaluation, *words]) == 2
         assert said in capsys.readouterr().err
+    assert main(["localise", str(run.path), "--protocol", "publishd", "--boxes", str(file)]) == 2
+    assert "did you mean" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

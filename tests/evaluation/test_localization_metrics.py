@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from viticulture.evaluation.localization.metrics import (
+    AS_EVALUATED,
+    PUBLISHED,
     THRESHOLDS,
+    Protocol,
     best_overlaps,
     component_boxes,
     intersection_over_union,
@@ -59,7 +62,7 @@ def test_any_true_box_may_be_found_by_the_largest_part_or_by_any() -> None:
     """Catches: the first or worst true box alone, V2 from the largest part alone, MaxBoxAcc from the best part, a box
     where nothing is left."""
     true = boxes((5, 1, 6, 3), (0, 0, 6, 2))
-    found = best_overlaps(SCORE, true, np.array([0.0, 0.5, 1.0, 1.5]))
+    found = best_overlaps(SCORE, true, Protocol("mine", False, np.array([0.0, 0.5, 1.0, 1.5])))
     largest, peak = 6 / 18, 1 / 2
     np.testing.assert_allclose(found, [[12 / 24, largest, peak, 0], [12 / 24, 1, peak, 0]])
 
@@ -82,7 +85,7 @@ def test_no_student_is_worse_than_a_box_around_everything() -> None:
     true = boxes((1, 1, 8, 8))
     for score in (draw.random((8, 8)), np.zeros((8, 8))):
         score = score - score.min()
-        assert best_overlaps(score, true)[0, 0] == 49 / 64
+        assert best_overlaps(score, true, AS_EVALUATED)[0, 0] == 49 / 64
     assert THRESHOLDS[0] == 0
     assert len(set(THRESHOLDS)) == 100
 
@@ -125,3 +128,20 @@ def test_scores_do_not_depend_on_the_rest_of_the_batch_and_span_zero_to_one() ->
     torch.testing.assert_close(scores[1:2], score_maps([maps[0][1:2]], (10, 12)))
     assert scores.amin((1, 2)).tolist() == [0, 0, 0]
     assert scores.amax((1, 2)).tolist() == [1, 1, 1]
+
+
+def test_the_published_masks_hold_what_lies_above_a_thousand_thresholds_in_256_steps() -> None:
+    """Masks made one by one as the authors make them: floor(255 s) > floor(255 t), t = 0, 0.001, ..., 0.999.
+
+    Catches: a mask that holds its threshold, 255 or 257 steps, rounding to the nearest, 100 thresholds, masks of equal
+    steps given to the wrong thresholds."""
+    score = np.random.default_rng(3).random((7, 9)).round(2)
+    score[0, 0], score[6, 8] = 0, 1
+    true, shares = boxes((2, 1, 7, 5)), best_overlaps(score, boxes((2, 1, 7, 5)), PUBLISHED)
+    assert shares.shape == (2, 1000)
+    for place in (0, 1, 3, 4, 200, 499, 600, 998, 999):
+        mask = (255 * score).astype(np.uint8) > int(255 * place / 1000)
+        parts = component_boxes(mask.astype(float), 0.5)
+        overlaps = intersection_over_union(parts, true).max(1) if len(parts) else np.zeros(1)
+        assert tuple(shares[:, place]) == (overlaps[0], overlaps.max())
+    assert (best_overlaps(np.zeros((7, 9)), true, PUBLISHED) == 0).all(), "a flat map has no mask"

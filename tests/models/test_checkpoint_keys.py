@@ -128,3 +128,20 @@ def test_other_objects_are_refused_by_name(tmp_path: Path) -> None:
     torch.save({"model": {"a": torch.ones(2)}, "args": Namespace(output_dir=Path("out"))}, tmp_path / "w.pth")
     with pytest.raises(UserError, match=r"pathlib.*save the weights alone as .safetensors"):
         read_weights(tmp_path / "w.pth")
+
+
+@pytest.mark.parametrize("layout", ["alone", "beside an agent"])
+def test_a_vit_of_bootstrapping_gives_the_official_logits(golden: Load, tmp_path: Path, layout: str) -> None:
+    """All 44 tensors by the names of its authors. Catches: positions not turned, MLP layers swapped, an agent's
+    weights taken for the student's."""
+    data = golden("boot_vit_tiny")
+    weights = data.part("w/")
+    if layout != "alone":
+        weights = {**prefixed("models.vit.", weights), "models.cnn.layers.0.bn1.weight": torch.ones(18)}
+    torch.save(training(model=weights), tmp_path / "w.pth")
+    task = Task(tuple("abcde"), (64, 64), HALF, HALF)
+    sizes = {"embed_dim": 18, "depth": 3, "num_heads": 9, "mlp_ratio": 2}
+    ours = create_student("vit_small", task, 16, sizes).eval()
+    remarks = initialize(ours, str(tmp_path / "w.pth"))
+    assert "44 of 44 tensors taken" in remarks
+    torch.testing.assert_close(ours(data["in/x"]), data["out/logits"], rtol=1e-5, atol=1e-6)

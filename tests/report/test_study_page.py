@@ -19,6 +19,7 @@ from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.results import Evaluations, keep_predictions
 from viticulture.report.charts.plots import Axes, Series, band_chart, forest_chart, pareto, scatter_chart
 from viticulture.report.pages.study_page import render_study, write_study
+from viticulture.report.sections.stacked import teaching_section
 from viticulture.report.tables.latex import escaped, latex
 from viticulture.report.tables.sheet import Column, Sheet, Spread
 from viticulture.report.tables.study import full_sheet, results_sheet
@@ -423,3 +424,30 @@ def check_choice(browser: Browser) -> None:
     assert heads[2] == "plain ViT"
     assert json.dumps(heads).count("owned") <= 2
     assert np.isfinite(list(before.values())).all()
+
+
+def test_sums_stand_beside_their_parts(tmp_path: Path) -> None:
+    """Fails if the page leaves them out, or shows a table where there are none."""
+    names = ["labels", "a", "b", "a + b"]
+    page = render_study(study(tmp_path / "s", names, (4,), 2))
+    assert "Sums and their parts" in page
+    assert "its parts gain together" in page
+    assert "Sums and their parts" not in render_study(study(tmp_path / "t", names[:3], (4,), 1))
+
+
+def test_students_are_drawn_against_their_teachers(tmp_path: Path) -> None:
+    """Two teachers of one family, four students. Fails if axes are swapped, or a chart of too few is drawn."""
+    made = study(tmp_path / "s", ["t", "u", "a", "b", "c", "d"], (4,), 2)
+    assert teaching_section(made) == []
+    declared = tmp_path / "s" / "study.yaml"
+    text = declared.read_text()
+    for name, teacher in (("a", "t"), ("b", "t"), ("c", "u"), ("d", "u")):
+        text = text.replace(f"- name: {name}\n", f"- name: {name}\n  measure: accuracy\n")
+        lines = text.split(f"- name: {name}\n")
+        text = f"- name: {name}\n".join(
+            [lines[0], lines[1].replace("overrides:\n", f"overrides:\n    guides.logits.teacher: row:{teacher}\n", 1)]
+        )
+    declared.write_text(text)
+    (section,) = teaching_section(Study(tmp_path / "s"))
+    assert section.html.count("its teacher") == 4
+    assert "accuracy of the teacher" in section.html

@@ -125,8 +125,8 @@ def look_inside(student: nn.Module, batches: Iterable[Tensor], reading: str = "n
                 amplitudes = amplitudes or [RunningMean() for _ in layers]
                 for mean, tokens, grid in zip(amplitudes, layers, grids, strict=True):
                     mean.add(relative_log_amplitude(tokens, grid))
-        readings = zip(readings.attention, pixels, strict=True)
-        uniform = uniform or [(uniform_distance(r.grid, gap), math.log(math.prod(r.grid))) for r, gap in readings]
+        looks = zip(readings.attention, pixels, strict=True)
+        uniform = uniform or [(uniform_distance(r.grid, gap), math.log(math.prod(r.grid))) for r, gap in looks]
         images += len(batch)
     one_grid = bool(amplitudes) and len(set(grids)) == 1
     return Inside(

@@ -3,7 +3,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .runs import Run, row_of, train, winner
+from .run import Run
+from .runs import row_of, train, winner
 
 if TYPE_CHECKING:
     from ..export.int8 import Quantized

@@ -62,25 +62,45 @@ def report(run: str) -> Path:
     return write_page(RunDir.open(run))
 
 
-def explain(run: str, beside: str = "", images: int = 1152, reading: str = "norms") -> Path:
-    """Look inside a run's ViT: how far its heads look, which layers are alike, what they smooth.
+def explain(
+    run: str, data: str = "", beside: str = "", images: int = 1152, reading: str = "norms", out: str = ""
+) -> Path:
+    """Look inside a ViT: how far its heads look, which layers are alike, what they smooth.
 
     Args:
-        run: its folder.
-        beside: another run's folder, whose layers are compared with this one's on the same images.
+        run: its folder; or a folder of weights, a timm model with pretrained weights, or ARCHITECTURE=FILE.
+        data: other images than the run's; of a network that is no run, what to look at.
+        beside: another run or network, whose layers are compared with this one's on the same images.
         images: how many to look at, of those that did not teach where there are any.
         reading: what stands for a layer: norms (its input, normalized) or blocks (its output, of any network).
+        out: an .html file to write instead of explain.html in the run's folder; the numbers go into a .json beside it.
 
-    Returns: the page, explain.html in the run's folder; all numbers are in explain.json beside it, and `viticulture
-        report RUN` shows them too.
+    Returns: the page. Of a run, all numbers are in explain.json beside it, and `viticulture report RUN` shows them too.
     """
-    from ..analysis.explanation import explain_run
-    from ..report.pages.explain_page import write_explanation
+    from ..analysis.explanation import explain_any, explain_run
+    from ..disk import replacing
+    from ..outputs import check_out
+    from ..report.pages.explain_page import explanation_page, write_explanation
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of
 
-    folder, other = RunDir.open(run), RunDir.open(beside) if beside else None
-    return write_explanation(folder, explain_run(folder, dataset_of(folder, recipe_of(folder)), images, other, reading))
+    is_run = (Path(run) / "run.json").exists()
+    if is_run and not data and not out:
+        folder = RunDir.open(run)
+        found = explain_run(folder, dataset_of(folder, recipe_of(folder)), images, beside, reading)
+        return write_explanation(folder, found)
+    if not out or not (is_run or data):
+        raise UserError(
+            "a network that is no run, or other images, need a page: viticulture explain NETWORK DATA --out inside.html"
+        )
+    page = check_out(out, ".html")
+    found = explain_any(run, data, images, beside, reading)
+    name = Path(run).name if is_run else run
+    texts = {page: explanation_page(f"Inside {name}", name, found), page.with_suffix(".json"): found.to_json()}
+    for path, content in texts.items():
+        with replacing(path) as part:
+            part.write_text(content, encoding="utf-8")
+    return page
 
 
 def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitude") -> "Sheet":
@@ -142,7 +162,9 @@ def probe(run: str, data: str = "", features: str = "", weights: str = "", out: 
     return probe_table(result)
 
 
-def localize(run: str, boxes: str, data: str = "", weights: str = "", out: str = "") -> "Sheet":
+def localize(
+    run: str, boxes: str, data: str = "", weights: str = "", out: str = "", protocol: str = "published"
+) -> "Sheet":
     """Measure whether a ViT that learnt classes alone looks where the object is, on images whose objects have boxes.
 
     Args:
@@ -151,6 +173,8 @@ def localize(run: str, boxes: str, data: str = "", weights: str = "", out: str =
         boxes: lines of NAME LEFT TOP RIGHT BOTTOM, CUB-200-2011's bounding_boxes.txt, or COCO's .json.
         weights: best, last or ema; by default those that count.
         out: an .html file to write, with pictures.
+        protocol: published shows an image squeezed whole and takes 1,000 thresholds, as the measure's authors do;
+            evaluation shows what the run's evaluation shows.
 
     Returns: the share of images whose box is found (MaxBoxAcc), at several overlaps. The run's report.html and
         localization.json hold it too.
@@ -158,6 +182,7 @@ def localize(run: str, boxes: str, data: str = "", weights: str = "", out: str =
     from ..disk import replacing
     from ..evaluation.localization import evaluate as localization
     from ..evaluation.localization.boxes import read_boxes
+    from ..evaluation.localization.metrics import PROTOCOLS
     from ..outputs import check_out
     from ..report.sections.localization import localization_page, localization_table
     from ..training.rundir import RunDir
@@ -165,12 +190,14 @@ def localize(run: str, boxes: str, data: str = "", weights: str = "", out: str =
 
     if not boxes:
         raise UserError("true boxes are needed to judge by: --boxes FILE")
+    if protocol not in PROTOCOLS:
+        raise unknown("protocol", protocol, PROTOCOLS)
     if out:
         check_out(out, ".html")
     true, folder = read_boxes(boxes), RunDir.open(run)
     dataset = None if data else dataset_of(folder, recipe_of(folder))
     images = localization.held_out(dataset) if dataset else localization.other_images(folder, data)
-    result = localization.localize(folder, images, true, weights)
+    result = localization.localize(folder, images, true, weights, PROTOCOLS[protocol])
     localization.keep(folder, dataset.name if dataset else data, result)
     report(run)
     if out:
@@ -185,7 +212,8 @@ def robustness(run: str, data: str = "", limit: int = 1000, weights: str = "") -
     Args:
         run: its folder.
         data: another labeled test set; or a folder of CORRUPTION/SEVERITY/CLASS/image, as ImageNet-C, or of some
-            of ImageNet's classes by WordNet id, as ImageNet-A and -R, which are judged as they are.
+            of ImageNet's classes by WordNet id, as ImageNet-A and -R, or by number, as ImageNet-V2, which are judged as
+            they are; or ReaL's real.json, for the run's own test images.
         limit: test images to corrupt, evenly spread over the set; 0 for all.
         weights: best, last or ema; by default those that count.
 

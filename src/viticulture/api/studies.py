@@ -64,7 +64,7 @@ def compare_table(
         seeds: trainings of every row.
         terms: as for `compare`; every recipe has its own length unless told otherwise.
         where: as for `compare`.
-        overrides: recipe keys that hold for all rows.
+        overrides: recipe keys that hold for all rows; of student.init also a mapping, row -> weights.
     """
     from ..study.declare.field import of_a_table
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.decode import Picture, Unreadable, decode
+from ..data.decode import DecodedImage, Unreadable, decode
 from ..data.images import Records, StoredImages
 from ..data.resample import squeeze
 from ..data.sources.files import FileReader
@@ -143,7 +143,7 @@ def _classify(subject: Subject, items: Sequence[tuple[str, Path | Pixels]]) -> l
     ]
 
 
-def _decoded(name: str, image: Path | Pixels, side: int) -> Picture:
+def _decoded(name: str, image: Path | Pixels, side: int) -> DecodedImage:
     if not isinstance(image, Path):
         return decode(image, name)
     with FileReader(Path(), [str(image)]).open(0) as file:

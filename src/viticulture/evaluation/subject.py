@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.augment.crop import CenterCrop
+from ..data.augment.crop import BoxCrop, Squeeze
 from ..data.batches.evaluation import as_seen, evaluation_batches, evaluation_views
 from ..data.batches.loader import CPU, Batch
 from ..data.dataset import ImageSettings
@@ -42,6 +42,7 @@ class Subject:
         device: where it computes.
         batch_size: images at once.
         architecture: what its weights do not say of it.
+        whole: show it the whole image, squeezed, in place of that part.
     """
 
     network: nn.Module
@@ -50,11 +51,12 @@ class Subject:
     device: torch.device
     batch_size: int = BATCH
     architecture: str = ""
+    whole: bool = False
 
     @property
-    def crop(self) -> CenterCrop:
+    def crop(self) -> BoxCrop:
         """The part of an image that it is shown."""
-        return self.image_settings.crop
+        return Squeeze() if self.whole else self.image_settings.crop
 
     def batches(self, images: Images) -> Iterator[Batch]:
         """Every image once, in order, on the device: `image` [B, 3, H, W] float32, normalized; `label` [B], -1 without;

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -107,7 +108,7 @@ def _quantize(plain: Path, out: Path, images: Iterable[Tensor]) -> None:
         def __init__(self) -> None:
             self.feeds = ({"image": batch.numpy()} for batch in images)
 
-        def get_next(self) -> "dict[str, object] | None":
+        def get_next(self) -> Any:
             return next(self.feeds, None)
 
     logger, ready = logging.getLogger(), plain.with_name("folded.onnx")
@@ -142,7 +143,9 @@ def _cost(path: Path, subject: Subject, test: Images) -> tuple[Cost, Tensor]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    classes, labels, spent = [], [], []
+    classes: list[Tensor] = []
+    labels: list[Tensor] = []
+    spent: list[float] = []
     for batch in subject.batches(test):
         images = batch["image"].cpu().numpy()
         classes.append(torch.from_numpy(session.run(["logits"], {"image": images})[0]).argmax(1))

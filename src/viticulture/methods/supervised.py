@@ -7,6 +7,7 @@ from torch import Tensor
 from ..errors import UserError
 from ..guides.guide import Batch
 from ..losses import cross_entropy
+from ..models.co_advise.many_heads import every_head
 from .method import Method, Setup
 
 
@@ -64,4 +65,8 @@ class Supervised(Method):
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         logits = self.student(batch["image"])
         right = (logits.argmax(-1) == batch["label"]).float().mean()
-        return {"accuracy": right, "loss": cross_entropy(logits, batch["label"])}
+        heads = every_head(self.student, batch["image"])[1:] if self.every_head else ()
+        tokens = {
+            f"head_{k}_accuracy": (head.argmax(-1) == batch["label"]).float().mean() for k, head in enumerate(heads, 2)
+        }
+        return {"accuracy": right, "loss": cross_entropy(logits, batch["label"]), **tokens}

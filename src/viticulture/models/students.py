@@ -23,6 +23,7 @@ from ..errors import UserError, unknown
 from .agent import registered as agents  # noqa: F401  (registers its students)
 from .co_advise import cit, many_heads
 from .co_advise import rednet as rednet
+from .cvt import cvt  # noqa: F401  (registers its student)
 from .dhvt import registered as dhvt_models
 from .task import Task
 from .vit import mae_vit as ssl_vit

@@ -10,6 +10,7 @@ from ..data.open import open_source
 from ..data.sources.source import Source
 from ..errors import UserError
 from ..training.recipe import Recipe
+from ..training.references import check_given
 from ..training.session import load_dataset
 from .declare.grid import Candidate
 from .declare.terms import Subset, Where
@@ -80,6 +81,7 @@ def _paces(
                 continue
             try:
                 if double not in by_slug:
+                    check_given(recipes[candidate.name].values)
                     with TemporaryDirectory() as folder:
                         doubles = stand_ins(study.grid, recipes, candidate, subset, opened, Path(folder))
                         by_slug[double] = _pace(

@@ -29,6 +29,7 @@ from ..errors import UserError
 from ..text import comment
 from ..training.processes import check_devices
 from ..training.recipe import Recipe, parse, read, resolve
+from ..training.references import GIVEN
 from ..training.rundir import RunDir
 from ..version import VERSION
 from .declare.grid import Candidate, Cell, Grid, digest
@@ -142,8 +143,14 @@ class StudyDir:
                 "by them; put them back, or begin a new study (candidates, subsets and seeds may be added)"
             )
         known, entries, remarks = dict(facts["recipes"]), dict(facts["candidates"]), []
+        unnamed = {name for name in known if self._asks_for_weights(name)}
         for candidate in self.grid.candidates:
             name = self.slugs[candidate.name]
+            if name in unnamed and entries.get(candidate.name) != entry(
+                candidate
+            ):  # it could not begin, and now its weights have a name
+                entries.pop(candidate.name, None)
+                known.pop(name, None)
             if entries.setdefault(candidate.name, entry(candidate)) != entry(candidate):
                 raise UserError(
                     f"{candidate.name} was changed in {self.path / 'study.yaml'} after the study began; put it back, "
@@ -184,6 +191,11 @@ class StudyDir:
             )
         check_devices(engine)
         return recipe
+
+    def _asks_for_weights(self, name: str) -> bool:
+        """Whether a recipe of the study could not be trained by, for want of weights that a person names."""
+        path = self.path / "recipes" / f"{name}.yaml"
+        return path.exists() and GIVEN in path.read_text(encoding="utf-8")
 
     def recipe_file(self, candidate: Candidate) -> Path:
         """The study's own copy of a candidate's recipe. Raises: UserError if it was edited."""

@@ -23,6 +23,7 @@ import numpy as np
 from ...cache import data_folder, locked
 from ...errors import UserError
 from .. import subsets
+from . import imagenet100
 from .arrays import from_arrays
 from .files import FileReader, file_fingerprint
 from .source import Source, readable
@@ -91,7 +92,7 @@ TORCHVISION = {
     "svhn": Named("SVHN", _TRAIN_TEST, "train_32x32.mat, test_32x32.mat", "svhn"),
 }
 
-NAMES = ("digits", *TORCHVISION)
+NAMES = ("digits", imagenet100.NAME, *TORCHVISION)
 """Every data set that has a name."""
 
 
@@ -102,6 +103,8 @@ def open_named(name: str) -> Source:
     """
     if name == "digits":
         return open_digits()
+    if name == imagenet100.NAME:
+        return imagenet100.hundred_classes(open_named("imagenet"))
     named = TORCHVISION[name]
     root = data_folder() / named.folder
     try:

@@ -5,7 +5,7 @@ AAL, arXiv:2211.13852, Table C: the mean of the class token's attention in all l
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,10 +26,12 @@ from ..kept import read_kept
 from ..subject import Subject, of_run
 from .boxes import boxes_of, in_view
 from .metrics import (
+    AS_EVALUATED,
     OVERLAPS,
-    THRESHOLDS,
+    PUBLISHED,
     BoxAccuracy,
     Boxes,
+    Protocol,
     best_overlaps,
     component_boxes,
     intersection_over_union,
@@ -75,6 +77,7 @@ class Localization:
         any_part: by the best of all parts' boxes (MaxBoxAccV2).
         everything: by a box around the whole image, which takes no student.
         examples: a few images, evenly spread; not kept with the numbers.
+        protocol: published or evaluation, see `measure`.
     """
 
     weights: str
@@ -84,10 +87,11 @@ class Localization:
     any_part: BoxAccuracy
     everything: BoxAccuracy
     examples: tuple[Example, ...] = ()
+    protocol: str = PUBLISHED.name
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers, ready for JSON."""
-        counts = {"weights": self.weights, "images": self.images, "left_out": self.left_out}
+        counts = {"weights": self.weights, "protocol": self.protocol, "images": self.images, "left_out": self.left_out}
         return {**counts, **{way: asdict(getattr(self, way)) for way in _WAYS}}
 
     @staticmethod
@@ -96,7 +100,9 @@ class Localization:
         largest, any_part, everything = (
             BoxAccuracy(tuple(content[way]["accuracies"]), tuple(content[way]["thresholds"])) for way in _WAYS
         )
-        return Localization(content["weights"], content["images"], content["left_out"], largest, any_part, everything)
+        protocol = content.get("protocol", AS_EVALUATED.name)  # what was kept before there were two
+        counts = content["weights"], content["images"], content["left_out"]
+        return Localization(*counts, largest, any_part, everything, protocol=protocol)
 
 
 _WAYS = ("largest", "any_part", "everything")
@@ -131,26 +137,29 @@ def class_taps(student: nn.Module) -> Taps:
     return Taps(student, frozenset({"class_attention"}))
 
 
-def localize(run: RunDir, images: Images, boxes: Mapping[str, Boxes], weights: str = "") -> Localization:
-    """Look at every image that has a box once, as the run's evaluation does, and compare.
+def localize(
+    run: RunDir, images: Images, boxes: Mapping[str, Boxes], weights: str = "", protocol: Protocol = PUBLISHED
+) -> Localization:
+    """Look at every image that has a box once, and compare.
 
     Args:
         run: a run with weights, of a ViT with a class token.
         images: of any split.
         boxes: by the names of the box file, pixels of the originals.
         weights: best, last or ema; by default those that count.
+        protocol: which part of an image is shown, and how scores become boxes.
 
     Raises: UserError if no image has a box, a box lies outside its image, or the student has no class attention.
     """
     weights = weights or run.which()[0]
-    subject = of_run(run, weights, BATCH)
+    subject = replace(of_run(run, weights, BATCH), whole=protocol.whole)
     numbers, true = _in_view(subject, images, boxes)
     part = images.part(torch.tensor(numbers))
-    (largest, any_part), shown = _compare(subject, part, true)
+    (largest, any_part), shown = _compare(subject, part, true, protocol)
     height, width = subject.task.image_size
     everything = np.array([intersection_over_union(np.array([[0.0, 0.0, width, height]]), some).max() for some in true])
-    accuracy = max_box_accuracy(largest)
-    middle = int(np.searchsorted(THRESHOLDS, accuracy.thresholds[len(OVERLAPS) // 2]))
+    accuracy = max_box_accuracy(largest, protocol.thresholds)
+    middle = int(np.searchsorted(protocol.thresholds, accuracy.thresholds[len(OVERLAPS) // 2]))
     examples = [
         Example(
             name=part.records.names[i],
@@ -158,7 +167,7 @@ def localize(run: RunDir, images: Images, boxes: Mapping[str, Boxes], weights: s
             score=score,
             true=true[i],
             overlap=float(largest[i, middle]),
-            box=component_boxes(score, float(THRESHOLDS[middle]))[:1],
+            box=component_boxes(protocol.levels(score), float(protocol.cuts[middle]))[:1],
         )
         for i, (view, score) in sorted(shown.items())
     ]
@@ -167,9 +176,10 @@ def localize(run: RunDir, images: Images, boxes: Mapping[str, Boxes], weights: s
         images=len(true),
         left_out=len(images) - len(true),
         largest=accuracy,
-        any_part=max_box_accuracy(any_part),
+        any_part=max_box_accuracy(any_part, protocol.thresholds),
         everything=max_box_accuracy(everything[:, None], np.zeros(1)),
         examples=tuple(examples),
+        protocol=protocol.name,
     )
 
 
@@ -184,13 +194,13 @@ def _in_view(subject: Subject, images: Images, boxes: Mapping[str, Boxes]) -> tu
                 numbers.append(number)
                 true.append(seen)
     if not true:
-        raise UserError("the evaluation's crop cuts off every box; evaluate the whole image with a larger eval_crop")
+        raise UserError("the evaluation's crop cuts off every box; --protocol published shows the whole image")
     return numbers, true
 
 
 @torch.inference_mode()
 def _compare(
-    subject: Subject, images: Images, true: Sequence[Boxes]
+    subject: Subject, images: Images, true: Sequence[Boxes], protocol: Protocol
 ) -> tuple[NDArray[np.float64], dict[int, tuple[NDArray[np.uint8], NDArray[np.float32]]]]:
     """How well each image's boxes are found, [2, N, thresholds], and view and scores of the examples by place."""
     taps = class_taps(subject.network)
@@ -201,15 +211,16 @@ def _compare(
         seen = taps(subject.normalized(pixels)).class_attention
         scores = score_maps(seen, subject.task.image_size).cpu().numpy()
         for i, view, score in zip(index.tolist(), pixels, scores, strict=True):
-            overlaps.append(best_overlaps(score, true[i]))
+            overlaps.append(best_overlaps(score, true[i], protocol))
             if i in examples:
                 shown[i] = view.permute(1, 2, 0).numpy(), score
     return np.stack(overlaps, 1), shown
 
 
 def keep(run: RunDir, data: str, result: Localization) -> None:
-    """Write the numbers into the run's localization.json, beside those of other weights and data."""
-    every = {**read_localizations(run), f"{result.weights}/{data}": result}
+    """Write the numbers into the run's localization.json, beside those of other weights, data and protocols."""
+    way = "" if result.protocol == PUBLISHED.name else f", {result.protocol}"
+    every = {**read_localizations(run), f"{result.weights}/{data}{way}": result}
     run.write(FILE, {name: entry.to_dict() for name, entry in every.items()})
 
 

@@ -6,9 +6,14 @@
     max_box_accuracy(found[:, 0])                                    # MaxBoxAcc
     max_box_accuracy(found[:, 1]).mean                               # MaxBoxAccV2
 
-Deviations from the authors' code: a mask holds the scores from the threshold up, as the paper defines it, so that
-threshold 0 draws the whole image; components are measured in pixels, boxes and overlaps in edges, so that a box of one
-pixel has area 1; scores are not rounded to 256 steps.
+Two protocols. PUBLISHED is the authors' [1]: an image is squeezed whole into the network's input, scores are rounded
+down to 256 steps, there are 1,000 thresholds, and a mask holds the scores above one. AS_EVALUATED shows what the run's
+own evaluation shows, does not round, and takes 100 thresholds from which a mask holds the scores up, as the paper's
+formula has it.
+
+Deviations that remain from the authors' code: images are squeezed by a bicubic filter from the store, not by PIL's
+bilinear one; the largest part is that of most pixels, where theirs encloses the largest area, and holes are no parts;
+boxes and overlaps are measured in edges, so that a box of one pixel has area 1; true boxes are not rounded to pixels.
 
 [1] Choe et al., "Evaluating Weakly Supervised Object Localization Methods Right", CVPR 2020, arXiv:2001.07437; V2 in
     its extension arXiv:2007.04178.
@@ -31,7 +36,39 @@ OVERLAPS = (0.3, 0.5, 0.7)
 """Intersections over unions from which a box counts as found [1]."""
 
 THRESHOLDS = np.linspace(0, 0.99, 100)
-"""Scores from which a pixel belongs to the object; the best for the whole set counts."""
+"""Of AS_EVALUATED: scores from which a pixel belongs to the object; the best for the whole set counts."""
+
+
+@dataclass(frozen=True, eq=False)
+class Protocol:
+    """How an image is shown and its scores become masks.
+
+    Args:
+        name: what a person calls it.
+        whole: show the whole image, squeezed, rather than the part that the run's evaluation shows.
+        thresholds: [n] scores in [0, 1); the best for the whole set counts.
+        steps: scores are rounded down to multiples of 1 / steps, thresholds too, and a mask holds what lies above; 0
+            rounds nothing, and a mask holds the threshold itself, too.
+    """
+
+    name: str
+    whole: bool
+    thresholds: NDArray[np.float64]
+    steps: int = 0
+
+    def levels(self, score: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Scores as masks see them."""
+        return np.floor(score * self.steps) if self.steps else score
+
+    @property
+    def cuts(self) -> NDArray[np.float64]:
+        """[n] lowest levels that the masks of the thresholds hold."""
+        return np.floor(self.thresholds * self.steps) + 1 if self.steps else self.thresholds
+
+
+PUBLISHED = Protocol("published", True, np.arange(1000) / 1000, 255)
+AS_EVALUATED = Protocol("evaluation", False, THRESHOLDS)
+PROTOCOLS = {protocol.name: protocol for protocol in (PUBLISHED, AS_EVALUATED)}
 
 _TOUCHING = np.ones((3, 3), dtype=bool)  # corners touch
 
@@ -105,31 +142,30 @@ def intersection_over_union(boxes: Boxes, others: Boxes) -> NDArray[np.float64]:
     return overlaps
 
 
-def best_overlaps(
-    score: NDArray[np.floating], true: Boxes, thresholds: NDArray[np.float64] = THRESHOLDS
-) -> NDArray[np.float64]:
-    """How well a score map finds any of an image's true boxes, at every threshold.
+def best_overlaps(score: NDArray[np.floating], true: Boxes, protocol: Protocol = PUBLISHED) -> NDArray[np.float64]:
+    """How well a score map finds any of an image's true boxes, at every threshold; equal masks are looked at once.
 
     Args:
-        score: [H, W].
+        score: [H, W] in [0, 1].
         true: [m, 4], m >= 1, pixels of the score map.
-        thresholds: [n].
+        protocol: the n thresholds, and what a mask holds.
 
     Returns: [2, n]; row 0: the largest part's box (MaxBoxAcc), row 1: the best of all parts' (MaxBoxAccV2). 0 where
         nothing is left above a threshold.
     """
-    overlaps = np.zeros((2, len(thresholds)))
-    for number, threshold in enumerate(thresholds):
-        boxes = component_boxes(score, float(threshold))
+    levels, (cuts, places) = protocol.levels(score), np.unique(protocol.cuts, return_inverse=True)
+    overlaps = np.zeros((2, len(cuts)))
+    for number, cut in enumerate(cuts):
+        boxes = component_boxes(levels, float(cut))
         if len(boxes):
             best = intersection_over_union(boxes, true).max(1)
             overlaps[:, number] = best[0], best.max()
-    return overlaps
+    return overlaps[:, places]
 
 
 def max_box_accuracy(
     ious: NDArray[np.float64],
-    thresholds: NDArray[np.float64] = THRESHOLDS,
+    thresholds: NDArray[np.float64] = PUBLISHED.thresholds,
     overlaps: Sequence[float] = OVERLAPS,
 ) -> BoxAccuracy:
     """MaxBoxAcc(d) = max over t of the share of images with IoU(box at t, true box) >= d: [1], Eq. (3) and (4).

@@ -36,7 +36,7 @@ def frozen_features(subject: Subject, dataset: Dataset) -> Features:
         dataset: prepared with the subject's `image_settings`.
     """
     splits = {name: images for name in ("train", "val", "test") if (images := getattr(dataset, name)) is not None}
-    task, crop = subject.task, subject.crop
+    task, crop = subject.task, subject.image_settings.crop
     how = [task.image_size, task.mean, task.std, dataset.image_settings.store_size, crop.crop_pct, crop.interpolation]
     key = digest([VERSION, subject.architecture, _content(subject.network), repr(how), dataset.fingerprint])
 

@@ -6,6 +6,8 @@ What a folder is, is told by its layout:
     CORRUPTION/SEVERITY/CLASS/file, or GROUP/CORRUPTION/...    ImageNet-C: all that is there is judged, as it is
     nNNNNNNNN/file, fewer than the run's classes               ImageNet-A, -R and the like: the run chooses between the
                                                                classes that are there
+    0/file to 999/file                                         ImageNet-V2, by the numbers of ImageNet's classes
+    a .json                                                    ReaL: the run's own test images, any of several classes
     anything else                                              a test set: the 19 corruptions are made on the fly
 
 Corrupted images are kept in the cache as far as the recipe's budget goes, results in the run's robustness.json after
@@ -41,6 +43,7 @@ from ..kept import read_kept
 from ..subject import Subject, of_run
 from .corrupted import BATCH, Batches, Views, corrupted
 from .metrics import IMAGENET_CLASSES, Robustness, wrong_predictions
+from .relabeled import read_truth, relabeled
 from .strengths import CORRUPTIONS, SETS, SEVERITIES, nearest
 
 FILE = "robustness.json"
@@ -93,11 +96,16 @@ def evaluate_robustness(run: RunDir, data: str = "", limit: int = 0, weights: st
     check_classes(run, task.classes)
     mark = hashlib.blake2b((run.weights(weights) / "model.safetensors").read_bytes(), digest_size=16).hexdigest()
     blank = Robustness(data or "test", weights, 0, len(task.classes), len(task.classes), "", "", (), key=mark)
+    if data.endswith(".json"):
+        return _judge_relabeled(run, context, blank, Path(data).expanduser())
     folders = corrupted_folders(Path(data).expanduser()) if data else {}
     if folders:
         return _evaluate_folders(run, context, blank, folders)
-    source = _named_like(open_source(data), run, task) if data else None
-    if source is not None and is_part(source, task):
+    source = open_source(data) if data else None
+    numbered = source is not None and is_numbered(source, task)
+    if source is not None:
+        source = _by_number(source, task) if numbered else _named_like(source, run, task)
+    if source is not None and (numbered or is_part(source, task)):
         return _evaluate_part(run, context, blank, source)
     return _evaluate_corrupted(run, context, blank, source, limit)
 
@@ -135,6 +143,32 @@ def _named_like(source: Source, run: RunDir, task: Task) -> Source:
     if unknown:
         raise UserError(f"{unknown[0]} is none of ImageNet's 1,000 classes; remove its folder from {source.name}")
     return dataclasses.replace(source, classes=tuple(task.classes[index_of[name]] for name in source.classes))
+
+
+def is_numbered(source: Source, task: Task) -> bool:
+    """Whether data calls ImageNet's classes by their numbers, as ImageNet-V2 does."""
+    numbers = [name.isascii() and name.isdigit() and int(name) < IMAGENET_CLASSES for name in source.classes]
+    known = len(task.classes) == IMAGENET_CLASSES and not set(source.classes) <= set(task.classes)
+    return known and bool(numbers) and all(numbers)
+
+
+def _by_number(source: Source, task: Task) -> Source:
+    """The same with the run's names of those classes."""
+    return dataclasses.replace(source, classes=tuple(task.classes[int(name)] for name in source.classes))
+
+
+def _judge_relabeled(run: RunDir, context: _Context, blank: Robustness, file: Path) -> Robustness:
+    """ReaL: the images on which the run is tested, as they are; each may have several right answers."""
+    if blank.known != IMAGENET_CLASSES:
+        raise UserError(f"{file} relabels ImageNet's 1,000 classes, and {run.path} knows {blank.known}")
+    images = dataset_of(run, context.recipe).test
+    if images is None:
+        raise UserError(f"{run.path} was not tested on ImageNet's validation images, which {file} relabels")
+    kept, classes = relabeled(images.records.names, read_truth(file))
+    heads, part = context.heads(_first(images, context)), images.part(kept)
+    batches = ((pixels, classes[numbers]) for numbers, pixels in context.subject.views(part))
+    errors = context.errors(batches, heads)
+    return _keep(run, replace(_about(blank, heads), images=len(part), clean=tuple(errors)))
 
 
 def _evaluate_part(run: RunDir, context: _Context, blank: Robustness, source: Source) -> Robustness:

@@ -121,7 +121,7 @@ def wrong_predictions(
         student: in evaluation mode.
         heads: of the student.
         images: [B, 3, H, W].
-        labels: [B].
+        labels: [B]; or [B, C] bool, where any of several answers is right.
         chosen_from: [C] bool, classes that may be answered; None for all.
 
     Returns: [1] for a student with one head, else [1 + K].
@@ -131,4 +131,7 @@ def wrong_predictions(
         logits = torch.cat([heads.combine(logits)[None], logits])
     if chosen_from is not None:
         logits = logits.masked_fill(~chosen_from, float("-inf"))
-    return (logits.argmax(-1) != labels).sum(-1)
+    answers = logits.argmax(-1)  # [1 + K, B]
+    if labels.ndim == 2:
+        return (~labels.gather(1, answers.mT)).sum(0)
+    return (answers != labels).sum(-1)

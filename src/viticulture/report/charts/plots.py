@@ -72,6 +72,11 @@ def scatter_chart(title: str, series: Sequence[Series], axes: Axes, note: str = 
     return _chart(title, series, axes, _dots, note, pareto([p for one in series for p in one.points]))
 
 
+def point_chart(title: str, series: Sequence[Series], axes: Axes, note: str = "") -> str:
+    """The same without the front, where less x is no merit."""
+    return _chart(title, series, axes, _dots, note)
+
+
 def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Points that no other one beats by being left and above of, by rising x."""
     front: list[tuple[float, float]] = []

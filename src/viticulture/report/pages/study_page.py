@@ -15,6 +15,7 @@ from ..charts.figures import gallery, table
 from ..charts.marks import figure, text
 from ..document import Section, document, duration, tile, warning_box
 from ..sections.class_differences import class_section
+from ..sections.stacked import sums_section, teaching_section
 from ..sections.study_charts import accuracy_charts, cost_charts, curve_charts
 from ..tables.latex import latex
 from ..tables.sheet import Cell, Column, Sheet
@@ -43,6 +44,8 @@ def render_study(study: Study) -> str:
     found = study.verdicts
     sections = [
         Section("Accuracy", accuracy_charts(study) + table(results_sheet(study)) if found else ""),
+        *teaching_section(study),
+        *sums_section(study),
         Section("Cost", cost_charts(study) if found else ""),
         Section("Learning curves", curve_charts(study) if found else ""),
         Section("Classes", class_section(study) if found else ""),

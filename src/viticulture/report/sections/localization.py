@@ -29,7 +29,8 @@ def localization_table(found: Localization) -> Sheet:
     columns = [Column("box"), *(Column(f"IoU {one:g}", "percent") for one in OVERLAPS), Column("mean", "percent")]
     rows: list[tuple[Cell, ...]] = [(name, *way.accuracies, way.mean) for name, way in ways]
     thresholds = ", ".join(f"{threshold:g}" for threshold in found.largest.thresholds)
-    note = f"{found.images} images, weights {found.weights}. Best thresholds of the largest part: {thresholds}."
+    note = f"{found.images} images, weights {found.weights}, protocol {found.protocol}. "
+    note += f"Best thresholds of the largest part: {thresholds}."
     if found.left_out:
         note += f" {found.left_out} images have no box in view and are left out."
     return Sheet("Images whose box is found", columns, rows, note)

@@ -214,7 +214,7 @@ class Grid:
         plain["subsets"] = _differences(Subsets, self.subsets)
         plain["terms"] = _differences(Terms, self.terms)
         plain["seeds"] = list(self.seeds)
-        kept = {key: value for key, value in plain.items() if value not in (None, "", {})}
+        kept = {key: value for key, value in plain.items() if value not in (None, "", {}) or key == "conditions"}
         return write_yaml(kept)
 
     @staticmethod

@@ -12,7 +12,7 @@ from typing import Any
 from ...errors import UserError
 from ...evaluation.agreement.evaluate import read_agreement
 from ...evaluation.localization.evaluate import read_localizations
-from ...evaluation.localization.metrics import OVERLAPS
+from ...evaluation.localization.metrics import OVERLAPS, PUBLISHED
 from ...evaluation.results import RESULTS, read_evaluations
 from ...evaluation.robustness.evaluate import read_robustness
 from ...training.rundir import RunDir
@@ -125,12 +125,15 @@ class Outcomes:
             if results is None:
                 raise UserError(f"{run.path} holds no {RESULTS}")
             counting = results.counting
+            measure = cell.candidate.measure
             if counting is None:  # it learnt without labels
-                return Outcome(cell, "finished", facts=facts)
+                return Outcome(
+                    cell, "finished", "", other_measure(run, measure) if "/" in measure else None, facts=facts
+                )
             shares = {
                 split: evaluation.top1 if (evaluation := results.of_split(split)) else None for split in ("test", "val")
             }
-            test, val, measure = shares["test"], shares["val"], cell.candidate.measure
+            test, val = shares["test"], shares["val"]
             if measure != "accuracy":
                 test, val = other_measure(run, measure), None
             numbers = {key: getattr(counting, key) for key in NUMBERS_OF_PREDICTIONS}
@@ -144,13 +147,19 @@ class Outcomes:
 def other_measure(run: RunDir, measure: str) -> float | None:
     """What a table's number is where it is not the student's accuracy; None where the run does not know it.
 
+    top5                           the true class is among the five likeliest; None where there are fewer classes
     divergence/HEAD/TEACHER        nats, from agreement.json
     robustness/FOLDER/HEAD         from robustness.json: the mean error of corruptions; accuracy where there are none
-    localization/0.3,0.5           from localization.json: MaxBoxAcc at an overlap, or its mean over several
+    localization/0.3,0.5           from localization.json, published protocol: MaxBoxAcc, or its mean over overlaps
+    probe/JUDGE                    from probe.json: linear probe or k-NN, of the features that validation chooses
     anything else                  the last value that a guide measured on held-out images while it trained
     """
     kind, _, rest = measure.partition("/")
     name, _, of = rest.partition("/")
+    if kind == "top5":
+        results = read_evaluations(run)
+        evaluation = results and (results.of_split("test") or results.counting)
+        return evaluation.topk if evaluation and evaluation.k == 5 else None
     if kind == "divergence":
         agreement = read_agreement(run)
         heads = [head.removesuffix(" token") for head in agreement.heads] if agreement else []
@@ -163,13 +172,14 @@ def other_measure(run: RunDir, measure: str) -> float | None:
                 head = result.heads.index(of)
                 return result.mean_error(head) if result.errors else 1 - result.clean[head]
         return None
+    if kind == "probe":
+        probes = read_json(run.path / "probe.json") if (run.path / "probe.json").exists() else {}
+        findings = [one for probe in probes.values() for one in probe["findings"] if one["judge"] == rest]
+        return max(findings, key=lambda one: max(one["sweep"].values()))["top1"] if findings else None
     if kind == "localization":
         positions = [OVERLAPS.index(float(overlap)) for overlap in rest.split(",")]
-        every = [
-            fmean(result.largest.accuracies[position] for position in positions)
-            for result in read_localizations(run).values()
-        ]
-        return every[0] if every else None
+        known = [result for result in read_localizations(run).values() if result.protocol == PUBLISHED.name]
+        return fmean(known[0].largest.accuracies[position] for position in positions) if known else None
     return _last_value(run, measure)
 
 
