@@ -20,11 +20,12 @@ import timm
 import torch
 
 from viticulture.guides.attention_link import AttentionLink
+from viticulture.guides.guide import Guide
 from viticulture.guides.logits import Logits
+from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
-from viticulture.optim import Optim, Schedule
 
 from .clock import begin, count, measure
 
@@ -44,13 +45,12 @@ def stepper(method: str, folder: str, options: argparse.Namespace) -> Callable[[
     """One training step of a method on random images, always the same."""
     torch.manual_seed(0)
     student = create_student("convit_small" if method == "ConViT-S" else "deit_small_distilled_patch16_224", TASK)
-    guides: dict[str, AttentionLink | Logits] = {}
+    guides: dict[str, Guide] = {}
     if method == "DeiT-S":
         guides = {"logits": Logits(student, TASK, teacher=teacher_file(folder, "regnety_160"))}
     if method == "AAL":
         guides = {"attention_link": AttentionLink(student, TASK, teacher=teacher_file(folder, "efficientnet_b3"))}
-    made = Supervised(student, TASK, guides, Optim(), Schedule(), every_head=method == "AAL")
-    made = made.train().to(options.device)
+    made = Supervised(Setup(student, TASK, guides), every_head=method == "AAL").train().to(options.device)
     optimizer = made.optim.build(made.optim.groups(student, made.guides))
     images = torch.randn(options.batch, 3, 224, 224, device=options.device)
     batch = {"image": images, "label": torch.randint(1000, (options.batch,), device=options.device)}

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ..errors import UserError
-from ..text import command_line
+from ..errors import UserError, unknown
+from ..text import clean, command_line
 from .run import Run
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..training.table import Row
 
 
-def train(
+def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
     data: str,
     recipe: str = "default",
     seed: int = 0,
@@ -33,6 +33,8 @@ def train(
     overwrite: bool = False,
     overrides: dict[str, Any] | None = None,
     like: str = "",
+    budget: str = "",
+    method_search: str = "on",
 ) -> Run:
     """Train a student on labeled images, evaluate it and write its report.
 
@@ -45,13 +47,22 @@ def train(
         overwrite: replace the run that is in that folder.
         overrides: recipe keys to change, such as {"train.epochs": 10}.
         like: a study's folder (`viticulture compare`): take the recipe that is first there, at its full length.
+        budget: time for all of it: 90s, 30m, 2h, 1night, or 15core-m of processors; student, image size, epochs and
+            stages are chosen to fit, but for what you name.
+        method_search: off: no stages before the student's own.
 
     Returns: the finished run.
     Raises: UserError for any mistake in data, recipe or machine, before training starts.
     """
+    recipe = winner(like, recipe) if like else recipe
+    if method_search not in ("on", "off"):
+        raise unknown("method search", method_search, ("on", "off"))
+    if budget:
+        from .budgets import plan_run
+
+        return _follow(plan_run(data, recipe, seed, out, overwrite, overrides or {}, budget, method_search == "on"))
     from ..training.session import begin
 
-    recipe = winner(like, recipe) if like else recipe
     return _grow(begin(data, recipe, seed, out, overwrite, overrides or {}, command()))
 
 
@@ -105,9 +116,11 @@ def resume(run: str, data: str = "") -> Run:
         run: its folder.
         data: where its images are now, if they have moved.
     """
-    from ..training.rundir import RunDir
+    from ..training.rundir import PLAN, RunDir
     from ..training.session import reopen
 
+    if (Path(run) / PLAN).is_file():
+        return _follow(Path(run), data)
     if RunDir.open(run).read("run.json")["status"] == "finished":
         return Run(Path(run))
     return _grow(reopen(run, data))
@@ -223,13 +236,13 @@ def _grow(session: "Session") -> Run:
     Of several processes, all train; the first then measures, draws the page and prints, while the others wait until it
     has ended, and return the same run without a word.
     """
-    from ..report.terminal import introduce
+    from ..report.terminal import bar, introduce
     from ..training.processes import is_leader, the_first_works
     from ..training.run import fit
 
     if is_leader():
         introduce(session)
-    fit(session)
+    fit(session, bar(session))
     with the_first_works():
         if is_leader():
             _measure(session.run, session.dataset)
@@ -244,6 +257,22 @@ def is_dense(run: "RunDir") -> bool:
     from ..training.session import recipe_of
 
     return method_class(recipe_of(run)).batch_spec.contents != "classes"
+
+
+def _follow(run: Path, data: str = "") -> Run:
+    """Train what is missing of a run within a budget, and draw its page once all its stages' times are known."""
+    from ..budget.follow import follow
+    from ..report.pages.run_page import write_page
+    from ..training.rundir import RunDir
+
+    follow(run, _grow, tell, data)
+    write_page(RunDir.open(run))
+    return Run(run)
+
+
+def tell(words: str) -> None:
+    """Say on standard error what happens."""
+    print(clean(words), file=sys.stderr, flush=True)
 
 
 def command() -> str:

@@ -2,6 +2,7 @@
 """A run as a folder on disk: what it holds, who may write, and how nothing half-written is taken for whole.
 
 recipe.yaml        every setting, as resolved
+budget.json        of a run within a budget: its stages, from before the first one on; stages/ holds their runs
 run.json           versions, seed, command, commit, data, student, status, hardware, settings as in recipe.yaml
 split.json         which image is in which split
 metrics.csv        step, epoch, name, value; a line a measurement
@@ -54,6 +55,9 @@ FACTS: dict[str, Any] = {  # what run.json holds from the first on
     "student.macs": int | None,
     "remarks": list,
 }
+
+PLAN = "budget.json"
+"""What a run is to be made of, where it is made within a budget; from then on the folder is one that can be resumed."""
 
 BEGUN = {"recipe.yaml", "split.json"}  # written before run.json, which makes the folder a run
 
@@ -111,7 +115,7 @@ class RunDir:
                 f"{path} exists already; choose another --out, add --overwrite, "
                 f"or go on with it by `viticulture resume {path}`"
             )
-        if not (path / "run.json").exists():
+        if not ((path / "run.json").exists() or (path / PLAN).exists()):
             raise UserError(f"--overwrite replaces runs only, and {path} holds no run.json")
 
     @classmethod
@@ -122,8 +126,8 @@ class RunDir:
         try:
             run.path.mkdir(parents=True, exist_ok=True)
             run.lock()
-            # run.json goes last: until then a kill leaves what --overwrite takes for a run
-            for entry in sorted(run.path.iterdir(), key=lambda entry: entry.name == "run.json"):
+            # run.json and the plan go last: until then a kill leaves what --overwrite takes for a run
+            for entry in sorted(run.path.iterdir(), key=lambda entry: entry.name in ("run.json", PLAN)):
                 if entry.name != "run.lock":
                     shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
         except OSError as error:
@@ -142,6 +146,8 @@ class RunDir:
                     f"{run.path} was stopped before its first step, so there is nothing to go on with; begin it again: "
                     f"viticulture train ... --out {run.path}"
                 )
+            if (run.path / PLAN).is_file():
+                raise UserError(f"{run.path} has not come to its last stage yet: viticulture resume {run.path}")
             what = "is no run folder (it holds no run.json)" if run.path.exists() else "does not exist"
             raise UserError(f"{run.path} {what}; runs are made by `viticulture train`")
         facts = run.read("run.json")

@@ -86,7 +86,7 @@ def open_folder(path: Path, deeper: int = 0) -> Source:
     def reader(kept: list[int]) -> Reader:
         return FileReader(path, [images[i].path for i in kept])
 
-    return _source(path, images, folders, others, reader, place, deeper)
+    return _source(path, images, folders, others, reader, root, deeper)
 
 
 def open_zip(path: Path) -> Source:

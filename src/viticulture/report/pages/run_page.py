@@ -23,6 +23,7 @@ from ..sections.dense import dense_headline, dense_sections
 from ..sections.links import links_section
 from ..sections.localization import localization_section
 from ..sections.robustness import robustness_section
+from ..sections.stages import stages_section
 from ..tables.results import Evaluated
 from .explain_page import explanation_sections
 from .page import Costs, RunPage, render
@@ -65,6 +66,7 @@ def page_of(run: RunDir) -> RunPage:
         headline=dense_headline(dense),
         sections=[
             *dense_sections(dense, kept.get("dense", ())),
+            stages_section(run),
             *agreement_section(read_agreement(run)),
             *robustness_section(read_robustness(run)),
             Section("Where it looks", "".join(map(gallery, kept.get("attention", ())))),

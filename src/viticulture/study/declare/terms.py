@@ -7,7 +7,15 @@ from typing import Any, Literal
 
 from ...errors import UserError, unknown
 
-UNITS = {"": 60.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+UNITS = {"": 60.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "night": 36000.0, "d": 86400.0}
+
+
+def duration(words: str) -> float:
+    """Seconds of a time such as 90s, 30m, 2h, 1night (ten hours) or 1d. Raises: UserError if it is none."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(words).lower())
+    if not match or match[2] not in UNITS or float(match[1]) <= 0:
+        raise UserError(f"a budget is a time such as 90min, 2h or 1d, got {words!r}")
+    return float(match[1]) * UNITS[match[2]]
 
 
 @dataclass(frozen=True)
@@ -85,12 +93,7 @@ class Terms:
     @property
     def seconds(self) -> float | None:
         """The budget. Raises: UserError if it is no time."""
-        if not self.budget:
-            return None
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(self.budget).lower())
-        if not match or match[2] not in UNITS or float(match[1]) <= 0:
-            raise UserError(f"a budget is a time such as 90min, 2h or 1d, got {self.budget!r}")
-        return float(match[1]) * UNITS[match[2]]
+        return duration(self.budget) if self.budget else None
 
     @property
     def rungs(self) -> tuple[float, ...]:

@@ -4,7 +4,7 @@
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -58,8 +58,14 @@ class Pace:
         """A whole cell: its epochs, then the best and the last weights on every held-out image."""
         return self.epoch * epochs + 2 * self.inference * self.held_out_images
 
+    def scaled(self, factor: float) -> "Pace":
+        """That of a network which takes so many times as long."""
+        return replace(self, step=self.step * factor, look=self.inference * factor)
 
-def measure_pace(recipe: Recipe, dataset: Dataset, folder: Path, seed: int = 0) -> Pace:
+
+def measure(
+    recipe: Recipe, dataset: Dataset, folder: Path, seed: int = 0, now: Callable[[], float] = time.perf_counter
+) -> Pace:
     """Begin a training as any other, end it after a few steps, and forget what was learnt.
 
     Args:
@@ -67,6 +73,7 @@ def measure_pace(recipe: Recipe, dataset: Dataset, folder: Path, seed: int = 0) 
         dataset: the images of one cell.
         folder: on the disk that the study is on; made, and removed with what was learnt.
         seed: of weights and order.
+        now: tells the time; `time.process_time` counts that of the processors.
     """
     recipe = recipe.with_section("images", dataset.image_settings)
     watch = {"val": dataset.val, "test": dataset.test}.get(recipe.section("train").watch)
@@ -79,7 +86,7 @@ def measure_pace(recipe: Recipe, dataset: Dataset, folder: Path, seed: int = 0) 
         run = RunDir(folder)
         run.write("run.json", {"status": "measured"})  # without it a training would take its folder for removed
         session = Session(run, recipe, dataset, method, seed, [])
-        clock = Clock(session)
+        clock = Clock(session, now)
         fit(session, clock)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -98,14 +105,15 @@ class Clock(Callback):
 
     Args:
         session: what is trained.
+        now: tells the time.
     """
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, session: Session, now: Callable[[], float] = time.perf_counter) -> None:
+        self.session, self.now = session, now
         self.steps: list[float] = []
         self.keeps: list[float] = []
         self.inference = 0.0
-        self.last = self.began = time.perf_counter()
+        self.last = self.began = now()
         self.kept_from: float | None = None
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -156,9 +164,8 @@ class Clock(Callback):
             self.keeps.append(self._now() - self.kept_from)
         self.kept_from = None
 
-    @staticmethod
-    def _now() -> float:
+    def _now(self) -> float:
         """Seconds on a clock, once the device is done."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        return time.perf_counter()
+        return self.now()

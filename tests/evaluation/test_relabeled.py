@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from viticulture.evaluation.robustness.relabeled import read_truth, relabeled
 
 from photographs import pictures
 from untrained import untrained
@@ -14,6 +13,7 @@ from viticulture.errors import UserError
 from viticulture.evaluation.heads import ONE_HEAD, OutputHeads
 from viticulture.evaluation.robustness.evaluate import evaluate_robustness
 from viticulture.evaluation.robustness.metrics import wrong_predictions
+from viticulture.evaluation.robustness.relabeled import read_truth, relabeled
 from viticulture.evaluation.subject import of_run
 from viticulture.study.run.outcomes import other_measure
 from viticulture.training.rundir import RunDir
