@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from ..errors import UserError, unknown
 
 if TYPE_CHECKING:
+    from ..data.dense.inspect import DenseInspection
     from ..data.inspect import Inspection
     from ..report.tables.sheet import Sheet
 
 
-def inspect(data: str) -> "Inspection":
+def inspect(data: str) -> "Inspection | DenseInspection":
     """Look at a data set as training would read it, without training.
 
     Args:
@@ -19,9 +20,13 @@ def inspect(data: str) -> "Inspection":
 
     Returns: classes, counts, sizes, splits, unreadable files, images that stand in both train and test.
     """
+    from ..data.dense.inspect import inspect_dense
+    from ..data.dense.open import open_dense, recognized
     from ..data.inspect import inspect as inspect_source
     from ..training.progress import showing
 
+    if kind := recognized(data):
+        return inspect_dense(open_dense(data, kind))
     with showing("reading images") as progress:
         return inspect_source(data, progress=progress)
 

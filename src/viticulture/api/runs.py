@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import UserError, unknown
 from ..text import clean, command_line
@@ -15,6 +15,8 @@ from .run import Run
 if TYPE_CHECKING:
     from ..data.dataset import Dataset
     from ..evaluation.accuracy import Evaluation
+    from ..evaluation.dense.predict import DensePrediction
+    from ..evaluation.dense.results import DenseEvaluations
     from ..evaluation.predict import Prediction
     from ..evaluation.results import Evaluations
     from ..export.int8 import Quantized
@@ -124,7 +126,7 @@ def resume(run: str, data: str = "") -> Run:
     return _grow(reopen(run, data))
 
 
-def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation]":
+def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation] | DenseEvaluations":
     """Measure a run's weights: on its own test images, or on other labeled images of the same classes.
 
     On its own, everything that the run's report.html shows is measured again and kept, and the page drawn.
@@ -140,22 +142,29 @@ def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation]":
     from ..training.session import dataset_of, recipe_of
 
     folder = RunDir.open(run)
+    if is_dense(folder):
+        from .dense import evaluate_dense
+
+        return evaluate_dense(folder, data)
     if data:
         return evaluate_other(folder, data)
     dataset = dataset_of(folder, recipe_of(folder))
     evaluations = _measure(folder, dataset)
     check_classes(folder, dataset.classes)  # after its page, which shows more than accuracy
-    return evaluations
+    return cast("Evaluations", evaluations)
 
 
-def predict(run: str, images: list[str], weights: str = "", out: str = "") -> "list[Prediction]":
-    """Classify images.
+def predict(
+    run: str, images: list[str], weights: str = "", out: str = ""
+) -> "list[Prediction] | list[DensePrediction]":
+    """Classify images, or find their objects, or tell their pixels apart: what the run has learnt.
 
     Args:
         run: the run's folder.
         images: files, or folders that are searched for images; in Python also pictures, see `Run.predict`.
         weights: best, last or ema; by default those that count.
-        out: a .csv or .json file to write as well.
+        out: a .csv or .json file to write as well; of objects a .json of COCO's results or a folder of pictures, of
+            pixels a folder.
 
     Returns: one prediction an image, with the reason for those that could not be read.
     """
@@ -165,6 +174,10 @@ def predict(run: str, images: list[str], weights: str = "", out: str = "") -> "l
     from ..training.rundir import RunDir
 
     folder = RunDir.open(run)
+    if is_dense(folder):
+        from ..evaluation.dense.predict import predict_dense
+
+        return predict_dense(folder, weights, as_images(images), out)
     if out:
         check_out(out, *ENDINGS)
     predictions = classify(folder, weights or folder.which()[0], as_images(images))
@@ -192,6 +205,8 @@ def export(run: str, out: str, weights: str = "", int8: bool = False) -> "Path |
     from ..training.session import dataset_of, recipe_of
 
     folder = RunDir.open(run)
+    if is_dense(folder):
+        raise UserError(f"{run} finds objects or tells pixels apart, and only classifiers are exported so far")
     subject = of_run(folder, weights)
     if not int8:
         return to_onnx(subject.network, Path(out), subject.task)
@@ -199,8 +214,12 @@ def export(run: str, out: str, weights: str = "", int8: bool = False) -> "Path |
     return to_int8(subject, dataset.train, dataset.test, Path(out))
 
 
-def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations":
+def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations | DenseEvaluations":
     """Ask a run's student about its images, keep what it says, and draw its page."""
+    if dataset.annotations:
+        from .dense import measure_dense
+
+        return measure_dense(run, dataset)
     from ..analysis.pictures import gather_pictures
     from ..evaluation.evaluate import evaluate_run
     from ..report.pages.run_page import write_page
@@ -230,6 +249,14 @@ def _grow(session: "Session") -> Run:
             session.run.update(status="finished")  # last: a kill before this is made good by resume
             session.run.unlock()
     return Run(session.run.path)
+
+
+def is_dense(run: "RunDir") -> bool:
+    """Whether a run finds objects or tells pixels apart."""
+    from ..training.recipe import method_class
+    from ..training.session import recipe_of
+
+    return method_class(recipe_of(run)).batch_spec.contents != "classes"
 
 
 def _follow(run: Path, data: str = "") -> Run:

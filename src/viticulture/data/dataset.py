@@ -3,7 +3,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 
 from ..errors import UserError, counted, unknown
 from . import store
+from .annotations import Annotations
 from .image_settings import NORMALIZE, Channels, ImageSettings, choose_image_size, choose_store_size
 from .images import Images, Records, StoredImages
 from .open import open_source
@@ -43,6 +44,7 @@ class Dataset:
         warnings: what a person should know, one sentence each.
         fingerprint: 32 hexadecimal digits that change with the classes, the splits, a label or a pixel, and not with
             names or where the data lies. (Where images are streamed, files' paths, sizes and times stand for pixels.)
+        annotations: split -> objects of its images, or classes of their pixels (dense/prepare.py); empty otherwise.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Dataset:
     skipped: dict[str, str]
     warnings: tuple[str, ...]
     fingerprint: str
+    annotations: Mapping[str, Annotations] = field(default_factory=dict)
 
 
 def prepare(

@@ -13,9 +13,12 @@ from rich.console import Console
 from ..budget.budget import Budget
 from ..budget.plan import Plan as BudgetPlan
 from ..budget.plan import is_planned
+from ..data.dense.inspect import DenseInspection
 from ..data.inspect import Inspection
 from ..errors import counted
 from ..evaluation.accuracy import Evaluation
+from ..evaluation.dense.predict import DensePrediction
+from ..evaluation.dense.results import DenseEvaluations, read_dense
 from ..evaluation.predict import Prediction
 from ..study.folder import StudyDir
 from ..study.plan.plan import Plan
@@ -26,6 +29,7 @@ from ..training.progress import ProgressBar
 from ..training.session import Session
 from .document import duration, scaled
 from .pages.run_page import named
+from .tables.dense import dense_inspected, dense_predictions, dense_summary
 from .tables.results import Evaluated, inspection, percent, summary
 from .tables.sheet import Column, Sheet, print_table
 from .tables.stages import plan_sheet
@@ -101,10 +105,17 @@ def say(result: Any) -> None:
         print_table(*([results_sheet(result)] if result.verdicts else []), *failures(result))
         print(clean(result.conclusion))
         print(clean(f"report: {result.path / 'report.html'}"))
+    elif hasattr(result, "folder") and (judged := read_dense(result.folder)) is not None:
+        print_table(dense_summary(judged))
+        print(clean(f"report: {result.path / 'report.html'}"))
+    elif isinstance(result, DenseEvaluations):
+        print_table(dense_summary(result))
     elif hasattr(result, "evaluations"):
         if result.evaluations:
             print_table(results(result.evaluations))
         print(clean(f"report: {result.path / 'report.html'}"))
+    elif isinstance(result, DenseInspection):
+        print_table(*dense_inspected(result))
     elif isinstance(result, Inspection):
         print_table(*_inspected(result))
     elif isinstance(result, Path):
@@ -115,6 +126,8 @@ def say(result: Any) -> None:
         print_table(result)
     elif isinstance(result, Mapping) and all(isinstance(value, Evaluation) for value in result.values()):
         print_table(results(result))
+    elif isinstance(result, list) and result and isinstance(result[0], DensePrediction):
+        print_table(dense_predictions(result))
     elif isinstance(result, list) and all(isinstance(item, Prediction) for item in result):
         print_table(_predictions(result))
 

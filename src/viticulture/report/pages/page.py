@@ -20,6 +20,8 @@ TITLES = {
     "loss": ("Loss, all terms", "loss"),
     "accuracy": ("Accuracy, %", "%"),
     "lr": ("Learning rate", "rate"),
+    "ap50": ("AP at an overlap of 50 %, mean over images", "share"),
+    "iou": ("mIoU, mean over images", "share"),
     "images_per_second": ("Training speed, images/s", "images/s"),
     "attention_link_weight": ("Weight of the attention links (lambda)", "weight"),
     "teacher_entropy": ("Entropy of what the teacher says", "nats"),
@@ -62,6 +64,7 @@ class RunPage:
         recipe: YAML text.
         reproduce: command, versions, seed, commit, hardware, ... by name.
         sections: further parts.
+        headline: label, value and note of the number that counts, where it is no evaluation's.
     """
 
     title: str
@@ -75,6 +78,7 @@ class RunPage:
     recipe: str = ""
     reproduce: Mapping[str, str] = field(default_factory=dict)
     sections: Sequence[Section] = ()
+    headline: tuple[str, str, str] | None = None
 
 
 def render(page: RunPage) -> str:
@@ -99,7 +103,9 @@ def _sections(page: RunPage) -> list[Section]:
 
 def _tiles(page: RunPage) -> str:
     costs, tiles = page.costs, []
-    if page.evaluations:
+    if page.headline:
+        tiles.append(tile(*page.headline, "wide"))
+    elif page.evaluations:
         first = page.evaluations[0]
         words = f"95 % interval {interval(first.evaluation)} (Wilson, {first.evaluation.images:,} images)"
         label = f"Top-1 accuracy, {first.split}, {first.weights} weights"

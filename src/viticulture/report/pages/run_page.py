@@ -9,6 +9,7 @@ from ...analysis.explanation import read_explanation
 from ...analysis.galleries import FILE, read_galleries
 from ...analysis.link_extraction import read_links
 from ...evaluation.agreement.evaluate import read_agreement
+from ...evaluation.dense.results import read_dense
 from ...evaluation.localization.evaluate import read_localizations
 from ...evaluation.results import Evaluations, read_evaluations
 from ...evaluation.robustness.evaluate import read_robustness
@@ -18,6 +19,7 @@ from ..charts.curves import read_curves
 from ..charts.figures import gallery
 from ..document import Section
 from ..sections.agreement import agreement_section
+from ..sections.dense import dense_headline, dense_sections
 from ..sections.links import links_section
 from ..sections.localization import localization_section
 from ..sections.robustness import robustness_section
@@ -39,7 +41,8 @@ def page_of(run: RunDir) -> RunPage:
     facts = run.read("run.json")
     curves = read_curves(run.metrics) if run.metrics.exists() else {}
     found, pictures = read_evaluations(run), read_galleries(run.path / FILE)
-    lost = found is None or pictures is None
+    dense = read_dense(run)
+    lost = (found is None and dense is None) or pictures is None
     kept = pictures or {}
     classes = len(facts["data"]["classes"])
     side = recipe_of(run).section("images").image_size
@@ -60,7 +63,9 @@ def page_of(run: RunDir) -> RunPage:
         mistakes=kept.get("mistakes", ()),
         examples=kept.get("examples", ()),
         warnings=[*facts["remarks"], *([LOST.format(run.path)] if lost else [])],
+        headline=dense_headline(dense),
         sections=[
+            *dense_sections(dense, kept.get("dense", ())),
             stages_section(run),
             *agreement_section(read_agreement(run)),
             *robustness_section(read_robustness(run)),
