@@ -17,7 +17,6 @@ import torch
 from browser import CHROMIUM, Browser
 from viticulture.evaluation.accuracy import Predictions, measure
 from viticulture.evaluation.results import Evaluations, keep_answers
-from viticulture.report.charts.plots import Axes, Series, band_chart, forest_chart, pareto, scatter_chart
 from viticulture.report.pages.study_page import render_study, write_study
 from viticulture.report.tables.latex import escaped, latex
 from viticulture.report.tables.sheet import Column, Sheet, Spread
@@ -329,40 +328,6 @@ def test_a_study_without_results_has_a_page(tmp_path: Path) -> None:
     assert not {"None", "nan"} & set(Tags(text).words.split())
 
 
-def test_the_pareto_front_holds_what_nothing_beats() -> None:
-    points = [(1.0, 10.0), (2.0, 9.0), (3.0, 20.0), (3.0, 25.0), (4.0, 25.0), (0.5, 1.0)]
-    assert pareto(points) == [(0.5, 1.0), (1.0, 10.0), (3.0, 25.0)]
-    assert pareto([]) == []
-
-
-def place(chart: str, pattern: str) -> list[tuple[float, float]]:
-    return [(float(x), float(y)) for x, y in re.findall(pattern, chart)]
-
-
-def test_points_lie_where_the_axes_say() -> None:
-    """Logarithmic x: 10, 100 and 1,000 images are equally far apart; bands end at their values; 100 % is the top.
-
-    Fails for an upside-down axis, a band around the wrong line, or a whisker beyond 100 %.
-    """
-    one = Series(
-        "a", 0, [(10, 50.0), (100, 60.0), (1000, 70.0)], [(45.0, 55.0), (58.0, 62.0), (60.0, 140.0)], ["", "", ""]
-    )
-    chart = band_chart("t", [one], Axes("images", "%", log_x=True, at=[10, 100, 1000]))
-    dots = place(chart, r'<circle cx="([\d.]+)" cy="([\d.]+)" r="4.2"')[1:]  # the first is the legend's
-    assert dots[1][0] - dots[0][0] == pytest.approx(dots[2][0] - dots[1][0], abs=0.11)
-    assert dots[0][1] > dots[1][1] > dots[2][1]
-    (band,) = re.findall(r'class="band" points="([^"]*)"', chart)
-    corners = [tuple(map(float, corner.split(","))) for corner in band.split()]
-    assert corners[0][0] == corners[-1][0] == dots[0][0]
-    assert corners[0][1] + corners[-1][1] == pytest.approx(2 * dots[0][1], abs=0.3)
-    assert min(y for _, y in corners) >= 24
-    flat = scatter_chart("t", [one, Series("b", 7, [(5, 20.0)])], Axes("min", "%"))
-    assert 'class="front"' in flat
-    rows = forest_chart("t", [Series("a", 0, [(50.0, 0), (60.0, 0)], [(40.0, 70.0)], ["tip"])], "%")
-    assert ">55.0</text>" in rows
-    assert band_chart("t", [], Axes("x", "y")).count("nothing was measured yet") == 1
-
-
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 def test_a_browser_runs_the_page_and_asks_for_nothing(page: Path, tmp_path: Path) -> None:
     """Wide and narrow, light and dark: no complaint, no request, nothing runs out of a name, nothing leaves the screen
@@ -383,7 +348,7 @@ def test_a_browser_runs_the_page_and_asks_for_nothing(page: Path, tmp_path: Path
         browser.open(page)
         check_sorting(browser)
         check_choice(browser)
-        tip = "(() => { const t = document.querySelector('.forest [data-tip]'); const b = t.getBoundingClientRect(); "
+        tip = "(() => { const t = document.querySelector('.rows [data-tip]'); const b = t.getBoundingClientRect(); "
         tip += "t.dispatchEvent(new PointerEvent('pointermove', {clientX: b.x, clientY: b.y, bubbles: true})); "
         tip += "const s = document.querySelector('#tip'); return s.style.visibility + s.textContent })()"
         assert browser.run(tip).startswith("visible")

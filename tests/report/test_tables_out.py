@@ -13,7 +13,6 @@ from rich.console import Console
 from viticulture.evaluation.accuracy import Evaluation, Predictions, measure
 from viticulture.report.tables.results import (
     Evaluated,
-    comparison,
     confused,
     inspection,
     per_class,
@@ -140,20 +139,19 @@ def test_markdown_cells_cannot_break_the_table() -> None:
     assert line == "| &lt;b&gt;\\|pipe\\| | 12,345 |"
 
 
-def test_a_comparison_shows_mean_and_sample_deviation() -> None:
+def test_a_spread_shows_mean_and_sample_deviation() -> None:
     """Seeds 73.4, 75.1, 71.7: mean 73.4, deviation over n - 1 is 1.7 (over n it would be 1.4).
 
-    One seed has no deviation, and a missing column stays empty rather than zero.
+    One seed has no deviation, and a missing cell stays empty rather than zero.
     """
-    sheet = comparison(
-        "digits", {"scratch": {"ours": [73.4, 75.1, 71.7], "published": [74.0]}, "dhvt": {"ours": [97.5]}}
-    )
+    columns = [Column(""), Column("ours", "spread"), Column("published", "spread")]
+    rows = [["scratch", Spread((73.4, 75.1, 71.7)), Spread((74.0,))], ["dhvt", Spread((97.5,)), None]]
+    sheet = Sheet("digits", columns, rows)
     assert sheet.texts() == [["scratch", "73.4 ± 1.7", "74.0"], ["dhvt", "97.5", ""]]
-    assert sheet.note == "mean ± sd over 3 seeds"
-    rows = list(csv.reader(io.StringIO(sheet.csv())))
-    assert rows[0][1:4] == ["ours mean", "ours sd", "ours seeds"]
-    assert float(rows[1][2]) == pytest.approx(np.std([73.4, 75.1, 71.7], ddof=1))
-    assert rows[2][1:4] == ["97.5", "", "1"]
+    written = list(csv.reader(io.StringIO(sheet.csv())))
+    assert written[0][1:4] == ["ours mean", "ours sd", "ours seeds"]
+    assert float(written[1][2]) == pytest.approx(np.std([73.4, 75.1, 71.7], ddof=1))
+    assert written[2][1:4] == ["97.5", "", "1"]
     assert Spread((2.0,)).sd is None
 
 

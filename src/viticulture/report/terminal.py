@@ -18,11 +18,11 @@ from ..study.plan.plan import Plan
 from ..study.study import Study
 from ..text import clean
 from ..training.session import Session
-from .document import scaled
 from .pages.run_page import named
 from .tables.results import Evaluated, inspection, percent, summary
 from .tables.sheet import Column, Sheet, print_table
 from .tables.study import failures, plan_sheet, results_sheet
+from .written import scaled
 
 
 def introduce(session: Session) -> None:

@@ -15,7 +15,7 @@ from ...evaluation.robustness.judge import read_robustness
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
 from ..charts.curves import read_curves
-from ..charts.figures import gallery
+from ..charts.pictures import galleries
 from ..document import Section
 from ..sections.agreement import agreement_section
 from ..sections.links import links_section
@@ -62,10 +62,10 @@ def page_of(run: RunDir) -> RunPage:
         sections=[
             *agreement_section(read_agreement(run)),
             *robustness_section(read_robustness(run)),
-            Section("Where it looks", "".join(map(gallery, kept.get("attention", ())))),
+            Section("Where it looks", galleries(kept.get("attention", ()))),
             *localisation_section(read_localisations(run)),
             *_links(run, curves),
-            Section("What it paints", "".join(map(gallery, kept.get("reconstruction", ())))),
+            Section("What it paints", galleries(kept.get("reconstruction", ()))),
             *explanation_sections(run, read_explanation(run)),
         ],
         recipe=(run.path / "recipe.yaml").read_text(encoding="utf-8"),

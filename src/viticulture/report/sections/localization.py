@@ -11,8 +11,9 @@ from PIL import Image, ImageDraw
 from ...analysis.galleries import Gallery, Group
 from ...evaluation.localization.judge import Example, Localisation
 from ...evaluation.localization.measure import OVERLAPS, BoxAccuracy
-from ..charts.figures import gallery, table
-from ..document import Section, document
+from ..charts.pictures import gallery
+from ..document import Head, Section, document, table
+from ..html import Markup
 from ..tables.sheet import Cell, Column, Sheet
 
 SHOWN = 128  # pixels, the smaller side of a drawn view
@@ -40,7 +41,7 @@ def localisation_section(every: Mapping[str, Localisation]) -> list[Section]:
     tables = [
         replace(localisation_table(found), title=f"Images whose box is found: {data}") for data, found in every.items()
     ]
-    return [Section("Localisation", "".join(table(sheet) for sheet in tables))] if tables else []
+    return [Section("Localisation", Markup().join(map(table, tables)))] if tables else []
 
 
 def localisation_page(found: Localisation) -> str:
@@ -55,7 +56,7 @@ def localisation_page(found: Localisation) -> str:
         Section("Accuracy", table(localisation_table(found))),
         Section("Pictures", gallery(Gallery("Some images as the student sees them", groups, note))),
     ]
-    return document("Where it looks for objects", "", parts)
+    return document(Head("Where it looks for objects"), parts)
 
 
 def _drawn(example: Example) -> NDArray[np.uint8]:

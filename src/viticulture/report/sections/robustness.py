@@ -7,8 +7,9 @@ from statistics import fmean
 from ...evaluation.accuracy import ONE_HEAD
 from ...evaluation.robustness.measure import Robustness
 from ...evaluation.robustness.strengths import BLUR, DIGITAL, EXTRA, NOISE, SEVERITIES, WEATHER
-from ..charts.figures import bar_chart, line_chart, table
-from ..document import Section
+from ..charts.chart import Axes, Series, line_chart, row_chart
+from ..document import Section, beside, table
+from ..html import Markup
 from ..tables.sheet import Cell, Column, Sheet
 
 GROUPS = {"noise": NOISE, "blur": BLUR, "weather": WEATHER, "digital": DIGITAL, "extra": EXTRA}
@@ -40,24 +41,23 @@ def robustness_table(found: Robustness) -> Sheet:
 
 def robustness_section(every: Mapping[str, Robustness]) -> list[Section]:
     """A table and a chart for each collection of images; nothing where none was judged."""
-    parts = [
-        f'{table(robustness_table(found))}<div class="grid-2">{_charts(found) if found.errors else ""}</div>'
-        for found in every.values()
-    ]
-    return [Section("Robustness", "".join(parts))] if parts else []
+    parts = [table(robustness_table(found)) + (_charts(found) if found.errors else "") for found in every.values()]
+    return [Section("Robustness", Markup().join(parts))] if parts else []
 
 
-def _charts(found: Robustness) -> str:
+def _charts(found: Robustness) -> Markup:
     """Mean errors of each group of corruptions over severity (0 is the clean image), and of each corruption."""
-    lines = {}
-    for group, names in GROUPS.items():
+    lines = []
+    for style, (group, names) in enumerate(GROUPS.items()):
         there = [found.errors[name] for name in names if name in found.errors]
         if there:
             clean = [(0.0, 100 * found.clean[0])] if found.clean else []
             rest = [(float(s), 100 * fmean(one[s - 1][0] for one in there)) for s in SEVERITIES]
-            lines[group] = [*clean, *rest]
-    means = {_plain(name): round(100 * found.error(name), 1) for name in found.errors}
-    return line_chart("Errors by severity, %", lines, ("severity", "wrong, %")) + bar_chart("Mean errors", means, "%")
+            lines.append(Series(group, style, [*clean, *rest]))
+    of = {name: style for style, names in enumerate(GROUPS.values()) for name in names}
+    means = [Series(_plain(name), of[name], [(100 * found.error(name), 0)]) for name in found.errors]
+    by_severity = line_chart("Errors by severity", lines, Axes("severity", "wrong, %"))
+    return beside(by_severity, row_chart("Mean errors", means, "wrong, %"))
 
 
 def _note(found: Robustness) -> str:

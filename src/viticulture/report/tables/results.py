@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...evaluation.accuracy import ONE_HEAD, Evaluation
-from .sheet import Cell, Column, Sheet, Spread
+from .sheet import Cell, Column, Sheet
 
 LONGEST_LIST = 60
 
@@ -94,21 +94,6 @@ def inspection(
     if warnings:
         sheets.append(Sheet("", [Column("Please look at", "prose")], [[warning] for warning in warnings]))
     return sheets
-
-
-def comparison(title: str, rows: Mapping[str, Mapping[str, Sequence[float]]]) -> Sheet:
-    """Several trainings side by side, mean +- sample standard deviation over seeds.
-
-    Args:
-        title: a few words.
-        rows: row -> column -> one value a seed; a published number is a column with one value.
-    """
-    names = list(dict.fromkeys(column for row in rows.values() for column in row))
-    cells = [[name, *(Spread(tuple(row[n])) if row.get(n) else None for n in names)] for name, row in rows.items()]
-    seeds = sorted({len(values) for row in rows.values() for values in row.values() if len(values) > 1})
-    counts = " to ".join(str(n) for n in (seeds[:1] + seeds[-1:] if len(seeds) > 1 else seeds))
-    note = f"mean ± sd over {counts} seeds" if seeds else ""
-    return Sheet(title, [Column(""), *(Column(name, "spread") for name in names)], cells, note)
 
 
 def percent(share: float) -> str:
