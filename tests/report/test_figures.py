@@ -15,13 +15,14 @@ import torch
 from lightning.pytorch.loggers import CSVLogger
 from PIL import Image
 
+from viticulture.analysis.galleries import Gallery
 from viticulture.analysis.link_extraction import TrainedLinks
 from viticulture.errors import UserError
 from viticulture.models.links import Links
 from viticulture.report.charts.chart import Axes, Points, Series, line_chart, pareto, row_chart, scatter_chart
 from viticulture.report.charts.curves import read_curves
 from viticulture.report.charts.heat_map import MOST_NAMED, PALEST, heat_map, value_map
-from viticulture.report.charts.pictures import image_grid, picture_uri
+from viticulture.report.charts.pictures import gallery, heat, image_grid, overlay, picture_uri
 from viticulture.report.document import table
 from viticulture.report.sections.links import links_section
 from viticulture.report.tables.sheet import Column, Sheet
@@ -189,6 +190,24 @@ def test_pictures_survive_the_way_into_the_page() -> None:
     assert back(picture_uri(np.zeros((20, 10_000, 3), np.uint8))).shape[:2] == (1, 192)
     assert back(picture_uri(np.zeros((1, 1, 3), np.uint8))).shape == (1, 1, 3)
     assert back(picture_uri(np.zeros((100, 100), np.uint8))).shape == (100, 100)
+
+
+def test_a_map_lies_over_the_photograph_that_it_is_of() -> None:
+    """A click enlarges each picture without a script. Catches: maps beside the image, where nobody sees what is looked
+    at; a map of another shape than the image; thumbnails of the size of a patch grid."""
+    photograph = np.zeros((8, 16, 3), np.uint8)
+    photograph[:, 8:] = 255
+    looked = np.zeros((2, 4), np.float32)
+    looked[0, 0] = 1
+    above = overlay(photograph, looked)
+    assert above.shape == (64, 128, 3)
+    assert above[60, 100].min() > above[60, 10].max()  # the photograph shows through
+    assert int(above[5, 5].max()) > int(above[60, 10].max())  # and so does the map
+    html = gallery(Gallery("t", [([photograph, looked], ["a"])]))
+    pictures = re.findall(r"<details class=.view.><summary[^>]*><img[^>]*src=.([^\"]*)", html)
+    assert len(pictures) == 2
+    assert pictures[1] == picture_uri(above)
+    assert picture_uri(heat(looked)) in gallery(Gallery("t", [([looked], ["a"])]))
 
 
 @pytest.mark.parametrize(

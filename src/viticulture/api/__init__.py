@@ -6,7 +6,7 @@ Imports that take seconds (torch, timm, lightning) live inside the verbs, so tha
 
 from ..study.declare.terms import Amounts, Terms, Where
 from .lists import demo, models, recipes, reference, resolved, say, tables
-from .looking import cache, explain, inspect, links, probe, report, robustness
+from .looking import cache, explain, inspect, links, probe, report, robustness, runs
 from .looking import localise as localize
 from .runs import Run, evaluate, export, predict, resume, train, train_row
 from .studies import compare, compare_resume, compare_table
@@ -40,6 +40,7 @@ __all__ = [
     "resolved",
     "resume",
     "robustness",
+    "runs",
     "say",
     "tables",
     "train",

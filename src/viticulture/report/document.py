@@ -67,13 +67,14 @@ def document(head: Head, sections: Sequence[Section]) -> str:
     return str(page)
 
 
-def table(sheet: Sheet, sortable: bool = False, frame: str = "") -> Markup:
+def table(sheet: Sheet, sortable: bool = False, frame: str = "", links: Sequence[str] = ()) -> Markup:
     """A sheet as an HTML table; shares carry a bar, a click on a heading sorts.
 
     Args:
         sheet: the table.
         sortable: whether its headings are buttons.
         frame: a class of the style sheet for what scrolls.
+        links: where each row's first cell leads; empty for nowhere.
     """
     rows = [
         [
@@ -82,9 +83,9 @@ def table(sheet: Sheet, sortable: bool = False, frame: str = "") -> Markup:
         ]
         for row, texts in zip(sheet.rows, sheet.texts(), strict=True)
     ]
-    return fill(
-        "table.html", title=sheet.title, note=sheet.note, sheet=sheet, rows=rows, sortable=sortable, frame=frame
-    )
+    places = list(links) or [""] * len(rows)
+    values = {"sheet": sheet, "rows": list(zip(rows, places, strict=True)), "sortable": sortable, "frame": frame}
+    return fill("table.html", title=sheet.title, note=sheet.note, **values)
 
 
 def facts(rows: Mapping[str, str]) -> Markup:

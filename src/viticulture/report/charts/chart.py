@@ -196,7 +196,7 @@ def _chart(
         frame=frame,
         rows=[(y(10**tick if log_y else tick), number(10**tick if log_y else tick)) for tick in up],
         columns=[(x(tick), number(tick)) for tick in _apart(across, x)],
-        levels=[(name, y(value)) for name, value in axes.levels],
+        levels=_labels([(name, y(value)) for name, value in axes.levels]),
         moments=[(name, x(value)) for name, value in axes.moments],
         front="".join(stairs) if len(stairs) > 1 else "",
         series=[_drawn(one, x, y, joined) for one in series if any(isfinite(value) for _, value in one.points)],
@@ -300,6 +300,14 @@ def _apart(at: Sequence[float], place: Scale) -> list[float]:
         if not kept or place(tick) - place(kept[-1]) >= APART:
             kept.append(tick)
     return kept
+
+
+def _labels(levels: Sequence[tuple[str, float]]) -> list[tuple[str, float, float]]:
+    """Name, row and the row of its words, which do not overlap."""
+    placed: list[tuple[str, float, float]] = []
+    for name, row in sorted(levels, key=lambda level: level[1]):
+        placed.append((name, row, max(row - 4, placed[-1][2] + 15 if placed else 0.0)))
+    return placed
 
 
 def _thin(points: Points) -> Points:

@@ -4,6 +4,8 @@
 import base64
 import io
 from collections.abc import Sequence
+from math import ceil
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,24 +27,47 @@ def image_grid(title: str, groups: Sequence[tuple[Sequence[Pixels], Sequence[str
         ([(picture_uri(pixels), max(pixels.shape[:2]) <= SMALL) for pixels in pictures], lines)
         for pictures, lines in groups
     ]
-    wide = any(len(pictures) > 1 for pictures, _ in groups)
-    return fill("pictures.html", title=title, note=note, groups=drawn, wide=wide)
+    return fill(
+        "pictures.html", title=title, note=note, groups=drawn, most=max(len(pictures) for pictures, _ in groups)
+    )
 
 
 def gallery(shown: Gallery) -> Markup:
     """A gallery of photographs and maps; its note alone where there are none."""
     if not shown.groups:
         return Markup("<p>{}</p>").format(shown.note)
-    groups = [
-        ([heat(picture) if picture.ndim == 2 else picture for picture in pictures], lines)
-        for pictures, lines in shown.groups
-    ]
-    return image_grid(shown.title, groups, shown.note)
+    return image_grid(shown.title, [(_drawn(pictures), lines) for pictures, lines in shown.groups], shown.note)
 
 
 def galleries(shown: Sequence[Gallery]) -> Markup:
     """One below the other."""
     return Markup().join(map(gallery, shown))
+
+
+def _drawn(pictures: Sequence[NDArray[Any]]) -> list[Pixels]:
+    """Photographs as they are, maps over the photograph before them."""
+    drawn: list[Pixels] = []
+    below: Pixels | None = None
+    for picture in pictures:
+        if picture.ndim == 3:
+            below = picture
+        drawn.append(picture if picture.ndim == 3 else heat(picture) if below is None else overlay(below, picture))
+    return drawn
+
+
+def overlay(photograph: Pixels, values: NDArray[np.floating]) -> Pixels:
+    """A map [rows, columns] over the photograph [H, W, 3] that it is of, whose gray shows through; the more, the
+    less the map says there. Small photographs are enlarged so that both are seen."""
+    block = max(1, ceil(MAP / min(photograph.shape[:2])))
+    height, width = (block * side for side in photograph.shape[:2])
+    gray = Image.fromarray(photograph).convert("L").resize((width, height), Image.Resampling.NEAREST)
+    colors = Image.fromarray(heat(values)).resize((width, height), Image.Resampling.NEAREST)
+    span = max(float(values.max() - values.min()), 1e-12)
+    share = ((values - values.min()) / span * 255).astype(np.uint8)
+    above = Image.fromarray(share).resize((width, height), Image.Resampling.NEAREST)
+    opacity = 0.35 + 0.4 * np.asarray(above, dtype=np.float64)[..., None] / 255
+    mixed: Pixels = ((1 - opacity) * np.asarray(gray)[..., None] + opacity * np.asarray(colors)).astype(np.uint8)
+    return mixed
 
 
 def heat(values: NDArray[np.floating]) -> Pixels:

@@ -3,12 +3,12 @@
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from ...analysis.galleries import Gallery
 from ...evaluation.accuracy import Evaluation
-from ..charts.chart import Axes, Points, Series, line_chart
+from ..charts.chart import Axes, Points, Series, line_chart, row_chart
 from ..charts.heat_map import heat_map
 from ..charts.pictures import galleries
 from ..document import Head, Section, Tile, beside, document, facts, table
@@ -17,6 +17,7 @@ from ..tables.results import Evaluated, confused, interval, per_class, percent, 
 from ..written import duration, number, scaled
 
 MOST_CLASSES_DRAWN = 250
+TRAIN = "train: means over an epoch's batches as the student met them, augmented and each before its step."
 
 NAMES = {"val": "validation"}
 
@@ -57,8 +58,11 @@ class RunPage:
     Args:
         title: of the page.
         sentence: the data and the student in one plain sentence.
+        state: what the run does, where it is not finished; the page then renews itself.
         evaluations: the first one is the headline's, the matrix's and the class table's.
         costs: see `Costs`.
+        references: accuracies of chance and of plain classifiers on the first evaluation's images, by name.
+        learnt_from: training images of each class.
         curves: `train/loss`, `val/accuracy`, `val/GUIDE_accuracy`, `lr`, ... -> (epoch, value); accuracies as shares.
         mistakes: the most confident ones first.
         examples: of every class.
@@ -70,8 +74,11 @@ class RunPage:
 
     title: str
     sentence: str
+    state: str = ""
     evaluations: Sequence[Evaluated] = ()
     costs: Costs = Costs()
+    references: Mapping[str, float] = field(default_factory=dict)
+    learnt_from: Sequence[int] = ()
     curves: Mapping[str, Points] = field(default_factory=dict)
     mistakes: Sequence[Gallery] = ()
     examples: Sequence[Gallery] = ()
@@ -83,11 +90,11 @@ class RunPage:
 
 def render(page: RunPage) -> str:
     """The page as HTML text; write it as UTF-8."""
-    head = Head(page.title, sentence=page.sentence, warnings=page.warnings, tiles=_tiles(page))
+    head = Head(page.title, _answer(page), page.sentence, page.warnings, _tiles(page), renews=bool(page.state))
     sections = [
-        Section("Results", _results(page.evaluations)),
-        Section("Learning curves", _curves(page.curves)),
-        *(_classes(page.evaluations[0].evaluation) if page.evaluations else []),
+        Section("Results", _results(page.evaluations, page.references)),
+        Section("Learning curves", _curves(page.curves, page.references)),
+        *(_classes(page.evaluations[0].evaluation, page.learnt_from) if page.evaluations else []),
         Section("Most confident mistakes", galleries(page.mistakes)),
         *page.sections,
         Section("Images of each class", galleries(page.examples)),
@@ -97,6 +104,20 @@ def render(page: RunPage) -> str:
     return document(head, sections)
 
 
+def _answer(page: RunPage) -> str:
+    """What was found, in a sentence, beside what takes no training."""
+    if page.state or not page.evaluations:
+        return page.state
+    first = page.evaluations[0].evaluation
+    low, high = first.top1_interval
+    words = (
+        f"It gets {percent(first.top1)} (95 % interval {100 * low:.1f} to {100 * high:.1f}) of {first.images:,} "
+        f"{page.evaluations[0].split} images right"
+    )
+    beside = [f"{name} {percent(share)}" for name, share in sorted(page.references.items(), key=lambda item: -item[1])]
+    return f"{words}; {', '.join(beside)}." if beside else f"{words}."
+
+
 def _tiles(page: RunPage) -> list[Tile]:
     costs = page.costs
     if page.evaluations:
@@ -104,10 +125,10 @@ def _tiles(page: RunPage) -> list[Tile]:
         words = f"95 % interval {interval(first.evaluation)} (Wilson, {first.evaluation.images:,} images)"
         label = f"Top-1 accuracy, {first.split}, {first.weights} weights"
         leading = Tile(label, percent(first.evaluation.top1), words, wide=True)
-    elif any(key.endswith("/accuracy") for key in page.curves) or not page.curves.get("train/loss"):
-        leading = Tile("Top-1 accuracy", "n/a", "this run was not evaluated yet", wide=True)
+    elif losses := page.curves.get("train/loss_epoch") or page.curves.get("train/loss"):
+        leading = Tile("Loss", f"{losses[-1][1]:.4g}", "in training, last logged", wide=True)
     else:
-        leading = Tile("Loss", f"{page.curves['train/loss'][-1][1]:.4g}", "in training, last logged", wide=True)
+        leading = Tile("Top-1 accuracy", "n/a", "this run was not evaluated yet", wide=True)
     return [
         leading,
         Tile("Parameters", scaled(costs.parameters), "of the student"),
@@ -117,9 +138,10 @@ def _tiles(page: RunPage) -> list[Tile]:
     ]
 
 
-def _curves(curves: Mapping[str, Points]) -> Markup:
+def _curves(curves: Mapping[str, Points], references: Mapping[str, float]) -> Markup:
     """Small multiples: one chart a quantity, its splits as lines; losses also with a logarithmic axis."""
     groups: dict[str, dict[str, Points]] = {}
+    curves = _means(curves)
     for key, points in curves.items():
         split, slash, quantity = key.partition("/")
         if not slash or split not in ("train", "val", "validation", "test"):
@@ -130,19 +152,38 @@ def _curves(curves: Mapping[str, Points]) -> Markup:
             quantity, line, scale = "accuracy", f"{line}, {whose}" if whose else line, 100
         groups.setdefault(quantity, {})[line] = [(x, scale * y) for x, y in points]
     rank = {"accuracy": 0, "loss": 1, "lr": 3, "images_per_second": 4}
-    charts, any_loss = [], False
+    charts, any_loss, moments = [], False, _best(curves)
     for quantity in sorted(groups, key=lambda quantity: rank.get(quantity, 2)):
         divergence = quantity.endswith("_kl")
         usual = (f"Divergence (KL): {quantity[:-3]}", "nats") if divergence else (f"Loss term: {quantity}", "loss")
         title, unit = TITLES.get(quantity, usual)
         lines = _lines(groups[quantity])
+        axes = Axes("epoch", unit, moments=moments if quantity in ("accuracy", "loss") else ())
+        note = TRAIN if "train" in groups[quantity] and quantity in ("accuracy", "loss") else ""
+        if quantity == "accuracy":
+            levels = [(name, 100 * share) for name, share in references.items()]
+            axes = replace(axes, levels=levels)
+            note += " Lines across: on the images that count, not on these." if levels else ""
+        charts.append(line_chart(title, lines, axes, note, kind="linear" if unit == "loss" else ""))
         if unit == "loss":
             any_loss = True
-            charts.append(line_chart(title, lines, Axes("epoch", unit), kind="linear"))
-            charts.append(line_chart(title, lines, Axes("epoch", unit, log_y=True), kind="log"))
-        else:
-            charts.append(line_chart(title, lines, Axes("epoch", unit)))
+            charts.append(line_chart(title, lines, replace(axes, log_y=True), note, kind="log"))
     return fill("curves.html", charts=charts, any_loss=any_loss) if charts else Markup()
+
+
+def _means(curves: Mapping[str, Points]) -> dict[str, Points]:
+    """Means over epochs in place of single batches, where there are any; a term that is all of the loss is the loss."""
+    means = {key.removesuffix("_epoch"): points for key, points in curves.items() if key.endswith("_epoch")}
+    kept = {**{key: points for key, points in curves.items() if not key.endswith("_epoch")}, **means}
+    same = [key for key in means if key != "train/loss" and kept[key] == means.get("train/loss")]
+    return {key: points for key, points in kept.items() if key not in same}
+
+
+def _best(curves: Mapping[str, Points]) -> list[tuple[str, float]]:
+    """The epoch whose weights are kept as the best: the first of the highest accuracy on validation, or lowest loss."""
+    accuracy, loss = curves.get("val/accuracy", ()), curves.get("val/loss", ())
+    known = accuracy or [(x, -y) for x, y in loss]
+    return [("best", max(known, key=lambda point: point[1])[0])] if known else []
 
 
 def _lines(lines: Mapping[str, Points]) -> list[Series]:
@@ -165,11 +206,13 @@ def _styles(names: Iterable[str]) -> dict[str, int]:
     return {name: fixed[name] if name in fixed else next(free) for name in names}
 
 
-def _results(evaluations: Sequence[Evaluated]) -> Markup:
-    """Every evaluation's numbers, and how far the first one's confidence can be trusted."""
+def _results(evaluations: Sequence[Evaluated], references: Mapping[str, float]) -> Markup:
+    """Every evaluation's numbers beside plain classifiers', and how far the first one's confidence can be trusted."""
     if not evaluations:
         return Markup()
     first = evaluations[0].evaluation
+    rows = {f"this student, {evaluations[0].weights} weights": first.top1, **references}
+    series = [Series(name, number, [(100 * share, 0)]) for number, (name, share) in enumerate(rows.items())]
     lines = [
         Series("this student", 0, [(100 * b.confidence, 100 * b.accuracy) for b in first.reliability]),
         Series("as right as it is sure", 1, [(0.0, 0.0), (100.0, 100.0)]),
@@ -177,10 +220,12 @@ def _results(evaluations: Sequence[Evaluated]) -> Markup:
     points = 100 * first.calibration_error
     gap = f"On average the two differ by {points:.1f} points (expected calibration error). Dots of few images jump."
     chart = line_chart("Calibration: is it as right as it is sure?", lines, Axes("confidence, %", "right, %"), gap)
-    return beside(table(summary(evaluations)), chart)
+    label = f"top-1 accuracy on {evaluations[0].split}, %"
+    yardsticks = row_chart("Beside what learns no features", series, label) if references else ""
+    return beside(table(summary(evaluations)), Markup("<div>{}{}</div>").format(yardsticks, chart))
 
 
-def _classes(evaluation: Evaluation) -> list[Section]:
+def _classes(evaluation: Evaluation, learnt_from: Sequence[int]) -> list[Section]:
     """The confusion matrix and the pairs that matter in it, then the scores of every class."""
     names, pairs, parts = [score.name for score in evaluation.per_class], confused(evaluation), []
     if len(names) <= MOST_CLASSES_DRAWN:
@@ -193,5 +238,5 @@ def _classes(evaluation: Evaluation) -> list[Section]:
         parts.append(table(pairs))
     return [
         Section("Confusion", beside(*parts) if len(names) <= 12 else Markup().join(parts)),
-        Section("Classes", table(per_class(evaluation), sortable=True)),
+        Section("Classes", table(per_class(evaluation, learnt_from), sortable=True)),
     ]

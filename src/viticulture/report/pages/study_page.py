@@ -18,7 +18,7 @@ from ..sections.class_differences import class_section
 from ..sections.study_charts import accuracy_charts, cost_charts, curve_charts
 from ..tables.latex import latex
 from ..tables.sheet import Cell, Column, Sheet
-from ..tables.study import failures, full_sheet, plan_note, results_sheet
+from ..tables.study import failures, few_steps, full_sheet, plan_note, results_sheet
 from ..written import duration
 
 
@@ -40,7 +40,7 @@ def render_study(study: Study) -> str:
     title = f"Which method grows the best ViT on {subject(grid.data)}?"
     if grid.table:
         title = f"{grid.table}: published and ours" if grid.published else f"{grid.table} on {subject(grid.data)}"
-    head = Head(title, answer=study.answer, warnings=_notes(study), tiles=_tiles(study))
+    head = Head(title, answer=study.answer, warnings=study_notes(study), tiles=_tiles(study))
     found = study.verdicts
     sections = [
         Section("Accuracy", accuracy_charts(study) + table(results_sheet(study)) if found else ""),
@@ -81,11 +81,12 @@ def _tiles(study: Study) -> list[Tile]:
     return tiles
 
 
-def _notes(study: Study) -> list[str]:
+def study_notes(study: Study) -> list[str]:
     """What a reader must know before the numbers."""
     failed = len(_single([one for one in study.outcomes if one.status == "failed"]))
     kept = "" if study.folder.grid.published else ", and no winner is named"
     notes = [f"{failed} training{'s' * (failed > 1)} failed; the errors stand below{kept}."] if failed else []
+    notes += few_steps(study.plan) if study.plan else []
     notes += study.folder.facts.get("remarks", [])
     if study.verdicts and study.verdicts[-1].by == "test" and not study.folder.grid.published:
         notes.append("Nothing is held out for validation, so test images rank, which favours the first.")

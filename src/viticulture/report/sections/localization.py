@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import date
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from PIL import Image, ImageDraw
 from ...analysis.galleries import Gallery, Group
 from ...evaluation.localization.judge import Example, Localisation
 from ...evaluation.localization.measure import OVERLAPS, BoxAccuracy
+from ...training.rundir import RunDir
 from ..charts.pictures import gallery
 from ..document import Head, Section, document, table
 from ..html import Markup
@@ -44,8 +46,20 @@ def localisation_section(every: Mapping[str, Localisation]) -> list[Section]:
     return [Section("Localisation", Markup().join(map(table, tables)))] if tables else []
 
 
-def localisation_page(found: Localisation) -> str:
-    """The table and the examples as HTML text; write it as UTF-8."""
+def localisation_page(found: Localisation, run: RunDir, data: str) -> str:
+    """The table and the examples as HTML text; write it as UTF-8.
+
+    Args:
+        found: the numbers and pictures.
+        run: whose student was asked.
+        data: what the images are called.
+    """
+    facts = run.read("run.json")
+    sentence = (
+        f"{facts['student']['name']} of run {run.path} (recipe {facts['recipe']}, seed {facts['seed']}, trained on "
+        f"{facts['data']['name']}, begun {facts['started']}), {found.weights} weights, on {data}; measured on "
+        f"{date.today().isoformat()}."
+    )
     groups: list[Group] = [([_drawn(one), one.score], [one.name, f"IoU {one.overlap:.2f}"]) for one in found.examples]
     threshold = found.largest.thresholds[len(OVERLAPS) // 2]
     note = (
@@ -56,7 +70,7 @@ def localisation_page(found: Localisation) -> str:
         Section("Accuracy", table(localisation_table(found))),
         Section("Pictures", gallery(Gallery("Some images as the student sees them", groups, note))),
     ]
-    return document(Head("Where it looks for objects"), parts)
+    return document(Head("Where it looks for objects", sentence=sentence), parts)
 
 
 def _drawn(example: Example) -> NDArray[np.uint8]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables that the verbs print and the page shows, made from plain data."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,8 +26,20 @@ class Evaluated:
     evaluation: Evaluation
 
 
+def together(evaluated: Sequence[Evaluated]) -> list[Evaluated]:
+    """Evaluations whose numbers are the same on a split, such as of the best weights that are the last, as one."""
+    groups: dict[str, list[Evaluated]] = {}
+    for each in evaluated:
+        groups.setdefault(json.dumps([each.split, each.evaluation.to_dict()]), []).append(each)
+    return [
+        Evaluated(" = ".join(each.weights for each in group), group[0].split, group[0].evaluation)
+        for group in groups.values()
+    ]
+
+
 def summary(evaluated: Sequence[Evaluated]) -> Sheet:
     """One column an evaluation, one row a number."""
+    evaluated = together(evaluated)
     found = [each.evaluation for each in evaluated]
     k = max((each.k for each in found), default=1)
     rows: list[list[Cell]] = [
@@ -47,11 +60,19 @@ def summary(evaluated: Sequence[Evaluated]) -> Sheet:
     return Sheet("Evaluation", columns, rows)
 
 
-def per_class(evaluation: Evaluation) -> Sheet:
-    """Precision, recall and F1 of every class."""
-    columns = [Column("class"), Column("images", "count")]
+def per_class(evaluation: Evaluation, learnt_from: Sequence[int] = ()) -> Sheet:
+    """Images, precision, recall and F1 of every class.
+
+    Args:
+        evaluation: the scores.
+        learnt_from: training images of each class, as far as known.
+    """
+    columns = [Column("class"), *([Column("learnt from", "count")] if learnt_from else []), Column("images", "count")]
     columns += [Column(name, "percent") for name in ("precision", "recall", "F1")]
-    rows = [(each.name, each.support, each.precision, each.recall, each.f1) for each in evaluation.per_class]
+    rows = [
+        (each.name, *learnt_from[i : i + 1], each.support, each.precision, each.recall, each.f1)
+        for i, each in enumerate(evaluation.per_class)
+    ]
     return Sheet("Per class", columns, rows)
 
 
