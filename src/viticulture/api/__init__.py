@@ -6,7 +6,7 @@ Imports that take seconds (torch, timm, lightning) live inside the verbs, so tha
 
 from ..study.declare.terms import Subsets, Terms, Where
 from .lists import demo, models, recipes, reference, resolved, say, tables
-from .looking import cache, explain, inspect, links, localize, probe, report, robustness
+from .looking import cache, explain, inspect, links, localize, probe, report, robustness, runs
 from .runs import Run, evaluate, export, predict, resume, train, train_row
 from .studies import compare, compare_resume, compare_table
 
@@ -39,6 +39,7 @@ __all__ = [
     "resolved",
     "resume",
     "robustness",
+    "runs",
     "say",
     "tables",
     "train",

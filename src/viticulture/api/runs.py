@@ -5,11 +5,13 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..text import command_line
+from ..text import clean, command_line
+from ..waiting import waiting
 
 if TYPE_CHECKING:
     from torch import nn
@@ -168,6 +170,7 @@ def resume(run: str, data: str = "") -> Run:
     from ..training.session import reopen
 
     if RunDir.open(run).read("run.json")["status"] == "finished":
+        print(clean(f"{run} is finished; nothing is left to train"), file=sys.stderr)
         return Run(Path(run))
     return _grow(reopen(run, data))
 
@@ -236,16 +239,19 @@ def export(run: str, out: str, weights: str = "") -> Path:
     folder = RunDir.open(run)
     recipe_of(folder)  # imports what a student of a person's own needs
     student, task, _ = load(folder.weights(weights or folder.which()[0]))
-    return to_onnx(student, Path(out), task)
+    with waiting("writing ONNX"):
+        return to_onnx(student, Path(out), task)
 
 
 def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations":
     """Ask a run's student about its images, keep what it says, and draw its page."""
     from ..analysis.pictures import gather_pictures
     from ..evaluation.evaluate import evaluate_run
+    from ..evaluation.reference import judge_references
     from ..report.pages.run_page import write_page
 
     judged = evaluate_run(run, dataset)
+    judge_references(run, dataset)
     gather_pictures(run, dataset, judged)
     write_page(run)
     return judged.evaluations
@@ -257,13 +263,17 @@ def _grow(session: "Session") -> Run:
     Of several processes, all train; the first then measures, draws the page and prints, while the others wait until it
     has ended, and return the same run without a word.
     """
+    from ..report.pages.run_page import write_page
     from ..report.terminal import introduce
     from ..training.processes import is_leader, the_first_works
     from ..training.run import fit
 
     if is_leader():
         introduce(session)
-    fit(session)
+    try:
+        fit(session, after_epoch=partial(write_page, session.run))
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(f"viticulture resume {session.run.path}") from stop
     with the_first_works():
         if is_leader():
             _measure(session.run, session.dataset)

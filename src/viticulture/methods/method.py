@@ -3,7 +3,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 from weakref import ref
 
 import torch
@@ -52,6 +52,7 @@ class Method(LightningModule, ABC):
         self.epoch_step: tuple[int, int] | None = None  # epoch and micro-batch in training, from 0
         self.shown: ref[Tensor] | None = None  # the images of the last training step, while they are there
         self.extra_logs: dict[str, Tensor] = {}  # what `losses` wants logged beside its terms
+        self.logged: dict[str, Tensor] = {}  # what the last training step logged, for means over the epoch
         self.sam: SAM | None = None
 
     @abstractmethod
@@ -107,8 +108,8 @@ class Method(LightningModule, ABC):
         self.seen_terms = {name: term.detach() for name, term in terms.items()}
         if self.perturbed:
             return total
-        shown: dict[str, Any] = {"loss": total.detach(), **self.seen_terms, **self.extra_logs}
-        self.log_dict({f"train/{name}": value for name, value in shown.items()}, batch_size=len(batch["image"]))
+        self.logged = {"loss": total.detach(), **self.seen_terms, **self.extra_logs}
+        self.log_dict({f"train/{name}": value for name, value in self.logged.items()}, batch_size=len(batch["image"]))
         self.log("lr", self.trainer.optimizers[0].param_groups[-1]["lr"])  # the last group has no layer-wise decay
         return total
 

@@ -5,15 +5,15 @@ from pathlib import Path
 
 from ...analysis.explanation import Explanation
 from ...training.rundir import RunDir
-from ..charts.marks import text
-from ..document import Section, document
+from ..document import Head, Section, document
+from ..html import Markup
 from ..sections.inside import inside_sections, likeness_section
 
 
 def write_explanation(run: RunDir, found: Explanation) -> Path:
     """Draw explain.html."""
     title = f"Inside {run.read('run.json')['student']['name']}: {run.path.name}"
-    return run.write("explain.html", document(title, f"<p>{text(_basis(found))}</p>", _sections(run, found)))
+    return run.write("explain.html", document(Head(title, sentence=_basis(found)), _sections(run, found)))
 
 
 def explanation_sections(run: RunDir, found: Explanation | None) -> list[Section]:
@@ -21,7 +21,7 @@ def explanation_sections(run: RunDir, found: Explanation | None) -> list[Section
     if found is None:
         return []
     first, *others = _sections(run, found)
-    return [Section(first.title, f"<p>{text(_basis(found))}</p>{first.html}"), *others]
+    return [Section(first.title, Markup("<p>{}</p>{}").format(_basis(found), first.html)), *others]
 
 
 def _sections(run: RunDir, found: Explanation) -> list[Section]:
