@@ -5,11 +5,13 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import UserError, unknown
 from ..text import clean, command_line
+from ..waiting import waiting
 from .run import Run
 
 if TYPE_CHECKING:
@@ -122,6 +124,7 @@ def resume(run: str, data: str = "") -> Run:
     if (Path(run) / PLAN).is_file():
         return _follow(Path(run), data)
     if RunDir.open(run).read("run.json")["status"] == "finished":
+        print(clean(f"{run} is finished; nothing is left to train"), file=sys.stderr)
         return Run(Path(run))
     return _grow(reopen(run, data))
 
@@ -208,10 +211,11 @@ def export(run: str, out: str, weights: str = "", int8: bool = False) -> "Path |
     if is_dense(folder):
         raise UserError(f"{run} finds objects or tells pixels apart, and only classifiers are exported so far")
     subject = of_run(folder, weights)
-    if not int8:
-        return to_onnx(subject.network, Path(out), subject.task)
-    dataset = dataset_of(folder, recipe_of(folder))
-    return to_int8(subject, dataset.train, dataset.test, Path(out))
+    with waiting("writing ONNX"):
+        if not int8:
+            return to_onnx(subject.network, Path(out), subject.task)
+        dataset = dataset_of(folder, recipe_of(folder))
+        return to_int8(subject, dataset.train, dataset.test, Path(out))
 
 
 def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations | DenseEvaluations":
@@ -222,9 +226,11 @@ def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations | DenseEvaluatio
         return measure_dense(run, dataset)
     from ..analysis.pictures import gather_pictures
     from ..evaluation.evaluate import evaluate_run
+    from ..evaluation.reference import judge_references
     from ..report.pages.run_page import write_page
 
     judged = evaluate_run(run, dataset)
+    judge_references(run, dataset)
     gather_pictures(run, dataset, judged)
     write_page(run)
     return judged.evaluations
@@ -236,13 +242,17 @@ def _grow(session: "Session") -> Run:
     Of several processes, all train; the first then measures, draws the page and prints, while the others wait until it
     has ended, and return the same run without a word.
     """
+    from ..report.pages.run_page import write_page
     from ..report.terminal import bar, introduce
     from ..training.processes import is_leader, the_first_works
     from ..training.run import fit
 
     if is_leader():
         introduce(session)
-    fit(session, bar(session))
+    try:
+        fit(session, bar(session), after_epoch=partial(write_page, session.run))
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(f"viticulture resume {session.run.path}") from stop
     with the_first_works():
         if is_leader():
             _measure(session.run, session.dataset)

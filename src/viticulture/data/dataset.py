@@ -2,6 +2,7 @@
 """From a name or a folder to the splits that a run learns from and is judged by."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ __all__ = ["Dataset", "ImageSettings", "Selection", "prepare", "prepare_test"]
 
 _UNEVEN = 10
 _TINY = 5
+_DOCUMENT = re.compile(r"(^|/)(readme|licen[cs]e|copying|citation|authors|changelog)[^/]*$|\.md$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,8 +243,8 @@ def _warnings(source: Source, read: _Read, selection: Selection, skipped: dict[s
     found = []
     if skipped:
         found.append(f"skipped {counted(len(skipped), 'image')} that could not be read: {some(list(skipped), 5)}")
-    if source.ignored:
-        found.append(f"ignored what is no image: {counted(len(source.ignored), 'file')}, {some(source.ignored, 5)}")
+    if ignored := [name for name in source.ignored if not _DOCUMENT.search(name)]:
+        found.append(f"ignored what is no image: {counted(len(ignored), 'file')}, {some(ignored, 5)}")
     if read.held is not None:
         for kind in ("test", "val"):
             found += _repeated(source, read.held, read.splits["train"], read.splits.get(kind), kind)

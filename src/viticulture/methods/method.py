@@ -117,6 +117,7 @@ class Method(LightningModule, ABC):
             too early to restore its state.
         moment: the step at hand, set in each training step.
         extra_logs: scalars that `losses` wants logged beside its terms; it sets them anew.
+        logged: what the last training step logged, for means over the epoch.
         seen_terms: the terms of the last training step, detached.
         chosen_by: the measure whose highest value chooses the best weights; where it is not measured, the lowest `loss`
             does.
@@ -138,6 +139,7 @@ class Method(LightningModule, ABC):
         self.taps = Taps(setup.student, needs, forward)
         self.course, self.moment = Course(), Moment()
         self.extra_logs: dict[str, Tensor] = {}
+        self.logged: dict[str, Tensor] = {}
         self.seen_terms: dict[str, Tensor] = {}
         self.described: dict[str, Any] = {}
         self.sam: SAM | None = None
@@ -204,8 +206,8 @@ class Method(LightningModule, ABC):
         self.seen_terms = {name: term.detach() for name, term in terms.items()}
         if self.perturbed:
             return total
-        logs: dict[str, Any] = {"loss": total.detach(), **self.seen_terms, **self.extra_logs}
-        self.log_dict({f"train/{name}": value for name, value in logs.items()}, batch_size=len(batch["image"]))
+        self.logged = {"loss": total.detach(), **self.seen_terms, **self.extra_logs}
+        self.log_dict({f"train/{name}": value for name, value in self.logged.items()}, batch_size=len(batch["image"]))
         self.log("lr", self.trainer.optimizers[0].param_groups[-1]["lr"])  # the last group has no layer-wise decay
         return total
 

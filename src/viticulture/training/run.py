@@ -4,7 +4,7 @@
 import logging
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ from ..guides.guide import Batch
 from ..methods.method import Course, Method
 from ..models.weights.files import save
 from .assemble import augmentations, batch_size
-from .metrics import MetricsFile, cut
+from .metrics import EpochMeans, MetricsFile, cut
 from .processes import is_leader
-from .progress import ProgressBar, StopOnNonFinite
+from .progress import EachEpoch, ProgressBar, StopOnNonFinite
 from .replay import Replay
 from .rundir import RunDir
 from .session import Session
@@ -158,7 +158,7 @@ def validation_split(session: Session) -> Images | None:
     return {"val": session.dataset.val, "test": session.dataset.test}.get(watch)
 
 
-def fit(session: Session, watcher: Callback | None = None) -> None:
+def fit(session: Session, watcher: Callback | None = None, after_epoch: Callable[[], object] | None = None) -> None:
     """Train to the last epoch, from `last.ckpt` where the run has one; leaves last, best and EMA weights in the run.
 
     Of several processes each returns once all have trained the last step; the first alone has written.
@@ -166,6 +166,7 @@ def fit(session: Session, watcher: Callback | None = None) -> None:
     Args:
         session: what is trained.
         watcher: is told of every step, and may end the training early; by default a progress bar.
+        after_epoch: called at epochs' ends, as often as it takes little time; such as a page that is drawn.
 
     Raises: UserError for a loss that is no number, a full disk, a removed run or a damaged checkpoint.
     """
@@ -184,10 +185,12 @@ def fit(session: Session, watcher: Callback | None = None) -> None:
     size = batch_size(session.recipe, len(session.dataset.train))
     callbacks: list[Callback] = [
         RandomState(),
+        EpochMeans(),
         StopOnNonFinite(LOG_EVERY_STEPS if on_gpu else 1),
         keep,
         watcher or ProgressBar(size),
     ]
+    callbacks += [EachEpoch(after_epoch)] if after_epoch else []
     callbacks += [ema] if ema else []
     replay = Replay(session, size, engine.replay_gb) if engine.replay_gb else None
     callbacks += [replay] if replay else []

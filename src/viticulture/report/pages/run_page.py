@@ -4,24 +4,30 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ...analysis.explanation import read_explanation
 from ...analysis.galleries import FILE, read_galleries
 from ...analysis.link_extraction import read_links
+from ...analysis.pictures import CORRUPTED
 from ...evaluation.agreement.evaluate import read_agreement
 from ...evaluation.dense.results import read_dense
 from ...evaluation.localization.evaluate import read_localizations
+from ...evaluation.probe.evaluate import read_probes
+from ...evaluation.reference import read_references
 from ...evaluation.results import Evaluations, read_evaluations
 from ...evaluation.robustness.evaluate import read_robustness
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
+from ..charts.chart import Points
 from ..charts.curves import read_curves
-from ..charts.figures import gallery
+from ..charts.pictures import galleries
 from ..document import Section
 from ..sections.agreement import agreement_section
 from ..sections.dense import dense_headline, dense_sections
 from ..sections.links import links_section
 from ..sections.localization import localization_section
+from ..sections.probe import probe_section
 from ..sections.robustness import robustness_section
 from ..sections.stages import stages_section
 from ..tables.results import Evaluated
@@ -42,7 +48,8 @@ def page_of(run: RunDir) -> RunPage:
     curves = read_curves(run.metrics) if run.metrics.exists() else {}
     found, pictures = read_evaluations(run), read_galleries(run.path / FILE)
     dense = read_dense(run)
-    lost = (found is None and dense is None) or pictures is None
+    running, references = facts["status"] == "running" and found is None and dense is None, read_references(run)
+    lost = ((found is None and dense is None) or pictures is None) and not running
     kept = pictures or {}
     classes = len(facts["data"]["classes"])
     side = recipe_of(run).section("images").image_size
@@ -57,8 +64,11 @@ def page_of(run: RunDir) -> RunPage:
     return RunPage(
         title=f"{facts['student']['name']} on {facts['data']['name']}",
         sentence=sentence,
+        state=_state(run, curves, facts) if running else "",
         evaluations=_evaluated(found),
         costs=Costs(facts["student"]["parameters"], facts["student"]["macs"], speed, seconds),
+        references=references.accuracy if references is not None else {},
+        learnt_from=references.images.get("train", ()) if references is not None else (),
         curves=curves,
         mistakes=kept.get("mistakes", ()),
         examples=kept.get("examples", ()),
@@ -68,11 +78,14 @@ def page_of(run: RunDir) -> RunPage:
             *dense_sections(dense, kept.get("dense", ())),
             stages_section(run),
             *agreement_section(read_agreement(run)),
-            *robustness_section(read_robustness(run)),
-            Section("Where it looks", "".join(map(gallery, kept.get("attention", ())))),
+            *robustness_section(
+                read_robustness(run), (read_galleries(run.path / CORRUPTED) or {}).get("corruptions", ())
+            ),
+            Section("Where it looks", galleries(kept.get("attention", ()))),
             *localization_section(read_localizations(run)),
+            *probe_section(read_probes(run)),
             *_links(run, curves),
-            Section("What it paints", "".join(map(gallery, kept.get("reconstruction", ())))),
+            Section("What it paints", galleries(kept.get("reconstruction", ()))),
             *explanation_sections(run, read_explanation(run)),
         ],
         recipe=(run.path / "recipe.yaml").read_text(encoding="utf-8"),
@@ -92,6 +105,16 @@ def named(key: str) -> tuple[str, str]:
     """`best/val` -> weights and split as a person calls them."""
     weights, _, split = key.partition("/")
     return weights, {"val": "validation"}.get(split, split)
+
+
+def _state(run: RunDir, curves: Mapping[str, Points], facts: Mapping[str, Any]) -> str:
+    """How far a training is; what its last epoch measured stands in the curves."""
+    done = int(max((points[-1][0] for points in curves.values() if points), default=0))
+    epochs = facts.get("settings", {}).get("train", {}).get("epochs", "?")
+    return (
+        f"In training: {done} of {epochs} epochs are done. This page renews itself; should the training have been "
+        f"stopped, `viticulture resume {run.path}` goes on with it."
+    )
 
 
 def _evaluated(found: Evaluations | None) -> list[Evaluated]:

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from ...analysis.galleries import Gallery
 from ...evaluation.dense.objects import ObjectsEvaluation
 from ...evaluation.dense.results import DenseEvaluations
-from ..charts.figures import gallery, line_chart, table
-from ..document import Section
+from ..charts.chart import Axes, Series, line_chart
+from ..charts.pictures import galleries
+from ..document import Section, table
+from ..html import Markup
 from ..tables.dense import dense_classes, dense_confusion, dense_overlaps, dense_summary
 
 MOST_CURVES = 8
@@ -34,7 +36,7 @@ def dense_sections(found: DenseEvaluations | None, pictures: Sequence[Gallery]) 
         return []
     sections = [
         Section("Objects" if found.kind == "objects" else "Pixels", table(dense_summary(found))),
-        Section("What it finds" if found.kind == "objects" else "What it says", "".join(map(gallery, pictures))),
+        Section("What it finds" if found.kind == "objects" else "What it says", galleries(pictures)),
     ]
     result = found.counting
     if result is None:
@@ -45,14 +47,14 @@ def dense_sections(found: DenseEvaluations | None, pictures: Sequence[Gallery]) 
     return [*sections, Section("Classes", parts), Section("Confusion", table(dense_confusion(result)))]
 
 
-def _curves(result: ObjectsEvaluation) -> str:
-    known = [each for each in result.boxes.per_class if each.curve is not None]
+def _curves(result: ObjectsEvaluation) -> Markup:
+    known = [each for each in result.boxes.per_class if each.curve]
     drawn = sorted(known, key=lambda each: -each.objects)[:MOST_CURVES]
-    lines = {
-        each.name: [(float(step), 100 * share) for step, share in enumerate(each.curve)] for each in drawn if each.curve
-    }
+    lines = [
+        Series(each.name, number, [(float(step), 100 * share) for step, share in enumerate(each.curve or ())])
+        for number, each in enumerate(drawn)
+    ]
     more = len(known) - len(drawn)
     note = f"{more} classes with fewer objects are left out." if more > 0 else ""
-    return (
-        line_chart("Precision at an overlap of 50 %", lines, ("recall, %", "precision, %"), note=note) if lines else ""
-    )
+    axes = Axes("recall, %", "precision, %", most=100.0)
+    return line_chart("Precision at an overlap of 50 %", lines, axes, note) if lines else Markup()
