@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from viticulture.evaluation.accuracy import Predictions, measure
+from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.results import Evaluations, keep_predictions
 from viticulture.study.declare.grid import Candidate, Grid
 from viticulture.study.declare.terms import Subsets
@@ -38,7 +38,7 @@ def study(path: Path, names: list[str], subsets: tuple[int, ...], seeds: int, st
         predictions = Predictions(
             0.8 * torch.nn.functional.one_hot(said, len(classes)) + 0.2 / len(classes), labels, [""] * 400
         )
-        result = measure(predictions, classes)
+        result = evaluate_predictions(predictions, classes)
         run.write(
             "evaluation.json",
             Evaluations("best/test", {f"best/{split}": result for split in ("test", "val")}).to_dict(),

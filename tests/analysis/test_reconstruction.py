@@ -26,7 +26,7 @@ class Knowing(nn.Module):
 
     def __init__(self, mae: MAE, images: Tensor, factor: float = 1.0) -> None:
         super().__init__()
-        self.conclusion = lambda masked: factor * targets(images, mae.patch, masked, mae.patch_norm)
+        self.answer = lambda masked: factor * targets(images, mae.patch, masked, mae.patch_norm)
 
     def forward(self, latent: Tensor, kept: Tensor, masked: Tensor) -> Tensor:
         return self.answer(masked)
