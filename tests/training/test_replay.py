@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import viticulture
+from trained import trained
 from viticulture.api import cache
 from viticulture.errors import UserError
 from viticulture.guides.co_advise import CoAdvise
@@ -50,18 +51,16 @@ def grow(teachers: dict[str, str], tmp_path: Path) -> Grow:
 
 def grower(teachers: dict[str, str], folder: Path) -> Grow:
     def run(name: str, seed: int = 0, **changes: Any) -> viticulture.Run:
-        return viticulture.train(
-            "digits",
-            "default/digits",
-            seed=seed,
-            out=str(folder / name),
-            overrides={
+        return trained(
+            folder / name,
+            {
                 "student.name": "cit_tiny", "student.patch_size": 4,
                 "student.options": {**TINY, "depth": 2, "tokens": 2, "drop_path_rate": 0.3},
                 "guides.co_advise": {"teachers": teachers}, "data.per_class": 3, "data.val_fraction": 0,
                 "augment.mix": {"mixup": 0.8}, "train.epochs": 2, "train.batch_size": 10, "train.watch": "none",
                 "schedule.warmup_epochs": 0, "engine.device": "cpu", **changes,
             },
+            seed,
         )  # fmt: skip
 
     return run
