@@ -6,7 +6,7 @@
     python -m benchmarks.agent_step --profile own        where the time of one step goes
 
 224 px, batch 8, ViT-S with the dropout of the paper and its res-like agent, float32, cross-entropy, fused AdamW over
-the agent's own weights. Steps alternate in one run; ratios are medians of neighbouring steps. `core-s` counts processor
+the agent's own weights. Steps alternate in one run; ratios are medians of neighboring steps. `core-s` counts processor
 time, which other work on the machine disturbs less than the wall clock.
 """
 
@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from viticulture.models.agent.agent_cnn import AgentShape, agent_for
+from viticulture.models.agent.agent_cnn import AgentShape
+from viticulture.models.agent.for_student import agent_for
 from viticulture.models.agent.shared_agent import shared_agent_for
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
@@ -33,13 +34,13 @@ BATCH, WARMUP = 8, 3
 def stepper(model: nn.Module, trained: list[nn.Parameter]) -> Callable[[], None]:
     """One training step on random images, always the same; only `trained` are updated, but all get a gradient."""
     images, labels = torch.randn(BATCH, 3, *TASK.image_size), torch.randint(len(TASK.classes), (BATCH,))
-    optimiser = torch.optim.AdamW(trained, lr=1e-3, fused=True)
+    optimizer = torch.optim.AdamW(trained, lr=1e-3, fused=True)
     model.train()
 
     def step() -> None:
         model.zero_grad()
         F.cross_entropy(model(images), labels).backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 

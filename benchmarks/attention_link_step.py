@@ -6,7 +6,7 @@
     python -m benchmarks.attention_link_step --device cuda      the same on a GPU, under bfloat16 autocast
 
 A step is forward, losses, backward and fused AdamW. Steps alternate in one run; the ratio is guided over the sum of
-plain and teacher, the median over neighbouring steps. `core-s` counts processor time, which other work on the machine
+plain and teacher, the median over neighboring steps. `core-s` counts processor time, which other work on the machine
 disturbs less than the wall clock. Peak memory is counted from what the process held before any network was built, each
 case in a process of its own.
 """
@@ -26,10 +26,10 @@ from torch import Tensor
 
 from viticulture.guides.attention_link import AttentionLink
 from viticulture.guides.guide import Guide
+from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
-from viticulture.optim import Optim, Schedule
 
 from .clock import begin, count, measure
 
@@ -52,16 +52,16 @@ def stepper(teacher: str, options: argparse.Namespace) -> Callable[[], None]:
     guides: Mapping[str, Guide] = {}
     if teacher:
         guides = {"attention_link": AttentionLink(student, TASK, teacher=teacher, links=options.links)}
-    method = Supervised(student, TASK, guides, Optim(), Schedule(), every_head=True).train().to(options.device)
-    optimiser = method.optim.build(method.optim.groups(student, method.guides))
+    method = Supervised(Setup(student, TASK, guides), every_head=True).train().to(options.device)
+    optimizer = method.optim.build(method.optim.groups(student, method.guides))
     batch = {"image": images(options), "label": torch.randint(1000, (options.batch,), device=options.device)}
 
     def step() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         with torch.autocast(options.device, torch.bfloat16, enabled=options.device == "cuda"):
             loss = torch.stack(list(method.losses(batch).values())).sum()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 

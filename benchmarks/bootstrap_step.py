@@ -5,7 +5,7 @@
     python -m benchmarks.bootstrap_step --memory        peak resident memory of each, in processes of their own
 
 224 px, patch 16, batch 8, float32, ViT-S with its dropout, res-like agent, all published terms, fused AdamW. Steps
-alternate in one run; ratios are medians of neighbouring steps. `core-s` counts processor time.
+alternate in one run; ratios are medians of neighboring steps. `core-s` counts processor time.
 """
 
 import argparse
@@ -19,10 +19,11 @@ import torch
 import torch.nn.functional as F
 
 from viticulture.guides.bootstrap import Bootstrap
+from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
-from viticulture.optim import Optim, Schedule
+from viticulture.optim import Optim
 
 from .clock import begin, count, measure
 
@@ -48,14 +49,14 @@ def stepper(case: str) -> Callable[[], None]:
     student = create_student("vit_small", TASK, 16)
     guides = {} if case == "vit_small" else {"bootstrap": Bootstrap(student, TASK, weights=case)}  # type: ignore[arg-type]
     optim = Optim(decay_everything=True)
-    method = Supervised(student, TASK, guides, optim, Schedule()).train()
+    method = Supervised(Setup(student, TASK, guides, optim)).train()
     optimizer = optim.build(optim.groups(student, method.guides))
 
     def step() -> None:
         optimizer.zero_grad()
         torch.stack(list(method.losses(batch).values())).sum().backward()
         for guide in guides.values():
-            guide.settle()
+            guide.after_backward()
         optimizer.step()
 
     return step

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the benchmarks beside it share: counts on the command line, the clock, and whether figures may be quoted.
 
-A benchmark names the processor, its threads and the load before it measures. It ends with "busy: do not quote" where
-other work took more than half a core: ratios then hold roughly, seconds do not at all.
+A benchmark names the processor and its threads before it measures. It ends with "busy: do not quote" where other work
+took more than half a core meanwhile: ratios then hold roughly, seconds do not at all.
 """
 
 import argparse
 import atexit
-import math
 import multiprocessing
 import os
 import platform
@@ -18,7 +17,6 @@ from pathlib import Path
 
 import torch
 
-MINUTE = 60.0
 OTHERS = 0.5
 """Cores' worth of other work above which figures are not to be quoted."""
 
@@ -44,13 +42,16 @@ def begin(parser: argparse.ArgumentParser) -> argparse.Namespace:
     options = parser.parse_args()
     if "threads" in options:
         torch.set_num_threads(options.threads)
-    start, began = load(), time.perf_counter()
-    print(f"{processor()}, {torch.get_num_threads()} threads, load {start:.1f} before")
+    print(f"{processor()}, {torch.get_num_threads()} threads")
+    began, busy, own = time.perf_counter(), machine_seconds(), core_seconds()
 
     def verdict() -> None:
-        others = foreign(start, load(), core_seconds(), time.perf_counter() - began)
-        quotable = "quiet" if others <= OTHERS else "busy: do not quote"
-        print(f"load of other work {others:.1f} cores; {quotable}")
+        now = machine_seconds()
+        if busy is None or now is None:
+            print("other work is not counted on this system: do not quote unless it was idle")
+            return
+        others = foreign(now - busy, core_seconds() - own, time.perf_counter() - began)
+        print(f"other work took {others:.1f} cores; {'quiet' if others <= OTHERS else 'busy: do not quote'}")
 
     atexit.register(verdict)
     return options
@@ -70,26 +71,17 @@ def processor() -> str:
     return f"{name}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}"
 
 
-def load() -> float:
-    """Processes that ran or wanted to, averaged over the last minute."""
-    return os.getloadavg()[0]
+def machine_seconds() -> float | None:
+    """Processor time so far of everything that runs on the machine, seconds; None where there is no /proc."""
+    if not (facts := Path("/proc/stat")).exists():
+        return None
+    user, nice, system, _, _, irq, softirq, steal, *_ = map(int, facts.read_text().split("\n")[0].split()[1:])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
-def foreign(start: float, end: float, own: float, wall: float) -> float:
-    """Cores' worth of other work, from the load before and after.
-
-        end = start exp(-t) + (own / wall) (1 - exp(-t)) + others,    t minutes
-
-    The larger of the load before and of what is left of the load after: in a short run the average hardly moves.
-
-    Args:
-        start: load before the benchmark.
-        end: load after it.
-        own: processor time that it took, seconds.
-        wall: seconds that it lasted.
-    """
-    share = 1 - math.exp(-wall / MINUTE)
-    return max(start, end - share * own / wall)
+def foreign(machine: float, own: float, wall: float) -> float:
+    """Cores' worth of other work, where the machine and the benchmark took so many processor seconds in `wall`."""
+    return max(0.0, machine - own) / wall
 
 
 def core_seconds() -> float:

@@ -5,7 +5,7 @@
     python -m benchmarks.co_advise_step --student cit_tiny
 
 The step: both teachers' forward passes (RegNetY-600M, RedNet-26, random weights), student, Eq. (1), backward, fused
-AdamW; ViT-Ti's has cross-entropy alone. Steps alternate in one run; ratios are medians of neighbouring steps. `core-s`
+AdamW; ViT-Ti's has cross-entropy alone. Steps alternate in one run; ratios are medians of neighboring steps. `core-s`
 counts processor time, which other work on the machine disturbs less than the wall clock. Parts are shown as well.
 """
 
@@ -32,12 +32,12 @@ CLASSES, WARMUP = 1000, 2
 def plain(images: Tensor, labels: Tensor) -> Callable[[], None]:
     """timm's ViT-Ti."""
     model = timm.create_model("vit_tiny_patch16_224", img_size=images.shape[-1], num_classes=CLASSES).train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         F.cross_entropy(model(images), labels).backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 
@@ -54,14 +54,14 @@ def advised(student: str, images: Tensor, labels: Tensor, nets: dict[str, nn.Mod
     side = images.shape[-1]
     task = Task(tuple(map(str, range(CLASSES))), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     model = create_student(student, task, 16).train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         first, *tokens = token_logits(model(images))
         terms = [soft_distillation(token, net(images)) for token, net in zip(tokens, nets.values(), strict=False)]
         torch.stack([cross_entropy(first, labels), *terms]).sum().backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 

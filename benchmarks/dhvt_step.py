@@ -5,7 +5,7 @@
     python -m benchmarks.dhvt_step --threads 1 --steps 30
 
 A step is forward, cross-entropy, backward and fused AdamW, drop path 0.1, in float32 and under bfloat16 autocast. Steps
-alternate in one run; ratios are medians of neighbouring steps. `core-s` counts processor time, which other work on the
+alternate in one run; ratios are medians of neighboring steps. `core-s` counts processor time, which other work on the
 machine disturbs less than the wall clock.
 """
 
@@ -54,14 +54,14 @@ CASES = (
 def stepper(model: nn.Module, case: Case, half: bool) -> Callable[[], None]:
     """One training step on random images, always the same."""
     images, labels = torch.randn(case.batch, 3, case.pixels, case.pixels), torch.randint(CLASSES, (case.batch,))
-    optimiser = torch.optim.AdamW(model.train().parameters(), lr=1e-3, fused=True)
+    optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-3, fused=True)
 
     def step() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             loss = F.cross_entropy(model(images).float(), labels)
         loss.backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 

@@ -5,7 +5,7 @@
     python -m benchmarks.mae_step --threads 1 --steps 30 --cases mae,distilled
 
 A step is forward, loss, backward and fused AdamW on random images, in float32, batch 8 at 224 pixels with patch 16.
-Steps alternate in one run; ratios are medians of neighbouring steps. `core-s` counts processor time, which other work
+Steps alternate in one run; ratios are medians of neighboring steps. `core-s` counts processor time, which other work
 on the machine disturbs less than the wall clock.
 """
 
@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from viticulture.guides.attention_distillation import AttentionDistillation
 from viticulture.methods.mae import MAE
+from viticulture.methods.method import Setup
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.weights.files import save
-from viticulture.optim import Optim, Schedule
 
 from .clock import begin, count, measure
 
@@ -37,12 +37,12 @@ Loss = Callable[[], Tensor]
 def stepper(modules: list[nn.Module], loss: Loss) -> Callable[[], None]:
     """One training step."""
     trained = [p for module in modules for p in module.train().parameters() if p.requires_grad]
-    optimiser = torch.optim.AdamW(trained, lr=1e-3, fused=True)
+    optimizer = torch.optim.AdamW(trained, lr=1e-3, fused=True)
 
     def step() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss().backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 
@@ -68,11 +68,11 @@ def mae(teacher: str = "") -> Callable[[], None]:
     task = Task((), (PIXELS, PIXELS), HALF, HALF)
     student = create_student("mae_tiny", task, 16)
     guides = {"attention_distillation": AttentionDistillation(student, task, teacher=teacher)} if teacher else {}
-    method = MAE(student, task, guides, Optim(), Schedule())
+    method = MAE(Setup(student, task, guides))
     images = torch.randn(BATCH, 3, PIXELS, PIXELS)
 
     def loss() -> Tensor:
-        batch = {"image": images, "noise": torch.rand(BATCH, method.noise)}
+        batch = {"image": images, "noise": torch.rand(BATCH, method.batch_spec.noise)}
         return torch.stack(list(method.losses(batch).values())).sum()
 
     return stepper([method], loss)

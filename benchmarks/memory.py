@@ -4,8 +4,8 @@
     python -m benchmarks.memory [RECIPE ...]        print; all recipes for a GPU where none is named
     python -m benchmarks.memory --write [RECIPE ...]    and write it into the recipes' headers
 
-A step of the recipe's student, guides, method and optimiser is taken on fake tensors, which have a size and no numbers,
-in bfloat16 as on a GPU. Counted are all storages that are alive at once: weights, gradients, optimiser state, batch and
+A step of the recipe's student, guides, method and optimizer is taken on fake tensors, which have a size and no numbers,
+in bfloat16 as on a GPU. Counted are all storages that are alive at once: weights, gradients, optimizer state, batch and
 activations. Not counted: what CUDA keeps for itself, kernels' scratch space, gaps between blocks, decoded images that
 fit on the device, EMA, SAM's copy of the weights, and what torch.compile saves. Teachers have random weights of the
 same sizes. tests/test_memory.py holds an estimate against a real step on a CPU.
@@ -30,7 +30,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from viticulture.methods.method import Method
+from viticulture.keywords import made_parts
+from viticulture.methods.method import Method, Setup
 from viticulture.models.co_advise import involution
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
@@ -42,7 +43,7 @@ from viticulture.training.assemble import build_guides, patch_size
 from viticulture.training.recipe import Recipe, about, method_class, read, resolve, shipped
 
 CLASSES = {"imagenet": 1000, "cifar100": 100, "cifar10": 10, "imagenet100": 100, "domainnet": 345}
-GREY = (0.5, 0.5, 0.5)
+GRAY = (0.5, 0.5, 0.5)
 
 
 class Peak(TorchDispatchMode):
@@ -102,9 +103,10 @@ def estimate(recipe: Recipe, classes: int, folder: Path, bfloat16: bool = True) 
         method = assembled(recipe, classes, side)
     labels = torch.Size([images, classes]) if "mix" in recipe.values["augment"] else torch.Size([images])
     shapes = {"image": (images, 3, side, side)}
-    shapes |= {"image2": shapes["image"]} if method.views == 2 else {}
-    shapes |= {f"image{3 + k}": (images, 3, method.small[1], method.small[1]) for k in range(method.small[0])}
-    groups = method.optim.groups(method.student, nn.ModuleDict({**method.guides, **method.aids}))
+    spec = method.batch_spec
+    shapes |= {"image2": shapes["image"]} if spec.views == 2 else {}
+    shapes |= {f"image{3 + k}": (images, 3, spec.local_size, spec.local_size) for k in range(spec.local_crops)}
+    groups = method.optim.groups(method.student, nn.ModuleDict({**method.guides, **method.auxiliary}))
     half = torch.autocast("cpu", torch.bfloat16) if bfloat16 else nullcontext()
     whole = patch.object(involution, "BLOCK", sys.maxsize)  # a GPU takes all images at once
     with whole, FakeTensorMode() as mode, Peak() as peak:
@@ -112,7 +114,7 @@ def estimate(recipe: Recipe, classes: int, folder: Path, bfloat16: bool = True) 
         peak.count([*method.parameters(), *method.buffers(), *_hidden(method)])
         batch = {name: torch.empty(shape) for name, shape in shapes.items()}
         batch["label"] = torch.empty(labels, dtype=torch.float32 if len(labels) == 2 else torch.int64)
-        batch["noise"] = torch.empty(images, method.noise)
+        batch["noise"] = torch.empty(images, spec.noise)
         with half:
             loss = torch.stack(list(method.losses(batch).values())).sum()
         loss.backward()
@@ -120,20 +122,21 @@ def estimate(recipe: Recipe, classes: int, folder: Path, bfloat16: bool = True) 
     return Estimate(peak.most + _STATE[method.optim.name] * 4 * trained, images)
 
 
-_STATE = {"adamw": 2, "sgd": 1, "nesterov": 1}  # numbers that the optimiser keeps for each weight
+_STATE = {"adamw": 2, "sgd": 1, "nesterov": 1}  # numbers that the optimizer keeps for each weight
 
 
 def assembled(recipe: Recipe, classes: int, side: int) -> Method:
     """Student, guides and method of a recipe, as they start."""
     made, wanted = method_class(recipe), recipe.section("student")
-    task = Task(tuple(map(str, range(classes if made.labelled else 0))), (side, side), GREY, GREY)
+    task = Task(tuple(map(str, range(classes if made.batch_spec.labels else 0))), (side, side), GRAY, GRAY)
     student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
     for module in student.modules():
         if isinstance(module, DroppedAttention):
             module.attn_drop.p = 0.0  # a GPU's kernel keeps no probabilities, as ours for CPUs does
     guides = build_guides(recipe, student, task)
+    setup = Setup(student, task, guides, recipe.section("optim"), recipe.section("schedule"))
     keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
-    method: Method = made(student, task, guides, recipe.section("optim"), recipe.section("schedule"), **keywords)
+    method: Method = made(setup, **made_parts(made, keywords))
     return method.train()
 
 
@@ -145,12 +148,12 @@ def random_teachers(folder: Path) -> Iterator[None]:
         if not source.startswith("runs/"):
             net: Any = timm.create_model(source.partition("=")[0].partition(".")[0])
             height, width = net.pretrained_cfg["input_size"][1:]
-            return net, Task(tuple(map(str, range(net.num_classes))), (height, width), GREY, GREY)
+            return net, Task(tuple(map(str, range(net.num_classes))), (height, width), GRAY, GRAY)
         run = source.removeprefix("runs/")
         name = max((n for n in shipped() if run.startswith(Path(n).name)), key=lambda n: len(Path(n).name))
         recipe = resolve(name, read(name))
         side, wanted = recipe.section("images").image_size or 64, recipe.section("student")
-        task = Task(tuple(map(str, range(classes_of(name)))), (side, side), GREY, GREY)
+        task = Task(tuple(map(str, range(classes_of(name)))), (side, side), GRAY, GRAY)
         return create_student(wanted.name, task, patch_size(wanted, task), wanted.options), task
 
     with (

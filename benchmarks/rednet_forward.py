@@ -5,7 +5,7 @@
     python -m benchmarks.rednet_forward --threads 1 --backward
 
 As a teacher: evaluation mode, no gradients. `--backward` measures a training step's forward and backward instead.
-Passes alternate in one run; ratios are medians of neighbouring passes. `core-s` counts processor time, which other
+Passes alternate in one run; ratios are medians of neighboring passes. `core-s` counts processor time, which other
 work on the machine disturbs less than the wall clock.
 """
 
@@ -27,7 +27,7 @@ WARMUP = 1
 
 
 class Unfolded(nn.Module):
-    """The same layer as in the authors' code for CPUs: all neighbourhoods times all kernels, then a sum over taps."""
+    """The same layer as in the authors' code for CPUs: all neighborhoods times all kernels, then a sum over taps."""
 
     def __init__(self, layer: Involution) -> None:
         super().__init__()

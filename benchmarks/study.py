@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from statistics import median
 
-from viticulture.evaluation.judge import judge
-from viticulture.study.declare.grid import Contender, Grid
-from viticulture.study.declare.terms import Amounts
+from viticulture.evaluation.evaluate import evaluate_run
+from viticulture.study.declare.grid import Candidate, Grid
+from viticulture.study.declare.terms import Subsets
 from viticulture.study.folder import StudyDir
 from viticulture.study.plan.plan import Plan
 from viticulture.study.run.work import Work
@@ -29,7 +29,7 @@ def main() -> None:
     """Print the ratio."""
     epochs = int(sys.argv[1]) if len(sys.argv) > 1 else 30
     grid = Grid(
-        "digits", (Contender("a", "dhvt/digits"),), Amounts(per_class=(20,)), tuple(range(PAIRS + 1)), epochs=epochs
+        "digits", (Candidate("a", "dhvt/digits"),), Subsets(per_class=(20,)), tuple(range(PAIRS + 1)), epochs=epochs
     )
     ratios, seconds = [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -44,7 +44,7 @@ def main() -> None:
                 "digits", "dhvt/digits", cell.seed, f"{folder}/bare-{number}", False, overrides, "benchmark"
             )
             fit(session)
-            judge(session.run, session.dataset)
+            evaluate_run(session.run, session.dataset)
             session.run.unlock()
             alone = time.process_time() - start
             start = time.process_time()

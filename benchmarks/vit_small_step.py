@@ -6,7 +6,7 @@
 
 A step is forward, cross-entropy, backward and fused AdamW in float32. Beside ours stand the same network without
 dropout, with torch's own dropout (what bare timm trains), and with sparse attention. Steps alternate in one run;
-ratios are medians of neighbouring steps, on the wall clock and in processor time, which other work on the machine
+ratios are medians of neighboring steps, on the wall clock and in processor time, which other work on the machine
 disturbs less.
 """
 
@@ -34,7 +34,7 @@ def networks(pixels: int, patch: int) -> dict[str, nn.Module]:
         "timm vit_tiny": timm.create_model("vit_tiny_patch16_224", **sizes),
         "without dropout": plain_vit.vit_small(**sizes, attn_drop_rate=0.0, proj_drop_rate=0.0),
         "vit_small": plain_vit.vit_small(**sizes),
-        "torch's dropout": timm.create_model(plain_vit.ARCHITECTURE, **plain_vit.bare("vit_small", sizes)),
+        "torch's dropout": timm.create_model(plain_vit.ARCHITECTURE, **plain_vit.timm_arguments("vit_small", sizes)),
         "vit_small_sparse": plain_vit.vit_small_sparse(**sizes),
     }
 
@@ -42,12 +42,12 @@ def networks(pixels: int, patch: int) -> dict[str, nn.Module]:
 def stepper(model: nn.Module, pixels: int) -> Callable[[], None]:
     """One training step on random images, always the same."""
     images, labels = torch.randn(BATCH, 3, pixels, pixels), torch.randint(CLASSES, (BATCH,))
-    optimiser = torch.optim.AdamW(model.train().parameters(), lr=1e-3, fused=True)
+    optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-3, fused=True)
 
     def step() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         F.cross_entropy(model(images), labels).backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 

@@ -32,11 +32,11 @@ def fake_module(module: nn.Module, mode: FakeTensorMode, device: str) -> None:
 
 
 def fake_method(method: Method, mode: FakeTensorMode, device: str) -> Optimizer:
-    """Move a method to a fake device. Returns its optimiser, without the fused kernel that a fake device lacks.
+    """Move a method to a fake device. Returns its optimizer, without the fused kernel that a fake device lacks.
 
     Groups are made first: a fake has no storage to tell shared weights by.
     """
-    others = nn.ModuleDict({**method.guides, **method.aids})
+    others = nn.ModuleDict({**method.guides, **method.auxiliary})
     groups = method.optim.groups(method.student, others)
     fake_module(method, mode, device)
     moved = dict(method.student.named_parameters())

@@ -17,7 +17,7 @@ def tiny(patch_size: int = 4, **options: Any) -> DHVT:
     return DHVT(Shape(patch_size, embed_dim=16, depth=2, num_heads=4), num_classes=7, **options)
 
 
-def randomised(module: nn.Module, seed: int = 0) -> nn.Module:
+def randomized(module: nn.Module, seed: int = 0) -> nn.Module:
     """Every parameter and buffer away from the values that hide mistakes (ones, zeros, tiny weights)."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -23,17 +23,17 @@ from viticulture.training.rundir import RunDir
 from viticulture.training.session import Session, load_dataset
 
 SIDE, CLASSES = 16, ("a", "b", "c")
-GREY = (0.5, 0.5, 0.5)
-TASK = Task(CLASSES, (SIDE, SIDE), GREY, GREY)
+GRAY = (0.5, 0.5, 0.5)
+TASK = Task(CLASSES, (SIDE, SIDE), GRAY, GRAY)
 
 METHODS: dict[str, dict[str, Any]] = {
     "supervised": {},
     "mae": {"decoder_width": 32},
     "simmim": {},
     "moco_v3": {"width": 8, "hidden_width": 16},
-    "dino": {"local_crops": 2, "local_size": 8, "prototypes": 8, "hidden_width": 16},
+    "dino": {"local_crops": {"count": 2, "size": 8}, "prototypes": 8, "hidden_width": 16},
 }
-VIEWS = {name: {"moco_v3": ("2",), "dino": ("2", "_local")}.get(name, ()) for name in METHODS}
+VIEWS = {name: {"moco_v3": ("2",), "dino": ("2", "_local_crops")}.get(name, ()) for name in METHODS}
 
 GUIDES: dict[str, tuple[str, dict[str, Any]]] = {
     "none": ("", {}),
@@ -68,7 +68,7 @@ STUDENTS: dict[str, tuple[str, int | None, dict[str, Any]]] = {
 class Data:
     """Eight random images, with labels and without."""
 
-    labelled: Dataset
+    labeled: Dataset
     bare: Dataset
 
 
@@ -76,8 +76,8 @@ def make_data() -> Data:
     """They are stored in the cache of whoever asks."""
     pixels = np.random.default_rng(0).integers(0, 255, (8, SIDE, SIDE, 3), dtype=np.uint8)
     source = from_arrays("noise", CLASSES, {"train": (pixels, np.arange(8) % 3)})
-    labelled, bare = (load_dataset(source, recipe(method, "none", Path()), seed=0) for method in ("supervised", "mae"))
-    return Data(labelled, bare)
+    labeled, bare = (load_dataset(source, recipe(method, "none", Path()), seed=0) for method in ("supervised", "mae"))
+    return Data(labeled, bare)
 
 
 def make_teachers(folder: Path) -> Path:
@@ -96,7 +96,7 @@ def pair(method: str, guide: str, student: str, data: Data, teachers: Path) -> S
         "student": {**known.values["student"], "name": name, "patch_size": patch, "options": options},
     }
     wanted = Recipe(student, values)
-    dataset = data.labelled if method_class(wanted).labelled else data.bare
+    dataset = data.labeled if method_class(wanted).batch_spec.labels else data.bare
     made, remarks = assemble(wanted, dataset, seed=0)
     return Session(RunDir("nowhere"), wanted, dataset, made, 0, remarks)
 
@@ -129,15 +129,15 @@ def recipe(method: str, guide: str, teachers: Path) -> Recipe:
 
 
 def step(session: Session, batch: Batch, optimizer: Optimizer) -> Tensor:
-    """One training step but for Lightning: forward, backward, what guides settle, clipping, optimiser. The loss."""
+    """One training step but for Lightning: forward, backward, guides' after_backward, clipping, optimizer. The loss."""
     method = session.method
     for guide in method.guides.values():
         guide.start_epoch(0, 2)
     loss = torch.stack(list(method.losses(batch).values())).sum()
     loss.backward()
-    method.settle()
+    method.after_backward()
     for guide in method.guides.values():
-        guide.settle()
+        guide.after_backward()
     nn.utils.clip_grad_norm_(method.parameters(), 1.0)
     optimizer.step()
     return loss.detach()
@@ -146,4 +146,4 @@ def step(session: Session, batch: Batch, optimizer: Optimizer) -> Tensor:
 def optimizer_of(session: Session) -> Optimizer:
     """As Lightning is given it."""
     method = session.method
-    return method.optim.build(method.optim.groups(method.student, nn.ModuleDict({**method.guides, **method.aids})))
+    return method.optim.build(method.optim.groups(method.student, nn.ModuleDict({**method.guides, **method.auxiliary})))

@@ -58,7 +58,7 @@ def _weights(teacher: str, folder: Path) -> str:
     if not path.exists():
         recipe = resolve(name, read(name))
         wanted, side = recipe.section("student"), recipe.section("images").image_size or 64
-        classes = tuple(map(str, range(CLASSES))) if method_class(recipe).labelled else ()
+        classes = tuple(map(str, range(CLASSES))) if method_class(recipe).batch_spec.labels else ()
         task = Task(classes, (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
         student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
         save(student, path, task)

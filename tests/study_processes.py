@@ -1,28 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Studies of one contender, and somebody who kills its workers."""
+"""Studies of one candidate, and somebody who kills its workers."""
 
 import os
 import signal
 import threading
 from pathlib import Path
 
-from viticulture.study.declare.grid import Contender, Grid
-from viticulture.study.declare.terms import Amounts, Terms
+from viticulture.study.declare.grid import Candidate, Grid
+from viticulture.study.declare.terms import Subsets, Terms
 from viticulture.study.folder import StudyDir
 from viticulture.study.plan.plan import Plan
+from viticulture.study.run.halving import standing
 from viticulture.study.run.outcomes import Outcomes
-from viticulture.study.run.rounds import standing
 from viticulture.study.run.workers import claimed_by
 
 TINY = {"train.batch_size": 8}
 
 
 def made(path: Path, seeds: int, epochs: int = 1, terms: Terms = Terms()) -> StudyDir:  # noqa: B008
-    """One contender on a few digits, planned without measuring."""
+    """One candidate on a few digits, planned without measuring."""
     grid = Grid(
         "digits",
-        (Contender("a", "default/digits", TINY),),
-        Amounts(per_class=(2,)),
+        (Candidate("a", "default/digits", TINY),),
+        Subsets(per_class=(2,)),
         tuple(range(seeds)),
         epochs=epochs,
         terms=terms,

@@ -235,7 +235,7 @@ def test_a_person_can_train_look_and_use(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["evaluate", str(run), str(photos)]) == 0
     capsys.readouterr()
     (tmp_path / "torn.png").write_bytes(b"")
-    out = tmp_path / "answers.json"
+    out = tmp_path / "predictions.json"
     files = [str(photos / "zwei Wörter"), str(tmp_path / "torn.png")]
     assert main(["predict", str(run), *files, "--out", str(out)]) == 0
     answers = json.loads(out.read_text())

@@ -13,8 +13,10 @@ import timm
 import torch
 from torch import Tensor, nn
 
+import viticulture
 from viticulture.errors import UserError
-from viticulture.export import to_onnx
+from viticulture.export.int8 import to_int8
+from viticulture.export.onnx_file import to_onnx
 from viticulture.models.task import Task
 
 TASK = Task(("Blüte", 'a "b", c', "👩‍🔬"), (16, 16), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
@@ -125,3 +127,45 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_export(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
     with pytest.raises(UserError, match="free some space"):
         to_onnx(student, tmp_path / "x.onnx", TASK)
+
+
+@pytest.fixture(scope="module")
+def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("int8") / "run"
+    few = {"data.per_class": 5, "train.epochs": 2, "train.batch_size": 10, "schedule.warmup_epochs": 1}
+    viticulture.train("digits", "dhvt/digits", out=str(path), overrides=few)
+    return path
+
+
+@needs_onnx
+@pytest.mark.slow
+def test_eight_bits_say_nearly_what_the_student_says(digits_run: Path, tmp_path: Path) -> None:
+    """Fails if scales come from other images than it is shown, accuracy is that of one file twice, weights stay in
+    float32, the products of attention are quantized, or the metadata are lost."""
+    import onnx
+    import onnxruntime
+
+    out = tmp_path / "small.onnx"
+    result = viticulture.export(str(digits_run), str(out), int8=True)
+    student = viticulture.Run(digits_run)
+    assert result.before.top1 == student.accuracy
+    assert result.same >= 0.95
+    assert abs(result.after.top1 - result.before.top1) <= 1 - result.same
+    assert result.after.size == out.stat().st_size < 0.7 * result.before.size
+    graph = onnx.load(str(out)).graph
+    made = {name: node.op_type for node in graph.node for name in node.output}
+    fixed = {tensor.name for tensor in graph.initializer}
+    products = [node for node in graph.node if node.op_type == "MatMul" and not fixed & set(node.input)]
+    free = [node for node in products if made.get(node.input[1]) != "DequantizeLinear"]
+    assert len(free) == 2 * len(student.student().blocks)  # scores and mixtures of every block
+    about = onnxruntime.InferenceSession(str(out)).get_modelmeta().custom_metadata_map
+    assert json.loads(about["classes"]) == [str(digit) for digit in range(10)]
+
+
+@needs_onnx
+def test_eight_bits_need_test_images(student: nn.Module, tmp_path: Path) -> None:
+    """Catches: a drop that nobody measured, and a file left behind."""
+    subject = SimpleNamespace(network=student, task=TASK)
+    with pytest.raises(UserError, match="has none"):
+        to_int8(subject, [1], None, tmp_path / "student.onnx")  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []

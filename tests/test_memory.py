@@ -16,12 +16,12 @@ def test_an_estimate_is_what_a_step_takes(tmp_path: Path) -> None:
     """A real step in float32 on a CPU, whose allocations torch's profiler adds up, against the estimate.
 
     The tolerance, a twentieth, is for scratch space inside kernels. Catches: views counted twice, tensors counted after
-    their end, gradients or the optimiser's state left out.
+    their end, gradients or the optimizer's state left out.
     """
     recipe = resolve("x", read("mae/cifar100"), {"student.options": {"embed_dim": 64, "depth": 3, "num_heads": 2}})
     expected = estimate(recipe, 0, tmp_path, bfloat16=False)
     method = assembled(recipe, 0, 32)
-    optimizer = method.optim.build(method.optim.groups(method.student, method.aids))
+    optimizer = method.optim.build(method.optim.groups(method.student, method.auxiliary))
     weights = sum(4 * tensor.numel() for tensor in [*method.parameters(), *method.buffers()])
 
     def step() -> None:

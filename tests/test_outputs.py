@@ -39,7 +39,7 @@ def test_what_steers_a_terminal_is_written_out() -> None:
 
 
 def test_tables_of_reports_are_written_by_the_same_rule() -> None:
-    """Catches: a study's summary.csv with a contender called like a formula."""
+    """Catches: a study's summary.csv with a candidate called like a formula."""
     sheet = Sheet("", [Column("name"), Column("=heading()", "decimal")], [["@a", -1.5], ["\x1b", None]])
     assert list(csv.reader(io.StringIO(sheet.csv()))) == [["name", "'=heading()"], ["'@a", "-1.5"], ["\\x1b", ""]]
 

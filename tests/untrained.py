@@ -36,7 +36,7 @@ def untrained(folder: Path, classes: tuple[str, ...] = ("a", "b"), **overrides: 
 
 
 def photo(path: Path, seed: int, size: tuple[int, int] = (24, 40)) -> Path:
-    """An oblong image (H x W) of noise in its own colour."""
+    """An oblong image (H x W) of noise in its own color."""
     draw = np.random.default_rng(seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = draw.integers(0, 200, (*size, 3)) + draw.integers(0, 55, 3)

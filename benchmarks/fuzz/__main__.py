@@ -8,6 +8,8 @@ left, a few seconds of processor time), or train. Trainings killed at random mom
 """
 
 import argparse
+import contextlib
+import importlib
 import os
 import random
 import shutil
@@ -23,9 +25,10 @@ SECONDS = 25
 """Processor time of one command; a training that takes longer held."""
 
 MODULES = (
-    *("viticulture.training.session", "viticulture.training.run", "viticulture.evaluation.judge"),
+    *("viticulture.training.session", "viticulture.training.run", "viticulture.evaluation.evaluate"),
     *("viticulture.report.pages.run_page", "viticulture.report.pages.study_page", "viticulture.study.conduct"),
 )
+"""Imported before the first command; what else a command imports is imported behind it, and inherited by the next."""
 
 
 class Tally:
@@ -82,11 +85,18 @@ def tries(seed: int, count: int, folder: Path, tally: Tally) -> None:
     """Half commands, a quarter recipes, a quarter files."""
     data, whole, log = folder / "photos", folder / "whole", folder / "log"
     files.photographs(data)
-    ending = child.run(["train", str(data), *words.SMALL, "--out", str(whole)], folder, log, 600)
-    assert ending.code == 0, ending.output.decode(errors="replace")
-    ending = child.run(["predict", str(whole), str(data), "--out", "answers.csv"], folder, log, 600)
-    assert ending.code == 0, ending.output.decode(errors="replace")
-    answers = (folder / "answers.csv").read_bytes()
+    for line in (
+        ["train", str(data), *words.SMALL, "--out", str(whole)],
+        ["predict", str(whole), str(data), "--out", "predictions.csv"],
+        ["explain", str(whole), "--images", "6"],
+        ["export", str(whole), "found.onnx"],
+    ):
+        ending = child.run(line, folder, log, 600, modules=folder / "modules")
+        assert ending.code == 0, ending.output.decode(errors="replace")
+        for module in (folder / "modules").read_text().split():
+            with contextlib.suppress(Exception):  # some may be imported in one order only
+                importlib.import_module(module)
+    answers = (folder / "predictions.csv").read_bytes()
     known = words.keys()
     for number in range(count):
         draw = random.Random(f"{seed} {number}")

@@ -34,7 +34,7 @@ class Ending:
     outlasted: bool
 
 
-def start(words: list[str], folder: Path, log: Path, seconds: int) -> int:
+def start(words: list[str], folder: Path, log: Path, seconds: int, modules: Path | None = None) -> int:
     """Fork, and run one command of viticulture in a process group of its own.
 
     Args:
@@ -42,16 +42,17 @@ def start(words: list[str], folder: Path, log: Path, seconds: int) -> int:
         folder: where it runs.
         log: takes both streams.
         seconds: processor time that it may take.
+        modules: file for the names of all modules that it has imported in the end.
 
     Returns: the process.
     """
     pid = os.fork()
     if not pid:
-        _live(words, folder, log, seconds)
+        _live(words, folder, log, seconds, modules)
     return pid
 
 
-def _live(words: list[str], folder: Path, log: Path, seconds: int) -> NoReturn:
+def _live(words: list[str], folder: Path, log: Path, seconds: int, modules: Path | None) -> NoReturn:
     code = 1
     try:
         os.setsid()
@@ -73,6 +74,8 @@ def _live(words: list[str], folder: Path, log: Path, seconds: int) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
+        if modules is not None:
+            modules.write_text("\n".join(name for name in sys.modules if name != "__main__"))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -96,10 +99,10 @@ def wait(pid: int, log: Path) -> Ending:
     return Ending(code, output, usage.ru_utime + usage.ru_stime, outlasted or code == -signal.SIGXCPU)
 
 
-def run(words: list[str], folder: Path, log: Path, seconds: int) -> Ending:
-    """Start a command and wait for its end."""
+def run(words: list[str], folder: Path, log: Path, seconds: int, modules: Path | None = None) -> Ending:
+    """Start a command and wait for its end; arguments as of `start`."""
     log.unlink(missing_ok=True)
-    return wait(start(words, folder, log, seconds), log)
+    return wait(start(words, folder, log, seconds, modules), log)
 
 
 def kill(pid: int) -> None:

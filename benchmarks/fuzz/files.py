@@ -37,7 +37,7 @@ def spoil(draw: random.Random, folder: Path) -> str:
         elif kind == 1:
             (label / "loop.png").symlink_to("loop.png")
         elif kind == 2:
-            (label / "round").symlink_to(label)
+            (label / "rung").symlink_to(label)
         elif kind == 3:
             image.write_bytes(image.read_bytes()[: draw.randrange(1, 200)])
         elif kind == 4:

@@ -14,7 +14,7 @@ LINES = 4
 """Lines that an error may take, long words wrapped by nobody."""
 
 CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\x1b(?!\[[0-9;?]*[A-Za-z])")
-COLOUR = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
+COLOR = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def complaint(ending: Ending, run: Path | None, harmless: bool = False) -> str:
@@ -43,7 +43,7 @@ def complaint(ending: Ending, run: Path | None, harmless: bool = False) -> str:
         return "exit status 2 without an error"
     if len(said.strip().splitlines()) > LINES:
         return f"an error of {len(said.splitlines())} lines"
-    if CONTROL.search(said) or COLOUR.search(said):
+    if CONTROL.search(said) or COLOR.search(said):
         return "an error with control characters"
     if ending.seconds > QUICKLY:
         return f"an error after {ending.seconds:.0f} s of work: {_last(output)}"

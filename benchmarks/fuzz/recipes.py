@@ -33,7 +33,7 @@ def damaged(draw: random.Random) -> bytes:
         key = draw.choice(list(recipe[section]))
         recipe[section][key] = draw.choice((None, [], {}, -1, 0, 1e400, float("nan"), "x", {"a": []}, [None], 10**30))
     elif kind == 3:
-        recipe[draw.choice((5, "x", "", "guides", "augment2", "augment_local", "engine", "data"))] = draw.choice(
+        recipe[draw.choice((5, "x", "", "guides", "augment2", "augment_local_crops", "engine", "data"))] = draw.choice(
             (None, 3, [], "x", {"x": 1}, {"logits": {}}, {"logits": None}, {"bootstrap": {"weights": 3}}, {1: 1})
         )
     text = yaml.safe_dump(recipe, sort_keys=False)

@@ -2,10 +2,11 @@
 """Bad commands: nasty values for every key, option and word."""
 
 import random
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from viticulture.cli import SHORT, VERBS
+from viticulture.cli import ALIASES, HELP, OF_A_TABLE, SHORT, VERBS, Parser
 from viticulture.training.recipe import read, resolve
 
 VALUES = (
@@ -70,22 +71,29 @@ def command(draw: random.Random, known: list[str], place: dict[str, str]) -> tup
             if kind < 0.7:
                 words += [f"--{draw.choice(known)}", draw.choice(VALUES)]
             elif kind < 0.85:
-                option = draw.choice([*SHORT, "--seed", "--like", "--recipe", "--table", "--row"])
-                words += [option, draw.choice(VALUES)]
+                words += [draw.choice([*SHORT, *options("train")]), draw.choice(VALUES)]
             elif kind < 0.95:
                 words[1] = draw.choice(VALUES)
             else:
                 words.insert(draw.randrange(1, len(words)), draw.choice(VALUES))
         return words, Path(place["out"])
-    verb = draw.choice([verb for verb in VERBS if verb not in ("train", "demo", "cache")])
-    words = [verb]
+    verb = draw.choice([verb for verb in (*VERBS, *ALIASES) if verb not in ("train", "demo")])
+    words = [verb, *(["resume"] if verb == "compare" and draw.random() < 0.2 else [])]
     if draw.random() < 0.7:
         words.append(place["run"] if verb not in ("compare", "data", "models") else place["data"])
     for _ in range(draw.randrange(0, 4)):
         words.append(draw.choice(VALUES))
     for _ in range(draw.randrange(0, 3)):
-        option = draw.choice(("--out", "--weights", "--data", "--images", "--boxes", "--recipes", "--seeds"))
-        words += [option, draw.choice(VALUES)]
+        words += [draw.choice(options(verb)), draw.choice((*VALUES, place["data"], place["run"]))]
     if verb == "compare":
         words += ["--out", place["out"], "--budget", draw.choice(("1s", *VALUES))]
     return words, None
+
+
+@cache
+def options(verb: str) -> list[str]:
+    """Every option of a verb, of a table's rows too, but for help."""
+    name = ALIASES.get(verb, verb)
+    functions = [VERBS[name], *([OF_A_TABLE[name]] if name in OF_A_TABLE else [])]
+    found = {option for function in functions for option in Parser(name, function).options}
+    return sorted(found - set(HELP)) or ["--out"]

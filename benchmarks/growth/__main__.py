@@ -11,10 +11,12 @@ import sys
 
 def main() -> None:
     """Print a line a measurement."""
-    print(f"{'':56} {'size':>9} {'processor s':>12} {'MB':>7}    (load {os.getloadavg()[0]:.1f})")
+    print(f"{'':56} {'size':>13} {'processor s':>12} {'wall s':>8} {'MB':>7} {'load':>5}")
     for name in sys.argv[1:] or ("images", "studies"):
         for row in importlib.import_module(f"benchmarks.growth.{name}").measure():
-            print(f"{row.what:56} {row.size:9,} {row.seconds:12.4f} {row.megabytes:7,.0f}", flush=True)
+            wall = f"{row.wall:8.1f}" if row.wall else " " * 8
+            line = f"{row.what:56} {row.size:13,} {row.seconds:12.4f} {wall} {row.megabytes:7,.0f}"
+            print(f"{line} {os.getloadavg()[0]:5.1f}", flush=True)
 
 
 if __name__ == "__main__":

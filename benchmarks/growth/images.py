@@ -12,7 +12,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from viticulture.cache import publish
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.crop import ResizedCrop
 from viticulture.data.batches.loader import Loader, Shard
-from viticulture.data.dataset import Dataset, Pictures, Selection, prepare
+from viticulture.data.dataset import Dataset, ImageSettings, Selection, prepare
 from viticulture.data.open import open_source
 
 from . import Row
@@ -30,30 +30,30 @@ from . import Row
 SIZES = (10_000, 100_000, 1_300_000)
 CLASSES, LINKS = 1000, 40_000  # file systems allow some 65,000 links to a file
 SHARDS, SAMPLES, NODES = 8, 1000, 2
-STREAM = Pictures(image_size=224, store_size=288, stream=True)
+STREAM = ImageSettings(image_size=224, store_size=288, stream=True)
 
 
-def measure() -> list[Row]:
-    """Every measurement of images."""
-    rows: list[Row] = []
+def measure() -> Iterator[Row]:
+    """Every measurement of images, as it is taken."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["VITICULTURE_CACHE"] = f"{folder}/cache"
         for size in SIZES:
             root = photographs(Path(folder) / str(size), size)
-            rows += [_apart(listing, root, size), _apart(streaming, root, size)]
-        rows += [_apart(decoding, Path(folder), size) for size in (1, 0)]
+            yield from (_apart(work, root, size) for work in (listing, streaming))
+        yield from (_apart(decoding, Path(folder), size) for size in (1, 0))
         tars = shards(Path(folder) / "shards")
         for node in range(NODES):
             os.environ["VITICULTURE_CACHE"] = f"{folder}/node-{node}"
-            rows += [_apart(sharded, tars, 2 * node + local) for local in range(2)]
-        rows.append(_apart(checking, Path(folder), 10**9))
-    return rows
+            yield from (_apart(sharded, tars, 2 * node + local) for local in range(2))
+        yield _apart(checking, Path(folder), 10**9)
 
 
 def listing(root: Path, size: int) -> Row:
     """From a folder's path to splits that can be streamed."""
+    began = time.perf_counter()
     _prepare(root)
-    return Row("list, split, make ready to stream", size, time.process_time(), _memory())
+    wall = time.perf_counter() - began
+    return Row("list, split, make ready to stream", size, time.process_time(), _memory(), wall)
 
 
 def streaming(root: Path, size: int) -> Row:

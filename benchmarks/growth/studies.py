@@ -5,18 +5,18 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
 from viticulture.evaluation import accuracy
-from viticulture.evaluation.results import Evaluations, keep_answers
+from viticulture.evaluation.results import Evaluations, keep_predictions
 from viticulture.report.pages.study_page import write_study
 from viticulture.report.tables.study import plan_sheet
-from viticulture.study.declare.grid import Cell, Contender, Grid
-from viticulture.study.declare.terms import Amounts, Terms
+from viticulture.study.declare.grid import Candidate, Cell, Grid
+from viticulture.study.declare.terms import Subsets, Terms
 from viticulture.study.folder import StudyDir
 from viticulture.study.plan.pace import Pace
 from viticulture.study.plan.plan import Plan, make_plan
@@ -30,7 +30,7 @@ from . import Row
 T = TypeVar("T")
 
 SEEDS = 10
-AMOUNTS = (5, 10, 20, 50)
+SUBSETS = (5, 10, 20, 50)
 CLASSES = tuple("abcdefghij")
 IMAGES = 400
 
@@ -54,21 +54,21 @@ def of_size(size: int, root: Path) -> list[Row]:
 
 
 def declared(size: int) -> Grid:
-    """Half of the contenders learn from the other half."""
-    pairs = size // (2 * SEEDS * len(AMOUNTS))
-    teachers = [Contender(f"teacher {i}", "default/digits", {"optim.lr": 1e-3 + 1e-6 * i}) for i in range(pairs)]
+    """Half of the candidates learn from the other half."""
+    pairs = size // (2 * SEEDS * len(SUBSETS))
+    teachers = [Candidate(f"teacher {i}", "default/digits", {"optim.lr": 1e-3 + 1e-6 * i}) for i in range(pairs)]
     taught = [
-        Contender(f"taught {i}", "default/digits", {"guides.logits": {"teacher": f"row:teacher {i}"}})
+        Candidate(f"taught {i}", "default/digits", {"guides.logits": {"teacher": f"row:teacher {i}"}})
         for i in range(pairs)
     ]
     terms = Terms(budget=f"{size}min")
-    return Grid("digits", (*teachers, *taught), Amounts(per_class=AMOUNTS), tuple(range(SEEDS)), terms=terms)
+    return Grid("digits", (*teachers, *taught), Subsets(per_class=SUBSETS), tuple(range(SEEDS)), terms=terms)
 
 
 def planned(study: StudyDir) -> Plan:
     """The plan, shown, and as a script for SLURM."""
-    grid, names = study.grid, [one.name for one in study.grid.contenders]
-    paces = {(name, amount.name): Pace(0.01, 40, 1e-4, 90, 490) for name in names for amount in grid.amounts.each()}
+    grid, names = study.grid, [one.name for one in study.grid.candidates]
+    paces = {(name, subset.name): Pace(0.01, 40, 1e-4, 90, 490) for name in names for subset in grid.subsets.each()}
     plan = make_plan(grid, dict.fromkeys(names, 100), dict.fromkeys(names, 5.0), paces)
     plan_sheet(grid, plan).markdown()
     write_script(study, plan)
@@ -84,11 +84,11 @@ def leave(study: StudyDir, plan: Plan, cell: Cell) -> None:
     said = torch.where(right, labels, (labels + 1) % len(CLASSES))
     shares = 0.8 * torch.nn.functional.one_hot(said, len(CLASSES)) + 0.2 / len(CLASSES)
     predictions = accuracy.Predictions(shares, labels, [""] * IMAGES)
-    result = accuracy.measure(predictions, CLASSES)
+    result = accuracy.evaluate_predictions(predictions, CLASSES)
     run.write(
         "evaluation.json", Evaluations("best/test", {f"best/{split}": result for split in ("test", "val")}).to_dict()
     )
-    keep_answers(run, "best/test", {"best/test": predictions})
+    keep_predictions(run, "best/test", {"best/test": predictions})
     lines = (f"{40 * epoch + 39},{epoch},val/accuracy,{0.7 * (epoch + 1) / 100}" for epoch in range(100))
     run.write("metrics.csv", "\n".join(["step,epoch,name,value", *lines]) + "\n")
     run.update(
@@ -102,7 +102,7 @@ def leave(study: StudyDir, plan: Plan, cell: Cell) -> None:
         data={
             "source": "digits",
             "classes": CLASSES,
-            "images": {"train": int(cell.amount.value) * len(CLASSES), "val": 90, "test": IMAGES},
+            "images": {"train": int(cell.subset.value) * len(CLASSES), "val": 90, "test": IMAGES},
         },
         hardware={"cpu": "a processor", "cores": 2, "gpus": []},
         versions={"viticulture": "0"},
@@ -116,10 +116,8 @@ def timed(work: Callable[[], T]) -> tuple[T, float]:
     return found, time.process_time() - began
 
 
-def measure(sizes: tuple[int, ...] = (160, 2000)) -> list[Row]:
+def measure(sizes: tuple[int, ...] = (160, 2000)) -> Iterator[Row]:
     """Rows of every size; planning is promised under 2 s and a page under 10 s for 2,000 cells."""
-    rows = []
     for size in sizes:
         with tempfile.TemporaryDirectory() as root:
-            rows += of_size(size, Path(root))
-    return rows
+            yield from of_size(size, Path(root))

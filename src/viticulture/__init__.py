@@ -18,8 +18,8 @@ from .version import VERSION as __version__
 
 if TYPE_CHECKING:
     from .api import (
-        Amounts,
         Run,
+        Subsets,
         Terms,
         Where,
         cache,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         localise,
         localize,
         models,
+        open,
         predict,
         probe,
         recipes,
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
     from .errors import UserError
 
 __all__ = [
-    "Amounts",
     "Run",
+    "Subsets",
     "Terms",
     "UserError",
     "Where",
@@ -67,6 +68,7 @@ __all__ = [
     "localise",
     "localize",
     "models",
+    "open",
     "predict",
     "probe",
     "recipes",

@@ -120,8 +120,8 @@ def _refused(message: str) -> int:
 def entry() -> NoReturn:
     """The `viticulture` command. Recipes may name modules in the current folder, which are found after all others."""
     with suppress(FileNotFoundError):  # of a folder that was taken away
-        if "" not in sys.path and (here := str(Path.cwd())) not in sys.path:
-            sys.path.append(here)
+        if "" not in sys.path and (current := str(Path.cwd())) not in sys.path:
+            sys.path.append(current)
     sys.exit(main())
 
 
@@ -148,6 +148,14 @@ def several(kind: type) -> Callable[[str], tuple[Any, ...]]:
 
     read.__name__ = f"comma-separated {kind.__name__}"
     return read
+
+
+def pair(word: str) -> tuple[str, str]:
+    """NAME=VALUE as two words."""
+    name, equals, value = word.partition("=")
+    if not (name and equals and value):
+        raise ValueError(word)
+    return name.strip(), value.strip()
 
 
 @dataclass(frozen=True)
@@ -194,6 +202,9 @@ class Parser(argparse.ArgumentParser):
                 self.add_argument(f"--{key.replace('_', '-')}", dest=key, action="store_true", help=help_text)
             else:
                 self._add_option(key, parameter.annotation, parameter.default, help_text)
+        if verb is api.compare_table:
+            text = "ROW=WEIGHTS: what a row starts from; once for each row that needs it"
+            self.add_argument("--init", action="append", metavar="ROW=WEIGHTS", type=pair, default=[], help=text)
         if verb in PRINTABLE:
             text = "print the recipe with every key and its value, and stop"
             self.add_argument("--print-config", action="store_true", help=text)
@@ -219,16 +230,18 @@ class Parser(argparse.ArgumentParser):
         overrides, left = split_overrides(words, self.options) if self.takes_recipe else ({}, words)
         self._check_options(left)
         given = vars(self.parse_args(left))
-        found: dict[str, Any] = {"overrides": overrides} if self.takes_recipe else {}
+        arguments: dict[str, Any] = {"overrides": overrides} if self.takes_recipe else {}
+        if given.get("init"):
+            overrides["student.init"] = dict(given["init"])
         if given.get("out", "") is None:
             self.error("the following arguments are required: --out")
         for key in self.names:
             group = inspect.signature(self.verb).parameters[key].default
             if is_dataclass(group) and not isinstance(group, type):
-                found[key] = type(group)(**{field.name: given[field.name] for field in fields(group)})
+                arguments[key] = type(group)(**{field.name: given[field.name] for field in fields(group)})
             else:
-                found[key] = given[key]
-        return Command(self.verb, found, given.get("print_config", False))
+                arguments[key] = given[key]
+        return Command(self.verb, arguments, given.get("print_config", False))
 
     def _check_options(self, words: list[str]) -> None:
         """Refuse an option that does not exist, naming the nearest, before what is missing is said."""
@@ -316,7 +329,7 @@ def split_overrides(words: list[str], own: Container[str] = ()) -> tuple[dict[st
 
     Returns: recipe key -> value, and the words that are left.
     """
-    found: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
     left: list[str] = []
     waiting = list(words)
     while waiting:
@@ -333,5 +346,5 @@ def split_overrides(words: list[str], own: Container[str] = ()) -> tuple[dict[st
             else:
                 raise UserError(f"{option} needs a value, as {option} VALUE")
         key = SHORT[option][0] if option in SHORT else option.removeprefix("--")
-        found[key] = read_yaml(value, f"the value of {option}, {value!r},")
-    return found, left
+        overrides[key] = read_yaml(value, f"the value of {option}, {value!r},")
+    return overrides, left

@@ -11,6 +11,8 @@ from pathlib import Path
 from .errors import UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+MOST_TEXT = 2**28
+"""Bytes of the longest text that is read; what is longer, or grows while it is read, was not written by hand."""
 
 
 @contextmanager
@@ -53,11 +55,15 @@ def read_text(path: Path, what: str) -> str:
         path: the file.
         what: it is, for the error: "recipe".
 
-    Raises: UserError if there is no such file, it cannot be read, or is no text.
+    Raises: UserError if there is no such file, it cannot be read, is no text, or is too long.
     """
     try:
         regular = stat.S_ISREG(path.stat().st_mode)  # a pipe would be waited for
-        text = path.read_bytes().decode("utf-8") if regular else ""
+        raw = b""
+        if regular:
+            with path.open("rb") as file:
+                raw = file.read(MOST_TEXT + 1)
+        text = raw.decode("utf-8") if len(raw) <= MOST_TEXT else ""
     except UnicodeDecodeError as error:
         raise UserError(f"{what} {path} is no text in UTF-8 (byte {error.start}); save it as that") from error
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
@@ -65,4 +71,6 @@ def read_text(path: Path, what: str) -> str:
         raise UserError(f"cannot read {what} {path}: {reason}") from error
     if not regular:
         raise UserError(f"{what} {path} is no file")
+    if len(raw) > MOST_TEXT:
+        raise UserError(f"{what} {path} is longer than {MOST_TEXT:,} bytes; is it the right file?")
     return text

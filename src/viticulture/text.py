@@ -11,7 +11,7 @@ import yaml
 from .errors import UserError
 
 LONGEST = 2**18
-"""Letters of the longest YAML that is read: a study of a thousand contenders; more would take many seconds."""
+"""Letters of the longest YAML that is read: a study of a thousand candidates; more would take many seconds."""
 DEEPEST = 32
 """Levels of brackets or indentation in it."""
 UNSEEN = "\N{REPLACEMENT CHARACTER}"

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from viticulture.analysis.attention_maps import averaged, class_map, head_token_maps, shown_layers
 from viticulture.errors import UserError
 from viticulture.models.students import create_student
-from viticulture.models.taps import Seen, Taps
+from viticulture.models.taps import Readings, Taps
 from viticulture.models.task import Task
 from viticulture.report.charts.figures import heat
 
@@ -16,7 +16,7 @@ TASK = Task(("a", "b"), (8, 12), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 GRID = (4, 6)
 
 
-def seen(name: str, **options: object) -> tuple[torch.nn.Module, Seen]:
+def read(name: str, **options: object) -> tuple[torch.nn.Module, Readings]:
     torch.manual_seed(0)
     student = create_student(name, TASK, 2, options).eval()
     images = torch.randn(2, 3, 8, 12, generator=torch.Generator().manual_seed(1))
@@ -32,7 +32,7 @@ def test_maps_are_the_attention_with_which_values_were_mixed(name: str, options:
 
     Catches: a softmax over queries, a missing scale, tokens in another order, the mean taken before the softmax.
     """
-    _, found = seen(name, **options)
+    _, found = read(name, **options)
     for reading in found.attention:
         q, k = reading.queries(), reading.keys()
         v = torch.unflatten(reading.qkv, -1, (3, reading.layer.num_heads, -1))[:, :, 2].transpose(1, 2)
@@ -48,7 +48,7 @@ def test_maps_are_the_attention_with_which_values_were_mixed(name: str, options:
 
 def test_a_head_token_looks_in_its_own_head() -> None:
     """Map i is row (first head token + i) of head i, patches row by row. Catches: wrong head or row, a transpose."""
-    _, found = seen("dhvt_tiny_cifar_patch2", embed_dim=32, depth=2)
+    _, found = read("dhvt_tiny_cifar_patch2", embed_dim=32, depth=2)
     reading = found.attention[1]
     maps, attention = head_token_maps(reading, GRID), reading.scores().softmax(-1)
     heads = attention.shape[1]
@@ -60,7 +60,7 @@ def test_a_head_token_looks_in_its_own_head() -> None:
 
 
 def test_students_without_head_tokens_say_so() -> None:
-    _, found = seen("vit_nano")
+    _, found = read("vit_nano")
     with pytest.raises(UserError, match="head tokens are DHVT's"):
         head_token_maps(found.attention[0], GRID)
 

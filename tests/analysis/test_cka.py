@@ -27,7 +27,7 @@ def cka(first: Tensor, second: Tensor, batch: int = 64) -> float:
 
 
 def test_it_is_the_authors(golden: Load) -> None:
-    """Two batches of two models' layers, features not centred. Catches: a ratio a batch, a biased estimate, a lost
+    """Two batches of two models' layers, features not centered. Catches: a ratio a batch, a biased estimate, a lost
     diagonal, layers in another order, a mean over tokens."""
     data, similarity = golden("mae_cka"), MinibatchCKA()
     total = torch.zeros(2, 3, dtype=torch.float64)
@@ -45,10 +45,10 @@ def test_the_estimate_is_unbiased() -> None:
     """Eq. (3) is the mean over all ordered quadruples of different images of k_ij (l_ij + l_qr - 2 l_iq): it never
     pairs an image with itself.
 
-    Catches: any wrong factor of the three terms, a diagonal that is not zero, and centring that changes the value.
+    Catches: any wrong factor of the three terms, a diagonal that is not zero, and centering that changes the value.
     """
     k, l = features(6, 3), features(6, 4, seed=1)  # noqa: E741
-    K, L = k @ k.T, l @ l.T  # not centred
+    K, L = k @ k.T, l @ l.T  # not centered
     terms = [K[i, j] * (L[i, j] + L[q, r] - 2 * L[i, q]) for i, j, q, r in permutations(range(6), 4)]
     found = hsic(gram(k).unsqueeze(0), gram(l).unsqueeze(0))
     torch.testing.assert_close(found.squeeze(), torch.stack(terms).mean(), rtol=1e-5, atol=1e-6)

@@ -36,8 +36,10 @@ def test_features_are_the_patches_alone(name: str, options: dict[str, Any]) -> N
     net = student(name, **options)
     taps = Taps(net, frozenset({"blocks"}))
     assert taps.layout is not None
-    seen = taps(IMAGES[:2])
-    for tokens, grid, block in zip(*patch_features(seen.blocks, taps.layout, IMAGES[:2]), seen.blocks, strict=True):
+    readings = taps(IMAGES[:2])
+    for tokens, grid, block in zip(
+        *patch_features(readings.blocks, taps.layout, IMAGES[:2]), readings.blocks, strict=True
+    ):
         assert grid == (4, 4)
         torch.testing.assert_close(tokens, block[:, taps.layout.prefix : taps.layout.prefix + 16], rtol=0, atol=0)
 
@@ -60,16 +62,16 @@ def test_layers_are_read_through_their_norms(name: str, options: dict[str, Any],
     blocks = [net.get_submodule(name) for name in Taps(net, frozenset({"blocks"})).layout.blocks]  # type: ignore[union-attr]
     inputs: list[torch.Tensor] = []
     hooks = [block.register_forward_pre_hook(lambda _, given: inputs.append(given[0])) for block in blocks]
-    seen = Taps(net, frozenset({"blocks", "norms"}))(IMAGES[:2])
+    readings = Taps(net, frozenset({"blocks", "norms"}))(IMAGES[:2])
     for hook in hooks:
         hook.remove()
-    assert len(seen.norms) == len(blocks) + 1
-    for block, given, found in zip(blocks, inputs, seen.norms[:-1], strict=True):
+    assert len(readings.norms) == len(blocks) + 1
+    for block, given, found in zip(blocks, inputs, readings.norms[:-1], strict=True):
         torch.testing.assert_close(found, block.get_submodule("norm1")(given))
-    last = seen.blocks[-1]
+    last = readings.blocks[-1]
     for norm in norms:
         last = net.get_submodule(norm)(last)
-    torch.testing.assert_close(seen.norms[-1], last)
+    torch.testing.assert_close(readings.norms[-1], last)
 
 
 def test_it_sees_every_layer_and_counts_every_image() -> None:
@@ -130,7 +132,12 @@ def test_a_run_is_explained_on_one_page(tmp_path: Path, capsys: pytest.CaptureFi
     assert cli.main(["explain", str(run.path), "--beside", str(run.path), "--images", "16"]) == 0
     assert "explain.html" in capsys.readouterr().out
     page = (run.path / "explain.html").read_text(encoding="utf-8")
-    for words in ("Attention distance, pixels", "Attention entropy, nats", "Likeness of layers", "Delta log amplitude"):
+    for words in (
+        "Attention distance, pixels",
+        "Attention entropy, nats",
+        "Similarity of layers",
+        "Delta log amplitude",
+    ):
         assert words in page
     assert "16 test images" in page
     assert "a&lt;b" in page
@@ -140,7 +147,7 @@ def test_a_run_is_explained_on_one_page(tmp_path: Path, capsys: pytest.CaptureFi
     assert kept.inside.images == 16
     assert cli.main(["report", str(run.path)]) == 0
     report = (run.path / "report.html").read_text(encoding="utf-8")
-    for words in ("Attention distance, pixels", "Likeness of layers", "16 test images"):
+    for words in ("Attention distance, pixels", "Similarity of layers", "16 test images"):
         assert words in report
     assert cli.main(["explain", str(run.path), "--images", "3"]) == 2
     assert "at least 4 images" in capsys.readouterr().err

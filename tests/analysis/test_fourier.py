@@ -49,7 +49,7 @@ def test_a_wave_stands_at_its_frequency() -> None:
 
 
 def test_size_does_not_matter_and_smoothing_lowers_it() -> None:
-    """A(s x) = A(x); a mean over 2 x 2 neighbours lowers every frequency but zero, more so the higher it is.
+    """A(s x) = A(x); a mean over 2 x 2 neighbors lowers every frequency but zero, more so the higher it is.
 
     Catches: an amplitude that is not relative, a sign.
     """
@@ -61,7 +61,7 @@ def test_size_does_not_matter_and_smoothing_lowers_it() -> None:
     torch.testing.assert_close(relative_log_amplitude(100 * tokens, (6, 6)).mean(0), plain, rtol=1e-3, atol=1e-3)
     gap = plain - smoothed
     assert 0 < gap[1] < gap[2]
-    expected = -2 * math.log(math.cos(math.pi * 2 / 6))  # two means of neighbours, each cos(omega / 2)
+    expected = -2 * math.log(math.cos(math.pi * 2 / 6))  # two means of neighbors, each cos(omega / 2)
     assert gap[2].item() == pytest.approx(expected, rel=1e-3)
 
 

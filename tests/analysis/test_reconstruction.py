@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of what a masked autoencoder paints: standardised patches become pixels again, errors are plain."""
+"""Pictures of what a masked autoencoder paints: standardized patches become pixels again, errors are plain."""
 
 from pathlib import Path
 
@@ -12,9 +12,9 @@ from mae_students import method, vit
 from viticulture.analysis.galleries import FILE, read_galleries
 from viticulture.analysis.pictures import gather_pictures
 from viticulture.analysis.reconstruction import levels, painter_of, reconstruct, reconstruction_gallery
-from viticulture.evaluation.judge import Judged
-from viticulture.methods.mae import MAE
-from viticulture.models.vit.patches import patchify, restored, rows, targets
+from viticulture.evaluation.evaluate import EvaluatedRun
+from viticulture.methods.mae import MAE, restored, targets
+from viticulture.models.vit.patches import patchify, rows
 from viticulture.report.charts.figures import gallery
 from viticulture.training.run import fit
 
@@ -26,7 +26,7 @@ class Knowing(nn.Module):
 
     def __init__(self, mae: MAE, images: Tensor, factor: float = 1.0) -> None:
         super().__init__()
-        self.answer = lambda masked: factor * targets(images, mae.patch, masked, mae.patch_norm)
+        self.conclusion = lambda masked: factor * targets(images, mae.patch, masked, mae.patch_norm)
 
     def forward(self, latent: Tensor, kept: Tensor, masked: Tensor) -> Tensor:
         return self.answer(masked)
@@ -34,12 +34,12 @@ class Knowing(nn.Module):
 
 def knowing(factor: float = 1.0, patch_norm: bool = True) -> MAE:
     mae = method(vit((16, 24), 4), patch_norm=patch_norm).eval()
-    mae.aids["decoder"] = Knowing(mae, IMAGES, factor)
+    mae.auxiliary["decoder"] = Knowing(mae, IMAGES, factor)
     return mae
 
 
 def test_the_inverse_of_the_targets() -> None:
-    """Standardised patches with their own mean and spread are the pixels, faint and flat ones too.
+    """Standardized patches with their own mean and spread are the pixels, faint and flat ones too.
 
     Catches: biased variance, an epsilon that is forgotten, mean and spread of another patch.
     """
@@ -53,7 +53,7 @@ def test_the_inverse_of_the_targets() -> None:
 
 @pytest.mark.parametrize("patch_norm", [True, False])
 def test_who_knows_the_answer_paints_the_image(patch_norm: bool) -> None:
-    """All of it, on an oblong grid. Catches: patches in other places, a normalisation that is not undone."""
+    """All of it, on an oblong grid. Catches: patches in other places, a normalization that is not undone."""
     found = reconstruct(knowing(patch_norm=patch_norm), IMAGES)
     torch.testing.assert_close(found.painted, found.images, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found.images, 0.5 * IMAGES + 0.5)
@@ -62,10 +62,10 @@ def test_who_knows_the_answer_paints_the_image(patch_norm: bool) -> None:
     assert found.masked.float().mean() == 0.75
 
 
-def test_errors_are_means_over_masked_pixels_in_grey_levels() -> None:
+def test_errors_are_means_over_masked_pixels_in_gray_levels() -> None:
     """Painting nothing costs the variance within masked patches; visible pixels are never wrong.
 
-    Catches: a sum, a mean over all pixels, units of standard deviations, a baseline with one colour for all channels.
+    Catches: a sum, a mean over all pixels, units of standard deviations, a baseline with one color for all channels.
     """
     found = reconstruct(knowing(0.0), IMAGES)
     where = found.masked.unsqueeze(1).expand_as(found.images)
@@ -86,7 +86,7 @@ def test_masks_follow_the_seed() -> None:
     assert not torch.equal(one.masked, other.masked)
 
 
-def test_grey_levels_are_cut_and_rounded() -> None:
+def test_gray_levels_are_cut_and_rounded() -> None:
     """[0, 1] as bytes, height and width first."""
     (picture,) = levels(torch.tensor([[[[-1.0, 0.5]], [[0.0, 1.0]], [[0.999, 2.0]]]]))
     assert picture.tolist() == [[[0, 0, 255], [128, 255, 255]]]
@@ -109,5 +109,5 @@ def test_a_runs_report_shows_what_it_painted(tmp_path: Path, name: str) -> None:
     session.run.checkpoint.unlink()
     assert "last.ckpt" in gallery(reconstruction_gallery(session.run, session.dataset))
     plain = start(tmp_path / "plain", **{"method.name": "supervised"})
-    gather_pictures(plain.run, plain.dataset, Judged("", {}))
+    gather_pictures(plain.run, plain.dataset, EvaluatedRun("", {}))
     assert set(read_galleries(plain.run.path / FILE) or ()) == {"examples"}

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from viticulture.data import store
-from viticulture.data.dataset import Dataset, Pictures, Selection, prepare, prepare_test
+from viticulture.data.dataset import Dataset, ImageSettings, Selection, prepare, prepare_test
 from viticulture.data.image_settings import choose_image_size, choose_store_size
 from viticulture.data.images import Images, Records, StoredImages
 from viticulture.data.inspect import inspect
@@ -59,7 +59,7 @@ def sets(data: Dataset) -> tuple[set[str], set[str], set[str]]:
 def test_pixels_labels_sizes_and_names_stay_together() -> None:
     """Of every split. Fails if rows of the store, labels, or names are shifted against each other."""
     given = source({"train": [20, 30, 10], "test": [5, 5, 5]})
-    data = prepare(given, pictures=Pictures(image_size=8))
+    data = prepare(given, image_settings=ImageSettings(image_size=8))
     for part in (data.train, present(data.val), present(data.test)):
         assert isinstance(part, StoredImages)
         pixels = part.take(torch.arange(len(part))).permute(0, 2, 3, 1).numpy()
@@ -190,11 +190,11 @@ def test_images_without_labels_are_refused_for_learning_classes_only() -> None:
     given = from_arrays("photos", [], {"train": (noise(10), np.full(10, -1))})
     with pytest.raises(UserError, match="photos has images but no labels"):
         prepare(given)
-    data = prepare(given, labelled=False)
+    data = prepare(given, labeled=False)
     assert (len(data.train), data.val, data.test, data.classes) == (10, None, None, ())
 
 
-def test_unlabelled_images_are_left_out_or_join_the_training_images() -> None:
+def test_unlabeled_images_are_left_out_or_join_the_training_images() -> None:
     """Fails if -1 reaches a loss, a test set without labels is evaluated, or they are dropped in silence."""
     labels = np.concatenate([np.repeat([0, 1], 20), np.full(10, -1)])
     parts = {"train": (noise(50), labels), "test": (noise(5, seed=1), np.full(5, -1))}
@@ -204,7 +204,7 @@ def test_unlabelled_images_are_left_out_or_join_the_training_images() -> None:
     assert min(int(present(part).records.labels.min()) for part in (data.train, data.val, data.test)) == 0
     assert any("left out 10 train images without a label" in text for text in data.warnings)
     assert any("left out 5 test images without a label" in text for text in data.warnings)
-    free = prepare(given, labelled=False)
+    free = prepare(given, labeled=False)
     assert (free.train.records.labels == -1).sum() == 10
     assert (present(free.val).records.labels >= 0).all()
 
@@ -222,15 +222,18 @@ def test_unlabelled_images_are_left_out_or_join_the_training_images() -> None:
         (lambda: Selection(test_fraction=-0.1), "test_fraction must lie in"),
         (lambda: Selection(split_seed=-1), "split_seed"),
         (lambda: Selection(subset_seed=-1), "subset_seed"),
-        (lambda: Pictures(image_size=0), "image_size must be at least 1"),
-        (lambda: Pictures(store_size=-3), "store_size must be at least 1"),
-        (lambda: Pictures(image_size=100_000), "image_size must not exceed 4096 pixels"),
-        (lambda: Pictures(store_size=100_000), r"store_size must not exceed 4096 .*each image would take 30.00 GB"),
-        (lambda: Pictures(budget_gb=0), "budget_gb must be positive"),
-        (lambda: Pictures(budget_gb=float("nan")), "budget_gb must be a finite number"),
-        (lambda: Pictures(budget_gb=float("inf")), "budget_gb must be a finite number"),
-        (lambda: Pictures(eval_crop=1.2), "eval_crop must lie in"),
-        (lambda: Pictures(eval_interpolation="nearest"), "eval_interpolation must be bilinear or bicubic"),
+        (lambda: ImageSettings(image_size=0), "image_size must be at least 1"),
+        (lambda: ImageSettings(store_size=-3), "store_size must be at least 1"),
+        (lambda: ImageSettings(image_size=100_000), "image_size must not exceed 4096 pixels"),
+        (
+            lambda: ImageSettings(store_size=100_000),
+            r"store_size must not exceed 4096 .*each image would take 30.00 GB",
+        ),
+        (lambda: ImageSettings(budget_gb=0), "budget_gb must be positive"),
+        (lambda: ImageSettings(budget_gb=float("nan")), "budget_gb must be a finite number"),
+        (lambda: ImageSettings(budget_gb=float("inf")), "budget_gb must be a finite number"),
+        (lambda: ImageSettings(eval_crop=1.2), "eval_crop must lie in"),
+        (lambda: ImageSettings(eval_interpolation="nearest"), "eval_interpolation must be bilinear or bicubic"),
     ],
 )
 def test_settings_without_sense_are_refused(make: Callable[[], Any], message: str) -> None:
@@ -312,15 +315,15 @@ def test_sizes_follow_the_images(sizes: list[tuple[int, int]], image_size: int, 
 def test_a_larger_input_does_not_enlarge_the_store() -> None:
     """CIFAR at 224 is stored at 32. Fails if 50,000 blown-up images fill the disk."""
     assert choose_store_size(224, np.array([[32, 32]])) == 32
-    data = prepare(source({"train": [9, 9, 9]}, side=12), pictures=Pictures(image_size=48))
-    assert (data.image_size, data.pictures.store_size) == (48, 12)
+    data = prepare(source({"train": [9, 9, 9]}, side=12), image_settings=ImageSettings(image_size=48))
+    assert (data.image_size, data.image_settings.store_size) == (48, 12)
 
 
 def test_chosen_sizes_are_handed_on() -> None:
     """Fails if a resumed or evaluated run chooses anew."""
     data = prepare(source({"train": [9, 9, 9]}, side=20))
-    assert data.pictures == Pictures(image_size=20, store_size=20)
-    again = prepare(source({"train": [9, 9, 9]}, side=30), pictures=data.pictures)
+    assert data.image_settings == ImageSettings(image_size=20, store_size=20)
+    again = prepare(source({"train": [9, 9, 9]}, side=30), image_settings=data.image_settings)
     assert isinstance(again.train, StoredImages)
     assert again.train.pixels.shape[-1] == again.image_size == 20
 
@@ -332,7 +335,7 @@ def test_statistics_are_those_of_the_training_pixels() -> None:
     """
     given = source({"train": [40, 30, 30], "test": [200, 10, 10]})
     given.reader.pixels[:100, ..., 1] //= 2  # type: ignore[attr-defined]
-    data = prepare(given, Selection(val_fraction=0), Pictures(normalize="dataset"))
+    data = prepare(given, Selection(val_fraction=0), ImageSettings(normalize="dataset"))
     pixels = given.reader.pixels[:100].astype(np.float64) / 255  # type: ignore[attr-defined]
     np.testing.assert_allclose(data.mean, pixels.mean(axis=(0, 1, 2)), rtol=1e-6)
     np.testing.assert_allclose(data.std, pixels.std(axis=(0, 1, 2)), rtol=1e-5)
@@ -342,11 +345,12 @@ def test_statistics_are_those_of_the_training_pixels() -> None:
     assert stored_statistics(black, torch.arange(2)) == ((0, 0, 0), (1, 1, 1))
 
 
-def test_named_normalisations_are_the_papers() -> None:
+def test_named_normalizations_are_the_papers() -> None:
     """papers.md 1.6 for CIFAR. Fails if a digit is wrong or sets are exchanged."""
     given = source({"train": [9, 9, 9]})
     stats = {
-        key: prepare(given, pictures=Pictures(normalize=key)) for key in ("imagenet", "cifar10", "cifar100", "half")
+        key: prepare(given, image_settings=ImageSettings(normalize=key))
+        for key in ("imagenet", "cifar10", "cifar100", "half")
     }
     assert stats["imagenet"].mean == (0.485, 0.456, 0.406)
     assert stats["imagenet"].std == (0.229, 0.224, 0.225)
@@ -361,24 +365,24 @@ def test_sets_beyond_the_budget_are_streamed_and_hold_the_same() -> None:
     given = source({"train": [20, 20, 20], "test": [4, 4, 4]})
     stored = prepare(given)
     whole = 72 * 3 * 8 * 8 / 1e9
-    for pictures in (Pictures(budget_gb=whole * 0.99), Pictures(stream=True)):
-        streamed = prepare(given, pictures=pictures)
+    for image_settings in (ImageSettings(budget_gb=whole * 0.99), ImageSettings(stream=True)):
+        streamed = prepare(given, image_settings=image_settings)
         for ours, theirs in ((streamed.train, stored.train), (present(streamed.test), present(stored.test))):
             assert isinstance(ours, StreamImages)
             assert ours.records.names == theirs.records.names
             torch.testing.assert_close(ours.records.labels, theirs.records.labels)
             assert ours.extent(3) == theirs.extent(3)
             np.testing.assert_array_equal(ours.original(2), theirs.original(2))
-    assert isinstance(prepare(given, pictures=Pictures(budget_gb=whole * 1.01)).train, StoredImages)
+    assert isinstance(prepare(given, image_settings=ImageSettings(budget_gb=whole * 1.01)).train, StoredImages)
     with pytest.raises(UserError, match="more than the budget"):
-        prepare(given, pictures=Pictures(stream=False, budget_gb=whole * 0.99))
+        prepare(given, image_settings=ImageSettings(stream=False, budget_gb=whole * 0.99))
 
 
 def test_a_subset_of_what_is_beyond_the_budget_is_stored(tmp_path: Path) -> None:
     """10 % of a large set fit. Fails if the whole is decoded, or streamed although the part fits."""
     given = source({"train": [100, 100, 100], "test": [4, 4, 4]})
-    chosen, pictures = Selection(val_fraction=0, fraction=0.1), Pictures(budget_gb=100 * 3 * 64 / 1e9)
-    data = prepare(given, chosen, pictures)
+    chosen, image_settings = Selection(val_fraction=0, fraction=0.1), ImageSettings(budget_gb=100 * 3 * 64 / 1e9)
+    data = prepare(given, chosen, image_settings)
     assert isinstance(data.train, StoredImages)
     assert len(data.train.pixels) == 42
     expected = [np.asarray(given.read(given.names.index(name))) for name in data.train.records.names]
@@ -395,17 +399,17 @@ def test_other_data_is_judged_in_the_network_s_classes(tmp_path: Path) -> None:
     """
     classes = ["zebra", "b", "a", "never here"]
     root = folder(tmp_path / "photos", {"train/a": 3, "train/zebra": 3, "test/a": 2, "test/zebra": 1})
-    images, skipped = prepare_test(root, classes, Pictures(image_size=8, store_size=8))
+    images, skipped = prepare_test(root, classes, ImageSettings(image_size=8, store_size=8))
     assert images.records.labels.tolist() == [2, 2, 0]
     assert skipped == {}
-    whole, _ = prepare_test(root / "train", classes, Pictures(image_size=8, store_size=8))
+    whole, _ = prepare_test(root / "train", classes, ImageSettings(image_size=8, store_size=8))
     assert whole.records.labels.tolist() == [2, 2, 2, 0, 0, 0]
     folder(root, {"test/zebras": 1})
     with pytest.raises(UserError, match="unknown class of photos 'zebras'; did you mean zebra"):
-        prepare_test(root, classes, Pictures())
+        prepare_test(root, classes, ImageSettings())
     blank = from_arrays("blank", [], {"train": (noise(3), np.full(3, -1))})
-    with pytest.raises(UserError, match="no labelled images"):
-        prepare_test(blank, classes, Pictures())
+    with pytest.raises(UserError, match="no labeled images"):
+        prepare_test(blank, classes, ImageSettings())
 
 
 def test_a_stored_picture_is_shown_in_its_own_proportions() -> None:
@@ -426,13 +430,13 @@ def test_an_inspection_says_what_is_there(tmp_path: Path) -> None:
     for copy in ("test/a/seen.png", "train/b/contradiction.png"):
         shutil.copy(root / "train/a/000.png", root / copy)
     shutil.copy(root / "train/a/001.png", root / "train/a/twice.png")
-    Image.new("L", (50, 3)).save(root / "train/a/grey.png")
+    Image.new("L", (50, 3)).save(root / "train/a/gray.png")
     (root / "train/b/bad.jpg").write_bytes(b"")
     (root / "train/b/notes.txt").write_text("x")
     told: list[tuple[int, int]] = []
     seen = inspect(root, progress=lambda *at: told.append(at))
     assert seen.counts == {"train": (8, 6), "test": (3, 0)}
-    assert (seen.images, seen.unlabelled, seen.classes) == (17, 0, ("a", "b"))
+    assert (seen.images, seen.unlabeled, seen.classes) == (17, 0, ("a", "b"))
     assert seen.height is not None
     assert dataclasses.astuple(seen.height) == (3, 8.0, 8)
     assert seen.width is not None

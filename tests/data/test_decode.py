@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from viticulture.data import decode as module
-from viticulture.data.decode import Unreadable, decode, measure
+from viticulture.data.decode import Unreadable, decode, image_size
 
 
 def stripes(height: int = 20, width: int = 30) -> np.ndarray:
@@ -34,7 +34,7 @@ def seen(file: io.BytesIO) -> np.ndarray:
     picture = decode(file, "x")
     file.seek(0)
     assert picture.image.mode == "RGB"
-    assert measure(file, "x") == (picture.height, picture.width) == picture.image.size[::-1]
+    assert image_size(file, "x") == (picture.height, picture.width) == picture.image.size[::-1]
     return np.asarray(picture.image)
 
 
@@ -71,22 +71,22 @@ def test_images_are_upright_by_exif(kind: str, orientation: int) -> None:
     np.testing.assert_allclose(pixels.astype(int), upright(stripes(16, 24)).astype(int), atol=tolerance)
 
 
-def test_grey_and_one_bit_become_equal_channels() -> None:
-    """Fails if grey ends in one channel, or 1-bit white is 1 instead of 255."""
-    grey = stripes()[..., 0]
-    np.testing.assert_array_equal(seen(saved(Image.fromarray(grey))), np.stack([grey] * 3, axis=-1))
-    bits = seen(saved(Image.fromarray(grey).convert("1", dither=Image.Dither.NONE)))
-    np.testing.assert_array_equal(bits[..., 0], np.where(grey > 127, 255, 0))
+def test_gray_and_one_bit_become_equal_channels() -> None:
+    """Fails if gray ends in one channel, or 1-bit white is 1 instead of 255."""
+    gray = stripes()[..., 0]
+    np.testing.assert_array_equal(seen(saved(Image.fromarray(gray))), np.stack([gray] * 3, axis=-1))
+    bits = seen(saved(Image.fromarray(gray).convert("1", dither=Image.Dither.NONE)))
+    np.testing.assert_array_equal(bits[..., 0], np.where(gray > 127, 255, 0))
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
 def test_transparency_is_laid_on_white(mode: str) -> None:
-    """white * (1 - a) + colour * a. Fails if alpha is dropped: the black under transparent pixels would show."""
-    colour = np.full((4, 6, 4), (200, 200, 200, 255), dtype=np.uint8)
-    colour[:, :2] = (0, 0, 0, 0)
-    image = Image.fromarray(colour)
+    """white * (1 - a) + color * a. Fails if alpha is dropped: the black under transparent pixels would show."""
+    color = np.full((4, 6, 4), (200, 200, 200, 255), dtype=np.uint8)
+    color[:, :2] = (0, 0, 0, 0)
+    image = Image.fromarray(color)
     if mode == "P":
-        image = Image.fromarray(np.where(colour[..., 3] > 0, 1, 0).astype(np.uint8), "P")
+        image = Image.fromarray(np.where(color[..., 3] > 0, 1, 0).astype(np.uint8), "P")
         image.putpalette([0, 0, 0, 200, 200, 200])
         file = saved(image, "PNG", transparency=0)
     else:
@@ -141,7 +141,7 @@ def test_cmyk_is_converted() -> None:
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
 def test_animations_show_their_first_frame(kind: str) -> None:
     """Fails if the last frame is shown, or frames are stacked."""
-    frames = [Image.new("RGB", (8, 6), colour) for colour in ("red", "blue")]
+    frames = [Image.new("RGB", (8, 6), color) for color in ("red", "blue")]
     options: dict[str, Any] = {"lossless": True} if kind == "WEBP" else {}
     pixels = seen(saved(frames[0], kind, save_all=True, append_images=frames[1:], duration=50, **options))
     assert pixels.shape == (6, 8, 3)
@@ -166,7 +166,7 @@ def test_large_jpegs_are_decoded_smaller_and_keep_their_size_on_record() -> None
     assert picture.image.size == (200, 300)  # 1/4; 1/8 would be narrower than 2 * 64
     whole = Image.fromarray(smooth).transpose(Image.Transpose.ROTATE_270).resize((200, 300), Image.Resampling.BOX)
     difference = np.abs(np.asarray(picture.image).astype(int) - np.asarray(whole).astype(int))
-    assert difference.mean() < 2  # grey levels; JPEG noise
+    assert difference.mean() < 2  # gray levels; JPEG noise
     file.seek(0)
     assert decode(file, "x", shrink=400).image.size == (800, 1200)
 
@@ -184,7 +184,7 @@ BROKEN = {
 def test_what_is_no_image_is_unreadable(case: str) -> None:
     """Fails if another exception escapes, or a file is handed to a program outside Pillow (PostScript)."""
     data, reason = BROKEN[case]
-    for read in (decode, measure):
+    for read in (decode, image_size):
         with pytest.raises(Unreadable, match=reason) as caught:
             read(io.BytesIO(data), "a/b.jpg")
         assert caught.value.name == "a/b.jpg"
@@ -195,7 +195,7 @@ def test_what_is_no_image_is_unreadable(case: str) -> None:
 def test_truncated_and_damaged_files_are_unreadable_or_read(kind: str) -> None:
     """A cut file raises; random damage either raises `Unreadable` or still decodes, and nothing else ever happens.
 
-    Fails if Pillow's many other exceptions escape, or a cut image is filled with grey.
+    Fails if Pillow's many other exceptions escape, or a cut image is filled with gray.
     """
     rng = np.random.default_rng(0)
     data = saved(Image.fromarray(rng.integers(0, 256, (40, 40, 3), dtype=np.uint8)), kind).getvalue()
@@ -205,7 +205,7 @@ def test_truncated_and_damaged_files_are_unreadable_or_read(kind: str) -> None:
         damaged = bytearray(data)
         for place in rng.integers(0, len(data), 8):
             damaged[place] = rng.integers(0, 256)
-        for read in (decode, measure):
+        for read in (decode, image_size):
             with suppress(Unreadable):
                 read(io.BytesIO(bytes(damaged)), "damaged")
 
@@ -220,7 +220,7 @@ def bomb(width: int, height: int) -> bytes:
 @pytest.mark.parametrize("size", [(100_000, 100_000), (13_400, 13_400)])
 def test_decompression_bombs_are_refused_by_their_header(size: tuple[int, int]) -> None:
     """Fails if the limit is checked after decoding, or only where Pillow checks it."""
-    for read in (decode, measure):
+    for read in (decode, image_size):
         with pytest.raises(Unreadable, match="pixels"):
             read(io.BytesIO(bomb(*size)), "bomb.png")
 

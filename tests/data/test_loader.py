@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from viticulture.data.augment.augment import Augment
-from viticulture.data.augment.crop import CentreCrop, PaddedCrop, ResizedCrop
+from viticulture.data.augment.crop import CenterCrop, PaddedCrop, ResizedCrop
 from viticulture.data.augment.erase import Erase
 from viticulture.data.augment.flip import Flip
 from viticulture.data.augment.mix import Mix
@@ -266,7 +266,7 @@ def test_evaluation_shows_every_image_once_in_order() -> None:
     shown = torch.cat([batch["image"] for batch in batches])
     mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
     torch.testing.assert_close(shown, (data.take(torch.arange(7)) / 255 - mean) / std)
-    smaller = next(iter(evaluation_batches(data, Wanted((6, 4)), 3, torch.device("cpu"), CentreCrop(0.9))))
+    smaller = next(iter(evaluation_batches(data, Wanted((6, 4)), 3, torch.device("cpu"), CenterCrop(0.9))))
     assert smaller["image"].shape == (3, 3, 6, 4)
 
 

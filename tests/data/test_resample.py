@@ -13,7 +13,7 @@ SIDE = 40
 
 
 def pictures(count: int, side: int = SIDE) -> Tensor:
-    """Smooth colour waves with some noise and hard edges, [count, 3, side, side] uint8."""
+    """Smooth color waves with some noise and hard edges, [count, 3, side, side] uint8."""
     generator = torch.Generator().manual_seed(0)
     place = torch.linspace(0, 6, side)
     phase = 6 * torch.rand(count, 3, 1, 1, generator=generator)

@@ -61,17 +61,21 @@ def test_images_of_the_store_s_size_are_kept_bit_for_bit(tmp_path: Path) -> None
 
 
 def test_other_sizes_are_squeezed_by_pillow_s_bicubic_filter(tmp_path: Path) -> None:
-    """Fails if the aspect ratio is kept by cropping, the filter is another, or sizes are stored as width, height."""
+    """Within one level in few places: torch's weights of 16 bits may tip a rounding.
+
+    Fails if the aspect ratio is kept by cropping, the filter is another, or sizes are stored as width, height."""
     pixels = noise(3, 30, 50)
     held = store.build(in_memory(pixels), 16)
     for image, row in zip(pixels, held.pixels, strict=True):
         expected = Image.fromarray(image).resize((16, 16), Image.Resampling.BICUBIC)
-        np.testing.assert_array_equal(row.permute(1, 2, 0).numpy(), np.asarray(expected))
+        difference = np.abs(row.permute(1, 2, 0).numpy().astype(int) - np.asarray(expected))
+        assert difference.max() <= 1
+        assert difference.mean() < 0.05
     assert held.sizes.tolist() == [[30, 50]] * 3
 
 
 def test_a_large_jpeg_decoded_small_is_close_to_the_whole(tmp_path: Path) -> None:
-    """The shortcut of `decode` may cost a few grey levels, not more. Fails if the fraction is cropped or shifted."""
+    """The shortcut of `decode` may cost a few gray levels, not more. Fails if the fraction is cropped or shifted."""
     y, x = np.mgrid[:512, :640]
     image = np.stack([x % 256, y % 256, (x + y) // 5], axis=-1).astype(np.uint8)
     (tmp_path / "data" / "a").mkdir(parents=True)
@@ -96,7 +100,7 @@ def test_some_rows_are_the_same_as_in_the_whole() -> None:
 
 
 def test_digests_tell_identical_images_apart_from_others(tmp_path: Path) -> None:
-    """Equal pixels in other files and formats share a digest; one grey level, or another shape, does not.
+    """Equal pixels in other files and formats share a digest; one gray level, or another shape, does not.
 
     Fails if file bytes are hashed (PNG and BMP differ), the squeezed pixels (which collapse), or shape is forgotten.
     """

@@ -16,7 +16,7 @@ from viticulture.data.augment.erase import Erase
 from viticulture.data.augment.flip import Flip
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.data.batches.loader import Loader, Shard
-from viticulture.data.dataset import Pictures, Selection, prepare
+from viticulture.data.dataset import ImageSettings, Selection, prepare
 from viticulture.data.images import Records, StoredImages
 from viticulture.data.open import open_source
 from viticulture.data.sources.files import FileReader
@@ -104,7 +104,7 @@ def test_workers_change_nothing(source: Source) -> None:
 
 
 def test_evaluation_of_a_stream_is_that_of_a_store(source: Source) -> None:
-    """Every image once, in order, centre cut by the original's shape, the same pixels."""
+    """Every image once, in order, center cut by the original's shape, the same pixels."""
     device = torch.device("cpu")
     pairs = zip(
         evaluation_batches(stream(source), TASK, 5, device),
@@ -141,7 +141,7 @@ def test_an_image_that_breaks_in_mid_epoch_is_named_with_the_way_on(workers: int
     RuntimeError, or a person is not told which file and what to do."""
     root = photographs(tmp_path / "photos", 12)
     cut(root / "a" / "3.jpg")
-    data = prepare(root, Selection(val_fraction=0, test_fraction=0), Pictures(stream=True, image_size=24))
+    data = prepare(root, Selection(val_fraction=0, test_fraction=0), ImageSettings(stream=True, image_size=24))
     loader = Loader(data.train, (view(ResizedCrop()),), 6, 0, shard=Shard(workers=workers))
     with pytest.raises(UserError, match=r"a/3.jpg: truncated; .*--skip-unreadable"):
         list(loader)
@@ -153,7 +153,7 @@ def test_skipping_gives_a_stream_the_very_images_of_a_store(tmp_path: Path) -> N
     cut(root / "a" / "3.jpg")
     cut(root / "b" / "18.jpg")
     streamed, stored = (
-        prepare(root, Selection(skip_unreadable=True), Pictures(stream=way, image_size=24, store_size=32))
+        prepare(root, Selection(skip_unreadable=True), ImageSettings(stream=way, image_size=24, store_size=32))
         for way in (True, False)
     )
     assert isinstance(streamed.train, StreamImages)
@@ -172,7 +172,7 @@ def test_a_stream_opens_no_file_before_it_is_asked_for(tmp_path: Path, monkeypat
     root, opened = photographs(tmp_path / "photos", 24), []
     read = FileReader.open
     monkeypatch.setattr(FileReader, "open", lambda self, i: opened.append(i) or read(self, i))
-    data = prepare(root, pictures=Pictures(stream=True, image_size=24, store_size=32))
+    data = prepare(root, image_settings=ImageSettings(stream=True, image_size=24, store_size=32))
     assert opened == []
     next(iter(Loader(data.train, (view(ResizedCrop()),), 6, 0, shard=Shard(workers=0))))
     assert len(opened) == 6

@@ -16,7 +16,7 @@ from viticulture.evaluation.accuracy import (
     Evaluation,
     Predictions,
     collect,
-    measure,
+    evaluate_predictions,
     most_confident_mistakes,
     wilson,
 )
@@ -48,7 +48,7 @@ def test_five_images_of_three_classes_give_the_numbers_worked_out_by_hand() -> N
     Fails if rows and columns of the matrix are swapped, precision and recall are swapped, the likelihood is base 2
     or a sum, or top-2 counts the k + 1 best.
     """
-    found = measure(HAND, ["a", "b", "c"], k=2)
+    found = evaluate_predictions(HAND, ["a", "b", "c"], k=2)
 
     assert found.images == 5
     assert found.top1 == 3 / 5
@@ -69,7 +69,7 @@ def test_calibration_error_follows_guo() -> None:
     Confidences 0.7 right, 0.6 right, 0.5 wrong, 0.5 wrong, 0.45 right lie in bins 10, 9, 7, 7 and 6 of 15.
     Fails if bins are not weighted by their images, the gap is squared, or confidence is the true class's.
     """
-    found = measure(HAND, ["a", "b", "c"])
+    found = evaluate_predictions(HAND, ["a", "b", "c"])
     assert found.calibration_error == pytest.approx((0.3 + 0.4 + 2 * 0.5 + 0.55) / 5, abs=1e-7)
     assert [b.images for b in found.reliability] == [1, 2, 1, 1]
     assert [b.accuracy for b in found.reliability] == [1, 0, 1, 1]
@@ -86,7 +86,7 @@ def test_references_agree(N: int, C: int, absent: int) -> None:
     given = drawn(N, C, absent)
     labels, p = given.labels.numpy(), given.probabilities.numpy()
     predicted = p.argmax(-1)
-    found = measure(given, [str(i) for i in range(C)], k=3)
+    found = evaluate_predictions(given, [str(i) for i in range(C)], k=3)
 
     assert found.top1 == metrics.accuracy_score(labels, predicted)
     assert found.topk == np.mean([label in row[:3] for label, row in zip(labels, (-p).argsort(-1), strict=True)])
@@ -106,11 +106,11 @@ def test_a_class_without_images_is_not_available_rather_than_nan_or_zero() -> No
 
     Fails if 0/0 becomes NaN, 0 or 1, or if an unknown recall is averaged.
     """
-    never = measure(predictions([[0.9, 0.05, 0.05], [0.3, 0.6, 0.1]], [0, 1]), ["a", "b", "c"])
+    never = evaluate_predictions(predictions([[0.9, 0.05, 0.05], [0.3, 0.6, 0.1]], [0, 1]), ["a", "b", "c"])
     assert (never.per_class[2].precision, never.per_class[2].recall, never.per_class[2].f1) == (None, None, None)
     assert never.macro_f1 == never.balanced_accuracy == 1
 
-    wrongly = measure(predictions([[0.9, 0.05, 0.05], [0.3, 0.1, 0.6]], [0, 1]), ["a", "b", "c"])
+    wrongly = evaluate_predictions(predictions([[0.9, 0.05, 0.05], [0.3, 0.1, 0.6]], [0, 1]), ["a", "b", "c"])
     assert (wrongly.per_class[2].precision, wrongly.per_class[2].recall, wrongly.per_class[2].f1) == (0, None, 0)
     assert wrongly.balanced_accuracy == 0.5
     assert wrongly.macro_f1 == pytest.approx(1 / 3)
@@ -118,7 +118,7 @@ def test_a_class_without_images_is_not_available_rather_than_nan_or_zero() -> No
 
 def test_one_image_is_enough() -> None:
     """N = 1: every number is finite, and Wilson's interval is wide rather than empty."""
-    found = measure(predictions([[0.25, 0.75]], [1]), ["a", "b"])
+    found = evaluate_predictions(predictions([[0.25, 0.75]], [1]), ["a", "b"])
     assert (found.top1, found.topk, found.k, found.macro_f1, found.balanced_accuracy) == (1, 1, 2, 1, 1)
     assert found.nll == pytest.approx(-math.log(0.75))
     assert found.calibration_error == pytest.approx(0.25)
@@ -129,7 +129,7 @@ def test_one_image_is_enough() -> None:
 
 def test_k_is_lowered_to_the_number_of_classes_and_says_so() -> None:
     """Top-5 of three classes would read as a perfect score of a harder question."""
-    assert measure(HAND, ["a", "b", "c"], k=5).k == 3
+    assert evaluate_predictions(HAND, ["a", "b", "c"], k=5).k == 3
 
 
 def test_ties_go_to_the_first_class_everywhere() -> None:
@@ -138,22 +138,24 @@ def test_ties_go_to_the_first_class_everywhere() -> None:
     Fails if a tie counts as right (top-1 would be 1) or if ranks and predictions break ties differently.
     """
     flat = predictions([[0.25] * 4] * 4, [0, 1, 2, 3])
-    found = measure(flat, list("abcd"), k=2)
+    found = evaluate_predictions(flat, list("abcd"), k=2)
     assert (found.top1, found.topk) == (1 / 4, 1 / 2)
     assert found.confusion[:, 0].tolist() == [1, 1, 1, 1]
-    assert measure(flat, list("abcd"), k=1).topk == found.top1
+    assert evaluate_predictions(flat, list("abcd"), k=1).topk == found.top1
 
 
 def test_a_sure_and_wrong_student_has_a_finite_likelihood_and_full_calibration_error() -> None:
     """Probabilities that underflowed to 0 and 1: the cost is -log of the smallest normal float32, 87 nats."""
-    found = measure(predictions([[1.0, 0.0], [1.0, 0.0]], [1, 1]), ["a", "b"])
+    found = evaluate_predictions(predictions([[1.0, 0.0], [1.0, 0.0]], [1, 1]), ["a", "b"])
     assert found.nll == pytest.approx(-math.log(torch.finfo(torch.float32).tiny))
     assert found.calibration_error == 1
 
 
 def test_confidence_of_exactly_one_shares_the_last_bin() -> None:
     """A bin of its own for 1.0 would let errors of either sign no longer cancel; a lower edge is inside its bin."""
-    found = measure(predictions([[1.0, 0.0], [0.0, 1.0], [0.95, 0.05], [0.6, 0.4], [0.62, 0.38]], [0] * 5), ["a", "b"])
+    found = evaluate_predictions(
+        predictions([[1.0, 0.0], [0.0, 1.0], [0.95, 0.05], [0.6, 0.4], [0.62, 0.38]], [0] * 5), ["a", "b"]
+    )
     assert [b.images for b in found.reliability] == [2, 3]
 
 
@@ -173,7 +175,7 @@ def test_interval_follows_wilson(right: int, images: int, low: float, high: floa
 
 def test_an_evaluation_survives_json() -> None:
     """to_dict -> JSON text -> from_dict gives the same numbers, None included; no NaN enters the file."""
-    found = measure(drawn(60, 12, absent=2), [f"class “{i}” <b>" for i in range(12)])
+    found = evaluate_predictions(drawn(60, 12, absent=2), [f"class “{i}” <b>" for i in range(12)])
     text = json.dumps(found.to_dict(), allow_nan=False)
     again = Evaluation.from_dict(json.loads(text))
     np.testing.assert_array_equal(again.confusion, found.confusion)
@@ -204,12 +206,12 @@ def test_most_confident_mistakes_come_first_and_only_mistakes_come() -> None:
 )
 def test_what_cannot_be_judged_is_refused(given: Predictions, classes: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        measure(given, classes)
+        evaluate_predictions(given, classes)
 
 
 def test_the_file_of_two_thousand_classes_stays_small() -> None:
     """A dense matrix alone would hold four million entries; what is stored grows with images instead."""
-    found = measure(drawn(2000, 2000), [f"class {i}" for i in range(2000)])
+    found = evaluate_predictions(drawn(2000, 2000), [f"class {i}" for i in range(2000)])
     assert len(json.dumps(found.to_dict())) < 250_000
 
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 import viticulture
 from viticulture.cli import main
-from viticulture.evaluation.agreement.judge import read_agreement
-from viticulture.evaluation.agreement.measure import Agreement, agree, both_wrong, divergences, same_answer
+from viticulture.evaluation.agreement.evaluate import read_agreement
+from viticulture.evaluation.agreement.metrics import Agreement, agree, both_wrong, divergences, same_prediction
 from viticulture.evaluation.heads import all_logits, heads_of
 from viticulture.models.co_advise.many_heads import every_head
 from viticulture.models.students import create_student
@@ -49,9 +49,9 @@ def test_divergences_are_those_from_teacher_to_head_in_nats() -> None:
 def test_pairs_are_counted_image_by_image() -> None:
     """By hand: five images. Catches both right counted as both wrong, different wrong answers as the same one."""
     labels = torch.tensor([0, 1, 2, 3, 4])
-    answers = torch.tensor([[0, 1, 2, 0, 0], [0, 2, 2, 0, 1]])  # wrong: 3, 4 and 1, 3, 4
-    assert (5 * both_wrong(answers, labels)).round().tolist() == [[2, 2], [2, 3]]
-    assert same_answer(answers).tolist() == [[1, 0.6], [0.6, 1]]
+    predictions = torch.tensor([[0, 1, 2, 0, 0], [0, 2, 2, 0, 1]])  # wrong: 3, 4 and 1, 3, 4
+    assert (5 * both_wrong(predictions, labels)).round().tolist() == [[2, 2], [2, 3]]
+    assert same_prediction(predictions).tolist() == [[1, 0.6], [0.6, 1]]
 
 
 def test_a_head_that_has_its_teachers_name_is_told_from_it() -> None:
@@ -59,7 +59,7 @@ def test_a_head_that_has_its_teachers_name_is_told_from_it() -> None:
     found = agree(logits["class"], logits, {"conv": logits["conv"]}, torch.zeros(6, dtype=torch.int64))
     assert list(found["accuracy"]) == ["student", "class token", "conv token", "conv"]
     assert found["divergence"][1][0] == pytest.approx(0, abs=1e-9)
-    assert found["same_answer"][2][3] == 1
+    assert found["same_prediction"][2][3] == 1
 
 
 @pytest.mark.parametrize("name", ["cit_tiny", "resnet10", "deit_tiny_distilled_patch16_224", "vit_nano"])
@@ -81,7 +81,7 @@ def test_the_rule_is_found_by_asking_the_student(name: str, inference: str) -> N
     taught = {"guides": {"co_advise": {"teachers": {"conv": "runs/a", "inv": "runs/b"}}}}
     heads = heads_of(student, images, resolve("test", taught))
     logits = all_logits(student, images)
-    torch.testing.assert_close(heads.answer(logits), student(images))
+    torch.testing.assert_close(heads.combine(logits), student(images))
     if name in ("cit_tiny", "resnet10"):
         assert heads.rule == {"class": "class token", "mean": "mean of 3 heads"}[inference]
         assert heads.names == ("class", "conv", "inv")
@@ -150,7 +150,7 @@ def test_every_result_says_which_rule_made_its_number_and_the_number_is_that_rul
 def test_a_run_measures_its_heads_and_teachers_on_its_test_images(
     advised: Callable[[str], viticulture.Run], inference: str
 ) -> None:
-    """agreement.json against the heads asked by hand. Catches images that teachers see in another normalisation than in
+    """agreement.json against the heads asked by hand. Catches images that teachers see in another normalization than in
     training, tokens in another order than their teachers, the training split."""
     run = advised(inference)
     found = read_agreement(run.folder)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from viticulture.data.augment.crop import CentreCrop
+from viticulture.data.augment.crop import CenterCrop
 from viticulture.errors import UserError
 from viticulture.evaluation.localization.boxes import boxes_of, in_view, read_boxes
 
@@ -79,14 +79,14 @@ def test_boxes_are_mapped_as_the_evaluation_crops() -> None:
     Catches: height and width swapped, top and left swapped, an offset in the wrong unit, a box not cut at the crop's
     edge, a box out of view kept with no area."""
     boxes = np.array([[60.0, 10, 110, 90], [0, 0, 200, 100], [0, 0, 50, 100]])
-    whole = in_view(boxes, (100, 200), CentreCrop(), (50, 50))
+    whole = in_view(boxes, (100, 200), CenterCrop(), (50, 50))
     np.testing.assert_allclose(whole, [[5, 5, 30, 45], [0, 0, 50, 50]], atol=1e-12)
-    close = in_view(boxes, (100, 200), CentreCrop(0.8), (40, 40))
+    close = in_view(boxes, (100, 200), CenterCrop(0.8), (40, 40))
     np.testing.assert_allclose(close, [[0, 0, 25, 40], [0, 0, 40, 40]], atol=1e-12)
-    wide = in_view(boxes, (100, 200), CentreCrop(), (50, 100))
+    wide = in_view(boxes, (100, 200), CenterCrop(), (50, 100))
     np.testing.assert_allclose(wide, boxes / 2, atol=1e-12)
     with pytest.raises(UserError, match="ends outside its image"):
-        in_view(boxes, (100, 150), CentreCrop(), (50, 50))
+        in_view(boxes, (100, 150), CenterCrop(), (50, 50))
 
 
 def test_the_box_of_a_rectangle_follows_it_through_the_crop() -> None:
@@ -94,7 +94,7 @@ def test_the_box_of_a_rectangle_follows_it_through_the_crop() -> None:
     holds the 120 x 160 pixels as 120 x 120. Edges are chosen so that they fall between pixels everywhere.
 
     Catches: any disagreement between the two, such as the squeeze not undone."""
-    crop, size, input_size = CentreCrop(0.875), (120, 160), (84, 84)
+    crop, size, input_size = CenterCrop(0.875), (120, 160), (84, 84)
     stored = torch.zeros(1, 3, 120, 120, dtype=torch.uint8)
     stored[:, :, 30:80, 30:90] = 255
     seen = crop(stored, torch.tensor([size]), torch.empty(1, 0), input_size)[0, 0].float() > 127

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The corruptions of ImageNet-C. Source: Hendrycks and Dietterich, ICLR 2019, arXiv:1903.12261, and its authors' code.
 
-Images are random or smooth patterns; tolerances of one or two grey levels are rounding.
+Images are random or smooth patterns; tolerances of one or two gray levels are rounding.
 """
 
 import colorsys
@@ -31,7 +31,7 @@ def draw(seed: int = 0) -> Generator:
 
 
 def noisy(side: int = 32) -> np.ndarray:
-    """[side, side, 3] uint8, all colours."""
+    """[side, side, 3] uint8, all colors."""
     return draw(7).integers(0, 256, (side, side, 3), dtype=np.uint8)
 
 
@@ -97,26 +97,26 @@ def test_an_image_gets_the_strengths_of_the_published_set_nearest_in_size() -> N
 
 
 def test_noise_has_the_moments_that_its_formula_says() -> None:
-    """For a grey g: Gaussian sd c, shot sqrt(g / c), speckle g c; impulse noise c / 2 each of 0 and 1 in every channel.
+    """For a gray g: Gaussian sd c, shot sqrt(g / c), speckle g c; impulse noise c / 2 each of 0 and 1 in every channel.
 
-    Catches a variance for a deviation, shot noise of grey levels instead of shares, impulses of whole pixels.
+    Catches a variance for a deviation, shot noise of gray levels instead of shares, impulses of whole pixels.
     Tolerance: 5 standard errors of 120,000 values."""
-    grey, n = np.full((200, 200, 3), 0.4), 120_000
+    gray, n = np.full((200, 200, 3), 0.4), 120_000
     for found, sd in (
-        (noise.gaussian_noise(grey, draw(), 0.1), 0.1),
-        (noise.shot_noise(grey, draw(), 50), np.sqrt(0.4 / 50)),
-        (noise.speckle_noise(grey, draw(), 0.2), 0.4 * 0.2),
+        (noise.gaussian_noise(gray, draw(), 0.1), 0.1),
+        (noise.shot_noise(gray, draw(), 50), np.sqrt(0.4 / 50)),
+        (noise.speckle_noise(gray, draw(), 0.2), 0.4 * 0.2),
     ):
         assert found.mean() == pytest.approx(0.4, abs=5 * sd / np.sqrt(n))
         assert found.std() == pytest.approx(sd, rel=5 / np.sqrt(2 * n))
-    found = noise.impulse_noise(grey, draw(), 0.3)
+    found = noise.impulse_noise(gray, draw(), 0.3)
     assert (found == 0).mean() == pytest.approx(0.15, abs=0.006)
     assert (found == 1).mean() == pytest.approx(0.15, abs=0.006)
     assert (found == 0.4).any(-1)[(found == 1).any(-1)].mean() > 0.5, "channels are hit apart"
 
 
-def test_colours_change_as_in_hsv() -> None:
-    """Against Python's colorsys, pixel by pixel, black, grey and pure colours included."""
+def test_colors_change_as_in_hsv() -> None:
+    """Against Python's colorsys, pixel by pixel, black, gray and pure colors included."""
     image = np.concatenate([noisy(6).reshape(-1, 3) / 255, [[0, 0, 0], [0.5, 0.5, 0.5], [1, 0, 0], [0, 0.2, 0.2]]])
     for more in (0.1, 0.5):
         hsv = [colorsys.rgb_to_hsv(*pixel) for pixel in image]
@@ -212,11 +212,11 @@ def test_an_elastic_map_without_strength_is_affine_and_without_tilt_is_none() ->
 
 
 def test_snow_and_water_brighten_and_mud_and_fog_do_not_whiten() -> None:
-    """Directions of the weather on a grey image; mud is brown, and dry where the threshold is never met."""
-    grey = np.full((64, 64, 3), 0.3)
-    assert weather.snow(grey, draw(), *LEVELS[64]["snow"][2]).mean() > 0.4  # type: ignore[misc]
-    assert (weather.spatter(grey, draw(), 0.65, 0.3, 1, 0.69, 0.6, 0) >= grey - 1e-9).all()
-    mud = weather.spatter(grey, draw(), 0.65, 0.3, 1, 0.69, 0.6, 1)
+    """Directions of the weather on a gray image; mud is brown, and dry where the threshold is never met."""
+    gray = np.full((64, 64, 3), 0.3)
+    assert weather.snow(gray, draw(), *LEVELS[64]["snow"][2]).mean() > 0.4  # type: ignore[misc]
+    assert (weather.spatter(gray, draw(), 0.65, 0.3, 1, 0.69, 0.6, 0) >= gray - 1e-9).all()
+    mud = weather.spatter(gray, draw(), 0.65, 0.3, 1, 0.69, 0.6, 1)
     assert mud.min() == pytest.approx(20 / 255)
-    np.testing.assert_array_equal(weather.spatter(grey, draw(), 0.1, 0.01, 1, 0.7, 0.6, 0), grey)
-    assert weather.fog(grey, draw(), 2, 2).max() <= 0.3 + 1e-9, "fog scales to the image's brightest value"
+    np.testing.assert_array_equal(weather.spatter(gray, draw(), 0.1, 0.01, 1, 0.7, 0.6, 0), gray)
+    assert weather.fog(gray, draw(), 2, 2).max() <= 0.3 + 1e-9, "fog scales to the image's brightest value"

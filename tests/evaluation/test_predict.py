@@ -10,7 +10,7 @@ import pytest
 
 from untrained import photo, untrained
 from viticulture.cli import main
-from viticulture.evaluation.predict import predict_files
+from viticulture.evaluation.predict import classify
 from viticulture.training.rundir import RunDir
 
 
@@ -29,10 +29,10 @@ def test_every_image_is_classified_by_its_own_pixels(run: RunDir, tmp_path: Path
     torn = tmp_path / "torn.png"
     torn.write_bytes(b"")
     named = [photos[0], photos[0], str(torn), *photos[1:], photos[2]]
-    together = predict_files(run, "last", named)
+    together = classify(run, "last", list(map(Path, named)))
     assert [one.name for one in together] == named
     for one in (one for one in together if one.name != str(torn)):
-        (alone,) = predict_files(run, "last", [one.name])
+        (alone,) = classify(run, "last", [Path(one.name)])
         assert one.probabilities == pytest.approx(alone.probabilities, abs=1e-5), "float32, in batches of two sizes"
     assert together[2].error
     assert len({round(one.probability, 4) for one in together}) == 5, "answers differ, so a mix-up would show"
@@ -44,13 +44,13 @@ def test_a_name_that_is_no_text_and_a_class_that_is_a_formula_are_written(
     """As CSV and as JSON. Catches: answers lost at the end for a byte in a name, a heading that a spreadsheet runs."""
     photo(tmp_path / "photos" / "a.png", 0)
     os.rename(tmp_path / "photos" / "a.png", os.fsencode(tmp_path / "photos") + b"/q\xff.png")  # noqa: PTH104
-    for out in ("answers.csv", "answers.json"):
+    for out in ("predictions.csv", "predictions.json"):
         assert main(["predict", str(run.path), str(tmp_path / "photos"), "--out", str(tmp_path / out)]) == 0
-    with (tmp_path / "answers.csv").open(newline="", encoding="utf-8") as file:
+    with (tmp_path / "predictions.csv").open(newline="", encoding="utf-8") as file:
         heading, row = csv.reader(file)
     assert heading == ["name", "label", "probability", "'=cmd()", "\\x1b[31mred", "error"]
     assert row[0].endswith("q\\udcff.png")
-    (answer,) = json.loads((tmp_path / "answers.json").read_text(encoding="utf-8"))
+    (answer,) = json.loads((tmp_path / "predictions.json").read_text(encoding="utf-8"))
     assert answer["name"] == row[0]
     assert float(row[2]) == answer["probability"]
 

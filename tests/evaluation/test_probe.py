@@ -17,12 +17,12 @@ import viticulture
 from viticulture import api
 from viticulture.cache import cached
 from viticulture.cli import main
-from viticulture.data.dataset import Dataset, Pictures, prepare
+from viticulture.data.dataset import Dataset, ImageSettings, prepare
 from viticulture.errors import UserError
 from viticulture.evaluation.probe import linear as linear_probe
-from viticulture.evaluation.probe import neighbors as neighbours
+from viticulture.evaluation.probe import neighbors as neighbors
+from viticulture.evaluation.probe.evaluate import DECAYS, Part, _find
 from viticulture.evaluation.probe.features import frozen_features
-from viticulture.evaluation.probe.judge import DECAYS, Part, _find
 from viticulture.evaluation.probe.linear import fit
 from viticulture.evaluation.probe.neighbors import vote
 from viticulture.evaluation.subject import Subject
@@ -47,7 +47,7 @@ def clusters(images: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("chunk", [2**22, 50])
 def test_every_linear_probe_is_scikit_learns_logistic_regression(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    """On standardised features, C = 1 / (N decay); in double precision, all decays in one pass.
+    """On standardized features, C = 1 / (N decay); in double precision, all decays in one pass.
 
     Catches: a decayed bias, a decay per class or per batch, sum for mean, decays mixed up once some are done, chunks
     lost, constant features that divide by zero, a basis not turned back.
@@ -68,10 +68,10 @@ def test_every_linear_probe_is_scikit_learns_logistic_regression(monkeypatch: py
 
 
 @pytest.mark.parametrize("chunk", [2**24, 100])
-def test_neighbours_vote_as_scikit_learns_do(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    """Weights exp(cos / 0.07), for several k in one pass. Catches: another temperature, Euclidean neighbours, votes of
+def test_neighbors_vote_as_scikit_learns_do(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    """Weights exp(cos / 0.07), for several k in one pass. Catches: another temperature, Euclidean neighbors, votes of
     equal weight, the k least similar, images or classes shifted where chunks meet."""
-    monkeypatch.setattr(neighbours, "CHUNK", chunk)
+    monkeypatch.setattr(neighbors, "CHUNK", chunk)
     (bank, labels), (asked, _) = clusters(90), clusters(40, seed=1)
     found = vote(asked, bank, labels, 3, [1, 7, 60])
     for chosen, k in zip(found, (1, 7, 60), strict=True):
@@ -109,7 +109,7 @@ def test_features_are_what_a_trained_head_reads(name: str, options: dict[str, An
 def subject(heads: int = 2, seed: int = 0) -> Subject:
     torch.manual_seed(seed)
     net = create_student("vit_nano", TASK, 2, {"embed_dim": 8, "depth": 1, "num_heads": heads}).eval()
-    return Subject(net, TASK, Pictures(image_size=8), torch.device("cpu"), architecture=f"heads {heads}")
+    return Subject(net, TASK, ImageSettings(image_size=8), torch.device("cpu"), architecture=f"heads {heads}")
 
 
 def test_features_are_computed_once(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
         of.network.get_submodule("norm").register_forward_hook(lambda *_: calls.append(1))
         return frozen_features(of, data)["train"]["class"]
 
-    data = prepare(str(tmp_path / "photos"), pictures=Pictures(image_size=8))
+    data = prepare(str(tmp_path / "photos"), image_settings=ImageSettings(image_size=8))
     first = read(subject(), data)
     assert len(calls) == 3  # a batch for each split
     assert torch.equal(read(subject(), data), first)
@@ -134,7 +134,9 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
     assert not torch.equal(read(subject(seed=1), data), first)
     assert not torch.equal(read(subject(heads=4), data), first)
     (tmp_path / "photos/train/a/0.png").unlink()
-    assert len(read(subject(), prepare(str(tmp_path / "photos"), pictures=Pictures(image_size=8)))) < len(first)
+    assert len(read(subject(), prepare(str(tmp_path / "photos"), image_settings=ImageSettings(image_size=8)))) < len(
+        first
+    )
     assert len([name for name in cached() if name.startswith("features/")]) == 4
     assert "freed" in api.cache(clear=True)
     assert "0 stores" in api.cache()
@@ -143,9 +145,9 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
 def test_settings_are_chosen_on_validation_and_tested_once() -> None:
     """On a circle: the validation image of class 1 is 10 degrees from 5 images of class 1 and 20 from 20 of class 0.
 
-    5 and 10 neighbours find class 1, 20 are outvoted. The test image, of class 0, would have chosen 20. Then a class
+    5 and 10 neighbors find class 1, 20 are outvoted. The test image, of class 0, would have chosen 20. Then a class
     that the validation image alone shows. Catches: a choice by test accuracy, the last of equals chosen, validation
-    images forgotten at the end, more neighbours than there are images.
+    images forgotten at the end, more neighbors than there are images.
     """
 
     def on(degrees: list[float]) -> Tensor:
@@ -208,12 +210,12 @@ def test_a_person_probes_runs_with_and_without_labels(tmp_path: Path, capsys: py
     assert main(["probe", str(folder), "digits", "--out", str(tmp_path / "again.json")]) == 0
     one, other = found["findings"][0], json.loads((tmp_path / "again.json").read_text())["findings"][2]
     few = pytest.approx(one["sweep"], abs=3 / 90)  # sums in another order may turn the answer to an image in doubt
-    assert (other["features"], other["judge"], other["sweep"]) == (one["features"], one["judge"], few)
+    assert (other["features"], other["classifier"], other["sweep"]) == (one["features"], one["classifier"], few)
     assert other["top1"] == pytest.approx(one["top1"], abs=0.03)
     capsys.readouterr()
     for words, said in (
         ([str(run.path)], "has no labels"),
-        ([str(folder)], "labelled images are needed"),
+        ([str(folder)], "labeled images are needed"),
         ([str(folder), "digits", "--weights", "best"], "is no run"),
         ([str(run.path), "digits", "--features", "token"], "unknown features"),
         ([str(run.path), "digits", "--weights", "best"], "no folder of weights"),
@@ -229,6 +231,6 @@ def test_a_network_that_is_no_run_is_shown_images_as_it_was_trained(tmp_path: Pa
 
     save(create_student("vit_nano", TASK, 2), tmp_path, TASK, {"pretrained_cfg": {"crop_pct": 0.5}})
     found = of_source(str(tmp_path))
-    assert (found.pictures.eval_crop, found.pictures.image_size, found.task) == (0.5, 8, TASK)
+    assert (found.image_settings.eval_crop, found.image_settings.image_size, found.task) == (0.5, 8, TASK)
     with pytest.raises(UserError, match="vit_nan"):
         of_source("vit_nan")

@@ -15,12 +15,12 @@ from torch import nn
 from viticulture import api
 from viticulture.cli import main
 from viticulture.errors import UserError
-from viticulture.evaluation.heads import Heads
-from viticulture.evaluation.robustness import judge as out_of_distribution
+from viticulture.evaluation.heads import OutputHeads
+from viticulture.evaluation.robustness import evaluate as out_of_distribution
 from viticulture.evaluation.robustness.corrupt import corrupt
 from viticulture.evaluation.robustness.corrupted import Views, corrupted
-from viticulture.evaluation.robustness.judge import _keep, judge_robustness, read_robustness
-from viticulture.evaluation.robustness.measure import ALEXNET, Robustness, wrong_answers
+from viticulture.evaluation.robustness.evaluate import _keep, evaluate_robustness, read_robustness
+from viticulture.evaluation.robustness.metrics import ALEXNET, Robustness, wrong_predictions
 from viticulture.evaluation.robustness.strengths import CORRUPTIONS, MAIN
 from viticulture.models.weights.files import load
 from viticulture.study.run.outcomes import other_measure
@@ -111,17 +111,17 @@ def test_wrong_answers_are_counted_for_the_student_and_every_head_among_the_clas
 
     images, labels, allowed = torch.zeros(2, 3, 4, 4), torch.tensor([1, 0]), torch.tensor([True, True, False])
     for rule, student in (("class token", 0), ("mean of 2 heads", 2)):  # mean: [2.5, 1] and [1.5, 3.5]
-        heads = Heads(("class", "conv"), rule)
-        assert wrong_answers(Both(), heads, images, labels, allowed).tolist() == [student, 0, 2]
-        assert wrong_answers(Both(), heads, images, labels).tolist() == [2, 2, 2]
+        heads = OutputHeads(("class", "conv"), rule)
+        assert wrong_predictions(Both(), heads, images, labels, allowed).tolist() == [student, 0, 2]
+        assert wrong_predictions(Both(), heads, images, labels).tolist() == [2, 2, 2]
 
 
 def test_a_run_is_judged_on_its_own_test_images_corrupted_as_it_is_shown_them(run: api.Run) -> None:
     """One cell again by hand: test images, spoilt one by one, through the student. Four of twelve are chosen, evenly
     spread, and keep the noise that their number draws in the whole split.
 
-    Catches corruption after normalisation, clean images judged, numbers counted anew in the part."""
-    found = judge_robustness(run.folder, limit=4)
+    Catches corruption after normalization, clean images judged, numbers counted anew in the part."""
+    found = evaluate_robustness(run.folder, limit=4)
     assert (found.images, found.heads) == (4, ("student", "class", "head 2", "head 3"))
     assert (found.rule, found.corrupted_by) == ("class token", "CIFAR-10-C")
     assert list(found.errors) == list(CORRUPTIONS)
@@ -171,16 +171,16 @@ def test_a_stopped_evaluation_goes_on_where_it_was(run: api.Run, monkeypatch: py
 
     monkeypatch.setattr(out_of_distribution, "corrupted", counting)
     with pytest.raises(KeyboardInterrupt):
-        judge_robustness(run.folder, limit=3)
+        evaluate_robustness(run.folder, limit=3)
     assert len(read_robustness(run.folder)["test"].errors) == 5
     asked.append(("stopped", 0))
-    found = judge_robustness(run.folder, limit=3)
+    found = evaluate_robustness(run.folder, limit=3)
     assert asked[28] == (CORRUPTIONS[5], 1)
     assert len(asked) == 28 + 5 * 14
     (run.path / "robustness.json").unlink()
-    assert judge_robustness(run.folder, limit=3) == found
+    assert evaluate_robustness(run.folder, limit=3) == found
     before = len(asked)
-    judge_robustness(run.folder, limit=4)
+    evaluate_robustness(run.folder, limit=4)
     assert len(asked) == before + 95, "other images"
 
 
@@ -191,7 +191,7 @@ def test_imagenet_c_is_read_by_its_layout(run: api.Run, tmp_path: Path) -> None:
     for name in ("blur/zoom_blur", "fog"):
         for severity in range(1, 6):
             photos(tmp_path / "c" / name / str(severity), 2, seed=severity)
-    found = judge_robustness(run.folder, str(tmp_path / "c"))
+    found = evaluate_robustness(run.folder, str(tmp_path / "c"))
     assert list(found.errors) == ["zoom_blur", "fog"]
     assert (found.clean, found.mean_error(), found.corrupted_by) == ((), None, "")
     for severity in (1, 5):
@@ -199,7 +199,7 @@ def test_imagenet_c_is_read_by_its_layout(run: api.Run, tmp_path: Path) -> None:
         assert found.errors["fog"][severity - 1][0] == pytest.approx(1 - next(iter(plain.values())).top1)
     (tmp_path / "c" / "fog" / "3").rename(tmp_path / "gone")
     with pytest.raises(UserError, match="severities 1 to 5"):
-        judge_robustness(run.folder, str(tmp_path / "c"))
+        evaluate_robustness(run.folder, str(tmp_path / "c"))
 
 
 @pytest.mark.parametrize("absent", range(3))
@@ -208,7 +208,7 @@ def test_some_of_imagenets_classes_are_chosen_from_alone(run: api.Run, tmp_path:
     the two. Catches probabilities of absent classes that win, labels shifted by the missing class."""
     first, second = (place for place in range(3) if place != absent)
     photos(tmp_path / "a", 5, 3, (CLASSES[first], CLASSES[second]))
-    found = judge_robustness(run.folder, str(tmp_path / "a"))
+    found = evaluate_robustness(run.folder, str(tmp_path / "a"))
     assert (found.images, found.classes, found.known, dict(found.errors)) == (10, 2, 3, {})
     student, task, _ = load(run.folder.weights(run.folder.which()[0]))
     wrong = 0

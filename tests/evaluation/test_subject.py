@@ -18,10 +18,10 @@ from viticulture.analysis.pictures import attention
 from viticulture.data.dataset import prepare_test
 from viticulture.data.images import Images
 from viticulture.errors import UserError
-from viticulture.evaluation.agreement.judge import read_agreement
-from viticulture.evaluation.localization import judge as localise
-from viticulture.evaluation.localization.judge import read_localisations
-from viticulture.evaluation.robustness.judge import read_robustness
+from viticulture.evaluation.agreement.evaluate import read_agreement
+from viticulture.evaluation.localization import evaluate as localize
+from viticulture.evaluation.localization.evaluate import read_localizations
+from viticulture.evaluation.robustness.evaluate import read_robustness
 from viticulture.evaluation.subject import Subject, device_for, of_run
 from viticulture.report.charts.figures import gallery
 from viticulture.study.conclude.disagreement import _looks
@@ -37,7 +37,7 @@ def shown(subject: Subject, folder: Path) -> tuple[Images, list[Tensor]]:
     subject.network.get_submodule("patch_embed").register_forward_pre_hook(
         lambda _, given: seen.append(given[0].clone())
     )
-    return prepare_test(str(folder), subject.task.classes, subject.pictures)[0], seen
+    return prepare_test(str(folder), subject.task.classes, subject.image_settings)[0], seen
 
 
 def as_pixels(subject: Subject, given: Tensor) -> list[np.ndarray]:
@@ -47,7 +47,7 @@ def as_pixels(subject: Subject, given: Tensor) -> list[np.ndarray]:
 
 
 def test_the_photograph_beside_the_attention_is_what_the_network_saw(tmp_path: Path) -> None:
-    """Pixel by pixel, of an image that evaluation crops. Catches: maps of the centre beside the whole photograph, and
+    """Pixel by pixel, of an image that evaluation crops. Catches: maps of the center beside the whole photograph, and
     maps of a crop that is not the run's."""
     subject = of_run(untrained(tmp_path / "run"))
     images, seen = shown(subject, tmp_path / "photos")
@@ -64,12 +64,12 @@ def test_the_photograph_beside_the_attention_is_what_the_network_saw(tmp_path: P
 
 
 def test_the_view_beside_the_boxes_is_what_the_network_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Catches: examples of a localisation that are cropped otherwise than the images judged."""
+    """Catches: examples of a localization that are cropped otherwise than the images judged."""
     run = untrained(tmp_path / "run")
     subject = of_run(run)
     images, seen = shown(subject, tmp_path / "photos")
-    monkeypatch.setattr(localise, "of_run", lambda *_: subject)
-    found = localise.localise(run, images, {f"{name}/0.png": np.array([[10.0, 4.0, 30.0, 20.0]]) for name in "ab"})
+    monkeypatch.setattr(localize, "of_run", lambda *_: subject)
+    found = localize.localize(run, images, {f"{name}/0.png": np.array([[10.0, 4.0, 30.0, 20.0]]) for name in "ab"})
     for example, expected in zip(found.examples, as_pixels(subject, seen[0]), strict=True):
         assert np.array_equal(example.view, expected)
 
@@ -88,14 +88,14 @@ def test_where_two_methods_looked_is_drawn_beside_what_each_was_shown(tmp_path: 
 
 
 def test_views_and_batches_show_the_same(tmp_path: Path) -> None:
-    """What is drawn or corrupted first, then normalised, is what is judged; the batch size changes nothing."""
+    """What is drawn or corrupted first, then normalized, is what is judged; the batch size changes nothing."""
     run = untrained(tmp_path / "run")
     subject = of_run(run)
     images, _ = shown(subject, tmp_path / "photos")
     (batch,) = subject.batches(images)
     ((places, pixels),) = subject.views(images)
     assert pixels.dtype == torch.uint8
-    assert torch.equal(subject.normalised(pixels), batch["image"])
+    assert torch.equal(subject.normalized(pixels), batch["image"])
     assert torch.equal(places, batch["index"])
     assert len(list(of_run(run, batch_size=1).batches(images))) == 2
 
@@ -104,7 +104,7 @@ def test_nobody_else_decides_what_a_trained_network_is_shown() -> None:
     """Ten places built the crop and an eleventh forgot it. Evaluation, analysis and pages ask a `Subject` for their
     batches and their device."""
     package = Path(viticulture.__file__).parent
-    own = re.compile(r"CentreCrop\(|evaluation_(batches|views)|cuda\.is_available")
+    own = re.compile(r"CenterCrop\(|evaluation_(batches|views)|cuda\.is_available")
     files = [file for part in ("evaluation", "analysis", "report") for file in (package / part).rglob("*.py")]
     assert [file.stem for file in files if own.search(file.read_text(encoding="utf-8"))] == ["subject"]
 
@@ -127,12 +127,12 @@ def test_damaged_measurements_are_named_in_a_line(tmp_path: Path, content: dict[
     readers = {
         "agreement.json": read_agreement,
         "explain.json": read_explanation,
-        "localisation.json": read_localisations,
+        "localization.json": read_localizations,
         "robustness.json": read_robustness,
     }
     for name, read_again in readers.items():
         run.write(name, content)
-        if not content and name in ("localisation.json", "robustness.json"):
+        if not content and name in ("localization.json", "robustness.json"):
             assert read_again(run) == {}
             continue
         with pytest.raises(UserError, match=f"{name} is damaged"):

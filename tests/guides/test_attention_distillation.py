@@ -16,14 +16,13 @@ from mae_students import ours
 from networks import error
 from viticulture.errors import UserError
 from viticulture.guides.attention_distillation import AttentionDistillation
-from viticulture.methods.mae import MAE
+from viticulture.methods.mae import MAE, Decoder, encode
+from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
 from viticulture.models.students import create_student
 from viticulture.models.taps import Taps
 from viticulture.models.task import Task
-from viticulture.models.vit.patches import Decoder, encode
 from viticulture.models.weights.files import save
-from viticulture.optim import Optim, Schedule
 
 Load = Callable[[str], Golden]
 HALF = (0.5, 0.5, 0.5)
@@ -45,7 +44,7 @@ def saved(net: nn.Module, folder: Path, task: Task = TASK) -> str:
 
 
 def method(student: nn.Module, guide: AttentionDistillation, **options: Any) -> MAE:
-    return MAE(student, TASK, {"attention_distillation": guide}, Optim(), Schedule(), **options)
+    return MAE(Setup(student, TASK, {"attention_distillation": guide}), **options)
 
 
 def test_it_is_the_official_code(golden: Load, tmp_path: Path) -> None:
@@ -59,10 +58,10 @@ def test_it_is_the_official_code(golden: Load, tmp_path: Path) -> None:
     teacher.load_state_dict(data.part("w/teacher."))
     guide = AttentionDistillation(student, TASK, teacher=saved(teacher, tmp_path), hidden_weight=1.0)
     mae = method(student, guide, patch_norm=False)
-    mae.aids["decoder"] = Decoder(24, (4, 4), 192, 16, depth=1, heads=2, mlp_ratio=2)
+    mae.auxiliary["decoder"] = Decoder(24, (4, 4), 192, 16, depth=1, heads=2, mlp_ratio=2)
     encoder, decoder = ours(data.part("w/student."))
     student.load_state_dict(encoder)
-    mae.aids["decoder"].load_state_dict(decoder)
+    mae.auxiliary["decoder"].load_state_dict(decoder)
     guide.heads[0].load_state_dict({"weight": data["w/attn_adapter"]})
     guide.widen.load_state_dict({"weight": data["w/hidden_adapter"], "bias": torch.zeros(36)})
 
@@ -83,20 +82,20 @@ def test_it_is_the_official_code(golden: Load, tmp_path: Path) -> None:
 def test_the_teachers_scores_are_those_of_a_whole_pass(tmp_path: Path) -> None:
     """Every layer's scores, and the output, equal what taps read in an ordinary pass over the same patches.
 
-    Catches: a layer off by one, values mixed into queries and keys, blocks cut too early.
+    Catches: blocks counted from 1, values mixed into queries and keys, blocks cut too early.
     """
     teacher, student = vit(**{**LARGE, "qk_norm": True, "depth": 3}), vit(depth=3)
     kept = torch.rand(2, 16).argsort(1)[:, :5]
     images = torch.randn(2, 3, 32, 32)
     taps = Taps(teacher, frozenset({"attention", "blocks"}), lambda x, numbers: encode(teacher, x, numbers))
-    seen = taps(images, kept)
+    readings = taps(images, kept)
     folder = saved(teacher, tmp_path)
-    for layers in ([1], [1, 3], [2]):
-        guide = AttentionDistillation(student, TASK, teacher=folder, layers=layers, hidden_weight=0.5)
+    for blocks in ([0], [0, 2], [1]):
+        guide = AttentionDistillation(student, TASK, teacher=folder, blocks=blocks, hidden_weight=0.5)
         looked = guide.teacher(images, kept)
-        for k, layer in enumerate(layers):
-            torch.testing.assert_close(looked.scores[k], seen.attention[layer - 1].scores(), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(looked.output, seen.logits[0], rtol=1e-4, atol=1e-5)
+        for k, block in enumerate(blocks):
+            torch.testing.assert_close(looked.scores[k], readings.attention[block].scores(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(looked.output, readings.outputs[0], rtol=1e-4, atol=1e-5)
     assert not looked.scores[0].requires_grad
 
 
@@ -105,7 +104,7 @@ def test_the_teacher_costs_the_kept_patches_and_the_layers_needed(tmp_path: Path
 
     Catches: masked patches embedded, the last block run to its end, values computed for nothing.
     """
-    guide = AttentionDistillation(vit(depth=4), TASK, teacher=saved(vit(**{**LARGE, "depth": 4}), tmp_path), layers=[3])
+    guide = AttentionDistillation(vit(depth=4), TASK, teacher=saved(vit(**{**LARGE, "depth": 4}), tmp_path), blocks=[2])
     with FlopCounterMode(display=False) as counter:
         guide.teacher(torch.randn(1, 3, 32, 32), torch.arange(4)[None])
     T, D = 5, 36
@@ -117,14 +116,14 @@ def test_the_teacher_costs_the_kept_patches_and_the_layers_needed(tmp_path: Path
 def test_it_teaches_supervised_students_too_and_is_no_part_of_them(tmp_path: Path) -> None:
     """Without masks both see every patch; a student that is its own teacher with M = identity has nothing to learn.
 
-    The teacher has other numbers of pixels, other normalisation and a patch of another size. Catches: a teacher among
-    the parameters or in the checkpoint, an adapter left out of the optimiser, images of the student's normalisation.
+    The teacher has other numbers of pixels, other normalization and a patch of another size. Catches: a teacher among
+    the parameters or in the checkpoint, an adapter left out of the optimizer, images of the student's normalization.
     """
     task = Task(("a", "b"), (32, 32), HALF, HALF)
     student = create_student("mae_tiny", task, 8, SMALL)
     guide = AttentionDistillation(student, task, teacher=saved(student, tmp_path / "same", task))
     nn.init.eye_(guide.heads[0].weight.data[:, :, 0, 0])
-    supervised = Supervised(student, task, {"attention_distillation": guide}, Optim(), Schedule())
+    supervised = Supervised(Setup(student, task, {"attention_distillation": guide}))
     batch = {"image": torch.randn(2, 3, 32, 32), "label": torch.tensor([0, 1])}
     terms = supervised.losses(batch)
     assert terms["attention_distillation_attention"].item() == pytest.approx(0, abs=1e-10)
@@ -152,12 +151,12 @@ def test_teachers_of_other_depth_and_grid(tmp_path: Path) -> None:
     Catches: the student's layer number used for a deeper teacher, positions of the wrong length.
     """
     deep = saved(vit(**{**LARGE, "depth": 8}), tmp_path / "deep")
-    guide = AttentionDistillation(vit(depth=4), TASK, teacher=deep, layers=[1, 2, 4])
+    guide = AttentionDistillation(vit(depth=4), TASK, teacher=deep, blocks=[0, 1, 3])
     assert guide.teacher.net.net.layers == (1, 3, 7)
-    early = AttentionDistillation(vit(depth=4), TASK, teacher=deep, layers=[1])
+    early = AttentionDistillation(vit(depth=4), TASK, teacher=deep, blocks=[0])
     assert len(early.teacher.net.net.vit.blocks) == 2
     shallow = saved(vit(**{**LARGE, "depth": 2}), tmp_path / "shallow")
-    guide = AttentionDistillation(vit(depth=4), TASK, teacher=shallow, layers=[1, 4])
+    guide = AttentionDistillation(vit(depth=4), TASK, teacher=shallow, blocks=[0, 3])
     assert guide.teacher.net.net.layers == (0, 1)
     coarse = Task((), (32, 32), HALF, HALF)
     other = saved(vit(16, coarse, **LARGE), tmp_path / "coarse", coarse)  # 2 x 2 patches; the student has 4 x 4
@@ -167,13 +166,13 @@ def test_teachers_of_other_depth_and_grid(tmp_path: Path) -> None:
 
 
 def test_a_shallower_teacher_answers_for_several_layers(tmp_path: Path) -> None:
-    """Two blocks for four: layers 1 and 2 follow the first, 3 and 4 the second; a step is finite.
+    """Two blocks for four: blocks 0 and 1 follow the first, 2 and 3 the second; a step is finite.
 
     Catches: an answer a block in place of one a layer, which ends in an IndexError.
     """
     student = vit(depth=4)
     shallow = saved(vit(**{**LARGE, "depth": 2}), tmp_path)
-    guide = AttentionDistillation(student, TASK, teacher=shallow, layers=[1, 2, 3, 4])
+    guide = AttentionDistillation(student, TASK, teacher=shallow, blocks=[0, 1, 2, 3])
     one, two, three, four = guide.teacher(torch.randn(2, 3, 32, 32)).scores
     assert torch.equal(one, two)
     assert torch.equal(three, four)
@@ -200,14 +199,14 @@ def test_several_layers_add_up(tmp_path: Path) -> None:
     student, folder = vit(), saved(vit(**LARGE), tmp_path)
     batch = {"image": torch.randn(2, 3, 32, 32), "noise": torch.rand(2, 16)}
 
-    def term(layers: list[int], weight: float = 1.0) -> Tensor:
+    def term(blocks: list[int], weight: float = 1.0) -> Tensor:
         torch.manual_seed(0)
-        guide = AttentionDistillation(student, TASK, teacher=folder, layers=layers, weight=weight)
+        guide = AttentionDistillation(student, TASK, teacher=folder, blocks=blocks, weight=weight)
         for head in guide.heads:
             nn.init.constant_(head.weight, 0.1)
         return method(student, guide).losses(batch)["attention_distillation_attention"]
 
-    torch.testing.assert_close(3 * (term([1]) + term([2])), term([1, 2], weight=3.0))
+    torch.testing.assert_close(3 * (term([0]) + term([1])), term([0, 1], weight=3.0))
 
 
 @pytest.mark.parametrize(
@@ -215,8 +214,9 @@ def test_several_layers_add_up(tmp_path: Path) -> None:
     [
         ({"weight": 0.0}, {}, "weight must be positive.*got 0.0"),
         ({"hidden_weight": -1.0}, {}, "hidden_weight not negative.*-1.0"),
-        ({"layers": [0]}, {}, "lie in 1 to 2, got \\[0\\]"),
-        ({"layers": []}, {}, "lie in 1 to 2"),
+        ({"blocks": [2]}, {}, "lie in 0 to 1, got \\[2\\]"),
+        ({"blocks": [-1]}, {}, "lie in 0 to 1"),
+        ({"blocks": []}, {}, "lie in 0 to 1"),
         ({}, {"reg_tokens": 2}, "as many tokens.*has 3, the student 1"),
         ({}, {"dynamic_img_size": True}, "cannot look at single patches"),
     ],

@@ -18,13 +18,14 @@ from conftest import Golden
 from viticulture.errors import UserError
 from viticulture.guides.attention_link import AttentionLink, Decay, View, link_loss
 from viticulture.guides.logits import Logits
+from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
 from viticulture.models.links import Links
 from viticulture.models.students import create_student
 from viticulture.models.taps import AttentionReading, Taps
 from viticulture.models.task import Task
 from viticulture.models.teachers.feature_maps import resized
-from viticulture.optim import Optim, Schedule
+from viticulture.optim import Optim
 from viticulture.report.charts.curves import read_curves
 from viticulture.training.run import fit, training_loader
 from viticulture.training.session import Session, begin, reopen
@@ -158,7 +159,7 @@ def test_every_kind_of_student_is_linked(teacher: str, name: str, options: dict[
 
 
 def test_links_are_trained_with_the_student_and_their_bias_does_not_decay(teacher: str) -> None:
-    """Weights and biases of the links are in the optimiser, the teacher is not; nothing else is a key of the guide."""
+    """Weights and biases of the links are in the optimizer, the teacher is not; nothing else is a key of the guide."""
     student = grow()
     guide = AttentionLink(student, TASK, teacher=teacher)
     groups = Optim(weight_decay=0.05).groups(student, nn.ModuleDict({"attention_link": guide}))
@@ -179,19 +180,17 @@ def test_terms_add_up_with_labels_and_distillation(teacher: str, tmp_path: Path)
         "attention_link": AttentionLink(student, task, teacher=teacher),
         "logits": Logits(student, task, teacher=teacher),
     }
-    method = Supervised(student, task, guides, Optim(), Schedule(), label_weight=0.5)
+    method = Supervised(Setup(student, task, guides), label_weight=0.5)
     terms = method.losses(batch(task))
     assert set(terms) == {"label", "logits", "attention_link"}
-    seen = Taps(student, guides["attention_link"].needs)(batch(task)["image"])
-    label = nn.functional.cross_entropy(seen.logits[0], batch(task)["label"])
+    readings = Taps(student, guides["attention_link"].needs)(batch(task)["image"])
+    label = nn.functional.cross_entropy(readings.outputs[0], batch(task)["label"])
     torch.testing.assert_close(terms["label"], 0.5 * label)
     for name, guide in guides.items():
-        torch.testing.assert_close(terms[name], guide.losses(batch(task), seen)[name])
+        torch.testing.assert_close(terms[name], guide.losses(batch(task), readings)[name])
 
-    alone = Supervised(
-        student, task, {"attention_link": guides["attention_link"]}, Optim(), Schedule(), every_head=True
-    )
-    other = nn.functional.cross_entropy(seen.logits[1], batch(task)["label"])
+    alone = Supervised(Setup(student, task, {"attention_link": guides["attention_link"]}), every_head=True)
+    other = nn.functional.cross_entropy(readings.outputs[1], batch(task)["label"])
     torch.testing.assert_close(alone.losses(batch(task))["label"], (label + other) / 2)
 
 
@@ -202,8 +201,8 @@ def test_the_guide_computes_in_float32_under_autocast(teacher: str) -> None:
     kinds = []
     guide.links.convolutions[0].register_forward_hook(lambda _m, given, out: kinds.append((given[0].dtype, out.dtype)))
     with torch.autocast("cpu", torch.bfloat16):
-        seen = Taps(student, guide.needs)(batch()["image"])
-        loss = guide.losses(batch(), seen)["attention_link"]
+        readings = Taps(student, guide.needs)(batch()["image"])
+        loss = guide.losses(batch(), readings)["attention_link"]
     assert kinds == [(torch.float32, torch.float32)]
     assert loss.dtype == torch.float32
 
@@ -263,7 +262,7 @@ def test_a_run_with_links_resumes_exactly(tmp_path: Path, teacher: str) -> None:
 def test_the_trainer_is_a_plain_loop_with_links(tmp_path: Path, teacher: str) -> None:
     """Same weights, links included, as the loop below, bit for bit; what is saved is a plain ViT.
 
-    Fails if links are left out of the optimiser, the weight's clock is late, or a link is saved with the student.
+    Fails if links are left out of the optimizer, the weight's clock is late, or a link is saved with the student.
     """
     overrides = {"student.options": VIT, "train.ema_decay": None}
     session, other = (

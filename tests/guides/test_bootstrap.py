@@ -27,12 +27,12 @@ from viticulture.guides.bootstrap import (
     shortened_grids,
     shortened_sequences,
 )
+from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
 from viticulture.models.agent.agent_cnn import AgentShape, ResStem, Sizes
 from viticulture.models.students import create_student
 from viticulture.models.taps import Taps
 from viticulture.models.task import Task
-from viticulture.optim import Optim, Schedule
 from viticulture.report.charts.curves import read_curves
 from viticulture.training.run import fit, training_loader
 from viticulture.training.session import Session, begin, reopen
@@ -54,19 +54,19 @@ def test_the_feature_distance_is_that_of_the_authors_code(golden: Load, case: st
     data = golden("boot_hint_loss")
     sequence = data[f"in/{case}_vit"].requires_grad_()  # [T, B, D], class token first
     map_ = sequence[1:].permute(1, 2, 0).unflatten(2, (4, 4))
-    loss = feature_distance(map_, data[f"in/{case}_cnn"], "sequence", "standardise")
+    loss = feature_distance(map_, data[f"in/{case}_cnn"], "sequence", "standardize")
     torch.testing.assert_close(loss, data[f"out/{case}_loss"], rtol=1e-5, atol=1e-6)
     (gradient,) = torch.autograd.grad(loss, sequence)
     torch.testing.assert_close(gradient, data[f"gin/{case}_vit"], rtol=1e-5, atol=1e-6)
 
 
 def test_both_scales_agree_on_tokens_without_a_mean() -> None:
-    """Standardising is centring, then division by length, times sqrt(D): Eq. (6) averaged over tokens.
+    """Standardizing is centering, then division by length, times sqrt(D): Eq. (6) averaged over tokens.
 
-    Fails if one sums where the other averages, or normalises over tokens instead of channels.
+    Fails if one sums where the other averages, or normalizes over tokens instead of channels.
     """
     student, agent = (side - side.mean(1, keepdim=True) for side in maps(2, 2, 64, 4, 4))
-    code = feature_distance(student, agent, "sequence", "standardise")
+    code = feature_distance(student, agent, "sequence", "standardize")
     paper = feature_distance(student, agent, "sequence", "length")
     torch.testing.assert_close(code, paper, rtol=1e-4, atol=0)  # layer norm adds 1e-5 to a variance near 1
     torch.testing.assert_close(feature_distance(student, 7 * agent, "sequence", "length"), paper)
@@ -77,7 +77,7 @@ def test_both_scales_agree_on_tokens_without_a_mean() -> None:
 def test_the_target_gets_no_gradient() -> None:
     """Only the student is taught. Fails if the agent is pulled towards the ViT."""
     student, agent = maps(2, 8, 4, 4).requires_grad_(), maps(2, 8, 8, 8, seed=1).requires_grad_()
-    feature_distance(student, agent, "sequence", "standardise").backward()
+    feature_distance(student, agent, "sequence", "standardize").backward()
     assert agent.grad is None
     assert student.grad is not None
 
@@ -177,15 +177,15 @@ def test_a_step_is_that_of_the_authors_code(golden: Load, file: str, weights: Li
     data = golden(file)
     student, guide = loaded(data, weights)
     batch = {"image": data["in/x"], "label": data["in/label"].long()}
-    guides = {"bootstrap": guide}
-    method = Supervised(student, GOLDEN_TASK, guides, Optim(), Schedule(), label_weight=guide.weight).train()
-    seen = method.taps(batch["image"])
+    setup = Setup(student, GOLDEN_TASK, {"bootstrap": guide})
+    method = Supervised(setup, label_weight=guide.weight).train()
+    readings = method.taps(batch["image"])
     logits, maps_ = guide.agent.watch(batch["image"])
     close = {"rtol": 1e-4, "atol": 1e-4}
-    torch.testing.assert_close(seen.logits[0], data["out/logits_vit"], **close)
+    torch.testing.assert_close(readings.outputs[0], data["out/logits_vit"], **close)
     torch.testing.assert_close(logits, data["out/logits_cnn"], **close)
     for block in range(3):
-        torch.testing.assert_close(seen.blocks[block].transpose(0, 1), data[f"out/feat_vit{block}"], **close)
+        torch.testing.assert_close(readings.blocks[block].transpose(0, 1), data[f"out/feat_vit{block}"], **close)
         torch.testing.assert_close(maps_[block], data[f"out/feat_cnn{block}"], **close)
 
     terms = method.losses(batch)
@@ -193,7 +193,7 @@ def test_a_step_is_that_of_the_authors_code(golden: Load, file: str, weights: Li
     totals = config.get("weighted_totals_at_epoch") or {"joint": config["weighted_total_at_epoch"]}
     assert sum(float(term.detach()) for term in terms.values()) == pytest.approx(sum(totals.values()), rel=1e-4)
     torch.stack(list(terms.values())).sum().backward()
-    guide.settle()
+    guide.after_backward()
     found = {name: p.grad for name, p in student.named_parameters()}
     found_agent = {name: p.grad for name, p in guide.agent.named_parameters() if p.grad is not None}
     ours, agents = boot_names.both(data.part("grad/"))
@@ -266,8 +266,8 @@ def test_a_run_with_a_shared_agent_resumes_exactly(tmp_path: Path) -> None:
 def test_the_trainer_is_a_plain_loop_with_an_agent(tmp_path: Path, weights: str, accumulate: int) -> None:
     """The Trainer joins the gradients once a batch, before clipping, as the loop below does.
 
-    Fails if gradients are joined in every portion or after the step, the decay is late, or the agent's own weights are
-    left out of the optimiser. With portions BatchNorm sees other batches, so the agent's is held still.
+    Fails if gradients are joined in every micro-batch or after the step, the decay is late, or the agent's own weights
+    are left out of the optimizer. With micro-batches BatchNorm sees other batches, so the agent's is held still.
     """
     overrides = {"guides.bootstrap.weights": weights, "train.accumulate": accumulate, "train.clip_norm": 0.5}
     overrides |= {"student.options": TINY, "train.ema_decay": None, "optim.name": "sgd", "optim.lr": 0.1}
@@ -291,7 +291,7 @@ def test_the_trainer_is_a_plain_loop_with_an_agent(tmp_path: Path, weights: str,
         for step in range(len(loader)):
             optimizer.zero_grad()
             torch.stack(list(other.losses(loader.batch(epoch, step)).values())).sum().backward()
-            guide.settle()
+            guide.after_backward()
             torch.nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], 0.5)
             optimizer.step()
             schedule.step()
@@ -388,16 +388,18 @@ def test_other_students_with_square_grids_learn_from_an_agent(student: str, opti
     network = create_student(student, TASK, 8, options).train()
     guide = Bootstrap(network, TASK).train()
     batch = {"image": torch.randn(2, 3, 32, 32), "label": torch.tensor([0, 2])}
-    seen = Taps(network, guide.needs)(batch["image"])
-    terms = guide.losses(batch, seen)
+    readings = Taps(network, guide.needs)(batch["image"])
+    terms = guide.losses(batch, readings)
     assert set(terms) == {"agent_label", "from_agent", "to_agent", "features"}
     assert all(term.isfinite() for term in terms.values())
-    (taught,) = torch.autograd.grad(terms["from_agent"], seen.logits[-1], retain_graph=True)
+    (taught,) = torch.autograd.grad(terms["from_agent"], readings.outputs[-1], retain_graph=True)
     assert taught.abs().sum() > 0
-    for logits in seen.logits:
+    for logits in readings.outputs:
         assert torch.autograd.grad(terms["to_agent"], logits, retain_graph=True, allow_unused=True) == (None,)
-    if len(seen.logits) > 1:
-        assert torch.autograd.grad(terms["from_agent"], seen.logits[0], retain_graph=True, allow_unused=True) == (None,)
+    if len(readings.outputs) > 1:
+        assert torch.autograd.grad(terms["from_agent"], readings.outputs[0], retain_graph=True, allow_unused=True) == (
+            None,
+        )
 
 
 def test_terms_without_weight_are_not_computed() -> None:
@@ -405,13 +407,13 @@ def test_terms_without_weight_are_not_computed() -> None:
     network = create_student("vit_nano", TASK, 8).train()
     batch = {"image": torch.randn(2, 3, 32, 32), "label": torch.tensor([0, 2])}
     guide = Bootstrap(network, TASK, mutual=Mutual(weight=0))
-    seen = Taps(network, guide.needs)(batch["image"])
-    assert set(guide.losses(batch, seen)) == {"agent_label", "features"}
+    readings = Taps(network, guide.needs)(batch["image"])
+    assert set(guide.losses(batch, readings)) == {"agent_label", "features"}
     guide.start_epoch(4, 4)
-    assert set(guide.losses(batch, seen)) == {"agent_label"}
+    assert set(guide.losses(batch, readings)) == {"agent_label"}
     guide = Bootstrap(network, TASK, features=Features(decay="none"))
     guide.start_epoch(4, 4)
-    assert "features" in guide.losses(batch, seen)
+    assert "features" in guide.losses(batch, readings)
 
 
 def test_the_decay_is_the_authors(golden: Load) -> None:

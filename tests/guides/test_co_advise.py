@@ -11,19 +11,20 @@ from torch import Tensor, nn
 
 from cit_students import aligned
 from conftest import Golden
-from networks import error, random_images, randomised
+from networks import error, random_images, randomized
 from viticulture.errors import UserError
 from viticulture.guides.co_advise import CoAdvise
 from viticulture.losses import soft_distillation
+from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
 from viticulture.models.co_advise.cit import checkpoint_filter_fn
 from viticulture.models.co_advise.many_heads import every_head
 from viticulture.models.students import create_student
-from viticulture.models.taps import Seen, Taps
+from viticulture.models.taps import Readings, Taps
 from viticulture.models.task import Task
 from viticulture.models.teachers.frozen import Frozen
 from viticulture.models.weights.files import save
-from viticulture.optim import Optim, Schedule
+from viticulture.optim import Optim
 from viticulture.training.recipe import parse, resolve
 from viticulture.training.run import fit, training_loader
 from viticulture.training.session import begin
@@ -41,7 +42,7 @@ def teachers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     torch.manual_seed(1)
     kinds = {"conv": ("resnet10", RESNET), "inv": ("rednet26", {**RESNET, "channels": (16,) * 4, "stem_width": 16})}
     for name, (architecture, options) in kinds.items():
-        save(randomised(create_student(architecture, TASK, None, options)), folder / name, TASK)
+        save(randomized(create_student(architecture, TASK, None, options)), folder / name, TASK)
     return {name: str(folder / name) for name in kinds}
 
 
@@ -74,12 +75,12 @@ def test_a_term_is_the_official_divergence(golden: Load, teachers: dict[str, str
     one = {"conv": teachers["conv"]}
     guide = answering(CoAdvise(student(tokens=1), TASK, teachers=one, temperature=temperature), conv=theirs)
     head = head.clone().requires_grad_()
-    term = guide.losses({"image": torch.zeros(4, 3, 8, 8)}, Seen((torch.zeros_like(head), head)))["conv"]
+    term = guide.losses({"image": torch.zeros(4, 3, 8, 8)}, Readings((torch.zeros_like(head), head)))["conv"]
     assert term.item() == pytest.approx(data[f"out/kl_T{temperature}"].item(), rel=1e-6)
     term.backward()
     assert head.grad is not None
     assert error(head.grad, data[f"gin/student_T{temperature}"]) < 1e-5
-    assert guide.settle()["conv_kl"].item() == pytest.approx(soft_distillation(head, theirs).item())
+    assert guide.after_backward()["conv_kl"].item() == pytest.approx(soft_distillation(head, theirs).item())
 
 
 def test_label_term_and_guide_are_the_official_total(golden: Load, teachers: dict[str, str]) -> None:
@@ -89,7 +90,7 @@ def test_label_term_and_guide_are_the_official_total(golden: Load, teachers: dic
     task = Task(TASK.classes, (64, 64), TASK.mean, TASK.std)
     guide = CoAdvise(net, task, teachers=teachers)
     answering(guide, conv=data["in/teacher_conv"], inv=data["in/teacher_inv"])
-    method = Supervised(net, task, {"co_advise": guide}, Optim(), Schedule()).train()
+    method = Supervised(Setup(net, task, {"co_advise": guide})).train()
     terms = method.losses({"image": data["in/x"], "label": data["in/soft_target"]})
     assert terms.keys() == {"label", "co_advise_conv", "co_advise_inv"}
     total = torch.stack(list(terms.values())).sum()
@@ -126,7 +127,7 @@ def test_terms_are_means_over_images(teachers: dict[str, str]) -> None:
     """Two halves of a batch average to the whole: two processes learn what one does."""
     net = student().eval()
     guide, x = CoAdvise(net, TASK, teachers=teachers), random_images(6, 3, 8, 8)
-    whole, *halves = (guide.losses({"image": part}, Seen(every_head(net, part))) for part in (x, x[:3], x[3:]))
+    whole, *halves = (guide.losses({"image": part}, Readings(every_head(net, part))) for part in (x, x[:3], x[3:]))
     for name, term in whole.items():
         torch.testing.assert_close(term, (halves[0][name] + halves[1][name]) / 2)
 
@@ -151,7 +152,7 @@ def test_accuracy_is_measured_by_token(teachers: dict[str, str], inference: str)
 
     Catches: batch statistics or dropout of training, the mean measured for a token, a student left in training mode.
     """
-    net = randomised(student(inference=inference, stems=("conv", "inv"), proj_drop_rate=0.5)).eval()
+    net = randomized(student(inference=inference, stems=("conv", "inv"), proj_drop_rate=0.5)).eval()
     guide = CoAdvise(net, TASK, teachers=teachers)
     batch = {"image": random_images(32, 3, 8, 8), "label": torch.arange(32) % 6}
     buffers = {name: value.clone() for name, value in net.named_buffers()}

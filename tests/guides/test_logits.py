@@ -13,7 +13,7 @@ from viticulture.errors import UserError
 from viticulture.guides.logits import Logits
 from viticulture.losses import cross_entropy
 from viticulture.models.students import create_student
-from viticulture.models.taps import Seen, Taps
+from viticulture.models.taps import Readings, Taps
 from viticulture.models.task import Task
 from viticulture.models.teachers.frozen import Frozen
 from viticulture.models.weights.files import save
@@ -53,14 +53,14 @@ def test_guide_and_label_term_add_up_to_deits_loss(golden: Callable[[str], Golde
     weight = alpha / head.shape[1] if kind == "soft" else alpha
     guide = Logits(nn.Identity(), TASK, teacher=teacher, kind=kind, temperature=tau, weight=weight)
     guide.teacher = Frozen(Answers(answers))
-    terms = guide.losses({"image": torch.zeros(4, 3, 8, 8), "label": label}, Seen((head, distilled)))
+    terms = guide.losses({"image": torch.zeros(4, 3, 8, 8), "label": label}, Readings((head, distilled)))
     total = (1 - alpha) * cross_entropy(head, label) + terms["logits"]
     assert total.item() == pytest.approx(expected[kind], rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["vit_nano", "deit_tiny_distilled_patch16_224"])
 def test_a_step_teaches_the_last_head_and_leaves_the_teacher_alone(teacher: str, name: str) -> None:
-    """Gradients reach the taught head, not the other; the guide adds nothing to optimiser or state dict. A student
+    """Gradients reach the taught head, not the other; the guide adds nothing to optimizer or state dict. A student
     with its teacher's weights has nothing to learn from the soft kind.
     """
     student = create_student(name, TASK, 4, TINY).train()

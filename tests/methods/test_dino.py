@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DINO: what is compared with what, centring and sharpening, a teacher that follows, prototypes that wait."""
+"""DINO: what is compared with what, centering and sharpening, a teacher that follows, prototypes that wait."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -15,34 +15,34 @@ from children import start as start_child
 from exact import CLOSE, doubled, never_single
 from label_free import start, weights
 from viticulture.errors import UserError
-from viticulture.methods.dino import DINO, Head, cross_entropy, view_loss
-from viticulture.models.momentum_encoder import Follower
+from viticulture.methods.dino import DINO, Head, LocalCrops, cross_entropy, view_loss
+from viticulture.methods.method import Course, Moment, Setup
+from viticulture.models.momentum_encoder import MomentumEncoder
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
-from viticulture.models.vit.any_size import look
-from viticulture.optim import Optim, Schedule
+from viticulture.models.vit.any_size import forward_at_any_size
 from viticulture.training.run import fit, training_loader
 from viticulture.training.session import reopen
 
 HALF = (0.5, 0.5, 0.5)
 TASK = Task((), (32, 32), HALF, HALF)
 TINY = {"embed_dim": 16, "depth": 2, "num_heads": 4, "mlp_ratio": 2}
-SMALL = {"local_crops": 2, "prototypes": 24, "hidden_width": 16}
+SMALL = {"local_crops": LocalCrops(2), "prototypes": 24, "hidden_width": 16}
 RUN = {
     "method.name": "dino",
-    "method.local_crops": 2,
-    "method.local_size": 4,
+    "method.local_crops.count": 2,
+    "method.local_crops.size": 4,
     "method.prototypes": 32,
     "method.hidden_width": 16,
     "augment2.padded_crop.padding": 2,
-    "augment_local.resized_crop.scale": [0.1, 0.4],
+    "augment_local_crops.resized_crop.scale": [0.1, 0.4],
 }
 
 
 def method(student: nn.Module | None = None, **options: Any) -> DINO:
     torch.manual_seed(0)
     student = create_student("mae_tiny", TASK, 4, TINY) if student is None else student
-    return DINO(student, TASK, {}, Optim(), Schedule(), **{**SMALL, **options})
+    return DINO(Setup(student, TASK), **{**SMALL, **options})
 
 
 def views(small: tuple[int, int], images: int = 4) -> dict[str, Tensor]:
@@ -57,29 +57,29 @@ def views(small: tuple[int, int], images: int = 4) -> dict[str, Tensor]:
 def test_the_loss_is_the_papers_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eq. (1), (3), (4) and Algorithm 1 with loops over views and images, in double precision, with its gradient.
 
-    Catches: a view compared with itself, a pair lost or counted twice, the student centred, the teacher sharpened by
-    the student's temperature, sums over the batch, a centre that moves before it is used, a gradient to the teacher.
+    Catches: a view compared with itself, a pair lost or counted twice, the student centered, the teacher sharpened by
+    the student's temperature, sums over the batch, a center that moves before it is used, a gradient to the teacher.
     """
     monkeypatch.setattr(Tensor, "float", Tensor.double)
     dino, batch = method(temperature=(0.07, 0.07)).double(), doubled(views((2, 12)))
-    nn.init.normal_(dino.centre)
-    centre = dino.centre.clone()
+    nn.init.normal_(dino.center)
+    center = dino.center.clone()
     (loss,) = dino.losses(batch).values()
-    teacher = dino.aids["teacher"]
+    teacher = dino.auxiliary["teacher"]
     with torch.no_grad():
         taught = [teacher[1](teacher[0](batch[name])) for name in ("image", "image2")]
-        guesses = [dino.aids["head"](dino._features(image)) for image in batch.values()]
+        guesses = [dino.auxiliary["head"](dino._features(image)) for image in batch.values()]
     total, pairs = 0.0, 0
     for i, logits in enumerate(taught):
         for j, guess in enumerate(guesses):
             if i != j:
-                target = ((logits - centre) / 0.07).softmax(-1)
+                target = ((logits - center) / 0.07).softmax(-1)
                 total += -(target * (guess / 0.1).log_softmax(-1)).sum(-1).mean().item()
                 pairs += 1
     assert pairs == 2 * 3
     assert loss.item() == pytest.approx(total / pairs, rel=1e-9)
-    expected = 0.9 * centre + 0.1 * torch.cat(taught).mean(0)
-    torch.testing.assert_close(dino.centre, expected, **CLOSE)
+    expected = 0.9 * center + 0.1 * torch.cat(taught).mean(0)
+    torch.testing.assert_close(dino.center, expected, **CLOSE)
     loss.backward()
     assert not any(p.requires_grad or p.grad is not None for p in teacher.parameters())
     assert all(p.grad is not None for name, p in dino.named_parameters() if "teacher" not in name)
@@ -113,11 +113,11 @@ def test_the_head_knows_directions_alone() -> None:
 def test_the_schedules() -> None:
     """Temperature linear over its epochs, then constant; momentum 1 - (1 - m0) (1 + cos(pi t)) / 2, one move a batch.
 
-    Catches: a clock of steps for epochs, an end that is never reached, a teacher that moves with every portion.
+    Catches: a clock of steps for epochs, an end that is never reached, a teacher that moves with every micro-batch.
     """
     dino = method(temperature=(0.04, 0.07), temperature_epochs=4, momentum=0.9)
-    dino.steps_per_epoch, dino.epochs = 5, 6
-    teacher = dino.aids["teacher"]
+    dino.course = Course(5, 6)
+    teacher = dino.auxiliary["teacher"]
     logits = torch.randn(2, 24)
     for epoch, temperature in enumerate([0.04, 0.05, 0.06, 0.07, 0.07]):
         for step in (0, 4):
@@ -127,10 +127,10 @@ def test_the_schedules() -> None:
     nn.init.constant_(dino.student.norm.weight, 1.0)
     teacher.updates = 15  # half-way
     for last in (False, True):
-        assert not dino.centre.any()
-        dino.last_portion = last
+        assert not dino.center.any()
+        dino.moment = Moment(first=not last, last=last)
         dino.losses(views((2, 12)))
-    assert dino.centre.any()
+    assert dino.center.any()
     torch.testing.assert_close(teacher[0].norm.weight, torch.full((16,), 0.05))
     assert teacher.updates == 16
 
@@ -141,12 +141,12 @@ def test_prototypes_wait_for_an_epoch(tmp_path: Path) -> None:
     Catches: a first epoch counted from one, weight decay on what is said to stay, all of the head frozen.
     """
     session = start(tmp_path / "run", **RUN)
-    head, kept = session.method.aids["head"], []
+    head, kept = session.method.auxiliary["head"], []
     parts = head.prototypes.weight, head.perceptron[0].weight
     begun = [part.clone() for part in parts]
     head.register_forward_hook(lambda *_: kept.append([part.detach().clone() for part in parts]))
     fit(session)
-    steps = session.method.steps_per_epoch
+    steps = session.method.course.steps_per_epoch
     assert all(torch.equal(begun[0], prototypes) for prototypes, _ in kept[: steps + 1])
     assert not torch.equal(begun[0], parts[0])
     assert not torch.equal(begun[1], kept[steps][1])
@@ -159,7 +159,7 @@ def test_a_student_looks_at_any_size() -> None:
     """
     student = timm.create_model("mae_tiny", img_size=32, patch_size=4, num_classes=0, **TINY)
     images = torch.randn(2, 3, 32, 32)
-    torch.testing.assert_close(look(student, images), student(images))
+    torch.testing.assert_close(forward_at_any_size(student, images), student(images))
     rows = torch.linspace(-1, 1, 8)
     with torch.no_grad():
         student.pos_embed.zero_()
@@ -173,22 +173,22 @@ def test_a_student_looks_at_any_size() -> None:
         other.pos_embed[0, 0] = 5.0
         halved = F.interpolate(rows[None, None], 4, mode="linear", antialias=False)[0, 0]
         other.pos_embed[0, 1:, 0] = halved.repeat_interleave(4)
-    torch.testing.assert_close(look(student, small), other(small), rtol=0.05, atol=0.05)
+    torch.testing.assert_close(forward_at_any_size(student, small), other(small), rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize(("name", "patch"), [("dhvt_nano", 4), ("resnet10t", None)])
 def test_other_students_take_part(name: str, patch: int | None) -> None:
     """Convolutions need no positions; without local crops any student will do."""
-    dino = method(create_student(name, TASK, patch), local_size=16)
+    dino = method(create_student(name, TASK, patch), local_crops=LocalCrops(2, 16))
     assert dino.losses(views((2, 16)))["views"].isfinite()
-    alone = method(create_student("vit_nano", TASK, 4), local_crops=0)
+    alone = method(create_student("vit_nano", TASK, 4), local_crops=LocalCrops(0))
     assert alone.losses(views((0, 0)))["views"].isfinite()
 
 
 def test_the_teacher_drops_nothing() -> None:
     """With drop-path and dropout in the student, the teacher gives the same twice, in training mode too."""
     student = create_student("mae_tiny", TASK, 4, {**TINY, "drop_path_rate": 0.5, "proj_drop_rate": 0.5})
-    teacher = Follower(student.train(), nn.Identity(), 0.9).train()
+    teacher = MomentumEncoder(student.train(), nn.Identity(), 0.9).train()
     images = torch.randn(2, 3, 32, 32)
     assert torch.equal(teacher(images)[0], teacher(images)[0])
     assert not torch.equal(student(images), student(images))
@@ -200,14 +200,14 @@ def test_small_views_reach_the_batch(tmp_path: Path) -> None:
     batch = loader.batch(0, 0)
     assert [batch[name].shape[-1] for name in ("image", "image2", "image3", "image4")] == [8, 8, 4, 4]
     assert not torch.equal(batch["image3"], batch["image4"])
-    with_none = {k: v for k, v in RUN.items() if "local" not in k} | {"method.local_crops": 0}
+    with_none = {k: v for k, v in RUN.items() if "local" not in k} | {"method.local_crops.count": 0}
     plain = training_loader(start(tmp_path / "plain", **with_none)).batch(0, 0)
     assert torch.equal(plain["image"], batch["image"])
     assert torch.equal(plain["image2"], batch["image2"])
 
 
 def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    """Student, head, teacher, centre and clock, stopped in the second epoch. Catches: any of them left behind."""
+    """Student, head, teacher, center and clock, stopped in the second epoch. Catches: any of them left behind."""
     whole = start(tmp_path / "whole", **RUN)
     fit(whole)
     broken = start(tmp_path / "broken", **RUN, **{"engine.checkpoint_minutes": 1e-9})
@@ -218,20 +218,20 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
         if len(seen) == 8:
             raise KeyboardInterrupt
 
-    broken.method.aids["head"].register_forward_hook(stop)
+    broken.method.auxiliary["head"].register_forward_hook(stop)
     with pytest.raises(KeyboardInterrupt):
         fit(broken)
     broken.run.unlock()
     again = reopen(str(tmp_path / "broken"))
     fit(again)
-    assert again.method.aids["teacher"].updates == 2 * whole.method.steps_per_epoch
+    assert again.method.auxiliary["teacher"].updates == 2 * whole.method.course.steps_per_epoch
     for name, value in whole.method.state_dict().items():
         assert torch.equal(value, again.method.state_dict()[name]), name
-    assert not [name for name in weights(again) if "head" in name or "teacher" in name or "centre" in name]
+    assert not [name for name in weights(again) if "head" in name or "teacher" in name or "center" in name]
 
 
 def one_of_two(rank: int, folder: str) -> None:
-    """A process with every other image; leaves its gradients, averaged as DDP would, and the centre."""
+    """A process with every other image; leaves its gradients, averaged as DDP would, and the center."""
     store = f"file://{folder}/store"
     distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(minutes=10))
     never_single()
@@ -240,13 +240,13 @@ def one_of_two(rank: int, folder: str) -> None:
     found = {name: p.grad for name, p in dino.named_parameters() if p.grad is not None}
     for gradient in found.values():
         distributed.all_reduce(gradient)
-    torch.save([{name: g / 2 for name, g in found.items()}, dino.centre], f"{folder}/{rank}.pt")
+    torch.save([{name: g / 2 for name, g in found.items()}, dino.center], f"{folder}/{rank}.pt")
     distributed.destroy_process_group()
 
 
 @pytest.mark.children
 def test_two_processes_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients and centre of two processes with half a batch each. Catches: a centre of one process's images."""
+    """Gradients and center of two processes with half a batch each. Catches: a center of one process's images."""
     processes = [start_child(one_of_two, rank, str(tmp_path)) for rank in range(2)]
     for process in processes:
         process.join()
@@ -255,20 +255,20 @@ def test_two_processes_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     dino = method().double()
     dino.losses(doubled(views((2, 12))))["views"].backward()
     for rank in range(2):
-        gradients, centre = torch.load(tmp_path / f"{rank}.pt")
-        torch.testing.assert_close(centre, dino.centre, **CLOSE)
+        gradients, center = torch.load(tmp_path / f"{rank}.pt")
+        torch.testing.assert_close(center, dino.center, **CLOSE)
         for name, parameter in dino.named_parameters():
             if parameter.grad is not None:
                 torch.testing.assert_close(gradients[name], parameter.grad, **CLOSE)
 
 
 def test_held_out_images_are_measured_without_a_trace() -> None:
-    """The measure is the same every time; neither centre nor teacher move."""
+    """The measure is the same every time; neither center nor teacher move."""
     dino = method().eval()
-    batch, centre = {"image": views((0, 0))["image"]}, dino.centre.clone()
+    batch, center = {"image": views((0, 0))["image"]}, dino.center.clone()
     assert torch.equal(dino.measures(batch)["loss"], dino.measures(batch)["loss"])
-    assert torch.equal(dino.centre, centre)
-    assert dino.aids["teacher"].updates == 0
+    assert torch.equal(dino.center, center)
+    assert dino.auxiliary["teacher"].updates == 0
 
 
 @pytest.mark.parametrize(
@@ -276,9 +276,9 @@ def test_held_out_images_are_measured_without_a_trace() -> None:
     [
         ({"temperature": (0.0, 0.04)}, "temperature must be positive.*got \\(0.0, 0.04\\)"),
         ({"momentum": 1.0}, "momentum lie in \\[0, 1\\).*1.0"),
-        ({"prototypes": 0}, "must be positive, got 2, 0, 0 and 16"),
-        ({"local_crops": -1}, "must not be negative"),
-        ({"local_size": 10}, "multiple of the patch, 4x4; method.local_crops 0"),
+        ({"prototypes": 0}, "must be positive, got 0, 0 and 16"),
+        ({"temperature_epochs": -1}, "must not be negative"),
+        ({"local_crops": LocalCrops(2, 10)}, "multiple of the patch, 4x4; method.local_crops.count 0"),
     ],
 )
 def test_mistakes_are_named(options: dict[str, Any], message: str) -> None:
@@ -288,10 +288,10 @@ def test_mistakes_are_named(options: dict[str, Any], message: str) -> None:
 
 
 def test_views_must_be_said(tmp_path: Path) -> None:
-    """Small views without `augment_local`, or the other way round, are refused before the run's folder is made."""
-    silent = {key: value for key, value in RUN.items() if not key.startswith("augment_local")}
-    with pytest.raises(UserError, match=r"dino looks at 2 small views.*augment_local"):
+    """Local crops without `augment_local_crops`, or that without them, are refused before the run's folder is made."""
+    silent = {key: value for key, value in RUN.items() if not key.startswith("augment_local_crops")}
+    with pytest.raises(UserError, match=r"dino looks at 2 local crops.*augment_local_crops"):
         start(tmp_path / "run", **silent)
-    with pytest.raises(UserError, match=r"mae looks at 0 small views.*take augment_local out"):
-        start(tmp_path / "run", **{"augment_local.resized_crop.scale": [0.1, 0.4]})
+    with pytest.raises(UserError, match=r"mae looks at 0 local crops.*take augment_local_crops out"):
+        start(tmp_path / "run", **{"augment_local_crops.resized_crop.scale": [0.1, 0.4]})
     assert not (tmp_path / "run").exists()

@@ -16,9 +16,10 @@ from formula_fill import fill, image
 from mae_students import HALF, method, ours, vit
 from networks import error
 from viticulture.errors import UserError
+from viticulture.methods.mae import Decoder, encode, split, targets
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
-from viticulture.models.vit.patches import Decoder, check, encode, patchify, rows, split, targets, unpatchify
+from viticulture.models.vit.patches import check, patchify, rows, unpatchify
 from viticulture.models.vit.positions import sincos
 
 Load = Callable[[str], Golden]
@@ -65,23 +66,25 @@ def test_it_is_the_official_code(golden: Load) -> None:
     student = vit()
     mae = method(student)
     assert not student.pos_embed.requires_grad
-    mae.aids["decoder"] = Decoder(24, (4, 4), 192, 16, depth=1, heads=2, mlp_ratio=2)
+    mae.auxiliary["decoder"] = Decoder(24, (4, 4), 192, 16, depth=1, heads=2, mlp_ratio=2)
     encoder, decoder = ours(data.part("w/"))
     student.load_state_dict(encoder)
-    mae.aids["decoder"].load_state_dict(decoder)
-    torch.testing.assert_close(mae.aids["decoder"].positions, data["w/decoder_pos_embed"][0, 1:], rtol=1e-6, atol=1e-6)
+    mae.auxiliary["decoder"].load_state_dict(decoder)
+    torch.testing.assert_close(
+        mae.auxiliary["decoder"].positions, data["w/decoder_pos_embed"][0, 1:], rtol=1e-6, atol=1e-6
+    )
 
     kept, masked = split(data["in/noise"], 0.75)
     assert torch.equal(torch.cat([kept, masked], 1), data["in/ids_shuffle"].long())
     latent = encode(student, data["in/img"], kept)
     assert error(latent, data["out/latent"]) < 1e-5
-    painted = mae.aids["decoder"](latent, kept, masked)
+    painted = mae.auxiliary["decoder"](latent, kept, masked)
     assert error(reordered(painted, 8), rows(data["out/pred"], masked)) < 1e-5
     (loss,) = mae.losses({"image": data["in/img"], "noise": data["in/noise"]}).values()
     torch.testing.assert_close(loss, data["out/loss"], rtol=1e-5, atol=0)
     loss.backward()
     theirs = list(ours(data.part("grad/")))
-    for module, gradients in zip((student, mae.aids["decoder"]), theirs, strict=True):
+    for module, gradients in zip((student, mae.auxiliary["decoder"]), theirs, strict=True):
         found = {name: p.grad for name, p in module.named_parameters() if p.requires_grad}
         assert found.keys() == gradients.keys()
         for name, gradient in found.items():
@@ -98,11 +101,11 @@ def test_mae_tiny_is_the_official_one(golden: Load) -> None:
     encoder, decoder = ours(fill([entry[:2] for entry in data.about["config"]["state"]]))
     encoder.pop("pos_embed")
     assert mae.student.load_state_dict(encoder, strict=False).missing_keys == ["pos_embed"]
-    mae.aids["decoder"].load_state_dict(decoder)
+    mae.auxiliary["decoder"].load_state_dict(decoder)
     images, order = image((2, 3, 224, 224)), data["in/ids_shuffle"].long()
     with torch.no_grad():
         latent = encode(check(mae.student), images, order[:, :49])
-        painted = mae.aids["decoder"](latent, order[:, :49], order[:, 49:])
+        painted = mae.auxiliary["decoder"](latent, order[:, :49], order[:, 49:])
         (loss,) = mae.losses({"image": images, "noise": order.argsort(1).float()}).values()
     assert error(latent[:, 0], data["out/latent_cls"]) < 1e-3
     place = (order[1, 49:] == 0).nonzero().item()  # the second image's first patch is masked
@@ -186,8 +189,8 @@ def test_the_encoder_never_computes_a_masked_patch() -> None:
         assert torch.equal(encode(student, broken, kept), encode(student, images, kept))
 
 
-def test_targets_are_standardised_patches_or_pixels() -> None:
-    """(x - mean) / sqrt(unbiased var + 1e-6) written out; a patch of one colour gives zeros and no NaN."""
+def test_targets_are_standardized_patches_or_pixels() -> None:
+    """(x - mean) / sqrt(unbiased var + 1e-6) written out; a patch of one color gives zeros and no NaN."""
     images = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     images[..., :4, :4] = 0.3
     numbers = torch.tensor([[3, 0]])
@@ -199,14 +202,14 @@ def test_targets_are_standardised_patches_or_pixels() -> None:
 
 
 def test_what_painting_nothing_costs() -> None:
-    """A decoder that paints zeros has the loss (n - 1) / n for n values a patch: standardised by unbiased variance.
+    """A decoder that paints zeros has the loss (n - 1) / n for n values a patch: standardized by unbiased variance.
 
     Catches: sums instead of means, a mean over all patches, other masks every time that held-out images are measured.
     """
     mae = method(vit(16, 4), 16)
     images = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     assert torch.equal(mae.measures({"image": images})["loss"], mae.measures({"image": images})["loss"])
-    nn.init.zeros_(mae.aids["decoder"].predict.weight)
+    nn.init.zeros_(mae.auxiliary["decoder"].predict.weight)
     assert mae.measures({"image": images})["loss"].item() == pytest.approx(47 / 48, rel=1e-4)
 
 
@@ -228,8 +231,8 @@ def test_it_starts_where_the_authors_start() -> None:
     assert torch.equal(student.pos_embed, sincos((14, 14), 192))
     assert student.pos_embed.std() > 0.5
     mae = method(create_student("mae_tiny", Task((), (32, 32), HALF, HALF), 4), 32).requires_grad_(False)
-    assert mae.aids["decoder"].mask_token.std() == pytest.approx(0.02, rel=0.3)
-    assert not mae.aids["decoder"].predict.bias.any()
+    assert mae.auxiliary["decoder"].mask_token.std() == pytest.approx(0.02, rel=0.3)
+    assert not mae.auxiliary["decoder"].predict.bias.any()
 
 
 def test_learned_positions_learn() -> None:
@@ -255,10 +258,10 @@ def test_a_step_in_bfloat16_and_one_graph() -> None:
         (rounded,) = mae.losses(batch).values()
     assert rounded.dtype == torch.float32
     torch.testing.assert_close(rounded, exact, rtol=0.02, atol=0)
-    eager = mae.taps.run
+    eager = mae.taps.forward
     mae.taps.compile(backend="aot_eager", fullgraph=True)
-    assert mae.taps.run is not eager
-    mae.aids["decoder"].compile(backend="aot_eager", fullgraph=True)
+    assert mae.taps.forward is not eager
+    mae.auxiliary["decoder"].compile(backend="aot_eager", fullgraph=True)
     (compiled,) = mae.losses(batch).values()
     torch.testing.assert_close(compiled, exact, rtol=1e-4, atol=0)
 

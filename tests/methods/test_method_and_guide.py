@@ -13,10 +13,9 @@ from pairs import GUIDES, METHODS, TASK, Data, make_data, make_teachers, optimiz
 from viticulture.errors import UserError
 from viticulture.guides.guide import Batch, Given, Guide
 from viticulture.methods.mae import MAE
-from viticulture.methods.method import Method
+from viticulture.methods.method import Method, Setup
 from viticulture.models.students import create_student
-from viticulture.models.taps import Seen
-from viticulture.optim import Optim, Schedule
+from viticulture.models.taps import Readings
 from viticulture.training.assemble import assemble
 from viticulture.training.recipe import GUIDES as GUIDE_NAMES
 from viticulture.training.recipe import METHODS as METHOD_NAMES
@@ -24,15 +23,15 @@ from viticulture.training.recipe import find_method
 from viticulture.training.run import training_loader
 from viticulture.training.session import begin
 
-UNLABELLED = ("mae", "simmim", "moco_v3", "dino")
+UNLABELED = ("mae", "simmim", "moco_v3", "dino")
 REFUSED = {
-    **{(method, "logits"): "asks for scores of the classes, which" for method in UNLABELLED},
+    **{(method, "logits"): "asks for scores of the classes, which" for method in UNLABELED},
     **{
         (method, guide): "labels and scores of the classes"
-        for method in UNLABELLED
+        for method in UNLABELED
         for guide in ("co_advise", "one head")
     },
-    **{(method, guide): "labels and scores" for method in UNLABELLED for guide in ("bootstrap", "shared bootstrap")},
+    **{(method, guide): "labels and scores" for method in UNLABELED for guide in ("bootstrap", "shared bootstrap")},
     ("mae", "attention_link"): "a token for every patch",
     ("supervised", "co_advise"): "need a student of 2 heads",  # which this one is not
 }
@@ -77,7 +76,7 @@ def test_the_contract_is_complete() -> None:
     for name in METHODS:
         method = find_method(name)
         assert issubclass(method, Method)
-        assert (Given.LABELS in method.gives) == method.labelled
+        assert (Given.LABELS in method.gives) == method.batch_spec.labels
 
 
 def test_a_pair_is_refused_before_data_is_opened(tmp_path: Path) -> None:
@@ -93,7 +92,7 @@ def test_a_pair_is_refused_before_data_is_opened(tmp_path: Path) -> None:
 class Watching(Guide):
     """Teaches nothing, and counts the images that it is shown."""
 
-    def losses(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
+    def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
         return {}
 
     def measures(self, batch: Batch) -> dict[str, Tensor]:
@@ -104,7 +103,7 @@ def test_guides_measure_held_out_images_under_every_method() -> None:
     """Catches: a method that asks its guides for nothing, so that what they measure is lost."""
     task = replace(TASK, classes=())
     student = create_student("vit_nano", task, 4, {"embed_dim": 16, "depth": 1, "num_heads": 2})
-    method = MAE(student, task, {"watching": Watching()}, Optim(), Schedule(), decoder_width=32)
+    method = MAE(Setup(student, task, {"watching": Watching()}), decoder_width=32)
     found = method.measured({"image": torch.randn(3, 3, 16, 16)})
     assert found.keys() == {"loss", "watching_images"}
     assert found["watching_images"] == 3

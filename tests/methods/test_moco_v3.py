@@ -17,12 +17,12 @@ from exact import CLOSE, doubled, never_single
 from label_free import SMALL, start, weights
 from networks import error
 from viticulture.errors import UserError
+from viticulture.methods.method import Course, Moment, Setup
 from viticulture.methods.moco_v3 import MoCoV3
 from viticulture.models.shared_batch_norm import SharedBatchNorm, gathered, perceptron
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.vit.positions import sincos
-from viticulture.optim import Optim, Schedule
 from viticulture.training.run import fit
 from viticulture.training.session import begin, reopen
 
@@ -36,7 +36,7 @@ VIEWS = {"augment2.padded_crop.padding": 2, "method.name": "moco_v3", "method.hi
 def method(**options: Any) -> MoCoV3:
     torch.manual_seed(0)
     student = create_student("mae_tiny", TASK, 8, TINY)
-    return MoCoV3(student, TASK, {}, Optim(), Schedule(), **{"width": 8, "hidden_width": 24, **options})
+    return MoCoV3(Setup(student, TASK), **{"width": 8, "hidden_width": 24, **options})
 
 
 def views(images: int = 4) -> dict[str, Tensor]:
@@ -53,17 +53,17 @@ def test_it_is_the_official_code(golden: Load, monkeypatch: pytest.MonkeyPatch) 
     """
     data = golden("moco_tiny_step")
     config, moco = data.about["config"], method()
-    moco.aids["momentum"].updates, moco.steps_per_epoch = config["iter"], config["total_iters"]
+    moco.auxiliary["momentum"].updates, moco.course = config["iter"], Course(config["total_iters"])
     for part, student, projector in (
-        ("base_encoder", moco.student, moco.aids["projector"]),
-        ("momentum_encoder", *moco.aids["momentum"].children()),
+        ("base_encoder", moco.student, moco.auxiliary["projector"]),
+        ("momentum_encoder", *moco.auxiliary["momentum"].children()),
     ):
         state = data.part(f"w/{part}.")
         head = {key.removeprefix("head."): value for key, value in state.items() if key.startswith("head.")}
         student.load_state_dict({key: value for key, value in state.items() if not key.startswith("head.")})
         missing = projector.load_state_dict(head, strict=False).missing_keys
         assert all(name.endswith("num_batches_tracked") for name in missing)
-    moco.aids["predictor"].load_state_dict(data.part("w/predictor."), strict=False)
+    moco.auxiliary["predictor"].load_state_dict(data.part("w/predictor."), strict=False)
 
     monkeypatch.setattr(Tensor, "float", Tensor.double)  # so that the only rounding is the reference's
     (loss,) = moco.double().losses(doubled({"image": data["in/x1"], "image2": data["in/x2"]})).values()
@@ -73,28 +73,28 @@ def test_it_is_the_official_code(golden: Load, monkeypatch: pytest.MonkeyPatch) 
     loss.backward()
     assert moco.student.patch_embed.proj.bias.grad is not None
     assert error(moco.student.patch_embed.proj.bias.grad, data["grad/base_encoder.patch_embed.proj.bias"]) < 1e-3
-    assert error(moco.aids["predictor"][0].weight.grad, data["grad/predictor.0.weight"]) < 1e-3
-    student, projector = moco.aids["momentum"].children()
+    assert error(moco.auxiliary["predictor"][0].weight.grad, data["grad/predictor.0.weight"]) < 1e-3
+    student, projector = moco.auxiliary["momentum"].children()
     for key, value in data.part("after/momentum_encoder.").items():
         ours = projector.state_dict()[key[5:]] if key.startswith("head.") else student.state_dict()[key]
         torch.testing.assert_close(ours.to(value.dtype), value, rtol=1e-5, atol=1e-7)
-    assert not any(parameter.requires_grad for parameter in moco.aids["momentum"].parameters())
-    assert moco.aids["momentum"].updates == config["iter"] + 1
+    assert not any(parameter.requires_grad for parameter in moco.auxiliary["momentum"].parameters())
+    assert moco.auxiliary["momentum"].updates == config["iter"] + 1
 
 
 def test_loss_momentum_and_positions_by_themselves(golden: Load) -> None:
     """2 T CE(cos / T) on given queries and keys; the momentum over a training; MAE's positions with halves swapped.
 
-    Catches: cosines not normalised, a linear momentum, a clock that counts from one.
+    Catches: cosines not normalized, a linear momentum, a clock that counts from one.
     """
     data, moco = golden("moco_loss_and_pos"), method(momentum=0.99)
     torch.testing.assert_close(moco._contrast(data["in/q"], data["in/k"]), data["out/loss"], rtol=1e-5, atol=0)
-    weight, copied = moco.student.norm.weight, moco.aids["momentum"][0].norm.weight
+    weight, copied = moco.student.norm.weight, moco.auxiliary["momentum"][0].norm.weight
     for step, expected in zip(data["in/iters"].tolist(), data["out/momentum"].tolist(), strict=True):
         nn.init.constant_(copied, 1.0)
         nn.init.constant_(weight, 0.0)
-        moco.aids["momentum"].updates = int(step)
-        moco.aids["momentum"].follow(moco.student, moco.aids["projector"], 1000, True)
+        moco.auxiliary["momentum"].updates = int(step)
+        moco.auxiliary["momentum"].update(moco.student, moco.auxiliary["projector"], 1000)
         assert copied[0].item() == pytest.approx(expected, abs=1e-6)
     table = data["out/pos_embed_d16_g4"].float()
     torch.testing.assert_close(sincos((4, 4), 16).roll(8, dims=2), table, rtol=1e-6, atol=1e-6)
@@ -119,19 +119,19 @@ def test_frozen_parts_stay_as_they_are() -> None:
         moco = method(**options)
         moco.losses(views())["contrast"].backward()
         assert {name for name, p in moco.student.named_parameters() if p.grad is None} == frozen
-    MoCoV3(create_student("dhvt_nano", TASK, 4), TASK, {}, Optim(), Schedule(), width=8, hidden_width=16)
+    MoCoV3(Setup(create_student("dhvt_nano", TASK, 4), TASK), width=8, hidden_width=16)
     student = timm.create_model("resnet10t", num_classes=0)
-    resnet = MoCoV3(student, TASK, {}, Optim(), Schedule(), width=8, hidden_width=16)
+    resnet = MoCoV3(Setup(student, TASK), width=8, hidden_width=16)
     assert resnet.losses(views())["contrast"].isfinite()
 
 
 def test_portions_of_a_batch_move_the_momentum_encoder_once() -> None:
-    """With gradient accumulation the encoder moves before the first portion alone."""
+    """With gradient accumulation the encoder moves before the first micro-batch alone."""
     moco = method()
-    for last in (False, False, True, False):
-        moco.last_portion = last
+    for first, last in ((True, False), (False, False), (False, True), (True, False)):
+        moco.moment = Moment(first=first, last=last)
         moco.losses(views())
-    assert moco.aids["momentum"].updates == 2
+    assert moco.auxiliary["momentum"].updates == 2
 
 
 def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
@@ -151,14 +151,14 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
         if len(seen) == 9:  # twice a step
             raise KeyboardInterrupt
 
-    broken.method.aids["predictor"].register_forward_hook(stop)
+    broken.method.auxiliary["predictor"].register_forward_hook(stop)
     with pytest.raises(KeyboardInterrupt):
         fit(broken)
     broken.run.unlock()
     again = reopen(str(tmp_path / "broken"))
     fit(again)
-    clocks = [session.method.aids["momentum"].updates for session in (whole, again)]
-    assert clocks == [2 * whole.method.steps_per_epoch] * 2
+    clocks = [session.method.auxiliary["momentum"].updates for session in (whole, again)]
+    assert clocks == [2 * whole.method.course.steps_per_epoch] * 2
     for name, value in whole.method.state_dict().items():
         assert torch.equal(value, again.method.state_dict()[name]), name
     assert not [name for name in weights(again) if "projector" in name or "momentum" in name]

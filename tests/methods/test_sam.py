@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sharpness-aware minimisation is the official step, also under the Trainer, on processes, resumed."""
+"""Sharpness-aware minimization is the official step, also under the Trainer, on processes, resumed."""
 
 import os
 import subprocess
@@ -109,10 +109,10 @@ def test_the_climb_has_the_asked_length_whatever_the_gradients_scale(scale: floa
         assert F.cosine_similarity(ways[0], net.slopes[0].flatten().double(), dim=0) == pytest.approx(1)
     assert all(map(torch.equal, net.weights, foot))
     assert net.passes == 1
-    assert not sam.uphill
+    assert not sam.perturbed
 
 
-def test_its_state_is_that_of_the_optimiser_around_which_it_is() -> None:
+def test_its_state_is_that_of_the_optimizer_around_which_it_is() -> None:
     """Catches: momenta that a checkpoint lacks; a rate that is set on groups which nobody steps."""
     net, other = Given(1.0), Given(1.0)
     sams = [SAM(torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9), 0.3, each) for each in (net, other)]
@@ -176,7 +176,7 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path, student: str) -> None:
     loop(other.method, other, SMALL["train.epochs"])
     for name, value in other.method.student.state_dict().items():
         torch.testing.assert_close(run.method.student.state_dict()[name], value, **CLOSE)
-    assert not run.method.uphill
+    assert not run.method.perturbed
     lines = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
     assert len({line.split(",")[0] for line in lines}) > 1
 
@@ -219,7 +219,7 @@ def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(tmp_path: Path,
         nonlocal calls
         calls += 1
         if calls == 2 * 6 + 2:  # two passes a step: the seventh step's pass uphill
-            assert broken.method.uphill
+            assert broken.method.perturbed
             raise KeyboardInterrupt
         return losses(batch)
 

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from label_free import start, weights
 from viticulture.errors import UserError
+from viticulture.methods.mae import encode
+from viticulture.methods.method import Setup
 from viticulture.methods.simmim import SimMIM
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
-from viticulture.models.vit.patches import check, encode, patchify, unpatchify
-from viticulture.optim import Optim, Schedule
+from viticulture.models.vit.patches import check, patchify, unpatchify
 from viticulture.training.run import fit
 from viticulture.training.session import reopen
 
@@ -32,12 +33,20 @@ def vit(image_size: Any = 32, patch: int = 4, **options: Any) -> VisionTransform
 
 def method(student: nn.Module, size: tuple[int, int] = (32, 32), **options: Any) -> SimMIM:
     torch.manual_seed(1)
-    return SimMIM(student, Task((), size, HALF, HALF), {}, Optim(), Schedule(), **options)
+    return SimMIM(Setup(student, Task((), size, HALF, HALF)), **options)
 
 
 def drawn(simmim: SimMIM, images: int = 3, size: tuple[int, int] = (32, 32)) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(2)
-    return torch.randn(images, 3, *size, generator=generator), torch.rand(images, simmim.noise, generator=generator)
+    return torch.randn(images, 3, *size, generator=generator), torch.rand(
+        images, simmim.batch_spec.noise, generator=generator
+    )
+
+
+def painted_by(simmim: SimMIM, images: Tensor, noise: Tensor) -> Tensor:
+    """Every patch as it is painted, the visible ones too."""
+    mask = simmim.mask(noise)
+    return simmim._painted(simmim.taps.output(images, mask), mask)
 
 
 def test_masks_are_squares_and_their_number_is_rounded_up() -> None:
@@ -46,7 +55,7 @@ def test_masks_are_squares_and_their_number_is_rounded_up() -> None:
     Catches: floor, single patches, squares of another size, rows and columns confused on an oblong grid.
     """
     simmim = method(vit((16, 32), 4), (16, 32), mask_unit=8, mask_ratio=0.6)
-    assert simmim.noise == 2 * 4
+    assert simmim.batch_spec.noise == 2 * 4
     noise = torch.tensor([[0.0, 0.9, 0.9, 0.9, 0.1, 0.2, 0.3, 0.4]])
     squares = torch.tensor([[1, 0, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)  # 0.6 * 8 rounded up is 5
     expected = squares.repeat_interleave(2, 0).repeat_interleave(2, 1)
@@ -56,7 +65,7 @@ def test_masks_are_squares_and_their_number_is_rounded_up() -> None:
 def test_squares_at_the_edge_are_cut_off() -> None:
     """Five patches a side in squares of two: the last row and column of squares has what is left."""
     simmim = method(vit(20, 4), (20, 20), mask_unit=8, mask_ratio=0.5)
-    assert simmim.noise == 9
+    assert simmim.batch_spec.noise == 9
     noise = torch.arange(9.0).flip(0)[None]  # the last five squares
     found = simmim.mask(noise)[0].unflatten(0, (5, 5))
     assert torch.equal(found[2:, 2:4].all(1), torch.ones(3, dtype=torch.bool))
@@ -82,10 +91,10 @@ def test_masked_pixels_do_not_reach_the_student() -> None:
     mask = simmim.mask(noise)
     patches = patchify(images, (4, 4))
     holes = unpatchify(patches.masked_fill(mask[..., None], 7.0), (8, 8), (4, 4))
-    assert torch.equal(simmim._paint(images, noise)[0], simmim._paint(holes, noise)[0])
+    assert torch.equal(painted_by(simmim, images, noise), painted_by(simmim, holes, noise))
     everything = unpatchify(patches.masked_fill(~mask[..., None], 7.0), (8, 8), (4, 4))
-    assert not torch.equal(simmim._paint(images, noise)[0], simmim._paint(everything, noise)[0])
-    painted = simmim._paint(images, noise)[0][mask]
+    assert not torch.equal(painted_by(simmim, images, noise), painted_by(simmim, everything, noise))
+    painted = painted_by(simmim, images, noise)[mask]
     assert len(painted.unique(dim=0)) == len(painted)  # places differ, though they hold the same token
 
 
@@ -95,29 +104,29 @@ def test_without_masks_the_student_is_itself() -> None:
     simmim = method(student)
     images, _ = drawn(simmim)
     nothing = torch.zeros(3, 64, dtype=torch.bool)
-    torch.testing.assert_close(simmim.taps(images, nothing).logits[0], encode(student, images))
+    torch.testing.assert_close(simmim.taps(images, nothing).outputs[0], encode(student, images))
 
 
 def test_the_loss_is_the_distance_over_masked_pixels() -> None:
     """L1 summed over masked pixels and channels, over their number: what painting zeros costs, and its gradient.
 
-    Catches: squares for absolute values, a mean over all pixels, visible pixels paid for, standardised targets.
+    Catches: squares for absolute values, a mean over all pixels, visible pixels paid for, standardized targets.
     """
     simmim = method(vit())
-    nn.init.zeros_(simmim.aids["painter"].predict.weight)
-    nn.init.constant_(simmim.aids["painter"].predict.bias, 0.5)
+    nn.init.zeros_(simmim.auxiliary["decoder"].predict.weight)
+    nn.init.constant_(simmim.auxiliary["decoder"].predict.bias, 0.5)
     images, noise = drawn(simmim)
     mask = simmim.mask(noise)
     pixels = unpatchify(mask[..., None].expand(-1, -1, 48).float(), (8, 8), (4, 4))
     (loss,) = simmim.losses({"image": images, "noise": noise}).values()
     torch.testing.assert_close(loss, ((images - 0.5).abs() * pixels).sum() / pixels.sum())
     loss.backward()
-    bias = simmim.aids["painter"].predict.bias
+    bias = simmim.auxiliary["decoder"].predict.bias
     signs = patchify((0.5 - images).sign(), (4, 4))[mask].mean(0) / 48
     torch.testing.assert_close(bias.grad, signs)
     measured = simmim.measures({"image": images})["loss"]
     assert torch.equal(measured, simmim.measures({"image": images})["loss"])
-    assert simmim.aids["painter"].mask_token.grad is not None
+    assert simmim.auxiliary["decoder"].mask_token.grad is not None
 
 
 def test_pictures_hold_what_was_painted_and_nothing_else() -> None:
@@ -125,7 +134,7 @@ def test_pictures_hold_what_was_painted_and_nothing_else() -> None:
     simmim = method(vit())
     images, noise = drawn(simmim)
     patches, mask = simmim.reconstruct(images, noise)
-    true, painted = patchify(images, (4, 4)), simmim._paint(images, noise)[0]
+    true, painted = patchify(images, (4, 4)), painted_by(simmim, images, noise)
     assert torch.equal(patches[~mask], true[~mask])
     assert torch.equal(patches[mask], painted[mask])
 
@@ -143,7 +152,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
         if len(seen) == 8:
             raise KeyboardInterrupt
 
-    broken.method.aids["painter"].register_forward_hook(stop)
+    broken.method.auxiliary["decoder"].register_forward_hook(stop)
     with pytest.raises(KeyboardInterrupt):
         fit(broken)
     broken.run.unlock()
@@ -151,7 +160,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     fit(again)
     for name, value in whole.method.state_dict().items():
         assert torch.equal(value, again.method.state_dict()[name]), name
-    assert not [name for name in weights(again) if "painter" in name or "mask_token" in name]
+    assert not [name for name in weights(again) if "decoder" in name or "mask_token" in name]
 
 
 @pytest.mark.parametrize(

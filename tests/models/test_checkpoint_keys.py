@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from conftest import Golden
 from viticulture.errors import UserError
+from viticulture.methods.mae import encode, split
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.teachers.frozen import open_teacher
-from viticulture.models.vit.patches import encode, split
-from viticulture.models.weights.checkpoint_keys import bare
-from viticulture.models.weights.files import initialise, read_weights
+from viticulture.models.weights.checkpoint_keys import strip_prefixes
+from viticulture.models.weights.files import initialize, read_weights
 
 Load = Callable[[str], Golden]
 HALF = (0.5, 0.5, 0.5)
@@ -37,7 +37,7 @@ def prefixed(prefix: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def training(**parts: Any) -> dict[str, Any]:
-    """What scripts store beside the weights: an optimiser's state, the epoch, a loss scaler, their settings."""
+    """What scripts store beside the weights: an optimizer's state, the epoch, a loss scaler, their settings."""
     state = {"state": {0: {"step": torch.tensor(3.0), "exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 1e-3}]}
     return {**parts, "optimizer": state, "epoch": 399, "scaler": {"scale": 65536.0}, "args": SETTINGS}
 
@@ -50,7 +50,7 @@ def test_a_classifier_of_mae_or_deit_gives_the_official_logits(golden: Load, tmp
     data = golden("mae_vit_classifier_gap1")
     torch.save(training(model=data.part("w/")), tmp_path / "w.pth")
     ours = student(24, 5, global_pool="avg")
-    assert initialise(ours, str(tmp_path / "w.pth")) == [f"started from {tmp_path / 'w.pth'}", "32 of 32 tensors taken"]
+    assert initialize(ours, str(tmp_path / "w.pth")) == [f"started from {tmp_path / 'w.pth'}", "32 of 32 tensors taken"]
     torch.testing.assert_close(ours(data["in/img"]), data["out/logits"], rtol=1e-4, atol=1e-5)
 
 
@@ -73,7 +73,7 @@ def test_an_encoder_of_mae_gives_the_official_latent(golden: Load, tmp_path: Pat
     }[layout]
     torch.save(stored, tmp_path / "w.pth.tar")
     ours = student(24)
-    remarks = " ".join(initialise(ours, str(tmp_path / "w.pth.tar")))
+    remarks = " ".join(initialize(ours, str(tmp_path / "w.pth.tar")))
     assert "30 of 30 tensors taken" in remarks
     assert ("there but not used" in remarks) == (layout != "encoder")
     kept, _ = split(data["in/noise"], data.about["config"]["mask_ratio"])
@@ -88,7 +88,7 @@ def test_the_trained_encoder_of_moco_v3_is_taken(golden: Load, tmp_path: Path, w
     official = {**data.part("after/"), **data.part("w/")}
     torch.save({wrapper: prefixed("module.", official), "arch": "vit_tiny"}, tmp_path / "w.pth")
     ours = student(16, 3)
-    remarks = " ".join(initialise(ours, str(tmp_path / "w.pth")))
+    remarks = " ".join(initialize(ours, str(tmp_path / "w.pth")))
     assert "30 of 32 tensors taken" in remarks
     assert "the head starts anew: head.weight, head.bias" in remarks
     assert "there but not used: momentum_encoder." in remarks
@@ -100,12 +100,12 @@ def test_a_checkpoint_of_ours_and_one_of_dino_hold_a_student() -> None:
     """`student.*` beside a method's own networks, and {"student", "teacher"}."""
     weights, others = {"norm.weight": torch.ones(2)}, {"norm.weight": torch.zeros(2)}
     for stored in (
-        {"state_dict": {**prefixed("student.", weights), **prefixed("aids.momentum.0.", others)}},
+        {"state_dict": {**prefixed("student.", weights), **prefixed("auxiliary.momentum.0.", others)}},
         {"student": prefixed("module.", weights), "teacher": others},
         weights,
     ):
-        assert torch.equal(bare(stored)["norm.weight"], weights["norm.weight"])
-    assert bare({"epoch": 3}) == bare([1]) == bare({"model": {}}) == {}
+        assert torch.equal(strip_prefixes(stored)["norm.weight"], weights["norm.weight"])
+    assert strip_prefixes({"epoch": 3}) == strip_prefixes([1]) == strip_prefixes({"model": {}}) == {}
 
 
 @pytest.mark.parametrize(
@@ -128,3 +128,20 @@ def test_other_objects_are_refused_by_name(tmp_path: Path) -> None:
     torch.save({"model": {"a": torch.ones(2)}, "args": Namespace(output_dir=Path("out"))}, tmp_path / "w.pth")
     with pytest.raises(UserError, match=r"pathlib.*save the weights alone as .safetensors"):
         read_weights(tmp_path / "w.pth")
+
+
+@pytest.mark.parametrize("layout", ["alone", "beside an agent"])
+def test_a_vit_of_bootstrapping_gives_the_official_logits(golden: Load, tmp_path: Path, layout: str) -> None:
+    """All 44 tensors by the names of its authors. Catches: positions not turned, MLP layers swapped, an agent's
+    weights taken for the student's."""
+    data = golden("boot_vit_tiny")
+    weights = data.part("w/")
+    if layout != "alone":
+        weights = {**prefixed("models.vit.", weights), "models.cnn.layers.0.bn1.weight": torch.ones(18)}
+    torch.save(training(model=weights), tmp_path / "w.pth")
+    task = Task(tuple("abcde"), (64, 64), HALF, HALF)
+    sizes = {"embed_dim": 18, "depth": 3, "num_heads": 9, "mlp_ratio": 2}
+    ours = create_student("vit_small", task, 16, sizes).eval()
+    remarks = initialize(ours, str(tmp_path / "w.pth"))
+    assert "44 of 44 tensors taken" in remarks
+    torch.testing.assert_close(ours(data["in/x"]), data["out/logits"], rtol=1e-5, atol=1e-6)

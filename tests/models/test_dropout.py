@@ -112,7 +112,7 @@ def test_layers_are_exchanged_where_they_drop() -> None:
     assert list(net.state_dict()) == keys
 
 
-def randomised(attention: Attention) -> Attention:
+def randomized(attention: Attention) -> Attention:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in attention.parameters():
@@ -137,7 +137,7 @@ def test_attention_with_dropout_is_attention_with_dropout(options: dict[str, obj
     heads and images confused; norms of queries and keys skipped.
     """
     p = 0.3
-    attention = randomised(DroppedAttention(12, 3, qkv_bias=True, attn_drop=p, **options)).double().train()
+    attention = randomized(DroppedAttention(12, 3, qkv_bias=True, attn_drop=p, **options)).double().train()
     results, x = [], torch.randn(2, 5, 12, dtype=torch.float64, requires_grad=True)
     runs: list[Callable[[], Tensor]] = [lambda: attention(x), lambda: plainly(attention, x, p)]
     for run in runs:
@@ -170,7 +170,7 @@ def test_attention_is_timms_where_nothing_drops() -> None:
 
 def test_attention_in_bfloat16_differs_by_rounding_alone() -> None:
     """Under autocast, with the same decisions; gradients are finite float32."""
-    attention = randomised(DroppedAttention(32, 4, qkv_bias=True, attn_drop=0.2)).train()
+    attention = randomized(DroppedAttention(32, 4, qkv_bias=True, attn_drop=0.2)).train()
     x = torch.randn(4, 9, 32) / 4
     torch.manual_seed(0)
     exact = attention(x)
@@ -189,7 +189,7 @@ def test_attention_in_bfloat16_differs_by_rounding_alone() -> None:
 def test_they_compile_into_one_graph() -> None:
     """`fullgraph` forbids breaks; decisions, outputs and gradients are those of eager mode."""
     torch.manual_seed(0)
-    net = nn.Sequential(randomised(DroppedAttention(12, 3, qkv_bias=True, attn_drop=0.3)), Dropout(0.4)).train()
+    net = nn.Sequential(randomized(DroppedAttention(12, 3, qkv_bias=True, attn_drop=0.3)), Dropout(0.4)).train()
     compiled, x, results = torch.compile(net, fullgraph=True, backend="aot_eager"), torch.randn(2, 5, 12), []
     for run in (net, compiled):
         net.zero_grad()

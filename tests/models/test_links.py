@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from viticulture.errors import UserError
-from viticulture.models.links import TABLE_1, Links, LinkSet, read_link_set, write_link_set
+from viticulture.models.links import Links, LinkSet, read_link_set, write_link_set
 
 B3 = {f"blocks.{i}": count for i, count in enumerate((24, 32, 48, 96, 136, 232, 384))}
 GRID = (2, 3)
@@ -87,34 +87,45 @@ def test_magnitudes_are_means_by_block_and_layer() -> None:
 
 
 def test_a_link_set_survives_its_file(tmp_path: Path) -> None:
-    """Table 1 read, written and read again is the same; spans, single layers and blocks left out."""
+    """Table 1 read, written and read again is the same; single layers and blocks left out.
+
+    Catches: blocks or layers counted from 1, a block that is lost or takes another's place.
+    """
     alpha = read_link_set("alpha", 7, 12)
     assert alpha[0] == [0, 1, 2]
     assert alpha[6] == [6, 7, 8, 9, 10, 11]
-    assert write_link_set(alpha) == "".join(f"{block}: {span}\n" for block, span in TABLE_1["alpha"].items())
+    assert write_link_set(alpha).splitlines()[:2] == ["0: [0, 1, 2]", "1: [0, 1, 2, 3, 4]"]
     for linked in (alpha, [[0, 2, 3, 4], [], [5]], [[1]]):
         path = tmp_path / "links.yaml"
         path.write_text("# with a remark\n" + write_link_set(linked))
         assert read_link_set(str(path), len(linked), 12) == linked
-    assert write_link_set([[0, 2, 3, 4], [], [5]]) == "1: 1, 3-5\n3: 6\n"
+    assert write_link_set([[0, 2, 3, 4], [], [5]]) == "0: [0, 2, 3, 4]\n2: [5]\n"
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("1: 1-13", "block 1 to layers 1-13, but the student has layers 1 to 12"),
-        ("0: 1", "links CNN block 0, but the teacher has blocks 1 to 7"),
-        ("8: 1", "links CNN block 8"),
-        ("first: 1", "links CNN block 'first'"),
-        ("1: all", "must give layers as"),
-        ("1: 5-3", "links block 1 to layers 5-3"),
+        ("1: [0, 12]", r"block 1 to layers \[0, 12\], but the student has layers 0 to 11"),
+        ("1: [-1]", "but the student has layers 0 to 11"),
+        ("7: [1]", "links CNN block 7, but the teacher has blocks 0 to 6"),
+        ("-1: [1]", "links CNN block -1"),
+        ("first: [1]", "links CNN block 'first'"),
+        ("1: [all]", "must list the layers of block 1"),
+        ("1: []", "must list the layers of block 1"),
+        ("1: [true]", "must list the layers of block 1"),
+        ("1: 1-3", "holds `1: 1-3`; .* counted from 0, .*take 1 off each number of an old file"),
+        ("3: 4", "holds `3: 4`; .* counted from 0"),
         ("- 1", "must map CNN blocks to layers"),
         ("1: [", "not valid YAML"),
+        ("1: 1\n1: 2", "'1' stands twice"),
+        (f"1: {'[' * 200}", "more than 32 levels"),
+        ("1: \xe9", "is no text in UTF-8"),
     ],
 )
 def test_a_link_set_that_does_not_fit_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    """Also what no YAML of a person may hold. Catches: the second of two lines for a block that wins in silence."""
     path = tmp_path / "links.yaml"
-    path.write_text(text)
+    path.write_text(text, encoding="latin-1")
     with pytest.raises(UserError, match=words):
         read_link_set(str(path), 7, 12)
 

@@ -13,7 +13,7 @@ from torch import nn
 from viticulture.errors import UserError
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
-from viticulture.models.weights.files import initialise, save
+from viticulture.models.weights.files import initialize, save
 from viticulture.training.recipe import resolve
 
 TINY = {"embed_dim": 16, "depth": 3, "num_heads": 2}
@@ -49,7 +49,7 @@ def test_positions_go_between_the_grids_that_the_students_have(
     theirs, ours = student(task(*size), 1, name, **options), student(task(*other), 2, name, **options)
     save(theirs, tmp_path, task(*size))
     old, new = ((height // 4, width // 4) for height, width in (size, other))
-    assert f"positions resampled from {old[0]}x{old[1]} to {new[0]}x{new[1]} patches" in initialise(ours, str(tmp_path))
+    assert f"positions resampled from {old[0]}x{old[1]} to {new[0]}x{new[1]} patches" in initialize(ours, str(tmp_path))
     table, found = theirs.get_parameter("pos_embed"), ours.get_parameter("pos_embed")
     prefix = table.shape[1] - old[0] * old[1]
     patches = resample_abs_pos_embed(table[:, prefix:], list(new), list(old), num_prefix_tokens=0)
@@ -71,7 +71,7 @@ def test_a_square_table_in_a_bare_file_is_told_by_its_tokens(
 ) -> None:
     """A file has no config.json: 4x4 patches to 2x6, whatever stands before them there and here."""
     safetensors.torch.save_file(student(task(), 1, name, **options).state_dict(), tmp_path / FILE)
-    remarks = initialise(student(task(8, 24), 2, name, **into), str(tmp_path / FILE))
+    remarks = initialize(student(task(8, 24), 2, name, **into), str(tmp_path / FILE))
     assert "positions resampled from 4x4 to 2x6 patches" in remarks
 
 
@@ -80,15 +80,15 @@ def test_a_table_in_a_bare_file_that_is_not_square(tmp_path: Path) -> None:
     theirs = student(task(8, 24), 1)
     safetensors.torch.save_file(theirs.state_dict(), tmp_path / FILE)
     same = student(task(8, 24), 2)
-    assert initialise(same, str(tmp_path / FILE))[1:] == ["44 of 44 tensors taken"]
+    assert initialize(same, str(tmp_path / FILE))[1:] == ["44 of 44 tensors taken"]
     assert torch.equal(same.get_parameter("pos_embed"), theirs.get_parameter("pos_embed"))
     with pytest.raises(UserError, match=r"table of 13 rows .* name the run or the folder"):
-        initialise(student(task(), 2), str(tmp_path / FILE))
+        initialize(student(task(), 2), str(tmp_path / FILE))
 
 
 @pytest.mark.parametrize("blocks", [0, 2, 3])
 def test_the_first_blocks_are_kept_and_all_else_starts_anew(tmp_path: Path, blocks: int) -> None:
-    """ "A Closer Look", Sec. 4.1, Figures 2 and 4: patches, positions, class token and k leading blocks are kept.
+    """ "A Closer PartialViT", Sec. 4.1, Figures 2 and 4: patches, positions, class token and k leading blocks are kept.
 
     All else, final norm and head included, is bit for bit what the seed gives. Catches: a block too many or too few,
     norm or head taken along, patches or positions left behind, block 1 taken for block 10.
@@ -100,7 +100,7 @@ def test_the_first_blocks_are_kept_and_all_else_starts_anew(tmp_path: Path, bloc
             parameter.add_(0.1)
     save(theirs, tmp_path, task())
     ours, fresh = student(task(), 2, **deep), student(task(), 2, **deep).state_dict()
-    remarks = initialise(ours, str(tmp_path), blocks)
+    remarks = initialize(ours, str(tmp_path), blocks)
     assert f"the first {blocks} blocks and what comes before them are kept, all else starts anew" in remarks
     assert not [remark for remark in remarks if "not there" in remark or "not used" in remark]
     before = ("cls_token", "pos_embed", "patch_embed.", *(f"blocks.{number}." for number in range(blocks)))
@@ -111,11 +111,11 @@ def test_the_first_blocks_are_kept_and_all_else_starts_anew(tmp_path: Path, bloc
 def test_blocks_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
     save(student(task()), tmp_path, task())
     with pytest.raises(UserError, match="between 0 and the student's 3 blocks, got 4"):
-        initialise(student(task()), str(tmp_path), 4)
+        initialize(student(task()), str(tmp_path), 4)
     cnn = create_student("resnet10t", task(32, 32))
     save(cnn, tmp_path / "cnn", task(32, 32))
     with pytest.raises(UserError, match="needs a student with blocks, and a ResNet has none"):
-        initialise(cnn, str(tmp_path / "cnn"), 1)
+        initialize(cnn, str(tmp_path / "cnn"), 1)
     for values, words in (({"init_blocks": 2}, "no init; name the weights"), ({"init": "x", "init_blocks": -1}, "-1")):
         with pytest.raises(UserError, match=words):
             resolve("x", {"student": {"name": "vit_nano", **values}})

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from viticulture.errors import UserError
 from viticulture.models.students import create_student
-from viticulture.models.taps import READINGS, Layout, Seen, Taps, layout
+from viticulture.models.taps import READINGS, Layout, Readings, Taps, layout
 from viticulture.models.task import Task
 
 BOTH = frozenset({"blocks", "attention"})
@@ -52,23 +52,23 @@ def test_a_tapped_pass_is_the_ordinary_pass(name: str, prefix: int, options: dic
     for taps in (None, Taps(net, BOTH)):
         net.zero_grad()
         torch.manual_seed(2)
-        seen = Seen(Taps(net)(images()).logits) if taps is None else taps(images())
-        sum(logits.square().sum() for logits in seen.logits).backward()
-        runs.append((seen, [p.grad for p in net.parameters()], torch.random.get_rng_state()))
+        readings = Readings(Taps(net)(images()).outputs) if taps is None else taps(images())
+        sum(logits.square().sum() for logits in readings.outputs).backward()
+        runs.append((readings, [p.grad for p in net.parameters()], torch.random.get_rng_state()))
     (plain, gradients, state), (tapped, tapped_gradients, tapped_state) = runs
-    assert len(plain.logits) == len(tapped.logits) == (2 if "distilled" in name else 1)
-    assert all(map(torch.equal, plain.logits, tapped.logits))
+    assert len(plain.outputs) == len(tapped.outputs) == (2 if "distilled" in name else 1)
+    assert all(map(torch.equal, plain.outputs, tapped.outputs))
     assert all(map(torch.equal, gradients, tapped_gradients))
     assert torch.equal(state, tapped_state)
 
     net.eval()
-    seen = Taps(net, BOTH)(images())
+    readings = Taps(net, BOTH)(images())
     parts = net.forward_intermediates(images(), output_fmt="NLC", return_prefix_tokens=prefix > 0)[1]
     expected = [torch.cat([p[1], p[0]], 1) for p in parts] if prefix else parts
     names, attention = tuple(f"blocks.{i}" for i in range(3)), tuple(f"blocks.{i}.attn" for i in range(3))
     assert layout(net) == Layout(names, attention, (2, 2, 2), prefix, 4, 0, (1, 1, 1), prefix > 0)
     assert layout(net).grid((8, 12)) == (2, 3)
-    torch.testing.assert_close(seen.blocks, expected, rtol=0, atol=0)
+    torch.testing.assert_close(readings.blocks, expected, rtol=0, atol=0)
 
 
 def unfused_probabilities(net: nn.Module) -> list[Tensor]:
@@ -84,13 +84,13 @@ def unfused_probabilities(net: nn.Module) -> list[Tensor]:
 @pytest.mark.parametrize("options", [{}, {"qk_norm": True, "reg_tokens": 2}])
 def test_attention_is_what_timm_computes_without_fusion(options: dict[str, Any]) -> None:
     """softmax(q k^T / sqrt(d)) equals timm's probabilities, and the class token's row over the patches is that row,
-    cut to the patches and normalised again. Fails if queries and keys are swapped or not normalised, if the scale is
+    cut to the patches and normalized again. Fails if queries and keys are swapped or not normalized, if the scale is
     lost, or if prefix tokens stay among the keys.
     """
     net = student("vit_tiny_patch16_224", **options).eval()
-    seen = Taps(net, frozenset({"attention"}))(images())
-    assert not seen.blocks
-    for reading, expected in zip(seen.attention, unfused_probabilities(copy.deepcopy(net)), strict=True):
+    readings = Taps(net, frozenset({"attention"}))(images())
+    assert not readings.blocks
+    for reading, expected in zip(readings.attention, unfused_probabilities(copy.deepcopy(net)), strict=True):
         torch.testing.assert_close(reading.scores().softmax(-1), expected)
         row = expected[:, :, 0, -6:]  # 2x3 patches come last
         torch.testing.assert_close(reading.class_scores().softmax(-1), row / row.sum(-1, keepdim=True))
@@ -103,20 +103,22 @@ def test_tokens_behind_the_patches_are_no_patches() -> None:
     inputs: list[Tensor] = []
     for block in net.blocks:
         block.attn.register_forward_pre_hook(lambda _m, given: inputs.append(given[0]))
-    seen = Taps(net, BOTH)(images())
-    for block, given, reading in zip(net.blocks, inputs, seen.attention, strict=True):
+    readings = Taps(net, BOTH)(images())
+    for block, given, reading in zip(net.blocks, inputs, readings.attention, strict=True):
         q, k, _ = block.attn.queries_keys_values(given)
         row = (block.attn.scale * q @ k.mT).softmax(-1)[:, :, 0, 1:7]  # the class token, 2x3 patches, 4 head tokens
         torch.testing.assert_close(reading.class_scores().softmax(-1), row / row.sum(-1, keepdim=True))
-    assert torch.equal(seen.logits[0], net(images()))
+    assert torch.equal(readings.outputs[0], net(images()))
 
 
 def test_readings_carry_the_exact_gradient() -> None:
     """The gradient of a function of block 1 and of layer 1's class row equals that of the first blocks run by hand."""
     net = student().eval()
     pixels = images(requires_grad=True)
-    seen = Taps(net, BOTH)(pixels)
-    (tapped,) = torch.autograd.grad(seen.blocks[1].sin().sum() + seen.attention[1].class_scores().sin().sum(), pixels)
+    readings = Taps(net, BOTH)(pixels)
+    (tapped,) = torch.autograd.grad(
+        readings.blocks[1].sin().sum() + readings.attention[1].class_scores().sin().sum(), pixels
+    )
 
     x = net.blocks[0](net._pos_embed(net.patch_embed(pixels)))
     attn = net.blocks[1].attn
@@ -131,9 +133,9 @@ def test_taps_leave_nothing_behind() -> None:
     net = student().train()
     keys = list(net.state_dict())
     taps = Taps(net, BOTH)
-    seen = taps(images())
-    alive = weakref.ref(seen.blocks[0])
-    del seen
+    readings = taps(images())
+    alive = weakref.ref(readings.blocks[0])
+    del readings
     gc.collect()
     assert alive() is None
     with pytest.raises((RuntimeError, AssertionError)):
@@ -162,14 +164,14 @@ def test_taps_survive_compilation() -> None:
     taps = Taps(net, EVERY)
     taps.compile(backend=backend, fullgraph=True)
     for _ in range(2):
-        torch.testing.assert_close(net(images()), expected.logits[0])
-        seen = taps(images())
-        torch.testing.assert_close(seen.logits, expected.logits)
-        torch.testing.assert_close(seen.blocks, expected.blocks)
-        torch.testing.assert_close(seen.attention[2].class_scores(), expected.attention[2].class_scores())
-        torch.testing.assert_close(seen.class_attention, expected.class_attention)
+        torch.testing.assert_close(net(images()), expected.outputs[0])
+        readings = taps(images())
+        torch.testing.assert_close(readings.outputs, expected.outputs)
+        torch.testing.assert_close(readings.blocks, expected.blocks)
+        torch.testing.assert_close(readings.attention[2].class_scores(), expected.attention[2].class_scores())
+        torch.testing.assert_close(readings.class_attention, expected.class_attention)
     assert ran == ["plain", "tapped"] * 2
-    seen.attention[2].class_scores().sum().backward()
+    readings.attention[2].class_scores().sum().backward()
     assert net.patch_embed.proj.weight.grad.abs().sum() > 0
 
     torch.testing.assert_close(Taps(net, BOTH)(images()).blocks, expected.blocks)
@@ -180,9 +182,11 @@ def test_a_cnns_blocks_are_its_stages() -> None:
     """ResNet: the maps that timm's `forward_intermediates` returns, and no attention."""
     net = timm.create_model("resnet10t", num_classes=3).eval()
     pixels = torch.randn(1, 3, 32, 32)
-    seen = Taps(net, frozenset({"blocks"}))(pixels)
-    torch.testing.assert_close(seen.blocks, net.forward_intermediates(pixels, intermediates_only=True), rtol=0, atol=0)
-    assert torch.equal(seen.logits[0], net(pixels))
+    readings = Taps(net, frozenset({"blocks"}))(pixels)
+    torch.testing.assert_close(
+        readings.blocks, net.forward_intermediates(pixels, intermediates_only=True), rtol=0, atol=0
+    )
+    assert torch.equal(readings.outputs[0], net(pixels))
     with pytest.raises(UserError, match="reads attention, which ResNet lacks"):
         Taps(net, BOTH)
 

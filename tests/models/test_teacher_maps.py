@@ -64,10 +64,10 @@ def test_stages_are_those_of_the_architecture(name: str, stages: list[str], chan
 
 
 def test_maps_are_what_the_stages_return(tmp_path: Path) -> None:
-    """Stage by stage by hand, in the teacher's own normalisation, then torch's bicubic resize, up and down.
+    """Stage by stage by hand, in the teacher's own normalization, then torch's bicubic resize, up and down.
 
     Fails if a map is taken before the last stage's end, averaged over channels, antialiased, or resized with aligned
-    corners; if the images keep the student's normalisation; if batch statistics move or train() reaches the teacher.
+    corners; if the images keep the student's normalization; if batch statistics move or train() reaches the teacher.
     """
     source, net = teacher_file(tmp_path)
     teacher = load_maps(source, TASK, GRIDS)
@@ -89,7 +89,7 @@ def test_maps_are_what_the_stages_return(tmp_path: Path) -> None:
 
 
 def test_a_batch_shown_in_portions_gives_the_maps_of_the_whole(tmp_path: Path) -> None:
-    """Eleven images, which no portion divides: their maps are those that each gives alone, in their order."""
+    """Eleven images, which no chunk divides: their maps are those that each gives alone, in their order."""
     source, _ = teacher_file(tmp_path)
     teacher = load_maps(source, TASK, [(4, 4)])
     many = torch.randn(11, 3, 64, 64, generator=torch.Generator().manual_seed(2))
@@ -100,7 +100,7 @@ def test_a_batch_shown_in_portions_gives_the_maps_of_the_whole(tmp_path: Path) -
 
 
 def test_any_module_may_be_named_and_a_run_may_teach(tmp_path: Path) -> None:
-    """The normalisation before a skip connection, instead of the sum behind it; the teacher's classes do not matter."""
+    """The normalization before a skip connection, instead of the sum behind it; the teacher's classes do not matter."""
     torch.manual_seed(0)
     net = create_student("resnet10t", THEIRS).eval()
     save(net, tmp_path / "weights/best", THEIRS)

@@ -35,7 +35,7 @@ def run_folder(folder: Path, of: Task, name: str = "vit_nano") -> tuple[str, nn.
 
 
 def brightness(side: int = 16) -> Tensor:
-    """Images in [0, 1], before any normalisation."""
+    """Images in [0, 1], before any normalization."""
     return torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(3))
 
 
@@ -70,9 +70,9 @@ def test_a_frozen_network_is_invisible_and_follows() -> None:
     assert host.to("meta").teacher.net[0].weight.device.type == "meta"
 
 
-def test_a_teacher_sees_images_in_its_own_normalisation(tmp_path: Path) -> None:
+def test_a_teacher_sees_images_in_its_own_normalization(tmp_path: Path) -> None:
     """The answer to the student's images is the teacher's to its own, over the same picture. Fails if the affine map
-    is inverted, or mean and std change places. With equal normalisation not a bit changes.
+    is inverted, or mean and std change places. With equal normalization not a bit changes.
     """
     ours, theirs = task(), task(mean=0.4, std=0.2)
     source, net = run_folder(tmp_path, theirs)
@@ -101,7 +101,7 @@ def test_a_distilled_teacher_answers_with_the_mean_of_its_heads(tmp_path: Path) 
 
 
 def test_a_teacher_comes_from_timm_or_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A timm name with weights, and ARCHITECTURE=FILE, give the same answers, with timm's normalisation and size."""
+    """A timm name with weights, and ARCHITECTURE=FILE, give the same answers, with timm's normalization and size."""
     net = timm.create_model("resnet10t", num_classes=3).eval()
     file = tmp_path / "w.safetensors"
     safetensors.torch.save_file(net.state_dict(), file)
@@ -120,7 +120,7 @@ def test_a_teacher_comes_from_timm_or_from_a_file(tmp_path: Path, monkeypatch: p
 def test_a_file_may_hold_a_student_of_ours(tmp_path: Path) -> None:
     """timm describes none of our students: ImageNet's mean and deviation stand in, the size is the network's own.
 
-    Fails if the file is refused, or the images are normalised as the timm network that ours are built from wants them.
+    Fails if the file is refused, or the images are normalized as the timm network that ours are built from wants them.
     """
     net = timm.create_model("vit_nano", num_classes=3).eval()
     file = tmp_path / "w.safetensors"

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from viticulture.errors import UserError
 from viticulture.models.students import blueprint, create_student
 from viticulture.models.task import Task
-from viticulture.models.weights.files import fetch, find, initialise, load, read_weights, save
+from viticulture.models.weights.files import fetch, find_weights, initialize, load, read_weights, save
 from viticulture.models.weights.load_matching import resample_positions
 
 TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
@@ -66,7 +66,7 @@ save_file(logits, sys.argv[2])
 @pytest.mark.slow
 def test_exported_equals_eager_in_a_process_that_knows_only_timm(tmp_path: Path) -> None:
     """Logits of saved students are the same in a fresh Python with timm alone, both through timm's `local-dir:` and
-    through plain construction and `load_state_dict`; timm finds the normalisation, the crop and the class names.
+    through plain construction and `load_state_dict`; timm finds the normalization, the crop and the class names.
     Fails if an argument that changes the network is missing in config.json, or one of our own is left in.
     The tolerance: a convolution's order of summation varies from process to process.
     """
@@ -163,8 +163,8 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     for size in ([3, 16], [1, 16, 16], [3, "a", "b"], [3, 0, 16], [3, 10**6, 10**6], 16):
         spoil(folder / "config.json", lambda config, size=size: config["pretrained_cfg"].update(input_size=size))
         refused("damaged or not written by viticulture")
-    for key, colours in (("mean", [0.5]), ("mean", "abc"), ("mean", [0, 0, float("nan")]), ("std", [1, 1, 0])):
-        spoil(folder / "config.json", lambda config, key=key, to=colours: config["pretrained_cfg"].update({key: to}))
+    for key, colors in (("mean", [0.5]), ("mean", "abc"), ("mean", [0, 0, float("nan")]), ("std", [1, 1, 0])):
+        spoil(folder / "config.json", lambda config, key=key, to=colors: config["pretrained_cfg"].update({key: to}))
         refused("damaged or not written by viticulture")
     for nonsense in ({"depth": 100_000}, {"depth": "abc"}, {"num_heads": []}, {"mlp_ratio": {}}, 7, {"dim": None}):
         spoil(folder / "config.json", lambda config, to=nonsense: config.update(model_args=to))
@@ -200,7 +200,7 @@ def test_a_student_starts_from_weights_in_any_form(tmp_path: Path, form: str) ->
         safetensors.torch.save_file(theirs.state_dict(), path)
     else:
         save(theirs, path / "weights/best" if form == "run" else path, task())
-    assert initialise(ours, str(path)) == [f"started from {path}", "32 of 32 tensors taken"]
+    assert initialize(ours, str(path)) == [f"started from {path}", "32 of 32 tensors taken"]
     assert torch.equal(ours(pixels()), theirs(pixels()))
 
 
@@ -210,7 +210,7 @@ def test_what_does_not_fit_is_resampled_or_said(tmp_path: Path) -> None:
     ours = student("deit_tiny_distilled_patch16_224", 2, task("a", "b"), 8, depth=3)
     before = {key: value.clone() for key, value in ours.state_dict().items()}
     save(theirs, tmp_path / "w", task(size=(16, 24)))
-    remarks = "\n".join(initialise(ours, str(tmp_path / "w")))
+    remarks = "\n".join(initialize(ours, str(tmp_path / "w")))
     for words in (
         "30 of 47 tensors taken",
         "positions resampled from 4x6 to 2x2 patches",
@@ -235,7 +235,7 @@ def test_resampled_positions_keep_their_place() -> None:
     theirs = torch.cat([torch.full((1, 1, 2), 9.0), torch.stack([rows, columns], -1).flatten(0, 1)[None]], 1)
     found = resample_positions(theirs, torch.zeros(1, 1 + 16 * 6, 2), (8, 12), (16, 6))
     assert torch.equal(found[:, 0], theirs[:, 0])
-    down = -1 + 2 / 7 * ((torch.arange(16) + 0.5) / 2 - 0.5)  # where the centre of new row i lies among the old rows
+    down = -1 + 2 / 7 * ((torch.arange(16) + 0.5) / 2 - 0.5)  # where the center of new row i lies among the old rows
     right = -1 + 2 / 11 * ((torch.arange(6) + 0.5) * 2 - 0.5)
     expected = torch.stack(torch.meshgrid(down, right, indexing="ij"), -1)
     inner = found[0, 1:].unflatten(0, (16, 6))[4:-4, 2:-2]
@@ -246,13 +246,13 @@ def test_a_start_from_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
     ours = student()
     save(student(embed_dim=32), tmp_path / "wide", task())
     with pytest.raises(UserError, match="fit no layer of this VisionTransformer"):  # the head's bias alone would fit
-        initialise(ours, str(tmp_path / "wide"))
+        initialize(ours, str(tmp_path / "wide"))
     with pytest.raises(UserError, match="holds no weights"):
-        find(str(tmp_path))
+        find_weights(str(tmp_path))
     with pytest.raises(UserError, match=r"unknown pretrained model .* 'vit_nanno'"):
-        initialise(ours, "vit_nanno")
+        initialize(ours, "vit_nanno")
     with pytest.raises(UserError, match="there is no weights file"):
-        initialise(ours, str(tmp_path / "w.safetensors"))
+        initialize(ours, str(tmp_path / "w.safetensors"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
@@ -269,6 +269,6 @@ def test_pretrained_weights_start_a_student_through_timm(tmp_path: Path, monkeyp
     described = _model_pretrained_cfgs["resnet10t.c3_in1k"]
     monkeypatch.setattr(described, "file", str(tmp_path / "w.safetensors"))
     ours = student("resnet10t")
-    remarks = initialise(ours, "resnet10t.c3_in1k")
+    remarks = initialize(ours, "resnet10t.c3_in1k")
     assert "the head starts anew: fc.weight, fc.bias" in remarks
     assert torch.equal(ours.state_dict()["layer2.0.conv1.weight"], theirs.state_dict()["layer2.0.conv1.weight"])

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from viticulture.guides.guide import Batch, Given, Guide
-from viticulture.models.taps import Seen, layout
+from viticulture.models.taps import Readings, layout
 from viticulture.models.task import Task
 from viticulture.models.teachers.feature_maps import load_maps
 
@@ -33,8 +33,8 @@ class AttentionTransfer(Guide):
         self.grid, self.prefix, self.weight = known.grid(task.image_size), known.prefix, weight
         self.teacher = load_maps(teacher, task, {self.grid}).frozen
 
-    def losses(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
-        tokens = seen.blocks[-1][:, self.prefix :]  # [B, P, D]
+    def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
+        tokens = readings.blocks[-1][:, self.prefix :]  # [B, P, D]
         maps = self.teacher(batch["image"])[self.grid][-1]  # [B, C, rows, columns]
         ours, theirs = tokens.square().sum(2), maps.square().sum(1).flatten(1)
         apart = F.normalize(ours.float()) - F.normalize(theirs.float())

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from viticulture.data.augment.transform import Transform
 from viticulture.guides.guide import Batch, Guide
-from viticulture.methods.method import Method
+from viticulture.methods.method import BatchSpec, Method, Setup
 from viticulture.models.task import Task
 
 
@@ -24,10 +24,10 @@ def vit_tiny() -> None:
 
 
 class Shift(Transform):
-    """Add a few grey levels.
+    """Add a few gray levels.
 
     Args:
-        most: grey levels.
+        most: gray levels.
     """
 
     columns = 1
@@ -49,22 +49,32 @@ class Rotation(Method):
     """
 
     gives = frozenset()
-    labelled = False
+    batch_spec = BatchSpec(labels=False)
 
-    def __init__(
-        self, student: nn.Module, task: Task, guides: Any, optim: Any, schedule: Any, *, turns: int = 4
-    ) -> None:
-        super().__init__(student, task, guides, optim, schedule)
+    def __init__(self, setup: Setup, *, turns: int = 4) -> None:
+        super().__init__(setup)
         self.turns = turns
-        self.aids["head"] = nn.Linear(16, turns)
+        self.auxiliary["head"] = nn.Linear(16, turns)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         images = torch.cat([torch.rot90(batch["image"], turn, (2, 3)) for turn in range(self.turns)])
         turn = torch.arange(self.turns, device=images.device).repeat_interleave(len(batch["image"]))
-        return {"rotation": F.cross_entropy(self.aids["head"](self.student(images)), turn)}
+        return {"rotation": F.cross_entropy(self.auxiliary["head"](self.student(images)), turn)}
 
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         return {"loss": self.losses(batch)["rotation"]}
+
+
+class Looking(Guide):
+    """Needs attention, and does nothing with it."""
+
+    needs = frozenset({"attention"})
+
+    def __init__(self, student: nn.Module, task: Task) -> None:
+        super().__init__()
+
+    def losses(self, batch: Batch, readings: Any) -> dict[str, Tensor]:
+        return {}
 
 
 class Unfinished(Guide):
@@ -77,7 +87,7 @@ class Alone(Guide):
     def __init__(self, *, weight: float = 1.0) -> None:
         super().__init__()
 
-    def losses(self, batch: Batch, seen: Any) -> dict[str, Tensor]:
+    def losses(self, batch: Batch, readings: Any) -> dict[str, Tensor]:
         return {}
 
 

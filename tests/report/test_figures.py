@@ -150,7 +150,7 @@ def test_no_name_can_leave_its_place() -> None:
 
 
 def test_pictures_survive_the_way_into_the_page() -> None:
-    """Small images come back exactly; large ones fit a square of 192 pixels in their proportions; grey ones work."""
+    """Small images come back exactly; large ones fit a square of 192 pixels in their proportions; gray ones work."""
 
     def back(uri: str) -> np.ndarray:
         return np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.split(",", 1)[1]))))

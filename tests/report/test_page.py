@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from viticulture.analysis.galleries import Gallery
-from viticulture.evaluation.accuracy import Evaluation, Predictions, measure
+from viticulture.evaluation.accuracy import Evaluation, Predictions, evaluate_predictions
 from viticulture.report.charts.figures import bar_chart
 from viticulture.report.document import Section, duration, scaled
 from viticulture.report.pages.page import Costs, RunPage, render
@@ -53,7 +53,7 @@ def evaluation(classes: list[str], N: int, seed: int = 0) -> Evaluation:
     labels = torch.randint(len(classes), (N,), generator=generator)
     logits = torch.randn(N, len(classes), generator=generator)
     logits[torch.arange(N), labels] += 2
-    return measure(Predictions(logits.softmax(-1), labels, [""] * N), classes)
+    return evaluate_predictions(Predictions(logits.softmax(-1), labels, [""] * N), classes)
 
 
 def whole(classes: list[str], words: str = "plain") -> RunPage:

@@ -19,7 +19,7 @@ from viticulture.analysis.pictures import examples
 from viticulture.data.images import Records, StoredImages
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions
-from viticulture.evaluation.results import ANSWERS, RESULTS, Answers, keep_answers, read_answers
+from viticulture.evaluation.results import PREDICTIONS, RESULTS, KeptPredictions, keep_predictions, read_predictions
 from viticulture.training.rundir import RunDir
 
 SMALL = {
@@ -92,16 +92,16 @@ def test_a_run_without_the_kept_files_says_how_to_make_them_and_evaluation_makes
 ) -> None:
     """Catches: an older run whose page fails, a page that is poorer without a word, an evaluation that keeps other
     pictures than training does."""
-    for name in (ANSWERS, "pictures.npz"):
+    for name in (PREDICTIONS, "pictures.npz"):
         (run.path / name).unlink()
     page = api.report(str(run.path)).read_text()
     assert f"viticulture evaluate {run.path}" in page
     assert "Where it looks" not in page
     with pytest.raises(UserError, match="viticulture evaluate"):
-        read_answers(run.folder)
+        read_predictions(run.folder)
     run.evaluate()
     assert (run.path / "report.html").read_bytes() == grown[2]
-    assert read_answers(run.folder).predicted.shape == (12,)
+    assert read_predictions(run.folder).predicted.shape == (12,)
 
 
 def test_answers_are_those_behind_the_numbers(run: viticulture.Run) -> None:
@@ -111,7 +111,7 @@ def test_answers_are_those_behind_the_numbers(run: viticulture.Run) -> None:
     assert run.evaluations.counts == "best/test"
     assert len(run.evaluations) >= 4
     for key, evaluation in run.evaluations.items():
-        answers = read_answers(run.folder, key, probabilities=True)
+        answers = read_predictions(run.folder, key, probabilities=True)
         assert (answers.predicted == answers.labels).mean() == pytest.approx(evaluation.top1)
         assert answers.probabilities is not None
         assert answers.probabilities.shape == (len(names[key.partition("/")[2]]), 2)
@@ -149,16 +149,16 @@ def test_what_was_said_survives_rounding(tmp_path: Path) -> None:
     """Two probabilities that are one in float16; and the layout in which cells kept the counting answers alone."""
     run = RunDir(tmp_path)
     close = torch.tensor([[0.49999, 0.50001]])
-    keep_answers(run, "best/val", {"last/val": Predictions(1 - close, torch.tensor([0]), ["a"]),
+    keep_predictions(run, "best/val", {"last/val": Predictions(1 - close, torch.tensor([0]), ["a"]),
                                    "best/val": Predictions(close, torch.tensor([-1]), ["a"])})  # fmt: skip
-    answers = read_answers(run)
+    answers = read_predictions(run)
     assert (answers.predicted.tolist(), answers.labels.tolist(), answers.probabilities) == ([1], [-1], None)
-    assert read_answers(run, "last/val").predicted.tolist() == [0]
+    assert read_predictions(run, "last/val").predicted.tolist() == [0]
     with pytest.raises(UserError, match="damaged"):
-        read_answers(run, "ema/val")
+        read_predictions(run, "ema/val")
     old = {"predicted": np.array([2]), "confidence": np.array([0.5]), "labels": np.array([1])}
-    np.savez_compressed(tmp_path / ANSWERS, **old)  # type: ignore[arg-type]
-    former: Answers = read_answers(run, probabilities=True)
+    np.savez_compressed(tmp_path / PREDICTIONS, **old)  # type: ignore[arg-type]
+    former: KeptPredictions = read_predictions(run, probabilities=True)
     assert (former.predicted.tolist(), former.labels.tolist(), former.probabilities) == ([2], [1], None)
 
 

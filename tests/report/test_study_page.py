@@ -15,16 +15,17 @@ import pytest
 import torch
 
 from browser import CHROMIUM, Browser
-from viticulture.evaluation.accuracy import Predictions, measure
-from viticulture.evaluation.results import Evaluations, keep_answers
+from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
+from viticulture.evaluation.results import Evaluations, keep_predictions
 from viticulture.report.charts.plots import Axes, Series, band_chart, forest_chart, pareto, scatter_chart
 from viticulture.report.pages.study_page import render_study, write_study
+from viticulture.report.sections.stacked import teaching_section
 from viticulture.report.tables.latex import escaped, latex
 from viticulture.report.tables.sheet import Column, Sheet, Spread
 from viticulture.report.tables.study import full_sheet, results_sheet
 from viticulture.study.conclude.statistics import estimate
-from viticulture.study.declare.grid import Contender, Grid
-from viticulture.study.declare.terms import Amounts
+from viticulture.study.declare.grid import Candidate, Grid
+from viticulture.study.declare.terms import Subsets
 from viticulture.study.folder import StudyDir
 from viticulture.study.plan.plan import Plan
 from viticulture.study.run.cell import contents
@@ -34,32 +35,32 @@ EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.tit
 CLASSES = [EVIL, "a, b; c", "50 % & $x_1$ #\\{}", "Rebe ü 日本 👩‍🔬"]
 
 
-def study(path: Path, names: list[str], amounts: tuple[int, ...], seeds: int, step: float = 0.04) -> Study:
-    """A study's folder as trainings would leave it, with made-up answers: each contender is a `step` better."""
+def study(path: Path, names: list[str], subsets: tuple[int, ...], seeds: int, step: float = 0.04) -> Study:
+    """A study's folder as trainings would leave it, with made-up answers: each candidate is a `step` better."""
     classes = CLASSES
-    contenders = tuple(Contender(name, "default/digits", {"optim.lr": 1e-3 + 1e-6 * i}) for i, name in enumerate(names))
-    grid = Grid("digits", contenders, Amounts(per_class=amounts), tuple(range(seeds)), epochs=4)
+    candidates = tuple(Candidate(name, "default/digits", {"optim.lr": 1e-3 + 1e-6 * i}) for i, name in enumerate(names))
+    grid = Grid("digits", candidates, Subsets(per_class=subsets), tuple(range(seeds)), epochs=4)
     folder = StudyDir.create(path, grid, "viticulture compare digits")
-    epochs = {(one.name, amount.name): 4 for one in contenders for amount in grid.amounts.each()}
+    epochs = {(one.name, subset.name): 4 for one in candidates for subset in grid.subsets.each()}
     plan = Plan(epochs, {}, dict.fromkeys(names, 100), dict.fromkeys(names, 5.0))
     folder.update(plan=plan.to_dict())
     for cell in grid.cells():
-        which = names.index(cell.contender.name)
+        which = names.index(cell.candidate.name)
         run = folder.run(cell)
         run.path.mkdir(parents=True)
         draw = torch.Generator().manual_seed(1000 * which + cell.seed)
         labels = torch.arange(400) % len(classes)
-        right = torch.rand(400, generator=draw) < 0.3 + step * which + 0.1 * amounts.index(int(cell.amount.value))
+        right = torch.rand(400, generator=draw) < 0.3 + step * which + 0.1 * subsets.index(int(cell.subset.value))
         said = torch.where(right, labels, (labels + 1) % len(classes))
         predictions = Predictions(
             0.8 * torch.nn.functional.one_hot(said, len(classes)) + 0.2 / len(classes), labels, [""] * 400
         )
-        result = measure(predictions, classes)
+        result = evaluate_predictions(predictions, classes)
         run.write(
             "evaluation.json",
             Evaluations("best/test", {f"best/{split}": result for split in ("test", "val")}).to_dict(),
         )
-        keep_answers(run, "best/test", {"best/test": predictions})
+        keep_predictions(run, "best/test", {"best/test": predictions})
         lines = [
             "step,epoch,name,value",
             *(f"{9 * e + 8},{e},val/accuracy,{result.top1 * (e + 1) / 4}" for e in range(4)),
@@ -88,7 +89,7 @@ def study(path: Path, names: list[str], amounts: tuple[int, ...], seeds: int, st
                     "source": "digits",
                     "folder": None,
                     "classes": classes,
-                    "images": {"train": len(classes) * int(cell.amount.value), "val": 90, "test": 400},
+                    "images": {"train": len(classes) * int(cell.subset.value), "val": 90, "test": 400},
                 },
                 "hardware": {"cpu": "a CPU", "cores": 2, "gpus": []},
                 "versions": {"viticulture": "0"},
@@ -99,7 +100,7 @@ def study(path: Path, names: list[str], amounts: tuple[int, ...], seeds: int, st
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three contenders with awkward names on two amounts of data."""
+    """Three candidates with awkward names on two training subsets."""
     made = study(tmp_path_factory.mktemp("page") / "s", ["plain ViT", EVIL, "DHVT, 50 % & _x_"], (5, 50), 3)
     return write_study(made)
 
@@ -121,7 +122,7 @@ class Tags(HTMLParser):
 
 
 def test_names_are_shown_and_never_obeyed(page: Path) -> None:
-    """Class names and contenders that are HTML: one script in all, no handler, no foreign picture, names readable."""
+    """Class names and candidates that are HTML: one script in all, no handler, no foreign picture, names readable."""
     read = Tags(page.read_text(encoding="utf-8"))
     assert [tag for tag, _ in read.tags].count("script") == 1
     assert not [name for _, attributes in read.tags for name in attributes if name.startswith("on")]
@@ -135,7 +136,7 @@ def test_names_are_shown_and_never_obeyed(page: Path) -> None:
 def test_the_answer_comes_first_and_is_the_studys(page: Path) -> None:
     found = Study(page.parent)
     words = Tags(page.read_text(encoding="utf-8")).words
-    assert found.answer in " ".join(words.split())
+    assert found.conclusion in " ".join(words.split())
     titles = re.findall(r"<h2[^>]*>([^<]*)", page.read_text(encoding="utf-8"))
     assert titles[:4] == ["Accuracy", "Cost", "Learning curves", "Classes"]
     assert titles[-3:] == ["All results", "Conditions", "How to reproduce each row"]
@@ -150,8 +151,8 @@ def test_names_come_out_right_in_every_table(page: Path, tmp_path: Path) -> None
     """
     found = Study(page.parent)
     rows = list(csv.reader(io.StringIO((page.parent / "summary.csv").read_text(encoding="utf-8"))))
-    assert rows[0] == ["contender", *(f"{n} a class{e}" for n in (5, 50) for e in (" mean", " sd", " seeds"))]
-    assert [row[0] for row in rows[1:]] == [one.name for one in found.folder.grid.contenders]
+    assert rows[0] == ["candidate", *(f"{n} a class{e}" for n in (5, 50) for e in (" mean", " sd", " seeds"))]
+    assert [row[0] for row in rows[1:]] == [one.name for one in found.folder.grid.candidates]
     assert float(rows[1][1]) == pytest.approx(100 * found.verdicts[0].standings[2].test.mean)
     markdown = (page.parent / "summary.md").read_text(encoding="utf-8")
     assert "<script" not in markdown
@@ -177,7 +178,7 @@ def test_latex_prints_every_letter_as_it_is() -> None:
 def test_a_page_of_two_hundred_cells_does_not_read_them_over_and_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """10 contenders x 4 amounts x 5 seeds; how long their page takes is a benchmark.
+    """10 candidates x 4 subsets x 5 seeds; how long their page takes is a benchmark.
 
     Fails if a cell is read many times over, or the page grows with the images.
     """
@@ -202,18 +203,18 @@ def test_winners_need_more_than_rank(tmp_path: Path) -> None:
     """Twenty points apart on every seed: named, in the words of the question. Equal: not."""
     made = study(tmp_path / "s", ["worse", "b", "best"], (10,), 5, step=0.2)
     assert made.winner == "best"
-    assert "b, which is no ViT, does worse" in made.answer
+    assert "b, which is no ViT, does worse" in made.conclusion
     assert set(made.verdicts[-1].rivals) == {"worse"}
-    assert made.answer.startswith("best grows the best ViT on digits, 10 a class: it gets 7")
+    assert made.conclusion.startswith("best grows the best ViT on digits, 10 a class: it gets 7")
     close = study(tmp_path / "close", ["worse", "b", "best"], (10,), 5, step=0.0)
     assert close.winner is None
-    assert close.answer.startswith("No winner on digits")
+    assert close.conclusion.startswith("No winner on digits")
     sheet = results_sheet(made)
     assert sheet.texts()[0][0] == "worse"
     assert "±" in sheet.texts()[0][1]
     assert [row[0] for row in full_sheet(made).texts()] == ["best", "b", "worse"]
     assert made.table.shape == (15, len(made.rows[0]))
-    assert made.table.groupby("contender").test_accuracy.mean()["best"] == pytest.approx(made.leader.test.mean)
+    assert made.table.groupby("candidate").test_accuracy.mean()["best"] == pytest.approx(made.leader.test.mean)
 
 
 def test_every_rival_is_beaten_at_the_level_of_the_look(tmp_path: Path) -> None:
@@ -244,11 +245,11 @@ def test_no_winner_is_named_over_what_failed_or_is_not_finished(tmp_path: Path) 
     """
     made = study(tmp_path / "s", ["worse", "b", "best"], (10,), 5, step=0.2)
     assert made.winner == "best"
-    cells = {(cell.contender.name, cell.seed): cell for cell in made.folder.grid.cells()}
+    cells = {(cell.candidate.name, cell.seed): cell for cell in made.folder.grid.cells()}
     (made.folder.run(cells["b", 0]).path / "run.json").unlink()
     half = Study(made.path)
     assert half.winner is None
-    assert "none is named while trainings of b are not finished" in half.answer
+    assert "none is named while trainings of b are not finished" in half.conclusion
     write_study(half)
     assert "looks" not in half.folder.facts  # nobody could have been named
     for seed in range(5):
@@ -256,7 +257,7 @@ def test_no_winner_is_named_over_what_failed_or_is_not_finished(tmp_path: Path) 
         made.folder.record_failure(cells["worse", seed], "out of memory")
     failed = Study(made.path)
     assert failed.winner is None
-    assert "none is named while trainings of worse have failed" in failed.answer
+    assert "none is named while trainings of worse have failed" in failed.conclusion
     page = Tags(write_study(failed).read_text(encoding="utf-8")).words
     assert "5 trainings failed; the errors stand below, and no winner is named." in page
 
@@ -282,7 +283,7 @@ def test_one_damaged_cell_costs_no_page(file: str, content: str, tmp_path: Path)
     assert f"{file} is damaged" in words or "1 training failed" in words
 
 
-@pytest.mark.parametrize(("file", "content"), [("run.json", '{"status": "finished"}'), ("answers.npz", "PK")])
+@pytest.mark.parametrize(("file", "content"), [("run.json", '{"status": "finished"}'), ("predictions.npz", "PK")])
 def test_a_cell_of_which_little_is_known_is_shown_with_what_is(file: str, content: str, tmp_path: Path) -> None:
     """Accuracies are there, sizes and hardware or answers are not. Fails if the page ends, or leaves the cell out."""
     made = study(tmp_path / "s", ["worse", "b", "best"], (10,), 3, step=0.2)
@@ -300,12 +301,12 @@ def test_published_numbers_stand_beside_ours(tmp_path: Path) -> None:
     (tmp_path / "s" / "study.yaml").write_text(yaml)
     made = Study(tmp_path / "s")
     head = [column.name for column in results_sheet(made).columns]
-    assert head == ["contender", "10 a class", "published", "ours − published"]
+    assert head == ["candidate", "10 a class", "published", "ours − published"]
     first = results_sheet(made).texts()[0]
     assert first[2] == "80.98"
     assert float(first[3]) == pytest.approx(100 * made.verdicts[0].standings[-1].test.mean - 80.98, abs=0.06)
     assert made.winner is None
-    assert made.answer.startswith("dhvt/table4: ours minus published is -")
+    assert made.conclusion.startswith("dhvt/table4: ours minus published is -")
     assert "published and ours" in render_study(made)
 
 
@@ -316,13 +317,13 @@ def test_the_rows_of_an_unpublished_table_compete(tmp_path: Path) -> None:
     file.write_text(file.read_text() + "table: co_advise/cpu\n")
     made = Study(tmp_path / "s")
     assert made.winner == "best"
-    assert made.answer.startswith("best grows the best ViT on digits")
+    assert made.conclusion.startswith("best grows the best ViT on digits")
     assert "co_advise/cpu on digits" in render_study(made)
 
 
 def test_a_study_without_results_has_a_page(tmp_path: Path) -> None:
     """Fails if a page needs a finished cell, or prints None or nan."""
-    grid = Grid("digits", (Contender("a", "default/digits"),))
+    grid = Grid("digits", (Candidate("a", "default/digits"),))
     StudyDir.create(tmp_path / "s", grid, "x")
     text = write_study(Study(tmp_path / "s")).read_text(encoding="utf-8")
     assert "Nothing is finished yet" in text
@@ -423,3 +424,30 @@ def check_choice(browser: Browser) -> None:
     assert heads[2] == "plain ViT"
     assert json.dumps(heads).count("owned") <= 2
     assert np.isfinite(list(before.values())).all()
+
+
+def test_sums_stand_beside_their_parts(tmp_path: Path) -> None:
+    """Fails if the page leaves them out, or shows a table where there are none."""
+    names = ["labels", "a", "b", "a + b"]
+    page = render_study(study(tmp_path / "s", names, (4,), 2))
+    assert "Sums and their parts" in page
+    assert "its parts gain together" in page
+    assert "Sums and their parts" not in render_study(study(tmp_path / "t", names[:3], (4,), 1))
+
+
+def test_students_are_drawn_against_their_teachers(tmp_path: Path) -> None:
+    """Two teachers of one family, four students. Fails if axes are swapped, or a chart of too few is drawn."""
+    made = study(tmp_path / "s", ["t", "u", "a", "b", "c", "d"], (4,), 2)
+    assert teaching_section(made) == []
+    declared = tmp_path / "s" / "study.yaml"
+    text = declared.read_text()
+    for name, teacher in (("a", "t"), ("b", "t"), ("c", "u"), ("d", "u")):
+        text = text.replace(f"- name: {name}\n", f"- name: {name}\n  measure: accuracy\n")
+        lines = text.split(f"- name: {name}\n")
+        text = f"- name: {name}\n".join(
+            [lines[0], lines[1].replace("overrides:\n", f"overrides:\n    guides.logits.teacher: row:{teacher}\n", 1)]
+        )
+    declared.write_text(text)
+    (section,) = teaching_section(Study(tmp_path / "s"))
+    assert section.html.count("its teacher") == 4
+    assert "accuracy of the teacher" in section.html

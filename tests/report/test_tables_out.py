@@ -10,7 +10,7 @@ import torch
 from rich.cells import cell_len
 from rich.console import Console
 
-from viticulture.evaluation.accuracy import Evaluation, Predictions, measure
+from viticulture.evaluation.accuracy import Evaluation, Predictions, evaluate_predictions
 from viticulture.report.tables.results import (
     Evaluated,
     comparison,
@@ -37,7 +37,7 @@ def evaluation(classes: list[str], N: int = 60) -> Evaluation:
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(len(classes), (N,), generator=generator)
     logits = torch.randn(N, len(classes), generator=generator)
-    return measure(Predictions(logits.softmax(-1), labels, [""] * N), classes)
+    return evaluate_predictions(Predictions(logits.softmax(-1), labels, [""] * N), classes)
 
 
 def drawn(sheet: Sheet, width: int) -> list[str]:
@@ -98,14 +98,14 @@ def test_characters_that_steer_a_terminal_do_not_reach_it() -> None:
 
 
 def test_headings_titles_and_notes_do_not_steer_a_terminal_either() -> None:
-    """They hold the names of data, contenders and heads. Catches: cells cleaned and the rest printed as it is."""
+    """They hold the names of data, candidates and heads. Catches: cells cleaned and the rest printed as it is."""
     sheet = Sheet("t\x1b[31m", [Column("a\x1b[32m"), Column("b\x1b[33m", "decimal")], [["c\x1b[34m", 1.0]], "n\x1b[35m")
     file = io.StringIO()
     print_table(sheet, file=file)
     assert "\x1b" not in file.getvalue() + sheet.markdown() + sheet.csv()
 
 
-def test_a_pipe_gets_whole_names_and_no_colour() -> None:
+def test_a_pipe_gets_whole_names_and_no_color() -> None:
     """Where nobody watches, nothing is cut to the width of a screen, and grep sees no escape codes."""
     file = io.StringIO()
     print_table(per_class(evaluation(ODD)), file=file)
@@ -126,7 +126,9 @@ def test_a_terminal_of_another_encoding_gets_marks_instead_of_a_crash() -> None:
 
 def test_csv_gives_back_the_unrounded_numbers() -> None:
     """Shares stay shares, names keep commas and quotes, an unknown score is an empty field."""
-    found = measure(Predictions(torch.tensor([[0.9, 0.1, 0.0]]), torch.tensor([0]), ["x"]), ['a,"b"', "c", "d"])
+    found = evaluate_predictions(
+        Predictions(torch.tensor([[0.9, 0.1, 0.0]]), torch.tensor([0]), ["x"]), ['a,"b"', "c", "d"]
+    )
     rows = list(csv.reader(io.StringIO(per_class(found).csv())))
     assert rows[0] == ["class", "images", "precision", "recall", "F1"]
     assert rows[1] == ['a,"b"', "1", "1.0", "1.0", "1.0"]
@@ -161,7 +163,7 @@ def test_confused_pairs_are_sorted_and_leave_the_diagonal_out() -> None:
     """Class a is taken for b twice, b for a once; shares are of the true class."""
     labels = torch.tensor([0, 0, 0, 1, 1, 2])
     said = torch.tensor([1, 1, 0, 0, 1, 2])
-    sheet = confused(measure(Predictions(torch.eye(3)[said], labels, [""] * 6), ["a", "b", "c"]))
+    sheet = confused(evaluate_predictions(Predictions(torch.eye(3)[said], labels, [""] * 6), ["a", "b", "c"]))
     assert [tuple(row) for row in sheet.rows] == [("a", "b", 2, 2 / 3), ("b", "a", 1, 1 / 2)]
 
 

@@ -13,7 +13,7 @@ from viticulture.report.sections.links import links_section
 
 
 def cells(html: str) -> dict[str, float]:
-    """What a cell says under the pointer -> its share of colour."""
+    """What a cell says under the pointer -> its share of color."""
     found = re.findall(r'fill-opacity="([\d.]+)"[^>]*><title>([^<]*)</title>', html)
     return {words: float(shade) for shade, words in found}
 

@@ -61,13 +61,13 @@ def test_a_person_compares_looks_extends_and_trains_the_winner(
     assert {path: path.stat().st_mtime_ns for path in before} == before
     found = Study(Path("s"))
     assert found.counts == (8, 8)
-    assert found.answer.startswith("No winner on") or found.winner
+    assert found.conclusion.startswith("No winner on") or found.winner
     assert main(["report", "s"]) == 0
 
     capsys.readouterr()
     assert main(["train", str(photos), "--like", "s", "--print-config"]) == 0
     printed = yaml.safe_load(capsys.readouterr().out)
-    assert printed == yaml.safe_load(found.folder.recipe_file(found.leader.contender).read_text(encoding="utf-8"))
+    assert printed == yaml.safe_load(found.folder.recipe_file(found.leader.candidate).read_text(encoding="utf-8"))
 
     recipe = json.loads((found.folder.run(found.leader.outcomes[0].cell).path / "run.json").read_text())["recipe"]
     assert main(["train", str(photos), "--like", "s", *SHORT, "--out", "run"]) == 0
@@ -87,21 +87,21 @@ def test_a_papers_table_is_trained_row_by_row(photos: Path, tmp_path: Path, caps
     words = ["compare", "--table", "dhvt/table2", str(photos), "--out", str(tmp_path / "s"), *tiny]
     assert main(words) == 0
     found = Study(tmp_path / "s")
-    assert [one.status for one in found.outcomes] == ["finished"] * len(found.folder.grid.contenders)
+    assert [one.status for one in found.outcomes] == ["finished"] * len(found.folder.grid.candidates)
     shown = capsys.readouterr().out
     assert "published" in shown
     assert "ours −" in shown
-    assert found.answer.startswith("dhvt/table2: ours minus published is ")
+    assert found.conclusion.startswith("dhvt/table2: ours minus published is ")
 
 
 def test_python_gets_a_study_with_a_table(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same from Python, a contender that cannot train among them; without pandas the rows remain."""
+    """The same from Python, a candidate that cannot train among them; without pandas the rows remain."""
     good = Path(viticulture.__file__).parent / "recipes" / "default" / "digits.yaml"
     (tmp_path / "mine.yaml").write_text(good.read_text().replace("batch_size: 20", "batch_size: 8"))
     found = viticulture.compare(
         str(photos),
         [str(tmp_path / "mine.yaml"), "default/digits"],
-        viticulture.Amounts(per_class=(4,)),
+        viticulture.Subsets(per_class=(4,)),
         seeds=1,
         where=viticulture.Where(out=str(tmp_path / "s")),
         overrides={"train.epochs": 1, "images.image_size": 8},
@@ -165,7 +165,7 @@ def test_a_group_of_options_is_read_from_its_dataclass() -> None:
     """Fails if a default, a type or a help text is written twice."""
     parser = Parser("compare", viticulture.api.compare)
     found = parser.command(["x", "--per-class", "5,10", "--budget", "2h", "--halving", "--recipes", "a, b"]).keywords
-    assert found["amounts"] == viticulture.Amounts(per_class=(5, 10))
+    assert found["subsets"] == viticulture.Subsets(per_class=(5, 10))
     assert found["terms"] == viticulture.Terms("2h", "epochs", True)
     assert found["recipes"] == ("a", "b")
     assert found["seeds"] == 3

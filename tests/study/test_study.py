@@ -19,28 +19,28 @@ import viticulture
 from children import die_at, start
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions
-from viticulture.evaluation.results import keep_answers, read_answers, read_evaluations
-from viticulture.study.conclude.verdict import answer, verdicts
-from viticulture.study.declare.grid import CONDITIONS, Contender, Grid
-from viticulture.study.declare.terms import Amounts, Terms
+from viticulture.evaluation.results import keep_predictions, read_evaluations, read_predictions
+from viticulture.study.conclude.verdict import conclusion, verdicts
+from viticulture.study.declare.grid import CONDITIONS, Candidate, Grid
+from viticulture.study.declare.terms import Subsets, Terms
 from viticulture.study.folder import StudyDir
 from viticulture.study.plan.plan import Plan
 from viticulture.study.run.cell import command, train_cell
+from viticulture.study.run.halving import every_cell, standing, write_table
 from viticulture.study.run.outcomes import Outcomes
-from viticulture.study.run.rounds import every_cell, standing, write_table
 from viticulture.study.run.work import Work, changed
 from viticulture.study.study import Study
 
 SMALL = {"train.batch_size": 8, "student.options": {"embed_dim": 16, "depth": 1, "num_heads": 2}}
-PLAIN = Contender("plain ViT", "default/digits", {**SMALL, "augment.padded_crop": None})
+PLAIN = Candidate("plain ViT", "default/digits", {**SMALL, "augment.padded_crop": None})
 MOMENTS = (10, 25, 45, 70)
-CROPPED = Contender("cropped", "default/digits", SMALL)
+CROPPED = Candidate("cropped", "default/digits", SMALL)
 
 
-def grid(*contenders: Contender, seeds: tuple[int, ...] = (0,), epochs: int = 1, **more: Any) -> Grid:
+def grid(*candidates: Candidate, seeds: tuple[int, ...] = (0,), epochs: int = 1, **more: Any) -> Grid:
     """The smallest study there is."""
     photos = str(Path(os.environ["STUDY_PHOTOS"]))
-    return Grid(photos, contenders or (PLAIN, CROPPED), Amounts(per_class=(4,)), seeds, epochs=epochs, **more)
+    return Grid(photos, candidates or (PLAIN, CROPPED), Subsets(per_class=(4,)), seeds, epochs=epochs, **more)
 
 
 def photographs(root: Path) -> Path:
@@ -70,8 +70,8 @@ def made(path: Path, of: Grid) -> StudyDir:
 
 
 def unmeasured(study: StudyDir) -> Plan:
-    names = [one.name for one in study.grid.contenders]
-    epochs = {(name, amount.name): study.grid.epochs or 1 for name in names for amount in study.grid.amounts.each()}
+    names = [one.name for one in study.grid.candidates]
+    epochs = {(name, subset.name): study.grid.epochs or 1 for name in names for subset in study.grid.subsets.each()}
     return Plan(epochs, {}, dict.fromkeys(names, 100), dict.fromkeys(names, 5.0))
 
 
@@ -107,7 +107,7 @@ def weights(path: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def finished(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two contenders, two seeds, two epochs each, trained without disturbance; to be copied."""
+    """Two candidates, two seeds, two epochs each, trained without disturbance; to be copied."""
     folder = tmp_path_factory.mktemp("finished")
     os.environ["VITICULTURE_CACHE"] = str(folder / "cache")
     made(folder / "study", grid(seeds=(0, 1), epochs=2))
@@ -138,7 +138,7 @@ def test_the_table_holds_a_line_a_cell(finished: Path) -> None:
     """Fails for percent instead of shares, validation in test's place, or a cell that is missing."""
     rows = table(finished)
     assert [row["status"] for row in rows] == ["finished"] * 4
-    assert {(row["contender"], row["seed"]) for row in rows} == {
+    assert {(row["candidate"], row["seed"]) for row in rows} == {
         (name, seed) for name in ("plain ViT", "cropped") for seed in "01"
     }
     study = StudyDir.open(finished)
@@ -148,7 +148,7 @@ def test_the_table_holds_a_line_a_cell(finished: Path) -> None:
         assert float(row["test_accuracy"]) == results["best/test"].top1
         assert float(row["val_accuracy"]) == results["best/val"].top1
         assert row["folder"] == f"cells/{cell.name}"
-        kept = read_answers(study.run(cell))
+        kept = read_predictions(study.run(cell))
         assert (kept.predicted == kept.labels).mean() == pytest.approx(results["best/test"].top1)
         assert int(row["epochs"]) == 2
         assert int(row["train_images"]) == 12
@@ -181,9 +181,9 @@ def test_a_studys_page_is_drawn_again_without_images_and_networks(
             patch.setattr(torch.nn.Module, "__call__", None)
             assert write_study(Study(copy)).read_bytes() == page
         cell = StudyDir.open(copy).grid.cells()[0]
-        answers = read_answers(StudyDir.open(copy).run(cell))
+        answers = read_predictions(StudyDir.open(copy).run(cell))
         right = Predictions(torch.eye(3)[torch.from_numpy(answers.labels).long()], torch.from_numpy(answers.labels), [])
-        keep_answers(StudyDir.open(copy).run(cell), "best/test", {"best/test": right})
+        keep_predictions(StudyDir.open(copy).run(cell), "best/test", {"best/test": right})
         assert b"The test images cannot be shown" in write_study(Study(copy)).read_bytes()
     finally:
         away.rename(photos)
@@ -196,7 +196,7 @@ def test_all_cells_share_their_held_out_images(finished: Path, tmp_path: Path) -
     names = [json.loads((study.run(c).path / "split.json").read_text())["names"] for c in study.grid.cells()]
     assert all(one["test"] == names[0]["test"] and one["val"] == names[0]["val"] for one in names)
     assert names[0]["train"] == names[1]["train"] != names[2]["train"]  # seeds draw their own training images
-    other = Contender("other", "default/digits", {"data.split_seed": 5, "train.batch_size": 8})
+    other = Candidate("other", "default/digits", {"data.split_seed": 5, "train.batch_size": 8})
     made(tmp_path / "study", grid(PLAIN, other, conditions={"train.watch": "none"}))
     work(tmp_path / "study")
     rows = table(tmp_path / "study")
@@ -207,11 +207,11 @@ def test_all_cells_share_their_held_out_images(finished: Path, tmp_path: Path) -
 
 
 def test_a_failure_is_recorded_and_only_what_is_missing_runs_again(tmp_path: Path) -> None:
-    """A contender that cannot train; the rest goes on. Started again: the failed one alone.
+    """A candidate that cannot train; the rest goes on. Started again: the failed one alone.
 
     Fails if an error stops the study, is lost, or finished cells are trained again.
     """
-    hopeless = Contender("hopeless", "default/digits", {"train.batch_size": 500})
+    hopeless = Candidate("hopeless", "default/digits", {"train.batch_size": 500})
     study = made(tmp_path / "study", grid(hopeless, PLAIN, seeds=(0, 1)))
     said = work(tmp_path / "study")
     assert [row["status"] for row in table(study.path)] == ["failed", "finished"] * 2
@@ -274,7 +274,7 @@ def test_a_full_disk_costs_nothing_but_time(tmp_path: Path) -> None:
     they go on. Fails if a torn checkpoint or a lost error makes the cell unusable."""
     path, log = tmp_path / "study", tmp_path / "log"
     large = {"train.batch_size": 8}  # its checkpoint does not fit, all else does
-    made(path, grid(Contender("one", "default/digits", large), Contender("two", "dhvt/digits", large)))
+    made(path, grid(Candidate("one", "default/digits", large), Candidate("two", "dhvt/digits", large)))
     process = child(path, log, limit=1_000_000)
     process.join()
     assert [row["status"] for row in table(path)] == ["failed", "failed"]
@@ -324,13 +324,13 @@ def session_of_first_epoch(study: StudyDir, cell: Any, plan: Plan) -> None:
 
 
 def test_what_changes_under_a_study_is_noticed(finished: Path, tmp_path: Path) -> None:
-    """The recipe's source: told, the study keeps its copy. The copy, the terms, a contender: refused. Seeds: taken in.
+    """The recipe's source: told, the study keeps its copy. The copy, the terms, a candidate: refused. Seeds: taken in.
 
     Fails if cells that were trained by different recipes can stand in one table.
     """
     recipe = tmp_path / "mine.yaml"
     recipe.write_text((Path(viticulture.__file__).parent / "recipes/default/digits.yaml").read_text())
-    mine = Contender("mine", str(recipe))
+    mine = Candidate("mine", str(recipe))
     study = made(tmp_path / "study", grid(mine))
     assert study.extend() == []
     recipe.write_text(recipe.read_text().replace("1.0e-3", "2.0e-3"))
@@ -372,27 +372,27 @@ def test_a_cell_trained_under_other_settings_is_not_mixed_in(finished: Path, tmp
 
 
 def test_halving_trains_in_rounds_and_logs_what_it_drops(tmp_path: Path) -> None:
-    """Four contenders, one of them hopeless: rounds of 1, 2 and 4 epochs; the log and the table say what was dropped.
+    """Four candidates, one of them hopeless: rungs of 1, 2 and 4 epochs; the log and the table say what was dropped.
 
-    Fails if a dropped contender trains on, or a round starts before the one before it is complete.
+    Fails if a dropped candidate trains on, or a rung starts before the one before it is complete.
     """
     others = [
-        Contender(f"lr {rate}", "default/digits", {"optim.lr": rate, "train.batch_size": 8}) for rate in (1e-7, 2e-7)
+        Candidate(f"lr {rate}", "default/digits", {"optim.lr": rate, "train.batch_size": 8}) for rate in (1e-7, 2e-7)
     ]
     study = made(tmp_path / "study", grid(PLAIN, CROPPED, *others, epochs=4, terms=Terms(halving=True)))
     said = work(study.path)
     trained = [words for words in said if words.startswith("[")]
-    assert [words.count("round 1") for words in trained] == [1] * 4 + [0] * 4
+    assert [words.count("rung 1") for words in trained] == [1] * 4 + [0] * 4
     assert len(trained) == 4 + 2 + 2
     assert "dropped lr" in study.facts["decisions"][0]
     assert study.facts["decisions"][1].endswith("all go on")
     rows = table(study.path)
-    assert [row["status"] for row in rows if row["contender"].startswith("lr") and row["round"] != "1"] == [
+    assert [row["status"] for row in rows if row["candidate"].startswith("lr") and row["rung"] != "1"] == [
         "dropped"
     ] * 4
-    assert {row["epochs"] for row in rows if row["round"] == "1"} == {"1"}
+    assert {row["epochs"] for row in rows if row["rung"] == "1"} == {"1"}
     found = verdicts(study, standing(study.grid, Outcomes(study)))
-    assert {one.contender.name for one in found[0].standings} == {"plain ViT", "cropped"}
+    assert {one.candidate.name for one in found[0].standings} == {"plain ViT", "cropped"}
 
 
 def test_no_winner_is_named_where_chance_would_do(finished: Path) -> None:
@@ -403,14 +403,14 @@ def test_no_winner_is_named_where_chance_would_do(finished: Path) -> None:
     study = StudyDir.open(finished)
     (verdict,) = verdicts(study, standing(study.grid, Outcomes(study)))
     assert verdict.by == "val"
-    means = {one.contender.name: one.val.mean for one in verdict.standings if one.val}
-    assert verdict.leader.contender.name == max(means, key=lambda name: means[name])
+    means = {one.candidate.name: one.val.mean for one in verdict.standings if one.val}
+    assert verdict.leader.candidate.name == max(means, key=lambda name: means[name])
     assert not verdict.named
-    words = answer(study.grid, [verdict], 4, 4)
+    words = conclusion(study.grid, [verdict], 4, 4)
     assert words.startswith("No winner on ")
     assert " to " in words
     assert verdict.leader.vit
-    (other,) = [one for one in verdict.standings if one.contender.name == "cropped"]
+    (other,) = [one for one in verdict.standings if one.candidate.name == "cropped"]
     assert other.versus_baseline is not None
     assert other.versus_baseline.over_seeds.values == pytest.approx(
         [a - b for a, b in zip(other.test.values, verdict_of(verdict, "plain ViT"), strict=True)]
@@ -418,24 +418,49 @@ def test_no_winner_is_named_where_chance_would_do(finished: Path) -> None:
 
 
 def verdict_of(verdict: Any, name: str) -> tuple[float, ...]:
-    (found,) = [one.test.values for one in verdict.standings if one.contender.name == name]
+    (found,) = [one.test.values for one in verdict.standings if one.candidate.name == name]
     return found
 
 
 def test_a_row_of_another_measure_shares_the_training(tmp_path: Path) -> None:
     """The agent's accuracy in Bootstrapping's tables comes from the student's run. Fails if it trains again, or if the
     student's accuracy stands in its place, also where the run does not know the number yet."""
-    loss = Contender("its loss", PLAIN.recipe, PLAIN.overrides, published=3.0, measure="loss")
-    later = Contender("its robustness", PLAIN.recipe, PLAIN.overrides, measure="robustness/imagenet-a/student")
+    loss = Candidate("its loss", PLAIN.recipe, PLAIN.overrides, published=3.0, measure="loss")
+    later = Candidate("its robustness", PLAIN.recipe, PLAIN.overrides, measure="robustness/imagenet-a/student")
     study = made(tmp_path / "study", grid(PLAIN, loss, later))
     assert len(work(study.path)) == 1
     outcomes = standing(study.grid, Outcomes(study))
     assert [one.status for one in outcomes] == ["finished"] * 3
     assert outcomes[2].test is outcomes[2].val is None
-    assert [one.contender.name for one in verdicts(study, outcomes)[0].standings].count("its robustness") == 0
+    assert [one.candidate.name for one in verdicts(study, outcomes)[0].standings].count("its robustness") == 0
     assert outcomes[1].test is not None
     assert outcomes[1].test > 1  # nats
     write_table(study, Outcomes(study))
+
+
+@pytest.mark.parametrize("raw", [b"", b"[]", b"{", b"\xff\xfe", b"[" * 100_000, b'{"status": "running"}'])
+def test_a_cell_whose_facts_are_damaged_is_not_finished(tmp_path: Path, raw: bytes) -> None:
+    """It is trained again, as the table says. Catches: a SLURM script or a worker that stops at one cell's damage."""
+    study = made(tmp_path / "study", grid())
+    cell, other = study.grid.cells()
+    for one in (cell, other):
+        study.run(one).write("run.json", {"status": "finished"})
+    (study.run(cell).path / "run.json").write_bytes(raw)
+    assert not study.finished(cell)
+    assert study.finished(other)
+
+
+def test_a_study_whose_files_are_damaged_says_which(tmp_path: Path) -> None:
+    """In a line. Catches: a traceback for study.yaml or a kept recipe that is no text, gone or a pipe."""
+    study = made(tmp_path / "study", grid())
+    for name in ("study.yaml", "recipes/plain-vit.yaml", "study.json"):
+        path = study.path / name
+        kept = path.read_bytes()
+        path.write_bytes(b"\xff\xfe" + kept)
+        with pytest.raises(UserError, match=f"{name}.* is no text in UTF-8"):
+            StudyDir.open(study.path).recipe(PLAIN)
+        path.write_bytes(kept)
+    StudyDir.open(study.path).recipe(PLAIN)
 
 
 def test_a_folder_in_use_and_a_folder_that_is_none_are_refused(tmp_path: Path) -> None:
@@ -446,9 +471,9 @@ def test_a_folder_in_use_and_a_folder_that_is_none_are_refused(tmp_path: Path) -
     with pytest.raises(UserError, match="no study folder"):
         StudyDir.open(tmp_path / "used")
     with pytest.raises(UserError, match="unknown recipe"):
-        StudyDir.create(tmp_path / "new", grid(Contender("a", "default/digit")), "x")
+        StudyDir.create(tmp_path / "new", grid(Candidate("a", "default/digit")), "x")
     assert not (tmp_path / "new").exists()
     with pytest.raises(UserError, match="one device"):
-        StudyDir.create(tmp_path / "new", grid(Contender("a", "default/digits", {"engine.devices": 2})), "x")
+        StudyDir.create(tmp_path / "new", grid(Candidate("a", "default/digits", {"engine.devices": 2})), "x")
     (tmp_path / "torn" / "recipes").mkdir(parents=True)  # killed before it was complete
     StudyDir.create(tmp_path / "torn", grid(), "x")

@@ -11,13 +11,13 @@ import pytest
 import viticulture
 from study_processes import TINY, Killer, made, statuses
 from viticulture.errors import UserError
-from viticulture.study.declare.grid import Contender, Grid
-from viticulture.study.declare.terms import Amounts, Terms
+from viticulture.study.declare.grid import Candidate, Grid
+from viticulture.study.declare.terms import Subsets, Terms
 from viticulture.study.folder import StudyDir
 from viticulture.study.plan.plan import Plan
 from viticulture.study.run.outcomes import Outcomes
 from viticulture.study.run.slurm import write_script
-from viticulture.study.run.workers import LIVES, Places, environment, find, run_workers
+from viticulture.study.run.workers import LIVES, WorkerPool, cell_named, environment, run_workers
 
 
 @pytest.mark.slow
@@ -42,11 +42,11 @@ def test_a_cell_that_ends_its_process_every_time_fails_and_the_rest_goes_on(
 ) -> None:
     """Workers that claim one cell and die, until they are told to leave it alone.
 
-    Fails if the cell of a first round, or of two rows that share it, is not found, so that the place ends in an error
+    Fails if the cell of a first rung, or of two rows that share it, is not found, so that the place ends in an error
     and no failure is recorded; or if the place is given up with the cell, and the other cells with it.
     """
-    alike = (Contender("a", "default/digits", TINY), Contender("b", "default/digits", TINY))
-    grid = Grid("digits", alike, Amounts(per_class=(2,)), (0,), epochs=4, terms=Terms(halving=halving))
+    alike = (Candidate("a", "default/digits", TINY), Candidate("b", "default/digits", TINY))
+    grid = Grid("digits", alike, Subsets(per_class=(2,)), (0,), epochs=4, terms=Terms(halving=halving))
     study = StudyDir.create(tmp_path / "s", grid, "test")
     (cell, _) = grid.cells(0)
     (study.path / "locks").mkdir()
@@ -61,7 +61,7 @@ kill -9 $$
     worker.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(worker))
     said: list[str] = []
-    Places(study, 1, said.append, "").keep_alive(0)
+    WorkerPool(study, 1, said.append, "").keep_alive(0)
     failure = study.failure(cell)
     assert failure is not None
     assert failure["error"] == f"its process died {LIVES} times (SIGKILL)"
@@ -83,7 +83,7 @@ def test_workers_share_gpus_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_a_slurm_array_has_a_task_a_cell(tmp_path: Path) -> None:
-    """The script is valid, its task trains its cell though a contender was added since it was submitted, and written
+    """The script is valid, its task trains its cell though a candidate was added since it was submitted, and written
     again it asks for what is missing alone.
 
     Fails if numbers and cells do not match, now or later, or a finished cell is submitted again.
@@ -92,7 +92,7 @@ def test_a_slurm_array_has_a_task_a_cell(tmp_path: Path) -> None:
     script = write_script(study, Plan.from_dict(study.facts["plan"]))
     assert "--array=0-1\n" in script.read_text()
     declared = (study.path / "study.yaml").read_text()
-    added = declared.replace("contenders:\n", "contenders:\n- name: A first one\n  recipe: dhvt/digits\n")
+    added = declared.replace("candidates:\n", "candidates:\n- name: A first one\n  recipe: dhvt/digits\n")
     (study.path / "study.yaml").write_text(added)
     subprocess.run(["bash", "-n", str(script)], check=True)
     source = str(Path(viticulture.__file__).parent.parent)
@@ -105,7 +105,7 @@ def test_a_slurm_array_has_a_task_a_cell(tmp_path: Path) -> None:
     assert "seed-0" in again
     assert "seed-1" not in again
     with pytest.raises(UserError, match="cell of"):
-        find(study, "taken-out.2-a-class.seed-0")
+        cell_named(study, "taken-out.2-a-class.seed-0")
     with pytest.raises(UserError, match="halving"):
         write_script(made(tmp_path / "h", 1, 4, Terms(halving=True)), Plan({}, {}, {}, {}))
 

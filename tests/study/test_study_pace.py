@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from viticulture.optim import SAM
-from viticulture.study.plan.pace import MOST_STEPS, measure
+from viticulture.study.plan.pace import MOST_STEPS, measure_pace
 from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit
 from viticulture.training.session import begin
@@ -34,7 +34,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         "default/digits",
         {"optim.sam_rho": 0.1, "train.clip_norm": 0.01, "train.ema_decay": 0.9},
     ),
-    "in portions": ("default/digits", {"train.accumulate": 2}),
+    "in micro-batches": ("default/digits", {"train.accumulate": 2}),
     "with networks of the method's own": (
         "mae/cifar100",
         {"student.patch_size": 2, "images.image_size": 8, "images.store_size": 8},
@@ -52,7 +52,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
             counts[f"{type(module).__name__} passed"] += 1
 
     def stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if isinstance(optimizer, SAM):  # the optimiser inside it tells its step, too
+        if isinstance(optimizer, SAM):  # the optimizer inside it tells its step, too
             return
         counts["steps"] += 1
         moved = [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
@@ -87,8 +87,8 @@ def test_a_measured_step_does_what_a_training_step_does(
 ) -> None:
     """Calls a step, of one epoch of training and of the measurement.
 
-    Catches a measurement with a loop of its own: one pass where sharpness-aware minimisation takes two, a whole batch
-    where there are portions, no clipping, no average, a decoder that is not stepped.
+    Catches a measurement with a loop of its own: one pass where sharpness-aware minimization takes two, a whole batch
+    where there are micro-batches, no clipping, no average, a decoder that is not stepped.
     """
     name, changes = KINDS[kind]
     with counting(monkeypatch) as trained:
@@ -96,11 +96,11 @@ def test_a_measured_step_does_what_a_training_step_does(
         fit(session)
         session.run.unlock()
     with counting(monkeypatch) as measured:
-        pace = measure(resolve(name, read(name), {**SMALL, **changes}), session.dataset, tmp_path / "pace")
+        pace = measure_pace(resolve(name, read(name), {**SMALL, **changes}), session.dataset, tmp_path / "pace")
     assert 2 <= measured["steps"] <= MOST_STEPS
     assert a_step(measured) == a_step(trained)
     assert pace.steps == trained["steps"]
     assert not (tmp_path / "pace").exists()
     assert pace.step > 0
-    assert pace.look > 0
+    assert pace.inference > 0
     assert pace.keep > 0

@@ -5,29 +5,29 @@ import pytest
 
 from viticulture.errors import UserError
 from viticulture.report.tables.study import plan_note, plan_sheet
-from viticulture.study.declare.grid import Cell, Contender, Grid, of_recipes, of_table, slug
-from viticulture.study.declare.terms import Amount, Amounts, Terms
+from viticulture.study.declare.grid import Candidate, Cell, Grid, of_recipes, of_table, slug
+from viticulture.study.declare.terms import Subset, Subsets, Terms
 from viticulture.study.plan.pace import Pace
 from viticulture.study.plan.plan import Plan, cost, make_plan
+from viticulture.study.run.halving import decide
 from viticulture.study.run.outcomes import Outcome
-from viticulture.study.run.rounds import decide
 from viticulture.training.table import read_table
 
 FAST, SLOW = Pace(0.01, 10, 0.0, 0, 0), Pace(0.05, 10, 0.0, 0, 0)  # an epoch takes 0.13 and 0.53 s
 
 
-def grid(budget: str = "", equal: str = "epochs", halving: bool = False, contenders: int = 2, **more: object) -> Grid:
-    names = ["fast", "slow", "third", "fourth", "fifth", "sixth", "seventh", "eighth"][:contenders]
+def grid(budget: str = "", equal: str = "epochs", halving: bool = False, candidates: int = 2, **more: object) -> Grid:
+    names = ["fast", "slow", "third", "fourth", "fifth", "sixth", "seventh", "eighth"][:candidates]
     terms = Terms(budget, equal, halving)  # type: ignore[arg-type]
-    return Grid("digits", tuple(Contender(name, "r", {"n": i}) for i, name in enumerate(names)), terms=terms, **more)  # type: ignore[arg-type]
+    return Grid("digits", tuple(Candidate(name, "r", {"n": i}) for i, name in enumerate(names)), terms=terms, **more)  # type: ignore[arg-type]
 
 
 def planned(of: Grid, own: dict[str, int] | None = None, workers: int = 1) -> Plan:
-    own = own or {one.name: 100 for one in of.contenders}
+    own = own or {one.name: 100 for one in of.candidates}
     paces = {
-        (one.name, amount.name): FAST if one.name == "fast" else SLOW
-        for one in of.contenders
-        for amount in of.amounts.each()
+        (one.name, subset.name): FAST if one.name == "fast" else SLOW
+        for one in of.candidates
+        for subset in of.subsets.each()
     }
     return make_plan(of, own, dict.fromkeys(own, 5.0), paces, workers)
 
@@ -37,8 +37,8 @@ def test_a_grid_survives_yaml() -> None:
     evil = "DHVT-T, 4 heads: <b>é & 10 %</b>"
     made = Grid(
         "./my photos",
-        (Contender(evil, "dhvt/digits", {"augment.mix": None, "optim.lr": 1e-4}, published=80.98), *of_recipes(["a"])),
-        Amounts(fractions=(0.05, 1.0), per_class=(20,)),
+        (Candidate(evil, "dhvt/digits", {"augment.mix": None, "optim.lr": 1e-4}, published=80.98), *of_recipes(["a"])),
+        Subsets(fractions=(0.05, 1.0), per_class=(20,)),
         (3, 1),
         terms=Terms("90min", "time", True),
         epochs=7,
@@ -49,15 +49,15 @@ def test_a_grid_survives_yaml() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("data: x\ncontenders: [{name: a, recipe: b}]\nseed: [0]", "seeds"),
-        ("data: x\ncontenders: [{name: a, recip: b}]", "recipe"),
-        ("data: x\ncontenders: []", "contenders"),
-        ("data: x\ncontenders: [{name: a, recipe: b}, {name: a, recipe: c}]", "different names"),
-        ("data: x\ncontenders: [{name: a, recipe: b}]\nseeds: [0, 0]", "different numbers"),
-        ("data: x\ncontenders: [{name: a, recipe: b}]\nterms: {budget: soon}", "90min"),
-        ("data: x\ncontenders: [{name: a, recipe: b}]\nterms: {equal: time}", "budget to divide"),
-        ("data: x\ncontenders: [{name: a, recipe: b}]\namounts: {fractions: [5]}", "ten percent are 0.1"),
-        ("data: x\ncontenders: [{name: a, recipe: b}]\nconditions: {data.per_class: 3}", "--per-class"),
+        ("data: x\ncandidates: [{name: a, recipe: b}]\nseed: [0]", "seeds"),
+        ("data: x\ncandidates: [{name: a, recip: b}]", "recipe"),
+        ("data: x\ncandidates: []", "candidates"),
+        ("data: x\ncandidates: [{name: a, recipe: b}, {name: a, recipe: c}]", "different names"),
+        ("data: x\ncandidates: [{name: a, recipe: b}]\nseeds: [0, 0]", "different numbers"),
+        ("data: x\ncandidates: [{name: a, recipe: b}]\nterms: {budget: soon}", "90min"),
+        ("data: x\ncandidates: [{name: a, recipe: b}]\nterms: {equal: time}", "budget to divide"),
+        ("data: x\ncandidates: [{name: a, recipe: b}]\nsubsets: {fractions: [5]}", "ten percent are 0.1"),
+        ("data: x\ncandidates: [{name: a, recipe: b}]\nconditions: {data.per_class: 3}", "--per-class"),
         ("- 1", "keys and values"),
         ("a: [", "not valid YAML"),
     ],
@@ -69,20 +69,20 @@ def test_a_grid_that_says_nothing_sensible_is_refused(text: str, words: str) -> 
 
 def test_every_combination_has_one_cell_and_a_folder_of_its_own() -> None:
     """Seeds outermost, so that an early stop leaves whole comparisons. Names that look alike in a file name differ."""
-    made = Grid("x", of_recipes(["a/b", "a b", "A-B"]), Amounts(per_class=(2, 1)), (0, 1))
+    made = Grid("x", of_recipes(["a/b", "a b", "A-B"]), Subsets(per_class=(2, 1)), (0, 1))
     cells = made.cells()
     assert len({cell.name for cell in cells}) == len(cells) == 3 * 2 * 2
     assert [cell.seed for cell in cells] == [0] * 6 + [1] * 6
-    assert [cell.amount.value for cell in cells[:6]] == [1, 1, 1, 2, 2, 2]
+    assert [cell.subset.value for cell in cells[:6]] == [1, 1, 1, 2, 2, 2]
     assert slug("../../etc/<passwd> 5 %") == "etc-passwd-5-percent"
     assert slug("日本") == "x"
 
 
 def test_rows_that_train_the_same_thing_are_trained_once() -> None:
     """Bootstrapping's Table 1 prints the student and the agent of one training. Fails if they get a run each."""
-    student = Contender("ViT-S (joint)", "bootstrap/cifar-joint", {"a": 1})
-    agent = Contender("Agent-S (joint)", "bootstrap/cifar-joint", {"a": 1}, measure="bootstrap_agent_accuracy")
-    other = Contender("ViT-B (joint)", "bootstrap/cifar-joint", {"a": 2})
+    student = Candidate("ViT-S (joint)", "bootstrap/cifar-joint", {"a": 1})
+    agent = Candidate("Agent-S (joint)", "bootstrap/cifar-joint", {"a": 1}, measure="bootstrap_agent_accuracy")
+    other = Candidate("ViT-B (joint)", "bootstrap/cifar-joint", {"a": 2})
     made = Grid("cifar100", (agent, student, other), seeds=(0,))
     assert made.slugs() == {
         "Agent-S (joint)": "agent-s-joint",
@@ -93,7 +93,7 @@ def test_rows_that_train_the_same_thing_are_trained_once() -> None:
 
 
 def test_a_recipe_file_is_called_by_its_own_name() -> None:
-    """Fails if a folder fills every axis of the page, or if two files of one name become one contender."""
+    """Fails if a folder fills every axis of the page, or if two files of one name become one candidate."""
     named = [one.name for one in of_recipes(["mine/a.yaml", "dhvt/digits", "b.yml"])]
     assert named == ["a", "dhvt/digits", "b"]
     assert [one.name for one in of_recipes(["mine/a.yaml", "yours/a.yaml"])] == ["mine/a.yaml", "yours/a.yaml"]
@@ -102,9 +102,9 @@ def test_a_recipe_file_is_called_by_its_own_name() -> None:
 
 def test_a_table_becomes_a_grid() -> None:
     """Published numbers and measures travel along; its own field is a table, too."""
-    contenders = of_table(read_table("dhvt/table4"))
-    assert {one.name: one.published for one in contenders}["DHVT-T, 4 heads"] == 80.98
-    assert all(one.data == "cifar100" for one in contenders)
+    candidates = of_table(read_table("dhvt/table4"))
+    assert {one.name: one.published for one in candidates}["DHVT-T, 4 heads"] == 80.98
+    assert all(one.data == "cifar100" for one in candidates)
     assert all(one.data == "x" for one in of_table(read_table("dhvt/table4"), "x"))
     for kind in ("digits", "small-images", "photos"):
         assert len(read_table(f"default/{kind}").rows) >= 3
@@ -113,7 +113,7 @@ def test_a_table_becomes_a_grid() -> None:
 def test_a_budget_is_kept_and_used() -> None:
     """Equal epochs: the largest number whose cost stays within an hour's third; twice the workers, twice the epochs.
 
-    Fails if seeds, amounts or the start of a cell are not paid for, or if a budget lengthens a training.
+    Fails if seeds, subsets or the start of a cell are not paid for, or if a budget lengthens a training.
     """
     made = grid("10min")
     plan = planned(made)
@@ -123,7 +123,7 @@ def test_a_budget_is_kept_and_used() -> None:
     (epochs,) = set(plan.epochs.values())
     assert cost(made, plan) <= 60 < 3 * (epochs + 1) * (FAST.epoch + SLOW.epoch) + 6
     assert abs(next(iter(set(planned(made, workers=2).epochs.values()))) - 2 * epochs) <= 3
-    halved = planned(grid("1min", amounts=Amounts(per_class=(1, 2))))
+    halved = planned(grid("1min", subsets=Subsets(per_class=(1, 2))))
     assert abs(2 * next(iter(set(halved.epochs.values()))) - epochs) <= 4
     with pytest.raises(UserError, match="too short for 6 cells"):
         planned(grid("7s"))
@@ -161,13 +161,13 @@ def test_trainings_too_short_to_rank_are_announced() -> None:
 
 
 def test_a_plan_survives_json_and_an_extended_study_keeps_it() -> None:
-    """Fails if a contender added later shortens or lengthens the cells that are trained already."""
+    """Fails if a candidate added later shortens or lengthens the cells that are trained already."""
     made = grid("1min")
     plan = planned(made)
     again = Plan.from_dict(plan.to_dict())
     assert again == plan
-    larger = grid("1min", contenders=3)
-    own = {one.name: 100 for one in larger.contenders}
+    larger = grid("1min", candidates=3)
+    own = {one.name: 100 for one in larger.candidates}
     extended = make_plan(larger, own, dict.fromkeys(own), {**plan.paces, ("third", "all images"): SLOW}, 1, again)
     assert {key: extended.epochs[key] for key in plan.epochs} == plan.epochs
     assert extended.epochs["third", "all images"] == plan.epochs["slow", "all images"]
@@ -175,35 +175,35 @@ def test_a_plan_survives_json_and_an_extended_study_keeps_it() -> None:
 
 def test_a_contender_added_since_has_no_length_yet() -> None:
     """A page drawn before the study goes on. Fails if it ends in a KeyError."""
-    plan, larger = planned(grid()), grid(contenders=3, amounts=Amounts(per_class=(5,)))
-    added = next(cell for cell in larger.cells() if cell.contender.name == "third")
+    plan, larger = planned(grid()), grid(candidates=3, subsets=Subsets(per_class=(5,)))
+    added = next(cell for cell in larger.cells() if cell.candidate.name == "third")
     assert plan.overrides(larger, added) == {"data.per_class": 5}
 
 
 def test_halving_costs_what_its_rounds_cost() -> None:
-    """Eight contenders: 8 quarters, 4 halves, 2 wholes instead of 8 wholes, the cheap one dropped first, to be safe.
+    """Eight candidates: 8 quarters, 4 halves, 2 wholes instead of 8 wholes, the cheap one dropped first, to be safe.
 
     Fails if those that are dropped are paid for.
     """
-    every, halved = grid(contenders=8, equal="recipe"), grid(contenders=8, equal="recipe", halving=True)
+    every, halved = grid(candidates=8, equal="recipe"), grid(candidates=8, equal="recipe", halving=True)
     full, less = cost(every, planned(every)), cost(halved, planned(halved))
     quarters = (FAST.epoch + 7 * SLOW.epoch) / 4
     assert less / full == pytest.approx((quarters + 4 * SLOW.epoch / 2 + 2 * SLOW.epoch) / (4 * quarters), rel=0.05)
 
 
 def test_halving_drops_the_worse_half_and_never_the_baseline() -> None:
-    """By validation, not by test; a contender whose cells all failed goes first; two at least stay.
+    """By validation, not by test; a candidate whose cells all failed goes first; two at least stay.
 
     Fails if test accuracies decide, or the baseline of all differences is lost.
     """
-    made = grid(halving=True, contenders=4)
+    made = grid(halving=True, candidates=4)
     scores = {"fast": 0.1, "slow": 0.6, "third": 0.7, "fourth": None}
     outcomes = [
-        Outcome(cell, "finished" if scores[cell.contender.name] else "failed", "", 0.5, scores[cell.contender.name])
+        Outcome(cell, "finished" if scores[cell.candidate.name] else "failed", "", 0.5, scores[cell.candidate.name])
         for cell in made.cells(0)
-        if scores[cell.contender.name] is not None
-    ] + [Outcome(cell, "failed", "no") for cell in made.cells(0) if cell.contender.name == "fourth"]
-    found = decide(made, 0, made.amounts.each()[0], outcomes)
+        if scores[cell.candidate.name] is not None
+    ] + [Outcome(cell, "failed", "no") for cell in made.cells(0) if cell.candidate.name == "fourth"]
+    found = decide(made, 0, made.subsets.each()[0], outcomes)
     assert found.kept == ("third", "fast")
     assert "third 70.0 %" in found.sentence
     assert "fourth failed" in found.sentence
@@ -211,32 +211,32 @@ def test_halving_drops_the_worse_half_and_never_the_baseline() -> None:
 
 
 def test_amounts_say_what_they_are() -> None:
-    assert [one.name for one in Amounts((1.0, 0.05), (20,)).each()] == ["20 a class", "5 %", "all images"]
-    assert Amounts().each() == [Amount("", 1)]
-    assert Amounts().each()[0].overrides == {}
-    cell = Cell(Contender("a", "b"), Amount("data.per_class", 20), 0, 0, "x")
-    assert cell.amount.overrides == {"data.per_class": 20}
+    assert [one.name for one in Subsets((1.0, 0.05), (20,)).each()] == ["20 a class", "5 %", "all images"]
+    assert Subsets().each() == [Subset("", 1)]
+    assert Subsets().each()[0].overrides == {}
+    cell = Cell(Candidate("a", "b"), Subset("data.per_class", 20), 0, 0, "x")
+    assert cell.subset.overrides == {"data.per_class": 20}
 
 
 def test_a_grid_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan within a budget, its table, and what every cell needs. Fails if any of them makes the cells anew, whose
     cost then grows with the square of their number."""
     built: list[int] = []
-    plain = Grid._round
+    plain = Grid._rung
 
-    def counted(self: Grid, round: int) -> list[Cell]:
-        built.append(round)
-        return plain(self, round)
+    def counted(self: Grid, rung: int) -> list[Cell]:
+        built.append(rung)
+        return plain(self, rung)
 
-    monkeypatch.setattr(Grid, "_round", counted)
-    contenders = (Contender("a", "r"), Contender("b", "r", {"guides.logits": {"teacher": "row:a"}}))
-    made = Grid("digits", contenders, Amounts(per_class=(1, 2)), (0, 1), terms=Terms("1min"))
+    monkeypatch.setattr(Grid, "_rung", counted)
+    candidates = (Candidate("a", "r"), Candidate("b", "r", {"guides.logits": {"teacher": "row:a"}}))
+    made = Grid("digits", candidates, Subsets(per_class=(1, 2)), (0, 1), terms=Terms("1min"))
     plan_sheet(made, planned(made))
     needs = [(cell, made.needs(cell)) for cell in made.cells()]
     assert built == [0]
-    assert all(not found for cell, found in needs if cell.contender.name == "a")
+    assert all(not found for cell, found in needs if cell.candidate.name == "a")
     assert all(
-        [(one.contender.name, one.amount, one.seed) for one in found] == [("a", cell.amount, cell.seed)]
+        [(one.candidate.name, one.subset, one.seed) for one in found] == [("a", cell.subset, cell.seed)]
         for cell, found in needs
-        if cell.contender.name == "b"
+        if cell.candidate.name == "b"
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contenders of one study learn from each other: `row:NAME` is the run of that name, on the same images."""
+"""Candidates of one study learn from each other: `row:NAME` is the run of that name, on the same images."""
 
 import json
 import re
@@ -15,8 +15,8 @@ from PIL import Image
 import viticulture
 from viticulture.errors import UserError
 from viticulture.study.conduct import prepare
-from viticulture.study.declare.grid import Contender, Grid
-from viticulture.study.declare.terms import Amounts, Terms
+from viticulture.study.declare.grid import Candidate, Grid
+from viticulture.study.declare.terms import Subsets, Terms
 from viticulture.study.folder import StudyDir
 from viticulture.study.plan.plan import Plan
 from viticulture.study.plan.stand_ins import with_overrides
@@ -34,18 +34,18 @@ SMALL = {
     "data.test_fraction": 0.2,
     "schedule.warmup_epochs": 0,
 }
-TEACHER = Contender("a teacher", "default/digits", SMALL)
-OTHER = Contender("another teacher", "default/digits", SMALL, seed_offset=10)
-TAUGHT = Contender("taught", "default/digits", {**SMALL, "guides.logits": {"teacher": "row:a teacher"}})
-TWICE = Contender(
+TEACHER = Candidate("a teacher", "default/digits", SMALL)
+OTHER = Candidate("another teacher", "default/digits", SMALL, seed_offset=10)
+TAUGHT = Candidate("taught", "default/digits", {**SMALL, "guides.logits": {"teacher": "row:a teacher"}})
+TWICE = Candidate(
     "taught by the other", "default/digits", {**SMALL, "guides.logits": {"teacher": "row:another teacher"}}
 )
-MASKED = Contender(
+MASKED = Candidate(
     "without labels",
     "mae/cifar100",
     {**SMALL, "student.patch_size": 2, "images.image_size": 8, "images.store_size": 8},
 )
-STARTED = Contender("started", "default/digits", {**SMALL, "student.init": "row:without labels"})
+STARTED = Candidate("started", "default/digits", {**SMALL, "student.init": "row:without labels"})
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +60,12 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def made(path: Path, photos: Path, *contenders: Contender, seeds: tuple[int, ...] = (0,), **more: Any) -> StudyDir:
+def made(path: Path, photos: Path, *candidates: Candidate, seeds: tuple[int, ...] = (0,), **more: Any) -> StudyDir:
     """A study of one epoch, without measured paces."""
-    of = Grid(str(photos), contenders, Amounts(per_class=(4,)), seeds, {}, epochs=1, **more)
+    of = Grid(str(photos), candidates, Subsets(per_class=(4,)), seeds, {}, epochs=1, **more)
     study = StudyDir.create(path, of, "viticulture compare photos")
-    lengths = {(one.name, amount.name): 1 for one in contenders for amount in of.amounts.each()}
-    names = [one.name for one in contenders]
+    lengths = {(one.name, subset.name): 1 for one in candidates for subset in of.subsets.each()}
+    names = [one.name for one in candidates]
     study.update(plan=Plan(lengths, {}, dict.fromkeys(names, 1), dict.fromkeys(names, 0.0)).to_dict())
     return study
 
@@ -77,7 +77,7 @@ def work(study: StudyDir) -> list[str]:
 
 
 def split(study: StudyDir, name: str, seed: int) -> list[str]:
-    (cell,) = [cell for cell in study.grid.cells() if cell.contender.name == name and cell.seed == seed]
+    (cell,) = [cell for cell in study.grid.cells() if cell.candidate.name == name and cell.seed == seed]
     names: list[str] = json.loads((study.run(cell).path / "split.json").read_text())["names"]["train"]
     return names
 
@@ -93,21 +93,21 @@ def test_references_are_found_at_any_depth_and_replaced_where_they_stand() -> No
 
 
 @pytest.mark.parametrize(
-    ("contenders", "terms", "words"),
+    ("candidates", "terms", "words"),
     [
-        ((TAUGHT,), Terms(), "unknown contender that"),
+        ((TAUGHT,), Terms(), "unknown candidate that"),
         ((TEACHER, TAUGHT), Terms(halving=True), "cannot be halved"),
-        ((Contender("a", "x", {"student.init": "row:a"}),), Terms(), "circle: a"),
+        ((Candidate("a", "x", {"student.init": "row:a"}),), Terms(), "circle: a"),
         (
-            (Contender("a", "x", {"student.init": "row:b"}), Contender("b", "x", {"student.init": "row:a"})),
+            (Candidate("a", "x", {"student.init": "row:b"}), Candidate("b", "x", {"student.init": "row:a"})),
             Terms(),
             "circle: a, b",
         ),
     ],
 )
-def test_a_study_that_could_never_end_is_refused(contenders: tuple[Contender, ...], terms: Terms, words: str) -> None:
+def test_a_study_that_could_never_end_is_refused(candidates: tuple[Candidate, ...], terms: Terms, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        Grid("digits", contenders, terms=terms)
+        Grid("digits", candidates, terms=terms)
 
 
 def test_teachers_are_trained_first_and_every_student_learns_from_its_own(photos: Path, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_teachers_are_trained_first_and_every_student_learns_from_its_own(photos
         assert order.index("taught by the other" + seed) > order.index("another teacher" + seed)
     for cell in study.grid.cells():
         recipe = parse((study.run(cell).path / "recipe.yaml").read_text(), "")
-        if cell.contender is TAUGHT:
+        if cell.candidate is TAUGHT:
             named = Path(recipe["guides"]["logits"]["teacher"])
             assert named.name == f"a-teacher.4-a-class.seed-{cell.seed}"
     assert split(study, "a teacher", 1) == split(study, "another teacher", 1) == split(study, "taught", 1)
@@ -138,7 +138,7 @@ def test_teachers_are_trained_first_and_every_student_learns_from_its_own(photos
 
 def test_a_subset_that_the_study_chooses_holds_for_every_teacher() -> None:
     """`--data.subset_seed 0` for all: fails if a second teacher draws its own, so that it knows other images."""
-    of = Grid("digits", (TEACHER, OTHER), Amounts(per_class=(4,)), (1,))
+    of = Grid("digits", (TEACHER, OTHER), Subsets(per_class=(4,)), (1,))
     other = of.cells()[1]
     assert other.overrides({}) == {"data.per_class": 4, "data.subset_seed": 1}
     assert other.overrides({"data.subset_seed": 0}) == {"data.per_class": 4}
@@ -167,15 +167,15 @@ def test_what_learns_without_labels_is_a_row_without_a_number(photos: Path, tmp_
 
     write_study(found)
     assert "without labels" in (study.path / "report.html").read_text()
-    assert {one.contender.name for one in found.verdicts[0].standings} == {"started", "a teacher"}
+    assert {one.candidate.name for one in found.verdicts[0].standings} == {"started", "a teacher"}
 
 
 def test_a_failed_teacher_fails_its_students_and_nothing_else(photos: Path, tmp_path: Path) -> None:
     """Fails if the study waits for ever, or says of the student that the teacher's folder is missing."""
-    bad = Contender("a teacher", "default/digits", {**SMALL, "train.batch_size": 4000})
-    study = made(tmp_path / "s", photos, TAUGHT, bad, Contender("alone", "default/digits", SMALL))
+    bad = Candidate("a teacher", "default/digits", {**SMALL, "train.batch_size": 4000})
+    study = made(tmp_path / "s", photos, TAUGHT, bad, Candidate("alone", "default/digits", SMALL))
     work(study)
-    found = {row["contender"]: row for row in Study(study.path).rows}
+    found = {row["candidate"]: row for row in Study(study.path).rows}
     assert found["alone"]["status"] == "finished"
     assert "must not exceed" in found["a teacher"]["error"]
     assert found["taught"]["error"] == "it learns from a teacher, which failed"
@@ -209,11 +209,11 @@ def test_a_study_of_teachers_and_students_is_measured_before_either_is_trained(p
     """Untrained doubles stand in. Fails if a student that has no teacher yet cannot be measured, so that the budget and
     the plan leave it out, or if doubles stay behind."""
     told: list[str] = []
-    of = Grid(str(photos), (TAUGHT, TEACHER, STARTED, MASKED), Amounts(per_class=(4,)), (0,), {}, epochs=1)
+    of = Grid(str(photos), (TAUGHT, TEACHER, STARTED, MASKED), Subsets(per_class=(4,)), (0,), {}, epochs=1)
     study = StudyDir.create(tmp_path / "s", of, "viticulture compare photos")
     plan = prepare(study, 1, told.append)
     assert not told
-    assert {name for name, _ in plan.paces} == {one.name for one in of.contenders}
+    assert {name for name, _ in plan.paces} == {one.name for one in of.candidates}
     assert plan.total(of)
     minutes = re.search(r"--time=(\d+)", write_script(study, plan).read_text())
     assert minutes

@@ -12,7 +12,7 @@ from timm.layers.drop import DropPath
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fakes import fake_batch, fake_method, fake_module
-from pairs import GREY, GUIDES, METHODS, SIDE, STUDENTS, Data, make_data, make_teachers, pair, step
+from pairs import GRAY, GUIDES, METHODS, SIDE, STUDENTS, Data, make_data, make_teachers, pair, step
 from viticulture.analysis.attention_maps import averaged, class_map, head_token_maps
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.blur import Blur
@@ -68,7 +68,7 @@ def any_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("method", "guide", "student"), [*ONCE, *REST])
 @pytest.mark.usefixtures("any_autocast")
 def test_a_step_stays_on_one_device(method: str, guide: str, student: str, data: Data, teachers: Path) -> None:
-    """Forward, backward, what guides settle, clipping and optimiser on a fake `meta` device, then a look at held-out
+    """Forward, backward, guides' after_backward, clipping and optimizer on a fake `meta` device, then held-out
     images; pairs that this family of students does not go with are refused.
 
     Catches: a tensor made on the CPU in the middle of a pass, a buffer that is no buffer, a teacher left behind.
@@ -136,10 +136,10 @@ def test_an_explanation_looks_on_a_gpu(student: str, data: Data, teachers: Path)
     grid = where.grid((SIDE, SIDE))
     fake_module(net, mode, CUDA)
     with mode, torch.no_grad():
-        seen = taps(torch.empty(2, 3, SIDE, SIDE, device=CUDA))
-        maps = [make(seen.attention[-1], grid) for make in (class_map, lambda reading, _: averaged(reading))]
-        maps += [head_token_maps(seen.attention[-1], grid)] if student == "dhvt" else []
-    assert {str(x.device) for x in [*seen.blocks, *seen.norms, *seen.class_attention, *maps]} == {CUDA}
+        readings = taps(torch.empty(2, 3, SIDE, SIDE, device=CUDA))
+        maps = [make(readings.attention[-1], grid) for make in (class_map, lambda reading, _: averaged(reading))]
+        maps += [head_token_maps(readings.attention[-1], grid)] if student == "dhvt" else []
+    assert {str(x.device) for x in [*readings.blocks, *readings.norms, *readings.class_attention, *maps]} == {CUDA}
 
 
 def test_a_replayed_answer_is_sent_to_the_device(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_replayed_answer_is_sent_to_the_device(tmp_path: Path) -> None:
     budget, images, answer = Budget(tmp_path, 10**6), torch.zeros(2, 3), torch.randn(2, 5)
     first = Memory(tmp_path / "a", budget, lambda _: (0, 0), torch.device("cpu"))
     first(images, lambda: answer)
-    first.settle()
+    first.finish_epoch()
     second = Memory(tmp_path / "a", budget, lambda _: (0, 0), torch.device("meta"))
     found = second(images, lambda: pytest.fail("the teacher was asked"))
     assert found.device.type == "meta"
@@ -170,7 +170,7 @@ def test_images_are_augmented_on_another_device() -> None:
         Erase(),
         Mix(mixup=0.8),
     ]
-    augment = Augment(transforms, (16, 16), GREY, GREY, 3)
+    augment = Augment(transforms, (16, 16), GRAY, GRAY, 3)
     u, batch_u = torch.rand(4, augment.columns, dtype=torch.float64), torch.rand(Mix.columns, dtype=torch.float64)
     images = torch.empty(4, 3, 24, 24, dtype=torch.uint8, device="meta")
     labels = torch.empty(4, dtype=torch.long, device="meta")

@@ -22,7 +22,7 @@ from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.report.tables.sheet import Column, Sheet, print_table
 from viticulture.report.terminal import say
-from viticulture.study.declare.grid import Contender, Grid
+from viticulture.study.declare.grid import Candidate, Grid
 from viticulture.study.folder import StudyDir
 from viticulture.text import command_line, comment, read_yaml, write_yaml
 from viticulture.training.rundir import RunDir
@@ -215,7 +215,7 @@ def test_words_of_a_command_never_become_settings(tmp_path: Path, monkeypatch: p
     assert recipe_of(RunDir.open(session.run.path)).values == session.recipe.values
     assert session.recipe.section("train").epochs == 2
 
-    grid = Grid("digits", (Contender("x", str(file)),), epochs=2)
+    grid = Grid("digits", (Candidate("x", str(file)),), epochs=2)
     StudyDir.create(tmp_path / "study", grid, "viticulture compare digits\nepochs: 7\n#")
     assert StudyDir.open(tmp_path / "study").grid == grid
 

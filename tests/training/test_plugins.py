@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe may name a person's own guide, method, student and augmentation, and two guides of one class."""
+"""A recipe may name a person's own guide, method, student and augmentation, a command their data; names are theirs."""
 
+import pickle
 import shutil
 import sys
 from pathlib import Path
@@ -14,17 +15,23 @@ from torch import Tensor
 import viticulture
 from children import command
 from viticulture import methods
+from viticulture.data.augment.augment import Augment
+from viticulture.data.batches.loader import Loader, Shard
+from viticulture.data.images import Records
+from viticulture.data.open import open_source
+from viticulture.data.stream import StreamImages
 from viticulture.errors import UserError
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.weights.files import load, save
+from viticulture.training.assemble import build_guides
 from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import Session, begin, reopen
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
-NAMES = ("attention_transfer", "my_vineyard")
+NAMES = ("attention_transfer", "my_source", "my_vineyard")
 DIGITS = Task(tuple(map(str, range(10))), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
 SMALL: dict[str, Any] = {
@@ -68,18 +75,21 @@ def weights(path: Path) -> dict[str, Tensor]:
 def test_a_guide_beside_the_recipe_trains_resumes_and_is_evaluated(
     teachers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the installed command, in a folder that holds recipe and module; then elsewhere, with the module at hand.
+    """On data of their own, by the installed command, in a folder that holds recipe and modules; then
+    elsewhere, with the modules at hand.
 
     Catches: a command that does not see the current folder; a class that the run's recipe does not keep; a resumed run
-    that loses the guide; code that is imported from the folder of a run.
+    that loses the guide; a run that forgets whose data it was; code that is imported from the folder of a run.
     """
     place, log = tmp_path / "place", tmp_path / "log"
     place.mkdir()
-    shutil.copy(PLUGINS / "attention_transfer.py", place)
+    for module in ("attention_transfer.py", "my_source.py"):
+        shutil.copy(PLUGINS / module, place)
     guide = {"class": "attention_transfer.AttentionTransfer", "teacher": str(teachers / "cnn"), "weight": 0.5}
     (place / "own.yaml").write_text(yaml.dump(recipe(guides={"energy": guide})))
-    words = [word for key, value in SMALL.items() for word in (f"--{key}", str(value))]
-    child = command(place, log, ["train", "digits", "--recipe", "own.yaml", "--out", "run", *words])
+    data, settings = "python:my_source.open_stripes", SMALL | {"data.per_class": 12, "train.batch_size": 12}
+    words = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+    child = command(place, log, ["train", data, "--recipe", "own.yaml", "--out", "run", *words])
     child.join()
     assert child.exitcode == 0, log.read_text()
     assert "train/energy_transfer" in (place / "run" / "metrics.csv").read_text()
@@ -95,7 +105,7 @@ def test_a_guide_beside_the_recipe_trains_resumes_and_is_evaluated(
     monkeypatch.syspath_prepend(PLUGINS)
     assert viticulture.evaluate(str(run)).keys() == {"last/test"}
 
-    broken = begin("digits", str(place / "own.yaml"), 0, str(tmp_path / "broken"), False, SMALL, "test")
+    broken = begin(data, str(place / "own.yaml"), 0, str(tmp_path / "broken"), False, settings, "test")
     stop_before(broken, step=3)
     with pytest.raises(KeyboardInterrupt):
         fit(broken)
@@ -136,6 +146,86 @@ def test_two_guides_of_one_class_have_terms_of_their_own(teachers: Path, tmp_pat
     assert torch.equal(terms["logits"], terms["second_logits"])
     assert session.recipe.values["guides"]["first"]["class"] == "logits"
     session.run.unlock()
+
+
+@pytest.mark.usefixtures("importable")
+def test_images_of_ones_own_are_decoded_in_workers_as_they_are_here() -> None:
+    """The argument reaches the function, and worker processes hand out what this process would.
+
+    Catches: an argument that is lost; a reader that a worker cannot have.
+    """
+    source = open_source("python:my_source.open_stripes:12")
+    assert source.size_of(0) == (12, 12)
+    assert pickle.loads(pickle.dumps(source)).fingerprint == source.fingerprint
+    rows = torch.arange(8)
+    records = Records(torch.from_numpy(source.labels[:8]), torch.full((8, 2), 12), source.names[:8])
+    view, images = Augment([], (12, 12), DIGITS.mean, DIGITS.std, classes=2), StreamImages(source, rows, records, 12)
+    alone, helped = (Loader(images, (view,), 4, 0, shard=Shard(workers=workers)) for workers in (0, 1))
+    for batch, same in zip(alone, helped, strict=True):
+        assert all(torch.equal(batch[key], same[key]) for key in batch)
+
+
+@pytest.mark.usefixtures("importable")
+@pytest.mark.parametrize(
+    ("word", "words"),
+    [
+        ("my_source", "data 'my_source' is no dotted path"),
+        ("nowhere.open_stripes", "there is no module nowhere; start where"),
+        ("my_source.open_stripe", "unknown name in module my_source 'open_stripe'; did you mean open_stripes"),
+        ("my_source.CLASSES", "must be a function that gives a Source, got"),
+        ("my_source.open_nothing", r"must give a viticulture.data.sources.source.Source, got \[\]"),
+        ("my_source.open_nothing:x", "cannot be called so: too many .*; python:my_source.open_nothing is all it takes"),
+        ("my_source.open_stripes:wide", r"fails at .*my_source.py:\d+: ValueError: invalid literal"),
+        ("my_source.Stripes", "missing a required argument: 'side'; write python:my_source.Stripes:ARGUMENT"),
+    ],
+)
+def test_data_that_cannot_be_opened_so_is_told_in_a_line(word: str, words: str) -> None:
+    """Catches: a traceback for what a person can mend."""
+    with pytest.raises(UserError, match=words) as refusal:
+        open_source(f"python:{word}")
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"class": "logits", "weight": -1.0}, "guides.mine: weight must be positive, got -1.0; leave the guide out"),
+        ({"class": "bootstrap", "features": {"weight": -1.0}}, "guides.mine: features.weight must not be negative"),
+        ({"class": "bootstrap", "features": {"blocks": [2]}}, "guides.mine: features.blocks must lie in 0 to 1, got 2"),
+        ({"class": "attention_distillation", "blocks": [2]}, "guides.mine: blocks must lie in 0 to 1"),
+        ({"class": "my_vineyard.Looking"}, "guides.mine: it reads attention, which ManyHeadedResNet lacks"),
+    ],
+)
+@pytest.mark.usefixtures("importable")
+def test_a_guides_mistake_is_told_by_the_name_of_its_entry(entry: dict[str, Any], words: str, teachers: Path) -> None:
+    """Catches: the class's own name, which stands nowhere in the person's recipe."""
+    given = {"teacher": str(teachers / "old")} if entry["class"] in ("logits", "attention_distillation") else {}
+    wanted = resolve("own", recipe(guides={"mine": {**entry, **given}}))
+    name, options = ("resnet10", {"channels": [8] * 4}) if "Looking" in entry["class"] else ("vit_nano", TINY)
+    with pytest.raises(UserError, match=f"^{words}"):
+        build_guides(wanted, create_student(name, DIGITS, None if "resnet" in name else 4, options), DIGITS)
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        (
+            {"guides": {"mine": {"class": "attention_distillation", "teacher": "x", "layers": [3, 12]}}},
+            r"guides.mine.layers counted from 1, .* write guides.mine.blocks: \[2, 11\] for \[3, 12\]",
+        ),
+        ({"method": {"name": "dino", "local_crops": 4}}, r"write local_crops: \{count: 4\}"),
+        ({"method": {"name": "dino", "local_size": 16}}, r"write local_crops: \{count: 8, size: 16\}"),
+    ],
+)
+def test_a_key_that_means_something_else_today_is_refused(sections: dict[str, Any], words: str) -> None:
+    """With what to write; a null that an older run wrote down for a default is no reason. Catches: a layer taught that
+    is not the one that was meant.
+    """
+    with pytest.raises(UserError, match=words) as refusal:
+        resolve("old", recipe(**sections))
+    assert "\n" not in str(refusal.value)
+    null = {"attention_distillation": {"teacher": "x", "layers": None}}
+    assert resolve("old", recipe(guides=null)).values["guides"]["attention_distillation"]["blocks"] is None
 
 
 @pytest.mark.usefixtures("importable")

@@ -77,10 +77,10 @@ SLOW = """
 import sys, threading
 import lightning.fabric.strategies.launchers.subprocess_script as launcher
 from viticulture.cli import main
-from viticulture.evaluation import judge
+from viticulture.evaluation import evaluate
 from viticulture.training.processes import is_leader
 
-observer, looks, honest = launcher._ChildProcessObserver, threading.Semaphore(0), judge.judge
+observer, looks, honest = launcher._ChildProcessObserver, threading.Semaphore(0), evaluate.evaluate_run
 
 def look(self, honest=observer._run):
     looks.release()
@@ -94,7 +94,7 @@ def slow(run, dataset):  # longer than the launcher takes to look after its proc
     return honest(run, dataset)
 
 observer.__init__.__defaults__ = (0.1,)
-observer._run, judge.judge = look, slow
+observer._run, evaluate.evaluate_run = look, slow
 sys.exit(main())
 """
 
@@ -113,7 +113,7 @@ def test_a_training_on_two_processes_is_that_on_one(tmp_path: Path) -> None:
         port = free.getsockname()[1]
     logs = [tmp_path / f"log {rank}" for rank in (0, 1)]
     pair = [
-        command(tmp_path, log, ["train", *SMALL, *settings, "--out", "two"], place_of(rank, port))
+        command(tmp_path, log, ["train", *SMALL, *settings, "--out", "two"], epoch_step_of(rank, port))
         for rank, log in enumerate(logs)
     ]
     for process in pair:
@@ -130,7 +130,7 @@ def test_a_training_on_two_processes_is_that_on_one(tmp_path: Path) -> None:
         torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5)
 
 
-def place_of(rank: int, port: int) -> dict[str, str]:
+def epoch_step_of(rank: int, port: int) -> dict[str, str]:
     """What torchrun tells one of two processes on a machine."""
     told = {"LOCAL_RANK": rank, "RANK": rank, "GROUP_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
     told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}

@@ -18,7 +18,7 @@ from random_teachers import with_random_teachers
 from viticulture.errors import UserError
 from viticulture.guides.bootstrap import Features, Mutual
 from viticulture.keywords import check_keywords, made_parts
-from viticulture.methods.method import Method
+from viticulture.methods.method import Method, Setup
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.optim import Optim, Schedule, shortened_warmup
@@ -53,7 +53,7 @@ read_once = cache(read)
 
 @cache
 def step_of(recipe: str) -> str:
-    """What a recipe's step depends on, as text: student, method, guides and optimiser but for rates, image size."""
+    """What a recipe's step depends on, as text: student, method, guides and optimizer but for rates, image size."""
     raw = read_once(recipe)
     parts = without_rates({part: raw.get(part) for part in ("method", "guides", "optim")})
     return json.dumps([raw.get("student"), parts, (raw.get("images") or {}).get("image_size")])
@@ -62,7 +62,7 @@ def step_of(recipe: str) -> str:
 def steps() -> dict[str, Step]:
     """Every step that a shipped recipe or a row of a table takes, once: name -> recipe, overrides.
 
-    Recipes that differ only in data, start, schedule, length, or in a rate or weight of method, guides or optimiser
+    Recipes that differ only in data, start, schedule, length, or in a rate or weight of method, guides or optimizer
     take the same step, so the first of them stands for all.
     """
     asked = [(name, name, {}) for name in shipped()]
@@ -173,14 +173,14 @@ def assembled(recipe: Recipe, device: str) -> Method:
     """The method of a recipe with its student and guides, on a device, before any weights are taken."""
     wanted, side = recipe.section("student"), recipe.section("images").image_size or 64
     made = method_class(recipe)
-    task = Task(("a", "b") if made.labelled else (), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    task = Task(("a", "b") if made.batch_spec.labels else (), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     still = {"drop_path_rate": 0.0} if "drop_path_rate" in wanted.options else {}
-    optim, schedule = recipe.section("optim"), recipe.section("schedule")
     keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
     with torch.device(device):
         student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options | still)
         guides = build_guides(recipe, student, task)
-        return made(student, task, guides, optim, schedule, **keywords).train()
+        setup = Setup(student, task, guides, recipe.section("optim"), recipe.section("schedule"))
+        return made(setup, **made_parts(made, keywords)).train()
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -208,7 +208,7 @@ def test_a_teacher_that_a_step_names_can_be_had(name: str) -> None:
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in STEPS])
 def test_a_step_is_taken(name: str, weights: Path) -> None:
-    """One step of student, guides, method and optimiser on two random images of the recipe's size.
+    """One step of student, guides, method and optimizer on two random images of the recipe's size.
 
     The batch holds what the method asks for: labels, a second view, noise. Fails if a parameter that is trained gets no
     gradient, or a loss or a weight is not finite.
@@ -217,19 +217,19 @@ def test_a_step_is_taken(name: str, weights: Path) -> None:
     recipe, overrides = STEPS[name]
     method = assembled(with_random_teachers(resolve(recipe, read_once(recipe), overrides), weights), "cpu")
     side, student, optim = method.task.image_size[0], method.student, method.optim
-    batch = {"image": torch.randn(2, 3, side, side), "noise": torch.rand(2, method.noise)}
-    if method.labelled:
+    spec = method.batch_spec
+    batch = {"image": torch.randn(2, 3, side, side), "noise": torch.rand(2, spec.noise)}
+    if spec.labels:
         batch["label"] = torch.tensor([0, 1])
-    if method.views == 2:
+    if spec.views == 2:
         batch["image2"] = torch.randn(2, 3, side, side)
-    count, small = method.small
-    batch |= {f"image{3 + k}": torch.randn(2, 3, small, small) for k in range(count)}
+    batch |= {f"image{3 + k}": torch.randn(2, 3, spec.local_size, spec.local_size) for k in range(spec.local_crops)}
     loss = torch.stack(list(method.losses(batch).values())).sum()
     loss.backward()
     assert loss.isfinite()
     learnt = [(name, parameter) for name, parameter in student.named_parameters() if parameter.requires_grad]
     assert [name for name, parameter in learnt if parameter.grad is None] == []
-    optim.build(optim.groups(student, nn.ModuleDict({**method.guides, **method.aids}))).step()
+    optim.build(optim.groups(student, nn.ModuleDict({**method.guides, **method.auxiliary}))).step()
     assert all(parameter.isfinite().all() for parameter in student.parameters())
 
 

@@ -18,7 +18,7 @@ from viticulture.errors import UserError
 from viticulture.guides.co_advise import CoAdvise
 from viticulture.guides.guide import Batch
 from viticulture.models.students import create_student
-from viticulture.models.taps import Seen
+from viticulture.models.taps import Readings
 from viticulture.models.task import Task
 from viticulture.models.teachers.frozen import Frozen
 from viticulture.models.weights.files import load, save
@@ -87,10 +87,10 @@ def test_a_replayed_run_learns_the_same_bit_for_bit_without_asking_a_teacher(
     )
     assert_same(plain, first)
     assert_same(plain, second)
-    assert first.facts["teacher_answers"] == {"asked": 2 * STEPS, "replayed": 0}
-    assert second.facts["teacher_answers"] == {"asked": 0, "replayed": 2 * STEPS}
+    assert first.facts["teacher_logits"] == {"asked": 2 * STEPS, "replayed": 0}
+    assert second.facts["teacher_logits"] == {"asked": 0, "replayed": 2 * STEPS}
     larger = grow("larger", **{"engine.replay_gb": 1, "student.options.depth": 3, "train.epochs": 3, "optim.lr": 1e-4})
-    assert larger.facts["teacher_answers"] == {"asked": STEPS, "replayed": 2 * STEPS}
+    assert larger.facts["teacher_logits"] == {"asked": STEPS, "replayed": 2 * STEPS}
 
 
 def test_a_teacher_asked_twice_a_step_answers_twice(grow: Grow, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,16 +99,16 @@ def test_a_teacher_asked_twice_a_step_answers_twice(grow: Grow, monkeypatch: pyt
     Catches: an answer known by the step alone, so that the second question gets the answer to the first one."""
     about = CoAdvise.losses
 
-    def twice(guide: CoAdvise, batch: Batch, seen: Seen) -> dict[str, Tensor]:
-        mirrored = about(guide, {**batch, "image": batch["image"].flip(-1)}, seen)
-        return {name: term + 2 * mirrored[name] for name, term in about(guide, batch, seen).items()}
+    def twice(guide: CoAdvise, batch: Batch, readings: Readings) -> dict[str, Tensor]:
+        mirrored = about(guide, {**batch, "image": batch["image"].flip(-1)}, readings)
+        return {name: term + 2 * mirrored[name] for name, term in about(guide, batch, readings).items()}
 
     monkeypatch.setattr(CoAdvise, "losses", twice)
     plain = grow("plain")
     for name, replayed in (("first", 0), ("second", 2 * STEPS)):
         run = grow(name, **{"engine.replay_gb": 1})
         assert_same(plain, run)
-        assert run.facts["teacher_answers"] == {"asked": 4 * STEPS - replayed, "replayed": replayed}
+        assert run.facts["teacher_logits"] == {"asked": 4 * STEPS - replayed, "replayed": replayed}
 
 
 ALL = {"engine.replay_gb": 1, "train.epochs": 1, "data.per_class": None, "train.batch_size": 448}
@@ -121,7 +121,7 @@ def recorded(teachers: dict[str, str], tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("recorded")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VITICULTURE_CACHE", str(folder / "cache"))
-        assert grower(teachers, folder)("first", **ALL).facts["teacher_answers"]["replayed"] == 0
+        assert grower(teachers, folder)("first", **ALL).facts["teacher_logits"]["replayed"] == 0
     return folder / "cache"
 
 
@@ -136,16 +136,26 @@ def recorded(teachers: dict[str, str], tmp_path_factory: pytest.TempPathFactory)
         {"augment.mix.mixup": 0.4},
         {"data.per_class": 60},
         {"images.normalize": "imagenet"},
+        {"images.store_size": 6},
     ],
 )
 def test_nothing_is_replayed_for_other_images(
     grow: Grow, changes: dict[str, Any], recorded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Catches a key that leaves out seed, order, augmentation, choice of images or normalisation; the very same run
-    replays everything."""
+    """Catches a key that leaves out seed, order, augmentation, choice of images, the size in which they are kept, or
+    normalization; the very same run replays everything."""
     monkeypatch.setenv("VITICULTURE_CACHE", str(recorded))
-    answers = grow("second", **{**ALL, **changes}).facts["teacher_answers"]
+    answers = grow("second", **{**ALL, **changes}).facts["teacher_logits"]
     assert (answers["replayed"] > 0) == (not changes)
+
+
+def test_what_only_evaluation_sees_changes_no_answer(grow: Grow) -> None:
+    """Catches a key that holds the whole `images` section: every answer asked for again for another test crop."""
+    grow("first", **{"engine.replay_gb": 1})
+    second = grow(
+        "second", **{"engine.replay_gb": 1, "images.eval_crop": 0.75, "images.eval_interpolation": "bilinear"}
+    )
+    assert second.facts["teacher_logits"] == {"asked": 0, "replayed": 2 * STEPS}
 
 
 def test_a_run_stopped_inside_an_epoch_goes_on_with_the_right_answers(
@@ -173,11 +183,11 @@ def test_a_run_stopped_inside_an_epoch_goes_on_with_the_right_answers(
         tmp_path / "stopped", tmp_path / "elsewhere"
     )  # this process still holds the first one's lock
     stopped = viticulture.resume(str(copy))
-    assert 0 < stopped.facts["teacher_answers"]["asked"] < 2 * STEPS
+    assert 0 < stopped.facts["teacher_logits"]["asked"] < 2 * STEPS
     plain, again = grow("plain"), grow("again", **often)
     assert_same(plain, stopped)
     assert_same(plain, again)
-    assert again.facts["teacher_answers"] == {"asked": 0, "replayed": 2 * STEPS}
+    assert again.facts["teacher_logits"] == {"asked": 0, "replayed": 2 * STEPS}
 
 
 def test_answers_come_back_as_they_were_given(tmp_path: Path) -> None:
@@ -197,7 +207,7 @@ def test_answers_come_back_as_they_were_given(tmp_path: Path) -> None:
         assert memory(IMAGES, lambda: "anything") == "anything"
         for place[0], answer in given.items():
             assert memory(IMAGES, lambda answer=answer: answer) is answer
-        memory.settle()
+        memory.finish_epoch()
         again = Memory(folder, budget, lambda _: place[0], CPU)
         for place[0], answer in reversed(given.items()):
             found = again(IMAGES, lambda: None)
@@ -212,7 +222,7 @@ def test_a_damaged_record_is_asked_for_again(tmp_path: Path) -> None:
     answer = torch.randn(2, 3)
     memory = Memory(tmp_path / "a", Budget(tmp_path, 10**6), lambda _: place, CPU)
     memory(IMAGES, lambda: answer)
-    memory.settle()
+    memory.finish_epoch()
     file = tmp_path / "a" / "epoch-00000.bin"
     whole = file.read_bytes()
     size = len(whole) // 2
@@ -233,13 +243,13 @@ def test_the_budget_holds_and_a_full_one_ends_the_writing_not_the_run(
     plain, first = grow("plain"), grow("first", **small)
     assert_same(plain, first)
     assert capsys.readouterr().err.count("no longer kept: they fill") == 1
-    files = list((tmp_path / "cache" / "answers").rglob("*.bin"))
+    files = list((tmp_path / "cache" / "teacher_logits").rglob("*.bin"))
     assert sum(file.stat().st_size for file in files) <= 6 * size, "with a hole, perhaps"
     second = grow("second", **{"engine.replay_gb": 1})
     assert_same(plain, second)
-    assert second.facts["teacher_answers"] == {"asked": 2 * STEPS - 5, "replayed": 5}
+    assert second.facts["teacher_logits"] == {"asked": 2 * STEPS - 5, "replayed": 5}
     cache(clear=True)
-    assert not any((tmp_path / "cache" / "answers").rglob("*.bin"))
+    assert not any((tmp_path / "cache" / "teacher_logits").rglob("*.bin"))
 
 
 def test_a_disk_that_cannot_be_written_ends_the_writing_not_the_run(
@@ -247,16 +257,16 @@ def test_a_disk_that_cannot_be_written_ends_the_writing_not_the_run(
 ) -> None:
     """A file lies where the folder should be."""
     (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "answers").write_text("in the way")
+    (tmp_path / "cache" / "teacher_logits").write_text("in the way")
     run = grow("run", **{"engine.replay_gb": 1})
-    assert run.facts["teacher_answers"] == {"asked": 2 * STEPS, "replayed": 0}
+    assert run.facts["teacher_logits"] == {"asked": 2 * STEPS, "replayed": 0}
     assert capsys.readouterr().err.count("no longer kept") == 1
     with pytest.raises(UserError, match="replay_gb must be positive"):
         Engine(replay_gb=0)
 
 
 def test_a_network_is_known_by_its_weights_and_settings() -> None:
-    """Catches two teachers that share a file: other weights, another answering rule, another normalisation."""
+    """Catches two teachers that share a file: other weights, another answering rule, another normalization."""
     torch.manual_seed(0)
     options = {**TINY, "tokens": 2}
     made = {rule: create_student("cit_tiny", DIGITS, 4, {**options, "inference": rule}) for rule in ("class", "mean")}

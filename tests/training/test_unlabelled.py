@@ -60,10 +60,10 @@ def test_a_folder_of_bare_images_is_enough(tmp_path: Path) -> None:
 
 
 def test_labels_are_ignored(tmp_path: Path) -> None:
-    """Classes of labelled data are not looked at, test images are not judged, and no run knows classes afterwards."""
+    """Classes of labeled data are not looked at, test images are not judged, and no run knows classes afterwards."""
     session = start(tmp_path / "session")
     assert session.dataset.classes == session.method.task.classes == ()
-    assert session.method.noise == 16
+    assert session.method.batch_spec.noise == 16
     run = viticulture.train("digits", "default/digits", out=str(tmp_path / "run"), overrides=SMALL)
     assert run.evaluations == {}
     student, task, config = load(run.folder.weights("last"))
@@ -87,7 +87,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
         if len(seen) == 8:
             raise KeyboardInterrupt
 
-    broken.method.aids["decoder"].register_forward_hook(stop)
+    broken.method.auxiliary["decoder"].register_forward_hook(stop)
     with pytest.raises(KeyboardInterrupt):
         fit(broken)
     broken.run.unlock()
@@ -103,8 +103,7 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path) -> None:
     session, other = start(tmp_path / "run", **options), start(tmp_path / "other", **options).method
     fit(session)
     loader = training_loader(session)
-    other.steps_per_epoch = len(loader)
-    groups = other.optim.groups(other.student, torch.nn.ModuleDict({**other.aids}))
+    groups = other.optim.groups(other.student, torch.nn.ModuleDict({**other.auxiliary}))
     optimizer = other.optim.build(groups)
     schedule = other.schedule.attach(optimizer, len(loader), 2, other.optim.lr)
     other.train()

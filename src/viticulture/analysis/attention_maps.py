@@ -2,11 +2,11 @@
 """Attention as maps: who looks at what, recomputed from queries and keys, so that training keeps its fused attention.
 
     taps = Taps(student, frozenset({"attention"}))
-    seen = taps(images)
-    for layer in shown_layers(len(seen.attention)):
-        class_map(seen.attention[layer], grid)      # where the class token looks
-        averaged(seen.attention[layer])             # DHVT [1], Figures 3 and 7
-        head_token_maps(seen.attention[layer], grid)  # DHVT [1], Figures 4 and 5
+    readings = taps(images)
+    for layer in shown_layers(len(readings.attention)):
+        class_map(readings.attention[layer], grid)      # where the class token looks
+        averaged(readings.attention[layer])             # DHVT [1], Figures 3 and 7
+        head_token_maps(readings.attention[layer], grid)  # DHVT [1], Figures 4 and 5
 
 [1] Lu et al., NeurIPS 2022, arXiv:2210.05958, supplement.
 """
@@ -18,9 +18,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..models.taps import AttentionReading
-
-Grid = tuple[int, int]
-"""Rows and columns of patches."""
+from ..models.vit.patches import PatchGrid
 
 
 def shown_layers(depth: int, count: int = 4) -> list[int]:
@@ -37,12 +35,12 @@ def averaged(reading: AttentionReading) -> Tensor:
     return reading.scores().softmax(-1).mean(1)
 
 
-def class_map(reading: AttentionReading, grid: Grid) -> Tensor:
+def class_map(reading: AttentionReading, grid: PatchGrid) -> Tensor:
     """Attention of the class token among the patches, mean over heads, [B, rows, columns]; sums to 1."""
     return reading.class_scores().softmax(-1).mean(1).unflatten(-1, grid)  # type: ignore[no-untyped-call]
 
 
-def head_token_maps(reading: AttentionReading, grid: Grid) -> Tensor:
+def head_token_maps(reading: AttentionReading, grid: PatchGrid) -> Tensor:
     """Attention of head token i to the patches in its own head i, [B, h, rows, columns]; shares of all tokens.
 
     Raises: UserError for a student without head tokens.

@@ -21,12 +21,13 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..models.taps import AttentionReading, Grid, Layout
+from ..models.taps import AttentionReading, Layout
+from ..models.vit.patches import PatchGrid
 from .running_mean import RunningMean
 
 
 def spacings(layout: Layout) -> list[float]:
-    """Pixels between neighbouring patches of every attention layer."""
+    """Pixels between neighboring patches of every attention layer."""
     return [float(layout.patch * pooled) for pooled in layout.pooling]
 
 
@@ -51,7 +52,7 @@ def attention_entropy(attention: Tensor) -> Tensor:
     return torch.special.entr(attention).sum(-1).mean(-1)
 
 
-def attention_distance(attention: Tensor, grid: Grid, spacing: float) -> Tensor:
+def attention_distance(attention: Tensor, grid: PatchGrid, spacing: float) -> Tensor:
     """How far a head looks.
 
         d = mean over queries i of sum over keys j of a_ij |x_i - x_j|
@@ -59,7 +60,7 @@ def attention_distance(attention: Tensor, grid: Grid, spacing: float) -> Tensor:
     Args:
         attention: rows that sum to 1, [B, h, P, P], patches row by row.
         grid: rows and columns of patches.
-        spacing: pixels between neighbouring patches.
+        spacing: pixels between neighboring patches.
 
     Returns: [B, h], pixels.
     Raises: UserError if the grid has another number of patches.
@@ -73,14 +74,14 @@ def attention_distance(attention: Tensor, grid: Grid, spacing: float) -> Tensor:
     return (attention * distances).sum(-1).mean(-1)
 
 
-def grid_distances(grid: Grid) -> Tensor:
-    """Euclidean distance between every two patches, [P, P], where neighbours lie 1 apart."""
+def grid_distances(grid: PatchGrid) -> Tensor:
+    """Euclidean distance between every two patches, [P, P], where neighbors lie 1 apart."""
     rows, columns = (torch.arange(count, dtype=torch.float32) for count in grid)
-    places = torch.cartesian_prod(rows, columns)  # [P, 2], row by row
-    return (places[:, None] - places).square().sum(-1).sqrt()  # torch.cdist is inexact for near points
+    patches = torch.cartesian_prod(rows, columns)  # [P, 2], row by row
+    return (patches[:, None] - patches).square().sum(-1).sqrt()  # torch.cdist is inexact for near points
 
 
-def uniform_distance(grid: Grid, spacing: float) -> float:
+def uniform_distance(grid: PatchGrid, spacing: float) -> float:
     """Distance of a head that attends to all patches alike: what a distance is to be read against, pixels.
 
     d = spacing / (R C)^2 * sum over row and column offsets (u, v) of (R - |u|) (C - |v|) sqrt(u^2 + v^2)
@@ -106,7 +107,7 @@ class AttentionStatistics:
 
         Args:
             readings: one a layer, first to last.
-            spacings: pixels between neighbouring patches of each layer.
+            spacings: pixels between neighboring patches of each layer.
         """
         if not self._entropy:
             self._entropy = [RunningMean() for _ in readings]

@@ -84,10 +84,10 @@ class MinibatchCKA:
             )
         K = torch.stack([gram(layer) for layer in first])
         L = K if second is None else torch.stack([gram(layer) for layer in second])
-        found = (hsic(K, L), _of_itself(K), _of_itself(L))
+        sums = (hsic(K, L), _of_itself(K), _of_itself(L))
         if self._cross is not None and self._own is not None:
-            found = (self._cross + found[0], self._own[0] + found[1], self._own[1] + found[2])
-        self._cross, self._own = found[0], found[1:]
+            sums = (self._cross + sums[0], self._own[0] + sums[1], self._own[1] + sums[2])
+        self._cross, self._own = sums[0], sums[1:]
 
     def matrix(self) -> Tensor:
         """[layers of the first, layers of the second]; nan for a layer whose features are alike for all images.
@@ -101,4 +101,4 @@ class MinibatchCKA:
 
 def _of_itself(grams: Tensor) -> Tensor:
     """HSIC_1(K, K) of every layer, [layers]."""
-    return torch.cat([hsic(one, one).flatten() for one in grams.unsqueeze(1)])
+    return torch.cat([hsic(layer, layer).flatten() for layer in grams.unsqueeze(1)])

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..models.taps import Grid
+from ..models.vit.patches import PatchGrid
 
 EPSILON = 1e-6  # keeps the logarithm finite; the authors'
 
 
-def relative_log_amplitude(tokens: Tensor, grid: Grid) -> Tensor:
+def relative_log_amplitude(tokens: Tensor, grid: PatchGrid) -> Tensor:
     """Amplitude along the diagonal of frequencies, relative to that of frequency zero.
 
         A(f) = mean over channels of log(|F(f, f)| + 1e-6) - the same of F(0, 0)
@@ -47,7 +47,7 @@ def relative_log_amplitude(tokens: Tensor, grid: Grid) -> Tensor:
     return amplitude - amplitude[:, :1]
 
 
-def frequencies(grid: Grid) -> list[float]:
+def frequencies(grid: PatchGrid) -> list[float]:
     """Of `relative_log_amplitude`, in units of pi a patch, from 0 to the last one below 1.
 
     The authors label the last one 1.0 pi, whatever the grid.

@@ -29,7 +29,7 @@ Group = tuple[Sequence[NDArray[Any]], Sequence[str]]
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """A figure of pictures.
+    """Groups of pictures under one title, as one figure of a page.
 
     Args:
         title: above them.

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import unknown
-from ..models.taps import Grid, Layout, Taps
+from ..models.taps import Layout, Taps
+from ..models.vit.patches import PatchGrid
 from .attention_statistics import AttentionStatistics, spacings, uniform_distance
 from .cka import MinibatchCKA
 from .fourier import frequencies, relative_log_amplitude
@@ -33,7 +34,7 @@ READ = ("norms", "blocks")
 
 @dataclass(frozen=True)
 class Inside:
-    """Every layer, first to last.
+    """Attention statistics, CKA and Fourier amplitudes of a student, by layer from first to last.
 
     Args:
         images: how many were looked at.
@@ -70,17 +71,17 @@ class Inside:
         }
 
     @classmethod
-    def from_dict(cls, found: dict[str, Any]) -> "Inside":
+    def from_dict(cls, content: dict[str, Any]) -> "Inside":
         """The inverse of `to_dict`."""
         return cls(
-            found["images"],
-            found["reading"],
-            [tensor(heads) for heads in found["distance_pixels"]],
-            [tensor(heads) for heads in found["entropy_nats"]],
-            list(zip(found["uniform_distance_pixels"], found["uniform_entropy_nats"], strict=True)),
-            tensor(found["cka"]),
-            found["frequencies_pi_a_patch"],
-            tensor(found["relative_log_amplitude"]),
+            content["images"],
+            content["reading"],
+            [tensor(heads) for heads in content["distance_pixels"]],
+            [tensor(heads) for heads in content["entropy_nats"]],
+            list(zip(content["uniform_distance_pixels"], content["uniform_entropy_nats"], strict=True)),
+            tensor(content["cka"]),
+            content["frequencies_pi_a_patch"],
+            tensor(content["relative_log_amplitude"]),
         )
 
 
@@ -110,13 +111,13 @@ def look_inside(student: nn.Module, batches: Iterable[Tensor], reading: str = "n
     assert taps.layout is not None
     pixels, size, images = spacings(taps.layout), 0, 0
     amplitudes: list[RunningMean] = []
-    grids: list[Grid] = []
+    grids: list[PatchGrid] = []
     uniform: list[tuple[float, float]] = []
     for batch in batches:
         with torch.inference_mode():
-            seen = taps(batch)
-            statistics.add(seen.attention, pixels)
-            layers, grids = patch_features(getattr(seen, reading), taps.layout, batch)
+            readings = taps(batch)
+            statistics.add(readings.attention, pixels)
+            layers, grids = patch_features(getattr(readings, reading), taps.layout, batch)
             size = size or len(batch)
             if len(batch) == size:
                 cka.add(layers)
@@ -124,7 +125,7 @@ def look_inside(student: nn.Module, batches: Iterable[Tensor], reading: str = "n
                 amplitudes = amplitudes or [RunningMean() for _ in layers]
                 for mean, tokens, grid in zip(amplitudes, layers, grids, strict=True):
                     mean.add(relative_log_amplitude(tokens, grid))
-        looks = zip(seen.attention, pixels, strict=True)
+        looks = zip(readings.attention, pixels, strict=True)
         uniform = uniform or [(uniform_distance(r.grid, gap), math.log(math.prod(r.grid))) for r, gap in looks]
         images += len(batch)
     one_grid = bool(amplitudes) and len(set(grids)) == 1
@@ -162,16 +163,16 @@ def similarity(
     for pair in batches:
         size = size or len(pair[0])
         if len(pair[0]) == size:
-            found = []
+            layers = []
             for tap, batch in zip(taps, pair, strict=True):
                 assert tap.layout is not None
                 with torch.inference_mode():
-                    found.append(patch_features(getattr(tap(batch), reading), tap.layout, batch)[0])
-            cka.add(*found)
+                    layers.append(patch_features(getattr(tap(batch), reading), tap.layout, batch)[0])
+            cka.add(*layers)
     return cka.matrix()
 
 
-def patch_features(layers: list[Tensor], layout: Layout, images: Tensor) -> tuple[list[Tensor], list[Grid]]:
+def patch_features(layers: list[Tensor], layout: Layout, images: Tensor) -> tuple[list[Tensor], list[PatchGrid]]:
     """The patch tokens of every layer, [B, P, D] each, and their grids; other tokens are dropped."""
     first = layout.grid((images.shape[-2], images.shape[-1]))
     tokens, grids = [], []

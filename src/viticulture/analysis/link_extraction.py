@@ -58,7 +58,7 @@ def magnitude_strengths(links: Links) -> Tensor:
 
     Returns: [blocks, layers], in [0, 1]; 0 where there is no link. Least and largest are taken over all links.
     """
-    return _scaled({place: weights.abs() for place, weights in links.weights().items()}, links)
+    return _scaled({block_layer: weights.abs() for block_layer, weights in links.weights().items()}, links)
 
 
 def printed_strengths(links: Links) -> Tensor:
@@ -72,10 +72,10 @@ def printed_strengths(links: Links) -> Tensor:
 def _scaled(weights: dict[tuple[int, int], Tensor], links: Links) -> Tensor:
     low = torch.stack([part.min() for part in weights.values()]).min()
     high = torch.stack([part.max() for part in weights.values()]).max()
-    found = torch.zeros(len(links.channels), len(links.heads))
-    for place, part in weights.items():
-        found[place] = ((part - low) / (high - low)).mean()
-    return found
+    strengths = torch.zeros(len(links.channels), len(links.heads))
+    for block_layer, part in weights.items():
+        strengths[block_layer] = ((part - low) / (high - low)).mean()
+    return strengths
 
 
 def select(strengths: Tensor, threshold: float = THRESHOLD) -> LinkSet:

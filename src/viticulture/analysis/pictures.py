@@ -10,7 +10,7 @@ from ..data.dataset import Dataset
 from ..data.images import Images
 from ..errors import UserError
 from ..evaluation.accuracy import most_confident_mistakes
-from ..evaluation.judge import Judged, Result
+from ..evaluation.evaluate import EvaluatedRun, Result
 from ..evaluation.subject import Subject, of_run
 from ..models.taps import Taps
 from ..training.rundir import RunDir
@@ -25,7 +25,7 @@ CLASSES_WITH_EXAMPLES = 12
 LOOKED_AT = 4  # images whose attention is shown
 
 
-def gather_pictures(run: RunDir, dataset: Dataset, judged: Judged) -> None:
+def gather_pictures(run: RunDir, dataset: Dataset, judged: EvaluatedRun) -> None:
     """Write pictures.npz: `mistakes`, `examples`, `attention` and `reconstruction`, as far as there are any."""
     counting = judged.counting
     galleries = {"examples": examples(dataset.train, dataset.classes)}
@@ -73,9 +73,9 @@ def attention(subject: Subject, images: Images) -> list[Gallery]:
     numbers = _spread(images)
     pixels = torch.cat([some for _, some in subject.views(images.part(torch.tensor(numbers)))])
     with torch.inference_mode():
-        seen = taps(subject.normalised(pixels))
-    layers = shown_layers(len(seen.attention))
-    readings = [seen.attention[layer] for layer in layers]
+        attention = taps(subject.normalized(pixels)).attention
+    layers = shown_layers(len(attention))
+    readings = [attention[layer] for layer in layers]
     names = [f"layer {layer + 1}" for layer in layers]
     classes = [subject.task.classes[int(images.records.labels[number])] for number in numbers]
     maps = [class_map(reading, reading.grid).cpu().numpy() for reading in readings]

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from ..data.dataset import Dataset
 from ..data.images import Images
 from ..evaluation.subject import Subject, device_for
+from ..methods.method import BatchSpec
 from ..models.task import Task
-from ..models.vit.patches import Grid, patchify, unpatchify
+from ..models.vit.patches import PatchGrid, patchify, unpatchify
 from ..training.assemble import assemble
 from ..training.recipe import Recipe, method_class
 from ..training.rundir import RunDir
@@ -26,22 +27,22 @@ from .galleries import Gallery, Group
 
 MEASURED = 32  # images
 SHOWN = 8
-HIDDEN = 0.5  # grey of what is masked
+HIDDEN = 0.5  # gray of what is masked
 
 
 @runtime_checkable
-class Painter(Protocol):
+class Reconstructor(Protocol):
     """A method that paints what it masks: `mae` and `simmim`.
 
     Args:
         task: what its student is shown.
         patch: height and width, pixels.
-        noise: uniform numbers that choose the mask of an image.
+        batch_spec: how many uniform numbers choose the mask of an image.
     """
 
     task: Task
-    patch: Grid
-    noise: int
+    patch: PatchGrid
+    batch_spec: BatchSpec
 
     def reconstruct(self, images: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Patches [B, P, 3 p p], the masked ones as painted, and which ones those are, [B, P] bool."""
@@ -49,14 +50,14 @@ class Painter(Protocol):
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """Images with grey levels in [0, 1], what was hidden of them, and what was painted there.
+    """Images with gray levels in [0, 1], what was hidden of them, and what was painted there.
 
     Args:
         images: [B, 3, H, W].
         painted: [B, 3, H, W], the image itself where nothing was hidden; may leave [0, 1].
         masked: [B, H, W] bool.
         error: of each image, [B]: mean over its masked pixels and channels of the squared distance.
-        flat_error: the same, were every masked patch painted in its own mean colour.
+        flat_error: the same, were every masked patch painted in its own mean color.
     """
 
     images: Tensor
@@ -66,22 +67,22 @@ class Reconstruction:
     flat_error: Tensor
 
 
-def reconstruct(method: Painter, images: Tensor, seed: int = 0) -> Reconstruction:
+def reconstruct(method: Reconstructor, images: Tensor, seed: int = 0) -> Reconstruction:
     """Mask images and have them painted.
 
     Args:
         method: in inference mode.
-        images: [B, 3, H, W], normalised as the student takes them.
+        images: [B, 3, H, W], normalized as the student takes them.
         seed: of the masks.
     """
     generator = torch.Generator().manual_seed(seed)
-    noise = torch.rand(len(images), method.noise, generator=generator).to(images.device)
+    noise = torch.rand(len(images), method.batch_spec.noise, generator=generator).to(images.device)
     with torch.inference_mode():
         patches, chosen = method.reconstruct(images, noise)
     grid = images.shape[-2] // method.patch[0], images.shape[-1] // method.patch[1]
     masked = unpatchify(chosen[..., None].expand_as(patches), grid, method.patch)[:, 0]
-    colours = torch.unflatten(patchify(images, method.patch), 2, (3, -1))
-    means = colours.mean(-1, keepdim=True).expand_as(colours).flatten(2)
+    colors = torch.unflatten(patchify(images, method.patch), 2, (3, -1))
+    means = colors.mean(-1, keepdim=True).expand_as(colors).flatten(2)
     mean, std = (
         torch.tensor(values, device=images.device).view(3, 1, 1) for values in (method.task.mean, method.task.std)
     )
@@ -119,17 +120,17 @@ def paints(recipe: Recipe) -> bool:
     return hasattr(method_class(recipe), "reconstruct")
 
 
-def painter_of(run: RunDir, dataset: Dataset) -> Painter:
+def painter_of(run: RunDir, dataset: Dataset) -> Reconstructor:
     """The method of a run as its last checkpoint holds it, with what it paints by, in inference mode.
 
     Raises: UserError if the run has no checkpoint.
     """
     recipe = recipe_of(run)
     state = load_checkpoint(run.checkpoint)["state_dict"]
-    bare = {**recipe.values, "guides": {}, "student": {**recipe.values["student"], "init": None}}
-    method, _ = assemble(replace(recipe, values=bare), dataset, seed=0)
+    untaught = {**recipe.values, "guides": {}, "student": {**recipe.values["student"], "init": None}}
+    method, _ = assemble(replace(recipe, values=untaught), dataset, seed=0)
     method.load_state_dict({name: value for name, value in state.items() if not name.startswith("guides.")})
-    assert isinstance(method, Painter)
+    assert isinstance(method, Reconstructor)
     assert isinstance(method, nn.Module)
     method.eval()
     return method
@@ -146,18 +147,22 @@ def reconstruction_gallery(run: RunDir, dataset: Dataset) -> Gallery:
     return painted(reconstruct_some(run, dataset, some), names)
 
 
-def painted(found: Reconstruction, names: list[str]) -> Gallery:
+def painted(reconstruction: Reconstruction, names: list[str]) -> Gallery:
     """The first images as triples, and the mean errors of all."""
-    masked = found.masked[:SHOWN].unsqueeze(1)
-    shown = [found.images[:SHOWN], found.images[:SHOWN].masked_fill(masked, HIDDEN), found.painted[:SHOWN]]
-    triples = zip(*map(levels, shown), names, found.error.tolist(), strict=False)
+    masked = reconstruction.masked[:SHOWN].unsqueeze(1)
+    shown = [
+        reconstruction.images[:SHOWN],
+        reconstruction.images[:SHOWN].masked_fill(masked, HIDDEN),
+        reconstruction.painted[:SHOWN],
+    ]
+    triples = zip(*map(levels, shown), names, reconstruction.error.tolist(), strict=False)
     groups: list[Group] = [(parts, [name, f"mean squared error {error:.4f}"]) for *parts, name, error in triples]
-    error, flat = found.error.mean().item(), found.flat_error.mean().item()
+    error, flat = reconstruction.error.mean().item(), reconstruction.flat_error.mean().item()
     note = (
-        f"Mean squared error of masked pixels over {len(found.error)} images, grey levels from 0 to 1: {error:.4f}; "
-        f"masked patches in their own mean colour would have {flat:.4f}. "
-        f"{100 * found.masked.float().mean():.0f} % of pixels are masked. With patch_norm, painted patches have the "
-        "mean and the spread of the true ones."
+        f"Mean squared error of masked pixels over {len(reconstruction.error)} images, gray levels from 0 to 1: "
+        f"{error:.4f}; masked patches in their own mean color would have {flat:.4f}. "
+        f"{100 * reconstruction.masked.float().mean():.0f} % of pixels are masked. With patch_norm, painted patches "
+        "have the mean and the spread of the true ones."
     )
     return Gallery("Image, what is shown of it, what is painted", groups, note)
 

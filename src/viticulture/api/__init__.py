@@ -4,19 +4,20 @@
 Imports that take seconds (torch, timm, lightning) live inside the verbs, so that `--help` answers at once.
 """
 
-from ..study.declare.terms import Amounts, Terms, Where
+from ..study.declare.terms import Subsets, Terms, Where
 from .lists import demo, models, recipes, reference, resolved, say, tables
-from .looking import cache, explain, inspect, links, probe, report, robustness
-from .looking import localise as localize
-from .runs import Run, evaluate, export, predict, resume, train, train_row
+from .looking import cache, explain, inspect, links, localize, probe, report, robustness
+from .run import Run
+from .run import open_run as open
+from .runs import evaluate, export, predict, resume, train, train_row
 from .studies import compare, compare_resume, compare_table
 
 localise = localize
 """The same in British spelling."""
 
 __all__ = [
-    "Amounts",
     "Run",
+    "Subsets",
     "Terms",
     "Where",
     "cache",
@@ -32,6 +33,7 @@ __all__ = [
     "localise",
     "localize",
     "models",
+    "open",
     "predict",
     "probe",
     "recipes",

@@ -3,9 +3,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .runs import Run, row_of, train, winner
+from .run import Run
+from .runs import row_of, train, winner
 
 if TYPE_CHECKING:
+    from ..export.int8 import Quantized
     from ..report.tables.sheet import Sheet
 
 
@@ -67,8 +69,8 @@ def resolved(
     from ..training.recipe import read, resolve
 
     if table:
-        found = row_of(table, row, overrides, seed)
-        recipe, overrides = found.recipe, found.overrides
+        entry = row_of(table, row, overrides, seed)
+        recipe, overrides = entry.recipe, entry.overrides
     if like:
         recipe = winner(like, recipe)
     if recipe == "default":
@@ -81,11 +83,24 @@ def resolved(
 
 def say(result: Any) -> None:
     """Print what a verb returned as a person wants to see it; of several processes that trained, the first does."""
+    from ..export.int8 import Quantized
     from ..report.terminal import say as words
     from ..training.processes import is_leader
 
     if is_leader() or not isinstance(result, Run):
-        words(result)
+        words(_beside_float32(result) if isinstance(result, Quantized) else result)
+
+
+def _beside_float32(result: "Quantized") -> "Sheet":
+    from ..report.tables.sheet import Column, Sheet
+
+    rows = [
+        (name, cost.top1, cost.size / 1e6, cost.milliseconds)
+        for name, cost in (("float32", result.before), (f"int8: {result.path}", result.after))
+    ]
+    columns = [Column(""), Column("top-1", "percent"), Column("MB", "decimal"), Column("ms an image", "decimal")]
+    note = f"{result.images} test images, the same class for {result.same:.1%} of them; one image at a time, one thread"
+    return Sheet("", columns, rows, note)
 
 
 def demo() -> "Sheet":

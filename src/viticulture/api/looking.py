@@ -19,11 +19,11 @@ def inspect(data: str) -> "Inspection":
 
     Returns: classes, counts, sizes, splits, unreadable files, images that stand in both train and test.
     """
-    from ..data.inspect import inspect as look
+    from ..data.inspect import inspect as inspect_source
     from ..training.progress import showing
 
     with showing("reading images") as progress:
-        return look(data, progress=progress)
+        return inspect_source(data, progress=progress)
 
 
 def cache(clear: bool = False) -> str:
@@ -57,25 +57,45 @@ def report(run: str) -> Path:
     return write_page(RunDir.open(run))
 
 
-def explain(run: str, beside: str = "", images: int = 1152, reading: str = "norms") -> Path:
-    """Look inside a run's ViT: how far its heads look, which layers are alike, what they smooth.
+def explain(
+    run: str, data: str = "", beside: str = "", images: int = 1152, reading: str = "norms", out: str = ""
+) -> Path:
+    """Look inside a ViT: how far its heads look, which layers are alike, what they smooth.
 
     Args:
-        run: its folder.
-        beside: another run's folder, whose layers are compared with this one's on the same images.
+        run: its folder; or a folder of weights, a timm model with pretrained weights, or ARCHITECTURE=FILE.
+        data: other images than the run's; of a network that is no run, what to look at.
+        beside: another run or network, whose layers are compared with this one's on the same images.
         images: how many to look at, of those that did not teach where there are any.
-        reading: what stands for a layer: norms (its input, normalised) or blocks (its output, of any network).
+        reading: what stands for a layer: norms (its input, normalized) or blocks (its output, of any network).
+        out: an .html file to write instead of explain.html in the run's folder; the numbers go into a .json beside it.
 
-    Returns: the page, explain.html in the run's folder; all numbers are in explain.json beside it, and `viticulture
-        report RUN` shows them too.
+    Returns: the page. Of a run, all numbers are in explain.json beside it, and `viticulture report RUN` shows them too.
     """
-    from ..analysis.explanation import explain_run
-    from ..report.pages.explain_page import write_explanation
+    from ..analysis.explanation import explain_any, explain_run
+    from ..disk import replacing
+    from ..outputs import check_out
+    from ..report.pages.explain_page import explanation_page, write_explanation
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of
 
-    folder, other = RunDir.open(run), RunDir.open(beside) if beside else None
-    return write_explanation(folder, explain_run(folder, dataset_of(folder, recipe_of(folder)), images, other, reading))
+    is_run = (Path(run) / "run.json").exists()
+    if is_run and not data and not out:
+        folder = RunDir.open(run)
+        found = explain_run(folder, dataset_of(folder, recipe_of(folder)), images, beside, reading)
+        return write_explanation(folder, found)
+    if not out or not (is_run or data):
+        raise UserError(
+            "a network that is no run, or other images, need a page: viticulture explain NETWORK DATA --out inside.html"
+        )
+    page = check_out(out, ".html")
+    found = explain_any(run, data, images, beside, reading)
+    name = Path(run).name if is_run else run
+    texts = {page: explanation_page(f"Inside {name}", name, found), page.with_suffix(".json"): found.to_json()}
+    for path, content in texts.items():
+        with replacing(path) as part:
+            part.write_text(content, encoding="utf-8")
+    return page
 
 
 def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitude") -> "Sheet":
@@ -101,43 +121,45 @@ def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitu
         raise unknown("rule", rule, rules)
     if out:
         check_out(out, ".yaml", ".yml")
-    found = extraction.read_links(RunDir.open(run)).links
-    strengths = rules[rule](found)
+    trained = extraction.read_links(RunDir.open(run)).links
+    strengths = rules[rule](trained)
     linked = extraction.select(strengths, threshold)
     note = f"Links of {run} stronger than {threshold:g} (rule {rule})."
     if out:
         with replacing(Path(out)) as part:
             part.write_text(f"# {note}\n{write_link_set(linked)}", encoding="utf-8")
         note += f" Train with them: --guides.attention_link.links {out}"
-    return link_table(list(found.channels), strengths, linked, note)
+    return link_table(list(trained.channels), strengths, linked, note)
 
 
 def probe(run: str, data: str = "", features: str = "", weights: str = "", out: str = "") -> "Sheet":
-    """Judge a frozen network by linear classifiers and nearest neighbours on its features; pre-training runs too.
+    """Judge a frozen network by linear classifiers and nearest neighbors on its features; pre-training runs too.
 
     Args:
         run: its folder; or a folder of weights, a timm model with pretrained weights, or ARCHITECTURE=FILE, such as
             mae_base=mae_pretrain_vit_base.pth.
-        data: labelled images, learnt from, chosen by and tested on by their splits. Left out: those of the run.
+        data: labeled images, learnt from, chosen by and tested on by their splits. Left out: those of the run.
         features: class (token) or mean (over the image); by default all that the network has.
         weights: best, last or ema of a run; by default those that count.
         out: a .json file to write; by default probe.json in the run's folder.
 
     Returns: test accuracies. The file holds every setting that was tried.
     """
-    from ..evaluation.probe.judge import keep
-    from ..evaluation.probe.judge import probe as judge
+    from ..evaluation.probe.evaluate import keep
+    from ..evaluation.probe.evaluate import probe as probe_features
     from ..outputs import check_out
     from ..report.tables.probe import probe_table
 
     if out:
         check_out(out, ".json")
-    found = judge(run, data, features, weights)
-    keep(found, out)
-    return probe_table(found)
+    result = probe_features(run, data, features, weights)
+    keep(result, out)
+    return probe_table(result)
 
 
-def localise(run: str, boxes: str, data: str = "", weights: str = "", out: str = "") -> "Sheet":
+def localize(
+    run: str, boxes: str, data: str = "", weights: str = "", out: str = "", protocol: str = "published"
+) -> "Sheet":
     """Measure whether a ViT that learnt classes alone looks where the object is, on images whose objects have boxes.
 
     Args:
@@ -146,32 +168,37 @@ def localise(run: str, boxes: str, data: str = "", weights: str = "", out: str =
         boxes: lines of NAME LEFT TOP RIGHT BOTTOM, CUB-200-2011's bounding_boxes.txt, or COCO's .json.
         weights: best, last or ema; by default those that count.
         out: an .html file to write, with pictures.
+        protocol: published shows an image squeezed whole and takes 1,000 thresholds, as the measure's authors do;
+            evaluation shows what the run's evaluation shows.
 
     Returns: the share of images whose box is found (MaxBoxAcc), at several overlaps. The run's report.html and
-        localisation.json hold it too.
+        localization.json hold it too.
     """
     from ..disk import replacing
-    from ..evaluation.localization import judge as judge
+    from ..evaluation.localization import evaluate as localization
     from ..evaluation.localization.boxes import read_boxes
+    from ..evaluation.localization.metrics import PROTOCOLS
     from ..outputs import check_out
-    from ..report.sections.localization import localisation_page, localisation_table
+    from ..report.sections.localization import localization_page, localization_table
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of
 
     if not boxes:
         raise UserError("true boxes are needed to judge by: --boxes FILE")
+    if protocol not in PROTOCOLS:
+        raise unknown("protocol", protocol, PROTOCOLS)
     if out:
         check_out(out, ".html")
     true, folder = read_boxes(boxes), RunDir.open(run)
     dataset = None if data else dataset_of(folder, recipe_of(folder))
-    images = judge.held_out(dataset) if dataset else judge.other_images(folder, data)
-    found = judge.localise(folder, images, true, weights)
-    judge.keep(folder, dataset.name if dataset else data, found)
+    images = localization.held_out(dataset) if dataset else localization.other_images(folder, data)
+    result = localization.localize(folder, images, true, weights, PROTOCOLS[protocol])
+    localization.keep(folder, dataset.name if dataset else data, result)
     report(run)
     if out:
         with replacing(Path(out)) as part:
-            part.write_text(localisation_page(found), encoding="utf-8")
-    return localisation_table(found)
+            part.write_text(localization_page(result), encoding="utf-8")
+    return localization_table(result)
 
 
 def robustness(run: str, data: str = "", limit: int = 1000, weights: str = "") -> "Sheet":
@@ -179,19 +206,20 @@ def robustness(run: str, data: str = "", limit: int = 1000, weights: str = "") -
 
     Args:
         run: its folder.
-        data: another labelled test set; or a folder of CORRUPTION/SEVERITY/CLASS/image, as ImageNet-C, or of some
-            of ImageNet's classes by WordNet id, as ImageNet-A and -R, which are judged as they are.
+        data: another labeled test set; or a folder of CORRUPTION/SEVERITY/CLASS/image, as ImageNet-C, or of some
+            of ImageNet's classes by WordNet id, as ImageNet-A and -R, or by number, as ImageNet-V2, which are judged as
+            they are; or ReaL's real.json, for the run's own test images.
         limit: test images to corrupt, evenly spread over the set; 0 for all.
         weights: best, last or ema; by default those that count.
 
     Returns: errors by corruption and severity, their mean, and for ImageNet's classes mCE. The run's report.html,
         robustness.json and robustness.csv hold them too; a stopped evaluation goes on where it was.
     """
-    from ..evaluation.robustness.judge import judge_robustness
+    from ..evaluation.robustness.evaluate import evaluate_robustness
     from ..report.sections.robustness import robustness_table
     from ..training.rundir import RunDir
 
     folder = RunDir.open(run)
-    found = judge_robustness(folder, data, limit, weights)
+    result = evaluate_robustness(folder, data, limit, weights)
     report(run)
-    return robustness_table(found)
+    return robustness_table(result)

@@ -4,87 +4,26 @@
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError
-from ..text import command_line
+from ..errors import UserError, unknown
+from ..text import clean, command_line
+from .run import Run
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from ..data.dataset import Dataset
     from ..evaluation.accuracy import Evaluation
     from ..evaluation.predict import Prediction
     from ..evaluation.results import Evaluations
+    from ..export.int8 import Quantized
     from ..training.rundir import RunDir
     from ..training.session import Session
     from ..training.table import Row
 
 
-@dataclass(frozen=True)
-class Run:
-    """A training on disk, finished or not.
-
-    Args:
-        path: its folder.
-    """
-
-    path: Path
-
-    @property
-    def folder(self) -> "RunDir":
-        """The folder's files."""
-        from ..training.rundir import RunDir
-
-        return RunDir.open(self.path)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What run.json says: versions, seed, data, student, status, hardware."""
-        return self.folder.read("run.json")
-
-    @property
-    def evaluations(self) -> "Evaluations":
-        """Results by weights and split, such as `best/test`; `counting` is the one that counts, `counts` its key."""
-        from ..evaluation.results import RESULTS, read_evaluations
-
-        found = read_evaluations(self.folder)
-        if found is None:
-            raise UserError(f"{self.path} holds no {RESULTS}; to have it: viticulture evaluate {self.path}")
-        return found
-
-    @property
-    def accuracy(self) -> float:
-        """Top-1 in [0, 1] of the weights that count: best on validation, else the last; on test where there is one."""
-        counting = self.evaluations.counting
-        if counting is None:
-            raise UserError(f"{self.path} learnt without labels, so it has no accuracy")
-        return counting.top1
-
-    def predict(self, images: list[str], weights: str = "") -> "list[Prediction]":
-        """Classify image files or folders; see the function of that name."""
-        return predict(str(self.path), images, weights)
-
-    def evaluate(self, data: str = "") -> "Mapping[str, Evaluation]":
-        """Measure on the run's own or other images; see the function of that name."""
-        return evaluate(str(self.path), data)
-
-    def export(self, out: str, weights: str = "") -> Path:
-        """Write ONNX; see the function of that name."""
-        return export(str(self.path), out, weights)
-
-    def student(self, weights: str = "") -> "nn.Module":
-        """The trained network in evaluation mode; weights: best, last or ema, by default those that count."""
-        from ..models.weights.files import load
-        from ..training.session import recipe_of
-
-        recipe_of(self.folder)  # imports what a student of a person's own needs
-        return load(self.folder.weights(weights or self.folder.which()[0]))[0]
-
-
-def train(
+def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
     data: str,
     recipe: str = "default",
     seed: int = 0,
@@ -92,25 +31,36 @@ def train(
     overwrite: bool = False,
     overrides: dict[str, Any] | None = None,
     like: str = "",
+    budget: str = "",
+    method_search: str = "on",
 ) -> Run:
-    """Train a student on labelled images, evaluate it and write its report.
+    """Train a student on labeled images, evaluate it and write its report.
 
     Args:
         data: a folder (CLASS/image, or train/CLASS/image and test/CLASS/image), a CSV (path,label[,split]), a zip,
             a torchvision name such as cifar100, a Hugging Face id, WebDataset shards, or `digits`.
         recipe: a shipped recipe (`viticulture recipes`), a YAML file, or `default`, chosen by the images' size.
-        seed: initialisation, order, augmentation and the choice of a subset follow from it.
+        seed: initialization, order, augmentation and the choice of a subset follow from it.
         out: the run's folder; a new one under runs/ when left out.
         overwrite: replace the run that is in that folder.
         overrides: recipe keys to change, such as {"train.epochs": 10}.
         like: a study's folder (`viticulture compare`): take the recipe that is first there, at its full length.
+        budget: time for all of it: 90s, 30m, 2h, 1night, or 15core-m of processors; student, image size, epochs and
+            stages are chosen to fit, but for what you name.
+        method_search: off: no stages before the student's own.
 
     Returns: the finished run.
     Raises: UserError for any mistake in data, recipe or machine, before training starts.
     """
+    recipe = winner(like, recipe) if like else recipe
+    if method_search not in ("on", "off"):
+        raise unknown("method search", method_search, ("on", "off"))
+    if budget:
+        from .budgets import plan_run
+
+        return _follow(plan_run(data, recipe, seed, out, overwrite, overrides or {}, budget, method_search == "on"))
     from ..training.session import begin
 
-    recipe = winner(like, recipe) if like else recipe
     return _grow(begin(data, recipe, seed, out, overwrite, overrides or {}, command()))
 
 
@@ -134,17 +84,17 @@ def train_row(
         overwrite: as for `train`.
         overrides: recipe keys to change on top of the row's.
     """
-    found = row_of(table, row, overrides, seed)
-    return train(data or found.data, found.recipe, seed + found.seed_offset, out, overwrite, found.overrides)
+    chosen = row_of(table, row, overrides, seed)
+    return train(data or chosen.data, chosen.recipe, seed + chosen.seed_offset, out, overwrite, chosen.overrides)
 
 
 def row_of(table: str, row: str, overrides: dict[str, Any] | None = None, seed: int = 0) -> "Row":
     """A row of a table as it is trained by itself, from a seed and with keys of one's own."""
     from ..training.table import read_table
 
-    found = read_table(table).row(row)
-    shared = {"data.subset_seed": seed} if found.seed_offset else {}  # another training on the same images
-    return replace(found, overrides={**shared, **found.overrides, **(overrides or {})})
+    chosen = read_table(table).row(row)
+    shared = {"data.subset_seed": seed} if chosen.seed_offset else {}  # another training on the same images
+    return replace(chosen, overrides={**shared, **chosen.overrides, **(overrides or {})})
 
 
 def winner(like: str, recipe: str = "default") -> str:
@@ -153,8 +103,8 @@ def winner(like: str, recipe: str = "default") -> str:
 
     if recipe != "default":
         raise UserError(f"give --recipe or --like, not both, got {recipe} and {like}")
-    found = Study(Path(like))
-    return str(found.folder.recipe_file(found.leader.contender))
+    study = Study(Path(like))
+    return str(study.folder.recipe_file(study.leader.candidate))
 
 
 def resume(run: str, data: str = "") -> Run:
@@ -164,16 +114,18 @@ def resume(run: str, data: str = "") -> Run:
         run: its folder.
         data: where its images are now, if they have moved.
     """
-    from ..training.rundir import RunDir
+    from ..training.rundir import PLAN, RunDir
     from ..training.session import reopen
 
+    if (Path(run) / PLAN).is_file():
+        return _follow(Path(run), data)
     if RunDir.open(run).read("run.json")["status"] == "finished":
         return Run(Path(run))
     return _grow(reopen(run, data))
 
 
 def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation]":
-    """Measure a run's weights: on its own test images, or on other labelled images of the same classes.
+    """Measure a run's weights: on its own test images, or on other labeled images of the same classes.
 
     On its own, everything that the run's report.html shows is measured again and kept, and the page drawn.
 
@@ -183,17 +135,17 @@ def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation]":
 
     Returns: results by weights and split, such as `best/test`.
     """
-    from ..evaluation.judge import check_classes, judge_other
+    from ..evaluation.evaluate import check_classes, evaluate_other
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of
 
     folder = RunDir.open(run)
     if data:
-        return judge_other(folder, data)
+        return evaluate_other(folder, data)
     dataset = dataset_of(folder, recipe_of(folder))
-    found = _measure(folder, dataset)
+    evaluations = _measure(folder, dataset)
     check_classes(folder, dataset.classes)  # after its page, which shows more than accuracy
-    return found
+    return evaluations
 
 
 def predict(run: str, images: list[str], weights: str = "", out: str = "") -> "list[Prediction]":
@@ -201,51 +153,59 @@ def predict(run: str, images: list[str], weights: str = "", out: str = "") -> "l
 
     Args:
         run: the run's folder.
-        images: files, or folders that are searched for images.
+        images: files, or folders that are searched for images; in Python also pictures, see `Run.predict`.
         weights: best, last or ema; by default those that count.
         out: a .csv or .json file to write as well.
 
     Returns: one prediction an image, with the reason for those that could not be read.
     """
-    from ..evaluation.predict import ENDINGS, predict_files, write
+    from ..evaluation.given import as_images
+    from ..evaluation.predict import ENDINGS, classify, write
     from ..outputs import check_out
     from ..training.rundir import RunDir
 
     folder = RunDir.open(run)
     if out:
         check_out(out, *ENDINGS)
-    found = predict_files(folder, weights or folder.which()[0], images)
+    predictions = classify(folder, weights or folder.which()[0], as_images(images))
     if out:
-        write(found, Path(out))
-    return found
+        write(predictions, Path(out))
+    return predictions
 
 
-def export(run: str, out: str, weights: str = "") -> Path:
+def export(run: str, out: str, weights: str = "", int8: bool = False) -> "Path | Quantized":
     """Write a run's student as ONNX.
 
     Args:
         run: the run's folder. Its weights/ folders already hold safetensors and config.json that timm loads.
         out: the .onnx file.
         weights: best, last or ema; by default those that count.
+        int8: compute its large products in eight bits, calibrated on training images, and say what that costs in
+            accuracy on the test images, which must be there.
+
+    Returns: the file; with int8 also what it costs and gives beside float32.
     """
-    from ..export import to_onnx
-    from ..models.weights.files import load
+    from ..evaluation.subject import of_run
+    from ..export.int8 import to_int8
+    from ..export.onnx_file import to_onnx
     from ..training.rundir import RunDir
-    from ..training.session import recipe_of
+    from ..training.session import dataset_of, recipe_of
 
     folder = RunDir.open(run)
-    recipe_of(folder)  # imports what a student of a person's own needs
-    student, task, _ = load(folder.weights(weights or folder.which()[0]))
-    return to_onnx(student, Path(out), task)
+    subject = of_run(folder, weights)
+    if not int8:
+        return to_onnx(subject.network, Path(out), subject.task)
+    dataset = dataset_of(folder, recipe_of(folder))
+    return to_int8(subject, dataset.train, dataset.test, Path(out))
 
 
 def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations":
     """Ask a run's student about its images, keep what it says, and draw its page."""
     from ..analysis.pictures import gather_pictures
-    from ..evaluation.judge import judge
+    from ..evaluation.evaluate import evaluate_run
     from ..report.pages.run_page import write_page
 
-    judged = judge(run, dataset)
+    judged = evaluate_run(run, dataset)
     gather_pictures(run, dataset, judged)
     write_page(run)
     return judged.evaluations
@@ -257,19 +217,35 @@ def _grow(session: "Session") -> Run:
     Of several processes, all train; the first then measures, draws the page and prints, while the others wait until it
     has ended, and return the same run without a word.
     """
-    from ..report.terminal import introduce
+    from ..report.terminal import bar, introduce
     from ..training.processes import is_leader, the_first_works
     from ..training.run import fit
 
     if is_leader():
         introduce(session)
-    fit(session)
+    fit(session, bar(session))
     with the_first_works():
         if is_leader():
             _measure(session.run, session.dataset)
             session.run.update(status="finished")  # last: a kill before this is made good by resume
             session.run.unlock()
     return Run(session.run.path)
+
+
+def _follow(run: Path, data: str = "") -> Run:
+    """Train what is missing of a run within a budget, and draw its page once all its stages' times are known."""
+    from ..budget.follow import follow
+    from ..report.pages.run_page import write_page
+    from ..training.rundir import RunDir
+
+    follow(run, _grow, tell, data)
+    write_page(RunDir.open(run))
+    return Run(run)
+
+
+def tell(words: str) -> None:
+    """Say on standard error what happens."""
+    print(clean(words), file=sys.stderr, flush=True)
 
 
 def command() -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..study.declare.terms import ALL_IMAGES, EQUAL_EPOCHS, HERE, OWN_LENGTHS, Amounts, Terms, Where
+from ..study.declare.terms import ALL_IMAGES, EQUAL_EPOCHS, HERE, OWN_LENGTHS, Subsets, Terms, Where
 from ..text import clean
 from .runs import command
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def compare(
     data: str,
     recipes: tuple[str, ...] = (),
-    amounts: Amounts = ALL_IMAGES,
+    subsets: Subsets = ALL_IMAGES,
     seeds: int = 3,
     terms: Terms = EQUAL_EPOCHS,
     where: Where = HERE,
     overrides: dict[str, Any] | None = None,
 ) -> "Study":
-    """Find out which method grows the best ViT on these images: recipes x amounts of data x seeds, with error bars.
+    """Find out which method grows the best ViT on these images: recipes x training subsets x seeds, with error bars.
 
     `viticulture compare resume STUDY` goes on after a stop; `viticulture compare --table TABLE` trains a paper's table.
 
@@ -33,23 +33,23 @@ def compare(
         data: as for `train`.
         recipes: what is compared, such as default/photos,dhvt/digits; the first is the baseline. Left out: a plain ViT,
             a CNN, a hybrid and guided ViTs for images of this size, within an hour unless told otherwise.
-        amounts: how many training images are learnt from.
-        seeds: trainings of everything; each draws its own subset, initialisation and order.
+        subsets: how many training images are learnt from.
+        seeds: trainings of everything; each draws its own subset, initialization and order.
         terms: how long everything may train.
         where: the study's folder, and who trains.
         overrides: recipe keys that hold for all.
 
-    Returns: the study: answer, winner, rows, table (pandas), path with report.html.
+    Returns: the study: conclusion, winner, rows, table (pandas), path with report.html.
     """
     from ..study.declare.field import of_own_images
 
-    return _compare(of_own_images(data, tuple(recipes), amounts, seeds, terms, overrides or {}), where)
+    return _compare(of_own_images(data, tuple(recipes), subsets, seeds, terms, overrides or {}), where)
 
 
 def compare_table(
     table: str,
     data: str = "",
-    amounts: Amounts = ALL_IMAGES,
+    subsets: Subsets = ALL_IMAGES,
     seeds: int = 1,
     terms: Terms = OWN_LENGTHS,
     where: Where = HERE,
@@ -60,15 +60,15 @@ def compare_table(
     Args:
         table: its name (`viticulture tables`), or a YAML file of that form: rows may learn from rows (`row:NAME`).
         data: where the images are, when not under the names that the table uses.
-        amounts: as for `compare`.
+        subsets: as for `compare`.
         seeds: trainings of every row.
         terms: as for `compare`; every recipe has its own length unless told otherwise.
         where: as for `compare`.
-        overrides: recipe keys that hold for all rows.
+        overrides: recipe keys that hold for all rows; of student.init also a mapping, row -> weights.
     """
     from ..study.declare.field import of_a_table
 
-    return _compare(of_a_table(table, data, amounts, seeds, terms, overrides or {}), where)
+    return _compare(of_a_table(table, data, subsets, seeds, terms, overrides or {}), where)
 
 
 def compare_resume(study: str, data: str = "", where: Where = HERE) -> "Study":
@@ -112,6 +112,6 @@ def _conduct(folder: "StudyDir", where: Where, data: str = "") -> "Study":
         print(clean(words), file=sys.stderr, flush=True)
 
     conduct(folder, where, tell, introduce_study, data)
-    found = Study(folder.path)
-    write_study(found)
-    return found
+    study = Study(folder.path)
+    write_study(study)
+    return study

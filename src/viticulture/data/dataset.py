@@ -11,14 +11,14 @@ import torch
 
 from ..errors import UserError, counted, unknown
 from . import store
-from .image_settings import NORMALIZE, Channels, Pictures, choose_image_size, choose_store_size
+from .image_settings import NORMALIZE, Channels, ImageSettings, choose_image_size, choose_store_size
 from .images import Images, Records, StoredImages
 from .open import open_source
 from .sources.source import Source, digest, some
 from .splits import Selection, Splits, check_classes, recall, select
 from .statistics import sample_sizes, stored_statistics, streamed_statistics
 
-__all__ = ["Dataset", "Pictures", "Selection", "prepare", "prepare_test"]
+__all__ = ["Dataset", "ImageSettings", "Selection", "prepare", "prepare_test"]
 
 _UNEVEN = 10
 _TINY = 5
@@ -37,7 +37,7 @@ class Dataset:
         image_size: height and width of the network's input, pixels.
         mean: per channel, subtracted from images scaled to [0, 1].
         std: per channel, divides after the mean is subtracted.
-        pictures: the sizes and the normalisation, with every automatic choice made.
+        image_settings: the sizes and the normalization, with every automatic choice made.
         split_names: split -> names of its images, in order; `prepare` takes it back as `remembered`.
         skipped: name of an image that could not be read -> what is wrong with it.
         warnings: what a person should know, one sentence each.
@@ -53,7 +53,7 @@ class Dataset:
     image_size: int
     mean: Channels
     std: Channels
-    pictures: Pictures
+    image_settings: ImageSettings
     split_names: dict[str, list[str]]
     skipped: dict[str, str]
     warnings: tuple[str, ...]
@@ -63,42 +63,42 @@ class Dataset:
 def prepare(
     data: str | Path | Source,
     selection: Selection | None = None,
-    pictures: Pictures | None = None,
+    image_settings: ImageSettings | None = None,
     seed: int = 0,
     progress: store.Progress | None = None,
     remembered: Mapping[str, Sequence[str]] | None = None,
-    labelled: bool = True,
+    labeled: bool = True,
 ) -> Dataset:
     """Make data ready for a run: choose its images, decode them into a store (or have them streamed), check them.
 
     Args:
         data: a folder, file or name of a data set (`open_source`).
         selection: which images to use; None for the defaults.
-        pictures: in what size; None for the defaults.
+        image_settings: in what size; None for the defaults.
         seed: the run's; draws subsets of the training images.
         progress: told how many images are decoded.
         remembered: the `split_names` of an earlier run, to have exactly its images whatever the rules say today.
-        labelled: whether labels are needed; else images without are welcome as training images.
+        labeled: whether labels are needed; else images without are welcome as training images.
 
     Raises: UserError if the data cannot be trained on.
     """
-    selection, pictures = selection or Selection(), pictures or Pictures()
+    selection, image_settings = selection or Selection(), image_settings or ImageSettings()
     source = data if isinstance(data, Source) else open_source(data)
-    if labelled:
+    if labeled:
         check_classes(source, np.arange(len(source)))
-    splits, notes = (recall(source, remembered), []) if remembered else select(source, selection, seed, labelled)
-    if labelled:
+    splits, notes = (recall(source, remembered), []) if remembered else select(source, selection, seed, labeled)
+    if labeled:
         check_classes(source, splits["train"])
-    pictures = _sized(source, pictures)
-    assert pictures.image_size is not None
+    image_settings = _sized(source, image_settings)
+    assert image_settings.image_size is not None
 
-    read = _read(source, splits, pictures, selection.skip_unreadable, progress)
+    read = _read(source, splits, image_settings, selection.skip_unreadable, progress)
     skipped = {source.names[i]: reason for i, reason in sorted(read.unreadable.items())}
-    if skipped and labelled:
+    if skipped and labeled:
         check_classes(source, read.splits["train"])
     if not len(read.splits["train"]):
         raise UserError(f"{source.name} has no training images that can be read")
-    mean, std = _normalisation(source, read, pictures)
+    mean, std = _normalization(source, read, image_settings)
     names = {kind: [source.names[i] for i in rows] for kind, rows in read.splits.items()}
     warnings = (*source.notes, *notes, *_warnings(source, read, selection, skipped))
     return Dataset(
@@ -107,10 +107,10 @@ def prepare(
         train=read.images["train"],
         val=read.images.get("val"),
         test=read.images.get("test"),
-        image_size=pictures.image_size,
+        image_size=image_settings.image_size,
         mean=mean,
         std=std,
-        pictures=pictures,
+        image_settings=image_settings,
         split_names=names,
         skipped=skipped,
         warnings=warnings,
@@ -121,7 +121,7 @@ def prepare(
 def prepare_test(
     data: str | Path | Source,
     classes: Sequence[str],
-    pictures: Pictures,
+    image_settings: ImageSettings,
     skip_unreadable: bool = False,
     progress: store.Progress | None = None,
 ) -> tuple[Images, dict[str, str]]:
@@ -130,11 +130,11 @@ def prepare_test(
     Args:
         data: as in `prepare`.
         classes: the network's, in the order of its logits; the data may lack some, but have no others.
-        pictures: the sizes that the network was trained with.
+        image_settings: the sizes that the network was trained with.
         skip_unreadable: go on without images that cannot be read.
         progress: as in `prepare`.
 
-    Returns: the images, labelled in the network's order, and what was skipped.
+    Returns: the images, labeled in the network's order, and what was skipped.
     Raises: UserError if the data has a class that the network does not know, or no labels.
     """
     source = data if isinstance(data, Source) else open_source(data)
@@ -146,8 +146,8 @@ def prepare_test(
     rows = source.splits.get("test", np.arange(len(source)))
     rows = rows[source.labels[rows] >= 0]
     if not len(rows):
-        raise UserError(f"{source.name} has no labelled images to test on")
-    read = _read(source, {"test": rows}, _sized(source, pictures), skip_unreadable, progress)
+        raise UserError(f"{source.name} has no labeled images to test on")
+    read = _read(source, {"test": rows}, _sized(source, image_settings), skip_unreadable, progress)
     return read.images["test"], {source.names[i]: reason for i, reason in sorted(read.unreadable.items())}
 
 
@@ -161,24 +161,28 @@ class _Read:
     held: store.Store | None
 
 
-def _sized(source: Source, pictures: Pictures) -> Pictures:
-    if pictures.image_size is not None and pictures.store_size is not None:
-        return pictures
+def _sized(source: Source, image_settings: ImageSettings) -> ImageSettings:
+    if image_settings.image_size is not None and image_settings.store_size is not None:
+        return image_settings
     sizes = sample_sizes(source)
-    image_size = pictures.image_size or choose_image_size(sizes)
-    store_size = pictures.store_size or choose_store_size(image_size, sizes)
-    return dataclasses.replace(pictures, image_size=image_size, store_size=store_size)
+    image_size = image_settings.image_size or choose_image_size(sizes)
+    store_size = image_settings.store_size or choose_store_size(image_size, sizes)
+    return dataclasses.replace(image_settings, image_size=image_size, store_size=store_size)
 
 
 def _read(
-    source: Source, splits: Splits, pictures: Pictures, skip_unreadable: bool, progress: store.Progress | None
+    source: Source,
+    splits: Splits,
+    image_settings: ImageSettings,
+    skip_unreadable: bool,
+    progress: store.Progress | None,
 ) -> _Read:
     used = np.sort(np.concatenate(list(splits.values())))
-    size = pictures.store_size
+    size = image_settings.store_size
     assert size is not None
-    image_bytes, budget = 3 * size * size, int(pictures.budget_gb * 1e9)
+    image_bytes, budget = 3 * size * size, int(image_settings.budget_gb * 1e9)
     held: store.Survey
-    if pictures.stream or (pictures.stream is None and len(used) * image_bytes > budget):
+    if image_settings.stream or (image_settings.stream is None and len(used) * image_bytes > budget):
         # Unless bad images are to be skipped, none is opened before the training asks for it: there may be millions.
         unknown = store.Survey(used, np.full((len(used), 2), -1, dtype=np.int32), {})
         held = store.survey(source, used, progress) if skip_unreadable else unknown
@@ -211,19 +215,19 @@ def _images(source: Source, rows: np.ndarray, places: np.ndarray, held: store.Su
     return StreamImages(source, torch.from_numpy(rows), records, size)
 
 
-def _normalisation(source: Source, read: _Read, pictures: Pictures) -> tuple[Channels, Channels]:
-    if pictures.normalize != "dataset":
-        return NORMALIZE[pictures.normalize]
+def _normalization(source: Source, read: _Read, image_settings: ImageSettings) -> tuple[Channels, Channels]:
+    if image_settings.normalize != "dataset":
+        return NORMALIZE[image_settings.normalize]
     train = read.images["train"]
     if isinstance(train, StoredImages):
         return stored_statistics(train.pixels, train.rows)
-    return streamed_statistics(source, read.splits["train"], pictures.image_size or 0)
+    return streamed_statistics(source, read.splits["train"], image_settings.image_size or 0)
 
 
 def _contents(source: Source, read: _Read) -> list[str]:
     parts = []
     for kind, rows in sorted(read.splits.items()):
-        marks = [f"{source.place}\0{source.names[i]}\0{source.stamps[i]}" for i in rows.tolist()]
+        marks = [f"{source.root}\0{source.names[i]}\0{source.fingerprints[i]}" for i in rows.tolist()]
         if read.held is not None:
             marks = [mark.tobytes().hex() for mark in read.held.digests[np.searchsorted(read.held.rows, rows)]]
         parts += [kind, digest(map(str, source.labels[rows].tolist())), digest(marks)]

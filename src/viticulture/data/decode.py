@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any image file as a person would see it: upright, RGB, eight bits a channel, the first frame.
 
-    grey, palette, CMYK, 1-bit   Pillow's conversion to RGB
-    transparency                 laid on white, as a page shows it; the colours under transparent pixels are arbitrary
+    gray, palette, CMYK, 1-bit   Pillow's conversion to RGB
+    transparency                 laid on white, as a page shows it; the colors under transparent pixels are arbitrary
                                  (often black) and would otherwise be learned
     16-bit                       scaled by its range, 255 / 65535, never clipped nor stretched to what one image holds
     32-bit and float             in [0, 1]: times 255; in [0, 255]: as it is; else its own range becomes [0, 255]
@@ -58,14 +58,14 @@ class Unreadable(UserError):
         return f"{self.name}: {self.reason}"
 
 
-class Picture(NamedTuple):
+class DecodedImage(NamedTuple):
     """A decoded image.
 
     Args:
         image: upright RGB; smaller than the original only where `shrink` allowed it.
         height: of the upright original, pixels.
         width: of the upright original, pixels.
-        mode: how the file holds its colours, in Pillow's words: "L", "RGB", "CMYK", "P", ...
+        mode: how the file holds its colors, in Pillow's words: "L", "RGB", "CMYK", "P", ...
     """
 
     image: Image.Image
@@ -74,7 +74,7 @@ class Picture(NamedTuple):
     mode: str
 
 
-def decode(file: BinaryIO | np.ndarray, name: str, shrink: int | None = None) -> Picture:
+def decode(file: BinaryIO | np.ndarray, name: str, shrink: int | None = None) -> DecodedImage:
     """Decode one file, or wrap pixels that are decoded already.
 
     Args:
@@ -87,7 +87,7 @@ def decode(file: BinaryIO | np.ndarray, name: str, shrink: int | None = None) ->
     """
     if isinstance(file, np.ndarray):
         image = Image.fromarray(file)
-        return Picture(image.convert("RGB"), image.height, image.width, image.mode)
+        return DecodedImage(image.convert("RGB"), image.height, image.width, image.mode)
     try:
         opened = _open(file, name)
         mode, (width, height) = opened.mode, opened.size
@@ -105,10 +105,10 @@ def decode(file: BinaryIO | np.ndarray, name: str, shrink: int | None = None) ->
         raise
     except Exception as error:  # Pillow hands on whatever its formats raise, a RuntimeError for AVIF
         raise Unreadable(name, reason(error)) from error
-    return Picture(image, height, width, mode)
+    return DecodedImage(image, height, width, mode)
 
 
-def measure(file: BinaryIO | np.ndarray, name: str) -> tuple[int, int]:
+def image_size(file: BinaryIO | np.ndarray, name: str) -> tuple[int, int]:
     """Height and width of the upright image, pixels, from its header alone.
 
     Raises: Unreadable, though damage behind the header goes unnoticed.
@@ -154,6 +154,8 @@ def _formats() -> tuple[str, ...]:
 
 
 def _orientation(image: Image.Image) -> int:
+    if image.format == "JPEG" and not {"exif", "xmp"} & image.info.keys():
+        return 1  # Pillow takes a while to find nothing
     try:
         return int(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # a damaged tag says nothing about the pixels
@@ -165,9 +167,9 @@ def _rgb(image: Image.Image) -> Image.Image:
         return image
     if image.mode.startswith("I;16"):
         values = np.asarray(image).astype(np.uint32)
-        return _grey((values * 255 + 32767) // 65535)
+        return _gray((values * 255 + 32767) // 65535)
     if image.mode in ("I", "F"):
-        return _grey(_ranged(np.asarray(image, dtype=np.float64), whole=image.mode == "I"))
+        return _gray(_ranged(np.asarray(image, dtype=np.float64), whole=image.mode == "I"))
     if image.has_transparency_data:
         layer = image.convert("RGBA")
         page = Image.new("RGBA", layer.size, "white")
@@ -192,7 +194,7 @@ def _ranged(values: np.ndarray, whole: bool) -> np.ndarray:
     return np.where(finite, scaled, 0).round().clip(0, 255)
 
 
-def _grey(values: np.ndarray) -> Image.Image:
+def _gray(values: np.ndarray) -> Image.Image:
     return Image.fromarray(values.astype(np.uint8)).convert("RGB")
 
 

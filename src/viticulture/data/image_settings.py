@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How images enter a network: sizes, crop and normalisation, the `images` section of a recipe."""
+"""How images enter a network: sizes, crop and normalization, the `images` section of a recipe."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..keywords import check_fields
-from .augment.crop import CentreCrop
+from .augment.crop import CenterCrop
 
 Channels = tuple[float, float, float]
 
@@ -32,18 +32,18 @@ _SMALL = 64
 
 
 @dataclass(frozen=True)
-class Pictures:
+class ImageSettings:
     """How images are kept and shown to the network.
 
     Args:
         image_size: height and width of the network's input, pixels; null chooses by the data's typical size.
         store_size: height and width in the store of decoded images, pixels; null takes a quarter more than image_size,
             room for random crops, but not more than the images have.
-        normalize: mean and standard deviation of the colours. imagenet, cifar10, cifar100, half (0.5 each), or dataset
+        normalize: mean and standard deviation of the colors. imagenet, cifar10, cifar100, half (0.5 each), or dataset
             (computed from the training images).
         budget_gb: largest store, 10^9 bytes; sets that take more are streamed.
         stream: true decodes images in every epoch, false keeps them in a store; null streams what exceeds the budget.
-        eval_crop: evaluation shrinks an image until it only just covers image_size / eval_crop and shows the centre of
+        eval_crop: evaluation shrinks an image until it only just covers image_size / eval_crop and shows the center of
             image_size; with 1 that is the largest square.
         eval_interpolation: filter of that resize.
     """
@@ -73,9 +73,9 @@ class Pictures:
             raise UserError(f"eval_crop must lie in (0, 1], got {self.eval_crop}")
 
     @property
-    def crop(self) -> CentreCrop:
+    def crop(self) -> CenterCrop:
         """The part of an image that evaluation shows."""
-        return CentreCrop(self.eval_crop, self.eval_interpolation)
+        return CenterCrop(self.eval_crop, self.eval_interpolation)
 
 
 def choose_image_size(sizes: np.ndarray) -> int:

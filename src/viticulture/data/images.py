@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The labelled images of one split, as the loader reads them."""
+"""The labeled images of one split, as the loader reads them."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Records:
     Args:
         labels: [N] int64, position of the class in the source's `classes`; -1 without a label.
         sizes: [N, 2] int32, height and width of the upright original, pixels; -1 where only opening it would tell.
-        names: N paths or names that a person recognises.
+        names: N paths or names that a person recognizes.
     """
 
     labels: Tensor
@@ -55,7 +55,8 @@ class StoredImages(Images):
     """Images of a store: all of one size, uint8, memory-mapped.
 
     Args:
-        pixels: [M, 3, S, S] uint8, every image of the source squeezed to a square (aspect ratio in `records.sizes`).
+        pixels: [M, 3, S, S] uint8 of any memory layout, every image of the source squeezed to a square (aspect ratio in
+            `records.sizes`).
         rows: [N] int64, which of the M belong to this split, in the split's order.
         records: labels, sizes and names of those N.
     """
@@ -66,14 +67,14 @@ class StoredImages(Images):
 
     def take(self, numbers: Tensor) -> Tensor:
         """Pixels of the images with these numbers, [B] -> [B, 3, S, S] uint8."""
-        return self.pixels[self.rows[numbers]]
+        return self.pixels[self.rows[numbers]].contiguous()
 
     def part(self, numbers: Tensor) -> "StoredImages":
         return StoredImages(self.pixels, self.rows[numbers], self.records.part(numbers))
 
     def to(self, device: torch.device) -> "StoredImages":
         """The same split with its pixels (only its own) on a device, so that no step copies images."""
-        return StoredImages(self.pixels[self.rows].to(device), torch.arange(len(self)), self.records)
+        return StoredImages(self.take(torch.arange(len(self))).to(device), torch.arange(len(self)), self.records)
 
     def extent(self, number: int) -> tuple[int, int]:
         height, width = self.records.sizes[number].tolist()

@@ -17,7 +17,7 @@ from .store import Progress, in_parallel, pixel_digest
 
 
 @dataclass(frozen=True)
-class Spread:
+class SizeRange:
     """Least, median and greatest of a number of pixels."""
 
     least: int
@@ -33,11 +33,11 @@ class Inspection:
         name: what it is called.
         classes: class names in the order of the labels.
         images: how many there are, unreadable ones included.
-        unlabelled: how many have no label.
+        unlabeled: how many have no label.
         counts: split -> images of each class.
         height: of the readable images, pixels; None where there are none.
         width: of the readable images, pixels; None where there are none.
-        modes: how the files hold their colours, in Pillow's words -> images.
+        modes: how the files hold their colors, in Pillow's words -> images.
         unreadable: name -> what is wrong with it.
         ignored: files that are no images.
         across: groups of identical images (pixel by pixel) of different splits: a test that the training has seen.
@@ -49,10 +49,10 @@ class Inspection:
     name: str
     classes: tuple[str, ...]
     images: int
-    unlabelled: int
+    unlabeled: int
     counts: dict[str, tuple[int, ...]]
-    height: Spread | None
-    width: Spread | None
+    height: SizeRange | None
+    width: SizeRange | None
     modes: dict[str, int]
     unreadable: dict[str, str]
     ignored: tuple[str, ...]
@@ -82,7 +82,7 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
             picture = source.picture(i)
         except Unreadable as error:
             return error.reason
-        return picture.height, picture.width, picture.mode, pixel_digest(picture)
+        return picture.height, picture.width, picture.mode, pixel_digest(np.array(picture.image))
 
     seen = list(in_parallel(look, range(len(source)), progress))
     read = {i: found for i, found in enumerate(seen) if not isinstance(found, str)}
@@ -95,7 +95,7 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         name=source.name,
         classes=source.classes,
         images=len(source),
-        unlabelled=int((source.labels < 0).sum()),
+        unlabeled=int((source.labels < 0).sum()),
         counts={kind: _counts(source, rows) for kind, rows in source.splits.items()},
         height=_spread([found[0] for found in read.values()]),
         width=_spread([found[1] for found in read.values()]),
@@ -114,8 +114,8 @@ def _counts(source: Source, rows: np.ndarray) -> tuple[int, ...]:
     return tuple(np.bincount(labels[labels >= 0], minlength=len(source.classes)).tolist())
 
 
-def _spread(values: Sequence[int]) -> Spread | None:
-    return Spread(min(values), float(np.median(values)), max(values)) if values else None
+def _spread(values: Sequence[int]) -> SizeRange | None:
+    return SizeRange(min(values), float(np.median(values)), max(values)) if values else None
 
 
 def _named(source: Source, groups: list[list[int]]) -> tuple[tuple[str, ...], ...]:

@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a person names (a folder, a file, a data set) to one kind of object: labelled images that can be read.
+"""From what a person names (a folder, a file, a data set) to one kind of object: labeled images that can be read.
 
     digits                          scikit-learn's 1,797 small digits, bundled
-    cifar100, flowers102, ...       torchvision's sets by name (named.py)
+    cifar100, flowers102, ...       torchvision's sets by name (torchvision_sets.py)
     a folder, or a zip of one       train/ val/ test/ CLASS/file, or CLASS/file, or just images (folders.py)
-    a CSV                           path,label[,split] (listing.py)
-    hf:owner/name, *.parquet        Hugging Face data sets (hub.py)
-    *.tar                           WebDataset shards (shards.py)
+    a folder, then /*               the same, with classes one level deeper: GROUP/CLASS/file
+    CUB-200-2011's folder           by its lists (cub.py)
+    a CSV                           path,label[,split] (csv_file.py)
+    clipart_train.txt, train.txt    lists of paths, a file a split (path_lists.py)
+    train2018.json                  iNaturalist's lists (inaturalist.py)
+    a .npz, medmnist:NAME           MedMNIST's arrays (medmnist.py)
+    hf:owner/name, *.parquet        Hugging Face data sets (hugging_face.py)
+    *.tar                           WebDataset shards (webdataset.py)
+    python:my_module.open_scans     a function of one's own that gives a `Source` (own.py)
 
 A name of a set wins over a folder of that name; write ./digits for the folder.
 """
@@ -25,7 +31,7 @@ def open_source(data: str | Path) -> Source:
     Raises: UserError where there is no such data or it holds no images.
     """
     from .sources import csv_file as listing
-    from .sources import folders
+    from .sources import cub, folders, inaturalist, medmnist, own, path_lists
     from .sources import hugging_face as hub
     from .sources import torchvision_sets as named
     from .sources import webdataset as shards
@@ -38,6 +44,12 @@ def open_source(data: str | Path) -> Source:
             return named.open_named(text.lower())
         if text.startswith("hf:"):
             return hub.open_hub(text.removeprefix("hf:"))
+        if text.startswith("python:"):
+            return own.open_own(text.removeprefix("python:"))
+        if text.startswith(medmnist.PREFIX):
+            return medmnist.open_named(text.removeprefix(medmnist.PREFIX))
+        if text.endswith("/*") and Path(text[:-2]).expanduser().is_dir():
+            return folders.open_folder(Path(text[:-2]).expanduser(), deeper=1)
         if ".tar" in text and re.search(r"[{*?\[]", text):
             return shards.open_shards(text)
     path = Path(data)
@@ -48,7 +60,7 @@ def open_source(data: str | Path) -> Source:
         why = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"no such file or folder: {shortened(text)!r} ({why})") from error
     if folder:
-        return folders.open_folder(path)
+        return cub.open_cub(path) if cub.is_cub(path) else folders.open_folder(path)
     if there and not file:
         raise UserError(f"{path} is no data: neither a file nor a folder, but a pipe or a device")
     if file:
@@ -58,6 +70,9 @@ def open_source(data: str | Path) -> Source:
             ".tsv": listing.open_csv,
             ".tar": shards.open_shards,
             ".parquet": hub.open_local,
+            ".txt": path_lists.open_lists,
+            ".json": inaturalist.open_inaturalist,
+            ".npz": medmnist.open_npz,
         }
         if path.suffix.lower() in openers:
             return openers[path.suffix.lower()](path)

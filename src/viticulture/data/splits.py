@@ -31,6 +31,8 @@ class Selection:
         split_seed: draws what is held out; apart from the run's seed, so that runs share their test images.
         subset_seed: draws what is learnt from, in place of the run's seed, so that runs of other seeds, such as a
             student and its teacher, learn from the same images.
+        train_on: train, or train+val to learn from the data's own validation images as well.
+        test_on: test, or val to test on the data's own validation images, as papers do where no test has labels.
     """
 
     val_fraction: float = 0.1
@@ -41,6 +43,8 @@ class Selection:
     skip_unreadable: bool = False
     split_seed: int = 0
     subset_seed: int | None = None
+    train_on: Literal["train", "train+val"] = "train"
+    test_on: Literal["test", "val"] = "test"
 
     def __post_init__(self) -> None:
         check_fields("data", self)
@@ -55,12 +59,14 @@ class Selection:
             raise UserError(f"give fraction or per_class, not both, got {self.fraction} and {self.per_class}")
         if self.rule == "bootstrapping" and self.fraction is None:
             raise UserError("the rule bootstrapping draws a fraction; give one, such as --fraction 0.1")
+        if self.train_on == "train+val" and self.test_on == "val":
+            raise UserError("train_on train+val and test_on val would test on what was learnt; choose one of them")
         for name in ("split_seed", "subset_seed"):
             if (getattr(self, name) or 0) < 0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
 
 
-def select(source: Source, selection: Selection, seed: int, labelled: bool = True) -> tuple[Splits, list[str]]:
+def select(source: Source, selection: Selection, seed: int, labeled: bool = True) -> tuple[Splits, list[str]]:
     """Choose the images of each split: hold out first (by `split_seed`), then thin the training images (by
     `subset_seed`, or else by `seed`).
 
@@ -68,12 +74,13 @@ def select(source: Source, selection: Selection, seed: int, labelled: bool = Tru
         source: the images.
         selection: what to hold out and what to learn from.
         seed: the run's.
-        labelled: leave out images without a label; else they join the training images.
+        labeled: leave out images without a label; else they join the training images.
 
     Returns: the splits, and what a person should know about them.
     Raises: UserError if nothing is left to train on.
     """
-    splits, notes = _with_labels(source) if labelled else (dict(source.splits), list[str]())
+    splits, notes = _with_labels(source) if labeled else (dict(source.splits), list[str]())
+    _use_validation(splits, selection, source.name)
     if "train" not in splits:
         raise UserError(
             f"{source.name} holds no training images, only {' and '.join(splits) or 'images without labels'}"
@@ -103,6 +110,20 @@ def select(source: Source, selection: Selection, seed: int, labelled: bool = Tru
         else:
             splits["train"] = train[subsets.fraction_of_each(labels, selection.fraction, seed)]
     return splits, notes
+
+
+def _use_validation(splits: Splits, selection: Selection, name: str) -> None:
+    """Learn from the data's own validation images, or test on them, where that is asked for."""
+    for key, asked in (("train_on", selection.train_on == "train+val"), ("test_on", selection.test_on == "val")):
+        if not asked:
+            continue
+        if "val" not in splits:
+            raise UserError(f"data.{key} asks for validation images, and {name} declares none; leave it out")
+        held = splits.pop("val")
+        if key == "test_on":
+            splits["test"] = held
+        else:
+            splits["train"] = np.sort(np.concatenate([splits.get("train", held[:0]), held]))
 
 
 def recall(source: Source, remembered: Mapping[str, Sequence[str]]) -> Splits:
@@ -161,7 +182,7 @@ def _with_labels(source: Source) -> tuple[Splits, list[str]]:
 
 
 def _hold_out(labels: np.ndarray, rows: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Only labelled images are held out."""
+    """Only labeled images are held out."""
     has_label = labels[rows] >= 0
     known = rows[has_label]
     stay, held = subsets.holdout(labels[known], fraction, seed)

@@ -26,7 +26,7 @@ def sample_sizes(source: Source) -> np.ndarray:
 
     def size(i: int) -> tuple[int, int] | str:
         try:
-            return source.measure(i)
+            return source.size_of(i)
         except Unreadable as error:
             return str(error)
 
@@ -46,7 +46,7 @@ def stored_statistics(pixels: Tensor, rows: Tensor) -> tuple[Channels, Channels]
     """
     total, squares = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
     for part in torch.split(rows, 64):
-        values = pixels[part].float().flatten(2)  # [64, 3, S * S]
+        values = pixels[part].contiguous().float().flatten(2)  # [64, 3, S * S]
         total += values.sum(dim=2).double().sum(dim=0)
         squares += torch.linalg.vector_norm(values, dim=2).double().square().sum(dim=0)
     count = len(rows) * pixels[0, 0].numel()

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every image decoded once, squeezed to one size, and kept as a memory map that all processes share.
 
-    stores/KEY/pixels.npy     [M, 3, S, S] uint8          KEY: the images' names, stamps and place, S, which of them
+    stores/KEY/pixels.npy     [M, S, S, 3] uint8          KEY: the images' names, fingerprints and root, S, which
     stores/KEY/sizes.npy      [M, 2] int32                height and width of the upright original; 0, 0 if unreadable
     stores/KEY/digests.npy    [M, 16] uint8               of the decoded pixels, to find identical images
     stores/KEY/store.json     unreadable images with reasons
 
-An image of another size is squeezed to S x S by Pillow's bicubic filter, widened when it shrinks (no aliasing).
-Bicubic, because a random crop resamples the pixels once more, and bilinear twice would blur; images of S x S stay as
-they are, bit for bit. Large JPEGs are decoded at a fraction of their size (`decode.decode`); the digest is then that of
-the fraction, still equal for equal files.
+An image of another size is squeezed to S x S by Pillow's bicubic filter, widened when it shrinks (no aliasing), as
+torch computes it (`resample.squeeze`). Bicubic, because a random crop resamples the pixels once more, and bilinear
+twice would blur; images of S x S stay as they are, bit for bit. Large JPEGs are decoded at a fraction of their size
+(`decode.decode`); the digest is then that of the fraction, still equal for equal files.
 """
 
 import hashlib
@@ -24,18 +24,18 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from ..cache import cache_folder, cores, publish
 from ..errors import UserError, counted
-from .decode import Picture, Unreadable
+from .decode import Unreadable
+from .resample import squeeze
 from .sources.source import Source, digest, some
 
 Progress = Callable[[int, int], None]
 """Called with the images done and the images in all."""
 
-_VERSION = "2"
+_VERSION = "3"
 _CHUNK = 32
 _T = TypeVar("_T")
 
@@ -61,7 +61,8 @@ class Store(Survey):
 
     Args:
         digests: [M, 16] uint8; equal where the images are identical, pixel by pixel.
-        pixels: [M, 3, S, S] uint8, a memory map; writing to it changes this process's copy only.
+        pixels: [M, 3, S, S] uint8, a view of a memory map, a pixel's colors together: resizing reads them so. Writing
+            to it changes this process's copy only.
     """
 
     digests: np.ndarray
@@ -142,10 +143,10 @@ def refuse(source: Source, unreadable: dict[int, str], count: int) -> None:
         )
 
 
-def pixel_digest(picture: Picture) -> bytes:
-    """16 bytes that are equal for images of equal size and pixels."""
-    image = picture.image
-    return hashlib.blake2b(image.tobytes(), digest_size=16, key=b"%d x %d" % image.size).digest()
+def pixel_digest(pixels: np.ndarray) -> bytes:
+    """16 bytes that are equal for images of equal size and pixels, [H, W, 3] uint8."""
+    height, width, _ = pixels.shape
+    return hashlib.blake2b(pixels.data, digest_size=16, key=b"%d x %d" % (width, height)).digest()
 
 
 def in_parallel(
@@ -177,7 +178,7 @@ def _fill(folder: Path, source: Source, size: int, rows: np.ndarray, progress: P
     unreadable = {}
     # Written, never mapped, while it grows: a full disk then is an error and not a signal that kills the process.
     with (folder / "pixels.npy").open("wb") as file:
-        header = {"descr": "|u1", "fortran_order": False, "shape": (len(rows), 3, size, size)}
+        header = {"descr": "|u1", "fortran_order": False, "shape": (len(rows), size, size, 3)}
         np.lib.format.write_array_header_2_0(file, header)
         squeezed = in_parallel(lambda i: _kept(source, i, size), rows.tolist(), progress)
         for number, result in enumerate(squeezed):
@@ -187,32 +188,26 @@ def _fill(folder: Path, source: Source, size: int, rows: np.ndarray, progress: P
             else:
                 pixels, sizes[number], mark = result
                 digests[number] = np.frombuffer(mark, dtype=np.uint8)
-                file.write(pixels)
+                file.write(pixels.data)
     np.save(folder / "sizes.npy", sizes)
     np.save(folder / "digests.npy", digests)
     _describe(folder, unreadable)
 
 
-def squeeze(image: Image.Image, size: int) -> np.ndarray:
-    """An image as a store keeps it: [3, S, S] uint8."""
-    if image.size != (size, size):
-        image = image.resize((size, size), Image.Resampling.BICUBIC)
-    return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
-
-
 def _key(source: Source, rows: np.ndarray, what: str) -> str:
     """Changes with the images, which of them, and what is kept of them."""
     parts = map(str, rows.tolist() if len(rows) < len(source) else ())
-    return digest([_VERSION, what, source.place, digest(source.names), digest(source.stamps), *parts])
+    return digest([_VERSION, what, source.root, digest(source.names), digest(source.fingerprints), *parts])
 
 
-def _kept(source: Source, i: int, size: int) -> tuple[bytes, tuple[int, int], bytes] | str:
-    """Pixels [3, S, S], original height and width, digest; or what is wrong with the image."""
+def _kept(source: Source, i: int, size: int) -> tuple[np.ndarray, tuple[int, int], bytes] | str:
+    """Pixels [S, S, 3], original height and width, digest; or what is wrong with the image."""
     try:
         picture = source.picture(i, shrink=size)
     except Unreadable as error:
         return error.reason
-    return squeeze(picture.image, size).tobytes(), (picture.height, picture.width), pixel_digest(picture)
+    pixels = np.array(picture.image)
+    return squeeze(pixels, size), (picture.height, picture.width), pixel_digest(pixels)
 
 
 def _seen(source: Source, i: int) -> tuple[tuple[int, int], str]:
@@ -236,7 +231,7 @@ def _unreadable(folder: Path) -> dict[int, str]:
 def _load(folder: Path, rows: np.ndarray) -> Store:
     sizes, digests = (np.load(folder / f"{name}.npy", allow_pickle=False) for name in ("sizes", "digests"))
     pixels = np.load(folder / "pixels.npy", mmap_mode="c", allow_pickle=False)
-    return Store(rows, sizes, _unreadable(folder), digests, torch.from_numpy(pixels))
+    return Store(rows, sizes, _unreadable(folder), digests, torch.from_numpy(pixels).permute(0, 3, 1, 2))
 
 
 def _gb(size: int) -> str:

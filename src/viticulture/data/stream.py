@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Images too many for a store: worker processes decode them when asked for, squeeze them as a store would, and crop.
 
-Batches are those of a store, bit for bit on a CPU; where a store's crops are made on a GPU, up to a grey level. Only
+Batches are those of a store, bit for bit on a CPU; where a store's crops are made on a GPU, up to a gray level. Only
 `normalize: dataset` differs, whose statistics a stream takes from a sample.
 """
 
@@ -18,8 +18,8 @@ from ..errors import UserError
 from .augment.augment import Augment
 from .decode import Unreadable
 from .images import Images, Records
+from .resample import squeeze
 from .sources.source import Source
-from .store import squeeze
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class StreamImages(Images):
         return np.asarray(self.source.read(int(self.rows[number])))
 
     def extent(self, number: int) -> tuple[int, int]:
-        return self.source.measure(int(self.rows[number]))
+        return self.source.size_of(int(self.rows[number]))
 
     def cut(self, numbers: Tensor, augments: Sequence[Augment], u: Sequence[Tensor]) -> list[Tensor]:
         """Decode each image once and cut every view out of it.
@@ -65,7 +65,8 @@ class StreamImages(Images):
                 f"{error}; mend or remove it, or have every image read once beforehand and go on without those that"
                 " cannot be read: --skip-unreadable"
             ) from error
-        pixels = [torch.from_numpy(squeeze(picture.image, self.size)) for picture in pictures]
+        squeezed = [squeeze(np.array(picture.image), self.size) for picture in pictures]
+        pixels = [torch.from_numpy(image).permute(2, 0, 1) for image in squeezed]
         sizes = torch.tensor([[picture.height, picture.width] for picture in pictures])
         return [augment.cut(pixels, sizes, table) for augment, table in zip(augments, u, strict=True)]
 

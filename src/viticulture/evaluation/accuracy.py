@@ -20,12 +20,12 @@ ONE_HEAD = "its one head"
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a student said of N images.
+    """A student's predictions for N images.
 
     Args:
         probabilities: [N, C] float32, rows sum to 1.
         labels: [N] int64, the true class; -1 without a label.
-        names: N names that a person recognises.
+        names: N names that a person recognizes.
     """
 
     probabilities: Tensor
@@ -63,7 +63,7 @@ class ReliabilityBin:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Every number that `measure` finds; shares lie in [0, 1].
+    """Every number that `evaluate_predictions` finds; shares lie in [0, 1].
 
     Args:
         images: how many were judged.
@@ -78,7 +78,7 @@ class Evaluation:
         reliability: the bins that hold images, by rising confidence.
         per_class: one score a class, in the order of the classes.
         confusion: [C, C] int64, images by true class (row) and predicted class (column).
-        rule: which heads of a student with several made the answers: "class token" or "mean of 3 heads".
+        rule: which heads of a student with several made the predictions: "class token" or "mean of 3 heads".
     """
 
     images: int
@@ -105,19 +105,19 @@ class Evaluation:
         return head | {"top1_interval": list(self.top1_interval)} | lists | {"confusion": cells}
 
     @staticmethod
-    def from_dict(found: Mapping[str, Any]) -> "Evaluation":
+    def from_dict(content: Mapping[str, Any]) -> "Evaluation":
         """What `to_dict` gave."""
-        classes = len(found["per_class"])
+        classes = len(content["per_class"])
         confusion = np.zeros((classes, classes), np.int64)
-        for row, column, images in found["confusion"]:
+        for row, column, images in content["confusion"]:
             confusion[row, column] = images
-        low, high = found["top1_interval"]
+        low, high = content["top1_interval"]
         return Evaluation(
             **{
-                **found,
+                **content,
                 "top1_interval": (low, high),
-                "reliability": tuple(ReliabilityBin(**entry) for entry in found["reliability"]),
-                "per_class": tuple(ClassScore(**entry) for entry in found["per_class"]),
+                "reliability": tuple(ReliabilityBin(**entry) for entry in content["reliability"]),
+                "per_class": tuple(ClassScore(**entry) for entry in content["per_class"]),
                 "confusion": confusion,
             }
         )
@@ -147,32 +147,32 @@ def collect(student: nn.Module, batches: Iterable[Mapping[str, Tensor]], names: 
     """
     modes = [(module, module.training) for module in student.modules()]
     student.eval()
-    found: Tensor | None = None
+    collected: Tensor | None = None
     labels, seen = torch.full((len(names),), -1), torch.zeros(len(names), dtype=torch.bool)
     try:
         for batch in batches:
             probabilities = student(batch["image"]).float().softmax(-1).cpu()
-            if found is None:
-                found = torch.zeros(len(names), probabilities.shape[-1])
+            if collected is None:
+                collected = torch.zeros(len(names), probabilities.shape[-1])
             index = batch["index"].cpu()
-            found[index], labels[index], seen[index] = probabilities, batch["label"].cpu(), True
+            collected[index], labels[index], seen[index] = probabilities, batch["label"].cpu(), True
     finally:
         for module, training in modes:
             module.training = training
-    if found is None or not seen.all():
-        missing = len(names) if found is None else int((~seen).sum())
+    if collected is None or not seen.all():
+        missing = len(names) if collected is None else int((~seen).sum())
         raise ValueError(f"batches must hold every image of the split; {missing} of {len(names)} did not come")
-    return Predictions(found, labels, names)
+    return Predictions(collected, labels, names)
 
 
-def measure(predictions: Predictions, classes: Sequence[str], k: int = 5) -> Evaluation:
+def evaluate_predictions(predictions: Predictions, classes: Sequence[str], k: int = 5) -> Evaluation:
     """Judge predictions against labels.
 
     A tie goes to the class that comes first. Probabilities that underflow to zero count as the smallest
     normal float32 in the likelihood, so that it stays finite.
 
     Args:
-        predictions: of N >= 1 labelled images.
+        predictions: of N >= 1 labeled images.
         classes: C names in the order of the probabilities.
         k: of the top-k accuracy; lowered to C where there are fewer classes.
     """
@@ -204,7 +204,7 @@ def measure(predictions: Predictions, classes: Sequence[str], k: int = 5) -> Eva
 
 
 def most_confident_mistakes(predictions: Predictions, n: int) -> list[Mistake]:
-    """The n labelled images that were taken for another class with the highest probability, highest first."""
+    """The n labeled images that were taken for another class with the highest probability, highest first."""
     confidence, predicted = predictions.probabilities.amax(-1), predictions.probabilities.argmax(-1)
     wrong = ((predicted != predictions.labels) & (predictions.labels >= 0)).nonzero()[:, 0]
     worst = wrong[confidence[wrong].argsort(descending=True, stable=True)[:n]]
@@ -225,13 +225,13 @@ def wilson(right: int, images: int) -> tuple[float, float]:
 
 def _check(predictions: Predictions, C: int) -> None:
     N, columns = predictions.probabilities.shape
-    labelled = (predictions.labels >= 0) & (predictions.labels < C)
+    labeled = (predictions.labels >= 0) & (predictions.labels < C)
     if columns != C:
         raise UserError(f"one probability a class is needed, got {columns} probabilities and {C} classes")
-    if not N or not labelled.all():
-        unlabelled = int((~labelled).sum())
+    if not N or not labeled.all():
+        unlabeled = int((~labeled).sum())
         raise UserError(
-            f"an evaluation needs images with a label between 0 and {C - 1}, got {N} images, {unlabelled} without; "
+            f"an evaluation needs images with a label between 0 and {C - 1}, got {N} images, {unlabeled} without; "
             "use predict for images without labels"
         )
     broken = int((~predictions.probabilities.isfinite()).any(-1).sum())
@@ -264,10 +264,10 @@ def _reliability(confidence: NDArray[np.float64], right: NDArray[np.bool_]) -> t
     Deviation: lower edges are inside, as in torchmetrics, which gives a confidence of exactly 1 a bin of its own.
     """
     edges = np.linspace(0, 1, CALIBRATION_BINS + 1, dtype=np.float32)
-    place = np.clip(np.searchsorted(edges, confidence.astype(np.float32), side="right") - 1, 0, CALIBRATION_BINS - 1)
+    bin_of = np.clip(np.searchsorted(edges, confidence.astype(np.float32), side="right") - 1, 0, CALIBRATION_BINS - 1)
     bins = []
     for number in range(CALIBRATION_BINS):
-        inside = place == number
+        inside = bin_of == number
         if inside.any():
             n = int(inside.sum())
             bins.append(ReliabilityBin(float(confidence[inside].mean()), float(right[inside].mean()), n))

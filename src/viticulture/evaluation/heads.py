@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Students with several heads: what they are called, and which of them the student answers with."""
+"""Students with several heads: what they are called, and which of them make its output."""
 
 from dataclasses import dataclass
 
@@ -12,25 +12,26 @@ from .accuracy import ONE_HEAD
 
 
 @dataclass(frozen=True)
-class Heads:
+class OutputHeads:
     """The heads of a student.
 
     Args:
         names: class token first, then the teachers' as `guides.co_advise.teachers` calls them; one name for one head.
-        rule: which of them answers: "class token", or "mean of 3 heads"; "its one head" where there is but one.
+        rule: which of them make the student's output: "class token", or "mean of 3 heads"; "its one head" where there
+            is but one.
     """
 
     names: tuple[str, ...]
     rule: str
 
-    def answer(self, logits: Tensor) -> Tensor:
-        """The student's answer out of all heads' logits: [K, B, C] -> [B, C]."""
+    def combine(self, logits: Tensor) -> Tensor:
+        """The student's output out of all heads' logits: [K, B, C] -> [B, C]."""
         return logits.mean(0) if self.rule.startswith("mean") else logits[0]
 
 
 @torch.no_grad()
-def heads_of(student: nn.Module, images: Tensor, recipe: Recipe) -> Heads:
-    """Find out what a student answers with by asking it, whatever it says of itself.
+def heads_of(student: nn.Module, images: Tensor, recipe: Recipe) -> OutputHeads:
+    """Find out which heads make a student's output by comparing them with it, whatever it says of itself.
 
     Args:
         student: in evaluation mode.
@@ -42,13 +43,13 @@ def heads_of(student: nn.Module, images: Tensor, recipe: Recipe) -> Heads:
     taught = tuple(teacher for guide in advisers for teacher in guide.get("teachers") or ())
     names = taught if len(taught) == len(logits) - 1 else tuple(f"head {k}" for k in range(2, len(logits) + 1))
     if len(logits) == 1:
-        return Heads(("class",), ONE_HEAD)
-    answer = student(images).float()
+        return OutputHeads(("class",), ONE_HEAD)
+    output = student(images).float()
     distance = {
-        "class token": (answer - logits[0]).abs().max(),
-        f"mean of {len(logits)} heads": (answer - logits.mean(0)).abs().max(),
+        "class token": (output - logits[0]).abs().max(),
+        f"mean of {len(logits)} heads": (output - logits.mean(0)).abs().max(),
     }
-    return Heads(("class", *names), min(distance, key=lambda rule: float(distance[rule])))
+    return OutputHeads(("class", *names), min(distance, key=lambda rule: float(distance[rule])))
 
 
 def all_logits(student: nn.Module, images: Tensor) -> Tensor:

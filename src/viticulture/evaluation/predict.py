@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classify files that a person names: whatever can be read is classified, the rest is listed with its reason."""
+"""Classify images that a person names or holds: what can be read is classified, the rest listed with its reason."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
-from ..data.decode import Unreadable, decode
+from ..data.decode import DecodedImage, Unreadable, decode
 from ..data.images import Records, StoredImages
+from ..data.resample import squeeze
 from ..data.sources.files import FileReader
 from ..data.sources.folders import is_image, scan
 from ..data.sources.source import readable
@@ -21,7 +21,8 @@ from ..errors import UserError
 from ..outputs import check_out, csv_text
 from ..training.rundir import RunDir
 from .accuracy import collect
-from .judge import check_classes
+from .evaluate import check_classes
+from .given import Pixels
 from .subject import Subject, of_run
 
 BATCH = 64  # images that are held decoded
@@ -47,93 +48,108 @@ class Prediction:
     error: str = ""
 
 
-def predict_files(run: RunDir, weights: str, images: Sequence[str]) -> list[Prediction]:
-    """Classify files and the images in folders, in the order given, as the run's test images were looked at.
+def classify(run: RunDir, weights: str, images: Sequence[Path | Pixels]) -> list[Prediction]:
+    """Classify files, the images in folders, and pixels, in the order given, as the run's test images were looked at.
 
     Args:
         run: a run with weights.
         weights: best, last or ema.
-        images: files or folders.
+        images: files, folders, or [H, W, 3] uint8; pixels are named `image 0` after their place.
 
     Raises: UserError if a path does not exist, there is no image in what was named, or none can be read.
     """
-    paths = [path for name in images for path in _files(name)]
-    if not paths:
-        raise UserError(f"no images in {', '.join(images) or 'nothing'}; name image files, or folders that hold some")
+    items = [item for i, image in enumerate(images) for item in _items(i, image)]
+    if not items:
+        named = ", ".join(str(image) for image in images if isinstance(image, Path))
+        raise UserError(f"no images in {named or 'nothing'}; name image files, or folders that hold some")
     subject = of_run(run, weights, BATCH)
     check_classes(run, subject.task.classes)
-    found: list[Prediction] = []
-    for start in range(0, len(paths), BATCH):
-        found += _classify(subject, paths[start : start + BATCH])
-    if all(one.error for one in found):
-        raise UserError(f"no image could be read; {found[0].name}: {found[0].error}")
-    return found
+    predictions: list[Prediction] = []
+    for start in range(0, len(items), BATCH):
+        predictions += _classify(subject, items[start : start + BATCH])
+    if all(prediction.error for prediction in predictions):
+        raise UserError(f"no image could be read; {predictions[0].name}: {predictions[0].error}")
+    return predictions
 
 
-def write(found: Sequence[Prediction], out: Path) -> None:
+def write(predictions: Sequence[Prediction], out: Path) -> None:
     """The predictions as .csv (a column a class) or .json. Raises: UserError for another ending."""
     path = check_out(out, *ENDINGS)
     if path.suffix.lower() == ".json":
-        text = json.dumps([asdict(one) for one in found], indent=1, ensure_ascii=False) + "\n"
+        text = json.dumps([asdict(prediction) for prediction in predictions], indent=1, ensure_ascii=False) + "\n"
     else:
-        classes = next((list(one.probabilities) for one in found if one.probabilities), [])
+        classes = next((list(prediction.probabilities) for prediction in predictions if prediction.probabilities), [])
         rows: list[list[object]] = [["name", "label", "probability", *classes, "error"]]
-        for one in found:
-            shares = [one.probabilities.get(name) for name in classes]
-            rows.append([one.name, one.label, one.probability if one.label else None, *shares, one.error])
+        for prediction in predictions:
+            probabilities = [prediction.probabilities.get(name) for name in classes]
+            rows.append(
+                [
+                    prediction.name,
+                    prediction.label,
+                    prediction.probability if prediction.label else None,
+                    *probabilities,
+                    prediction.error,
+                ]
+            )
         text = csv_text(rows)
     with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
 
 
-def _files(name: str) -> Iterator[Path]:
-    path = Path(name)
-    if not name:
-        raise UserError("an image's name is empty; name image files, or folders (. is the one you are in)")
-    if path.is_dir():
-        yield from (path / name for name in sorted(file.path for file in scan(path)[0]) if is_image(name))
-    elif path.is_file():
-        yield path
-    elif path.exists():
-        raise UserError(f"{path} is no file")  # a pipe would be waited for
+def _items(place: int, image: Path | Pixels) -> Iterator[tuple[str, Path | Pixels]]:
+    """Names and files or pixels of what stands at a place of the list."""
+    if not isinstance(image, Path):
+        yield f"image {place}", image
+    elif image.is_dir():
+        for name in sorted(file.path for file in scan(image)[0]):
+            if is_image(name):
+                yield str(image / name), image / name
+    elif image.is_file():
+        yield str(image), image
+    elif image.exists():
+        raise UserError(f"{image} is no file")  # a pipe would be waited for
     else:
-        raise UserError(f"there is no file or folder {path}")
+        raise UserError(f"there is no file or folder {image}")
 
 
-def _classify(subject: Subject, paths: Sequence[Path]) -> list[Prediction]:
-    """One prediction a path, in their order; a path may stand among them more than once."""
-    side = subject.pictures.store_size
+def _classify(subject: Subject, items: Sequence[tuple[str, Path | Pixels]]) -> list[Prediction]:
+    """One prediction an item, in their order; an image may stand among them more than once."""
+    side = subject.image_settings.store_size
     assert side is not None, "a run's recipe is settled"
-    reader = FileReader(Path(), [str(path) for path in paths])
     pixels: list[Tensor] = []
     sizes: list[tuple[int, int]] = []
-    errors: list[str] = []  # of each path; empty where it could be read
-    for i, path in enumerate(paths):
+    errors: list[str] = []  # of each item; empty where it could be read
+    for name, image in items:
         try:
-            with reader.open(i) as file:
-                picture = decode(file, str(path), side)
+            picture = _decoded(name, image, side)
         except Unreadable as error:
             errors.append(error.reason)
         except OSError as error:
             errors.append(error.strerror or str(error))
         else:
-            squeezed = picture.image.resize((side, side), Image.Resampling.BICUBIC)
-            pixels.append(torch.from_numpy(np.array(squeezed)).permute(2, 0, 1))
+            pixels.append(torch.from_numpy(squeeze(np.array(picture.image), side)).permute(2, 0, 1))
             sizes.append((picture.height, picture.width))
             errors.append("")
-    names = [readable(str(path)) for path in paths]
+    names = [readable(name) for name, _ in items]
     if not pixels:
         return [Prediction(name, "", 0.0, {}, error) for name, error in zip(names, errors, strict=True)]
     known = [name for name, error in zip(names, errors, strict=True) if not error]
     records = Records(torch.full((len(known),), -1), torch.tensor(sizes), known)
     images = StoredImages(torch.stack(pixels), torch.arange(len(known)), records)
-    shares = iter(collect(subject.network, subject.batches(images), known).probabilities.tolist())
+    probabilities = iter(collect(subject.network, subject.batches(images), known).probabilities.tolist())
     return [
-        Prediction(name, "", 0.0, {}, error) if error else _one(name, subject.task.classes, next(shares))
+        Prediction(name, "", 0.0, {}, error) if error else _one(name, subject.task.classes, next(probabilities))
         for name, error in zip(names, errors, strict=True)
     ]
 
 
-def _one(name: str, classes: Sequence[str], shares: list[float]) -> Prediction:
-    best = max(range(len(shares)), key=shares.__getitem__)
-    return Prediction(name, classes[best], shares[best], dict(zip(classes, shares, strict=True)))
+def _decoded(name: str, image: Path | Pixels, side: int) -> DecodedImage:
+    if not isinstance(image, Path):
+        return decode(image, name)
+    with FileReader(Path(), [str(image)]).open(0) as file:
+        return decode(file, name, side)
+
+
+def _one(name: str, classes: Sequence[str], probabilities: list[float]) -> Prediction:
+    best = max(range(len(probabilities)), key=probabilities.__getitem__)
+    return Prediction(name, classes[best], probabilities[best], dict(zip(classes, probabilities, strict=True)))

@@ -10,17 +10,20 @@ from ..data.images import Images, StoredImages
 
 
 def reference_lines(train: Images, test: Images) -> dict[str, float]:
-    """Top-1 accuracy on raw pixels in [0, 1] of logistic regression (L2, C = 1) and of the nearest neighbour.
+    """Top-1 accuracy on raw pixels in [0, 1] of logistic regression (L2, C = 1) and of the nearest neighbor.
 
     Meant for small sets of small images: logistic regression takes seconds for 10^3 images of 10^3 pixels.
     """
     seen, asked = _pixels(train), _pixels(test)
     labels, truth = train.records.labels.numpy(), test.records.labels.numpy()
-    judges = {
+    classifiers = {
         "logistic regression on pixels": LogisticRegression(max_iter=2000),
-        "nearest neighbour on pixels": KNeighborsClassifier(1),
+        "nearest neighbor on pixels": KNeighborsClassifier(1),
     }
-    return {name: float((judge.fit(seen, labels).predict(asked) == truth).mean()) for name, judge in judges.items()}
+    return {
+        name: float((classifier.fit(seen, labels).predict(asked) == truth).mean())
+        for name, classifier in classifiers.items()
+    }
 
 
 def _pixels(images: Images) -> np.ndarray:

@@ -2,7 +2,7 @@
 """What a run keeps of being measured, read back by its types.
 
 evaluation.json    counts: the key, WEIGHTS/SPLIT, of the result that counts; results: every result by its key
-answers.npz        counts, and by key what the student said of every image, in the order of that split in split.json:
+predictions.npz    counts, and by key the student's predictions of all images, in the order of that split in split.json:
                    KEY/probabilities [N, C] float16; KEY/predicted [N] int32, their argmax before they were rounded;
                    KEY/labels [N] int32
 """
@@ -23,7 +23,7 @@ from ..training.rundir import RunDir
 from .accuracy import Evaluation, Predictions
 from .kept import read_kept
 
-RESULTS, ANSWERS = "evaluation.json", "answers.npz"
+RESULTS, PREDICTIONS = "evaluation.json", "predictions.npz"
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,10 +65,10 @@ class Evaluations(Mapping[str, Evaluation]):
         return {"counts": self.counts, "results": {key: result.to_dict() for key, result in self.items()}}
 
     @staticmethod
-    def from_dict(found: Mapping[str, Any]) -> "Evaluations":
+    def from_dict(content: Mapping[str, Any]) -> "Evaluations":
         """What `to_dict` gave, or what was kept before the result that counts had a name: it was the first."""
-        results = found["results"] if "counts" in found else found
-        counts = found["counts"] if "counts" in found else next(iter(found), "")
+        results = content["results"] if "counts" in content else content
+        counts = content["counts"] if "counts" in content else next(iter(content), "")
         return Evaluations(counts, {key: Evaluation.from_dict(result) for key, result in results.items()})
 
 
@@ -77,28 +77,28 @@ def read_evaluations(run: RunDir) -> Evaluations | None:
     return read_kept(run, RESULTS, Evaluations.from_dict, None)
 
 
-def keep_answers(run: RunDir, counts: str, answers: Mapping[str, Predictions]) -> None:
-    """Write answers.npz.
+def keep_predictions(run: RunDir, counts: str, predictions: Mapping[str, Predictions]) -> None:
+    """Write predictions.npz.
 
     Args:
         run: whose.
         counts: the key of the result that counts.
-        answers: by key.
+        predictions: by key.
     """
     arrays: dict[str, Any] = {"counts": np.array(counts)}
-    for key, found in answers.items():
-        arrays[f"{key}/probabilities"] = found.probabilities.numpy().astype(np.float16)
-        arrays[f"{key}/predicted"] = found.probabilities.argmax(-1).numpy().astype(np.int32)
-        arrays[f"{key}/labels"] = found.labels.numpy().astype(np.int32)
+    for key, of_split in predictions.items():
+        arrays[f"{key}/probabilities"] = of_split.probabilities.numpy().astype(np.float16)
+        arrays[f"{key}/predicted"] = of_split.probabilities.argmax(-1).numpy().astype(np.int32)
+        arrays[f"{key}/labels"] = of_split.labels.numpy().astype(np.int32)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
-    with replacing(run.path / ANSWERS) as part:
+    with replacing(run.path / PREDICTIONS) as part:
         part.write_bytes(buffer.getvalue())
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
-    """What a student said of N images.
+class KeptPredictions:
+    """Predictions for N images, as they are kept.
 
     Args:
         predicted: [N] int32, the likeliest class.
@@ -111,25 +111,25 @@ class Answers:
     probabilities: NDArray[np.float16] | None
 
 
-def read_answers(run: RunDir, key: str = "", probabilities: bool = False) -> Answers:
-    """What `keep_answers` wrote.
+def read_predictions(run: RunDir, key: str = "", probabilities: bool = False) -> KeptPredictions:
+    """What `keep_predictions` wrote.
 
     Args:
         run: whose.
         key: WEIGHTS/SPLIT; by default the result that counts.
         probabilities: read them too.
 
-    Raises: UserError if the file is missing or damaged, or holds no such answers.
+    Raises: UserError if the file is missing or damaged, or holds no such predictions.
     """
-    path = run.path / ANSWERS
+    path = run.path / PREDICTIONS
     if not path.exists():
-        raise UserError(f"{run.path} keeps no answers; to have them: viticulture evaluate {run.path}")
+        raise UserError(f"{run.path} keeps no predictions; to have them: viticulture evaluate {run.path}")
     try:
         with np.load(path, allow_pickle=False) as file:
             where = (
                 "" if "predicted" in file else f"{key or file['counts'].item()}/"
             )  # earlier: the counting ones alone
-            shares = file[f"{where}probabilities"] if probabilities and where else None
-            return Answers(file[f"{where}predicted"], file[f"{where}labels"], shares)
+            chances = file[f"{where}probabilities"] if probabilities and where else None
+            return KeptPredictions(file[f"{where}predicted"], file[f"{where}labels"], chances)
     except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
         raise UserError(f"{path} is damaged: {error}; make it anew: viticulture evaluate {run.path}") from error

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A network looking at images. Whoever shows images to a trained network does it through here, so that all of them
-show the same part of an image, in the same size and colours, on the same device.
+show the same part of an image, in the same size and colors, on the same device.
 
     subject = of_run(RunDir.open("runs/photos"))
     for batch in subject.batches(dataset.test):
@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.augment.crop import CentreCrop
+from ..data.augment.crop import BoxCrop, Squeeze
 from ..data.batches.evaluation import as_seen, evaluation_batches, evaluation_views
 from ..data.batches.loader import CPU, Batch
-from ..data.dataset import Pictures
+from ..data.dataset import ImageSettings
 from ..data.images import Images
 from ..data.transfer import send
 from ..models.task import Task
 from ..models.teachers.frozen import open_teacher
-from ..models.weights.files import find, load
+from ..models.weights.files import find_weights, load
 from ..training.recipe import Recipe
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
@@ -38,37 +38,39 @@ class Subject:
     Args:
         network: in inference mode, on `device`; it takes [B, 3, H, W] float32.
         task: its classes; H and W, pixels; mean and deviation of the channels, which lie in [0, 1].
-        pictures: in which size images are kept for it, and which part of them it is shown.
+        image_settings: in which size images are kept for it, and which part of them it is shown.
         device: where it computes.
         batch_size: images at once.
         architecture: what its weights do not say of it.
+        whole: show it the whole image, squeezed, in place of that part.
     """
 
     network: nn.Module
     task: Task
-    pictures: Pictures
+    image_settings: ImageSettings
     device: torch.device
     batch_size: int = BATCH
     architecture: str = ""
+    whole: bool = False
 
     @property
-    def crop(self) -> CentreCrop:
+    def crop(self) -> BoxCrop:
         """The part of an image that it is shown."""
-        return self.pictures.crop
+        return Squeeze() if self.whole else self.image_settings.crop
 
     def batches(self, images: Images) -> Iterator[Batch]:
-        """Every image once, in order, on the device: `image` [B, 3, H, W] float32, normalised; `label` [B], -1 without;
+        """Every image once, in order, on the device: `image` [B, 3, H, W] float32, normalized; `label` [B], -1 without;
         `index` [B], its place among the images."""
         return evaluation_batches(images, self.task, self.batch_size, self.device, self.crop)
 
     def views(self, images: Images) -> Iterator[tuple[Tensor, Tensor]]:
-        """The same before normalisation, on the CPU: places [B], and pixels [B, 3, H, W] uint8 as a person sees them.
-        What is drawn, or spoilt first, comes from here and goes on to the network by `normalised`."""
+        """The same before normalization, on the CPU: places [B], and pixels [B, 3, H, W] uint8 as a person sees them.
+        What is drawn, or spoilt first, comes from here and goes on to the network by `normalized`."""
         return evaluation_views(images, self.task, self.batch_size, CPU, self.crop)
 
-    def normalised(self, pixels: Tensor) -> Tensor:
+    def normalized(self, pixels: Tensor) -> Tensor:
         """What the network takes for pixels [B, 3, H, W] uint8: (pixels / 255 - mean) / std, float32 on its device."""
-        return as_seen(self.task).normalise(send(pixels, self.device))
+        return as_seen(self.task).normalize(send(pixels, self.device))
 
 
 def of_run(run: RunDir, weights: str = "", batch_size: int = BATCH) -> Subject:
@@ -90,20 +92,20 @@ def of_source(source: str) -> Subject:
 
     Raises: UserError if it cannot be had.
     """
-    folder = find(source)
+    folder = find_weights(source)
     if folder is not None:
         network, task, config = load(folder)
         architecture, described = _architecture(config), config["pretrained_cfg"]
     else:
         network, task = open_teacher(source)
         architecture, described = source.partition("=")[0], getattr(network, "pretrained_cfg", {})
-    pictures = Pictures(
+    image_settings = ImageSettings(
         image_size=max(task.image_size),
         eval_crop=described.get("crop_pct") or 1.0,
         eval_interpolation="bilinear" if described.get("interpolation") == "bilinear" else "bicubic",
     )
     device = _device()
-    return Subject(network.eval().to(device), task, pictures, device, architecture=architecture)
+    return Subject(network.eval().to(device), task, image_settings, device, architecture=architecture)
 
 
 def device_for(recipe: Recipe) -> torch.device:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A larger ViT's attention teaches a small one where to look: distilled MAE.
 
-Paper: "A Closer Look at Self-Supervised Lightweight Vision Transformers", arXiv:2205.14443, Sec. 5. Recipe:
-recipes/mae/cifar100-distilled.yaml. For each chosen layer
+Paper: "A Closer PartialViT at Self-Supervised Lightweight Vision Transformers", arXiv:2205.14443, Sec. 5. Recipe:
+recipes/mae/cifar100-distilled.yaml. For each chosen block
 
     L = weight * MSE(A_teacher, M A_student)                            Eq. (3)
 
@@ -19,23 +19,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..models.taps import Seen, layout
+from ..models.taps import Readings, layout
 from ..models.task import Task
-from ..models.teachers.patches import Looked, load_patch_teacher, look
+from ..models.teachers.patches import PatchReadings, freeze, load_patch_teacher
 from ..models.vit.patches import check, finish
 from .guide import Batch, Guide
 
 
 class AttentionDistillation(Guide):
-    """Match a teacher's attention scores, layer by layer; with `mae` on the kept patches, else on all of them.
+    """Match a teacher's attention scores, block by block; with `mae` on the kept patches, else on all of them.
 
     Args:
         student: a ViT of timm's layout.
         task: input of the student.
         teacher: a run; a timm name with pretrained weights, such as vit_base_patch16_224.mae; or ARCHITECTURE=FILE,
             such as mae_base=mae_pretrain_vit_base.pth.
-        layers: the student's layers to teach, from 1; null: the last one. A teacher of another depth answers with the
-            layer at the same share of its depth, a shallower one with some layers more than once.
+        blocks: the student's blocks to teach, counted from 0; null: the last one. A teacher of another depth answers
+            with the block at the same share of its depth, a shallower one with some blocks more than once.
         weight: factor of this guide's attention term.
         hidden_weight: factor of a second term, the mean squared distance between the teacher's output tokens and the
             student's, mapped linearly to its width; 0 leaves it out, as the paper does.
@@ -49,30 +49,24 @@ class AttentionDistillation(Guide):
         task: Task,
         *,
         teacher: str,
-        layers: list[int] | None = None,
+        blocks: list[int] | None = None,
         weight: float = 1.0,
         hidden_weight: float = 0.0,
     ) -> None:
         super().__init__()
         if weight <= 0 or hidden_weight < 0:
-            raise UserError(
-                "guides.attention_distillation.weight must be positive and hidden_weight not negative, "
-                f"got {weight} and {hidden_weight}"
-            )
+            raise UserError(f"weight must be positive and hidden_weight not negative, got {weight} and {hidden_weight}")
         known = layout(student)
         depth = len(known.attention)
         if not depth:
+            raise UserError(f"it reads attention, which this {type(student).__name__} lacks or lays out differently")
+        self.blocks = sorted(set(blocks if blocks is not None else [depth - 1]))
+        if not self.blocks or not 0 <= self.blocks[0] <= self.blocks[-1] < depth:
+            raise UserError(f"blocks must lie in 0 to {depth - 1}, got {blocks}")
+        if any(known.pooling[block] != 1 for block in self.blocks):
             raise UserError(
-                f"attention_distillation reads attention, which this {type(student).__name__} lacks or lays out "
-                "differently"
-            )
-        chosen = sorted(set(layers if layers is not None else [depth]))
-        if not chosen or not 1 <= chosen[0] <= chosen[-1] <= depth:
-            raise UserError(f"guides.attention_distillation.layers must lie in 1 to {depth}, got {layers}")
-        if any(known.pooling[layer - 1] != 1 for layer in chosen):
-            raise UserError(
-                "guides.attention_distillation.layers must have a token for every patch of the first block, "
-                f"got {chosen} of a {type(student).__name__}, which pools"
+                f"blocks must have a token for every patch of the first one, got {self.blocks} of a "
+                f"{type(student).__name__}, which pools"
             )
         vit, reads = load_patch_teacher(teacher, task, known.grid(task.image_size))
         if vit.num_prefix_tokens != known.prefix:
@@ -80,32 +74,31 @@ class AttentionDistillation(Guide):
                 "teacher and student must have as many tokens before the patches, "
                 f"{teacher} has {vit.num_prefix_tokens}, the student {known.prefix}"
             )
-        self.layers = [layer - 1 for layer in chosen]
-        theirs = [max(round(layer * len(vit.blocks) / depth), 1) - 1 for layer in chosen]
+        theirs = [max(round((block + 1) * len(vit.blocks) / depth), 1) - 1 for block in self.blocks]
         heads = layout(vit).heads
         self.heads = nn.ModuleList(
             nn.Conv2d(known.heads[own], heads[other], 1, bias=False)
-            for own, other in zip(self.layers, theirs, strict=True)
+            for own, other in zip(self.blocks, theirs, strict=True)
         )
         self.weight, self.hidden_weight = weight, hidden_weight
         if hidden_weight:
             own = check(student)
             self.widen, self.finish = nn.Linear(own.embed_dim, vit.embed_dim), partial(finish, own)
-        self.teacher = look(vit, reads, task, theirs, to_the_end=hidden_weight > 0)
+        self.teacher = freeze(vit, reads, task, theirs, to_the_end=hidden_weight > 0)
 
-    def losses(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
-        """`attention`, the sum over layers of means over everything, and `hidden` where it is asked for."""
-        theirs: Looked = self.teacher(batch["image"], batch.get("kept"))
-        found = [self._attention(k, seen, theirs) for k in range(len(self.layers))]
-        terms = {"attention": self.weight * torch.stack(found).sum()}
+    def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
+        """`attention`, the sum over blocks of means over everything, and `hidden` where it is asked for."""
+        theirs: PatchReadings = self.teacher(batch["image"], batch.get("kept"))
+        distances = [self._attention(k, readings, theirs) for k in range(len(self.blocks))]
+        terms = {"attention": self.weight * torch.stack(distances).sum()}
         if theirs.output is not None:
-            ours = self.widen(self.finish(seen.blocks[-1]))
+            ours = self.widen(self.finish(readings.blocks[-1]))
             terms["hidden"] = self.hidden_weight * F.mse_loss(ours.float(), theirs.output.float())
         return terms
 
-    def _attention(self, which: int, seen: Seen, theirs: Looked) -> Tensor:
+    def _attention(self, which: int, readings: Readings, theirs: PatchReadings) -> Tensor:
         """Between prefix tokens and patches; what comes after them, such as DHVT's head tokens, the teacher lacks."""
-        reading = seen.attention[self.layers[which]]
+        reading = readings.attention[self.blocks[which]]
         tokens = reading.prefix + reading.patches
         ours = self.heads[which](reading.scores()[..., :tokens, :tokens])
         return F.mse_loss(ours.float(), theirs.scores[which].float())

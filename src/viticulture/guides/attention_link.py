@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A CNN's activation maps regularise where a ViT's class token looks, through links that are trained with the ViT.
+"""A CNN's activation maps regularize where a ViT's class token looks, through links that are trained with the ViT.
 
 Paper: Jin and Choi, "Adaptive Attention Link-based Regularization for Vision Transformers" (AAL), arXiv:2211.13852.
 Recipes: recipes/attention_link/. The attention maps are read by models/taps.py (Eq. 3), the CNN's maps come from
@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..keywords import check_fields
 from ..models.links import Links, read_link_set
-from ..models.taps import Seen, layout
+from ..models.taps import Readings, layout
 from ..models.task import Task
 from ..models.teachers.feature_maps import load_maps
 from .guide import Batch, Given, Guide
@@ -52,11 +52,9 @@ class Decay:
     late_from: int = 200
 
     def __post_init__(self) -> None:
-        check_fields("guides.attention_link.decay", self)
+        check_fields("decay", self)
         if not (0 < self.rate <= 1 and 0 < self.late_rate <= 1):
-            raise UserError(
-                f"guides.attention_link.decay needs rates in (0, 1], got rate={self.rate}, late_rate={self.late_rate}"
-            )
+            raise UserError(f"decay needs rates in (0, 1], got rate={self.rate}, late_rate={self.late_rate}")
 
     def left(self, epoch: int) -> float:
         """Share of the weight in an epoch, counted from 0."""
@@ -108,14 +106,10 @@ class AttentionLink(Guide):
     ) -> None:
         super().__init__()
         if weight <= 0:
-            raise UserError(
-                f"guides.attention_link.weight must be positive, got {weight}; leave the guide out to go without"
-            )
+            raise UserError(f"weight must be positive, got {weight}; leave the guide out to go without")
         where = layout(student)
         if not (where.class_token and where.attention):
-            raise UserError(
-                f"attention_link reads the class token's attention, which this {type(student).__name__} lacks"
-            )
+            raise UserError(f"it reads the class token's attention, which this {type(student).__name__} lacks")
         grids = where.grids(task.image_size)
         maps = load_maps(teacher, task, dict.fromkeys(grids), view.image_size, view.stages)
         self.teacher = maps.frozen
@@ -130,18 +124,18 @@ class AttentionLink(Guide):
         if len(self.magnitudes) == epoch:  # not so where a run resumes inside an epoch
             self.magnitudes.append(self.links.magnitudes().cpu())
 
-    def losses(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
+    def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
         """One term, `attention_link`: lambda L_att, no unit."""
         targets = self.teacher(batch["image"])
         with torch.autocast(batch["image"].device.type, enabled=False):
-            augmented = self.links([maps.float() for maps in seen.class_attention])
+            augmented = self.links([maps.float() for maps in readings.class_attention])
             pairs = [
                 (ours, torch.cat([targets[group.grid][block] for block in group.blocks], 1))
                 for ours, group in zip(augmented, self.links.groups, strict=True)
             ]
             return {"attention_link": self.weight * link_loss(pairs)}
 
-    def settle(self) -> dict[str, Tensor]:
+    def after_backward(self) -> dict[str, Tensor]:
         """Returns: lambda."""
         return {"weight": torch.tensor(self.weight)}
 

@@ -27,9 +27,10 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..keywords import check_fields
 from ..losses import cross_entropy, soft_distillation
-from ..models.agent.agent_cnn import AgentShape, agent_for
+from ..models.agent.agent_cnn import AgentShape
+from ..models.agent.for_student import agent_for
 from ..models.agent.shared_agent import SharedAgent, shared_agent_for
-from ..models.taps import Seen, layout
+from ..models.taps import Readings, layout
 from ..models.task import Task
 from .guide import Batch, Given, Guide
 
@@ -41,9 +42,9 @@ class Features:
     Args:
         weight: factor of the sum over blocks; 0 leaves it out.
         blocks: which blocks, counted from 0; null takes all.
-        adapt: how the longer of the two is shortened: sequence averages neighbours along the row-major sequence (the
+        adapt: how the longer of the two is shortened: sequence averages neighbors along the row-major sequence (the
             published way; groups may straddle rows), grid averages squares of the map (the paper's AP-2D).
-        scale: what makes the two comparable: standardise each token over its channels (the authors' code), or divide
+        scale: what makes the two comparable: standardize each token over its channels (the authors' code), or divide
             each by its length (Eq. 6).
         decay: linear takes the weight down to 0 over the epochs; none keeps it.
     """
@@ -51,13 +52,13 @@ class Features:
     weight: float = 10.0
     blocks: list[int] | None = None
     adapt: Literal["sequence", "grid"] = "sequence"
-    scale: Literal["standardise", "length"] = "standardise"
+    scale: Literal["standardize", "length"] = "standardize"
     decay: Literal["linear", "none"] = "linear"
 
     def __post_init__(self) -> None:
-        check_fields("guides.bootstrap.features", self)
+        check_fields("features", self)
         if self.weight < 0:
-            raise UserError(f"guides.bootstrap.features.weight must not be negative, got {self.weight}")
+            raise UserError(f"features.weight must not be negative, got {self.weight}")
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,10 @@ class Mutual:
     temperature: float = 4.0
 
     def __post_init__(self) -> None:
-        check_fields("guides.bootstrap.mutual", self)
+        check_fields("mutual", self)
         if self.weight < 0 or self.temperature <= 0:
             raise UserError(
-                "guides.bootstrap.mutual needs a weight of at least 0 and a positive temperature, "
+                "mutual needs a weight of at least 0 and a positive temperature, "
                 f"got {self.weight} and {self.temperature}"
             )
 
@@ -114,11 +115,9 @@ class Bootstrap(Guide):
     ) -> None:
         super().__init__()
         if weight <= 0:
-            raise UserError(
-                f"guides.bootstrap.weight must be positive, got {weight}; leave the guide out to go without"
-            )
+            raise UserError(f"weight must be positive, got {weight}; leave the guide out to go without")
         if weights not in ("own", "shared", "aligned"):
-            raise UserError(f"guides.bootstrap.weights must be own, shared or aligned, got {weights!r}")
+            raise UserError(f"weights must be own, shared or aligned, got {weights!r}")
         make = agent_for if weights == "own" else shared_agent_for
         self.agent = make(student, task, agent)
         self.weights, self.features, self.mutual, self.weight = weights, features, mutual, weight
@@ -127,44 +126,42 @@ class Bootstrap(Guide):
         self.blocks = list(range(len(where.blocks))) if features.blocks is None else features.blocks
         for block in self.blocks:
             if not 0 <= block < len(where.blocks):
-                raise UserError(
-                    f"guides.bootstrap.features.blocks must lie in 0 to {len(where.blocks) - 1}, got {block}"
-                )
+                raise UserError(f"features.blocks must lie in 0 to {len(where.blocks) - 1}, got {block}")
         self.left = 1.0  # share of the feature weight at this epoch
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
         self.left = max(0.0, 1 - epoch / epochs) if self.features.decay == "linear" else 1.0
 
-    def losses(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
+    def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
         """Terms `agent_label`, `from_agent`, `to_agent` (nats) and `features` (squared distance, 0 to 4 a block)."""
         logits, maps = self.agent.watch(batch["image"])
         terms = {"agent_label": cross_entropy(logits, batch["label"])}
         if self.mutual.weight:
-            taught, mean = seen.logits[-1], torch.stack(seen.logits).mean(0)
+            taught, mean = readings.outputs[-1], torch.stack(readings.outputs).mean(0)
             for name, learner, teacher in (("from_agent", taught, logits), ("to_agent", logits, mean)):
                 terms[name] = self.mutual.weight * soft_distillation(learner, teacher, self.mutual.temperature)
         if self.features.weight * self.left:
             rows, columns = self.grid
             distances = []
             for block in self.blocks:
-                tokens = seen.blocks[block][:, self.prefix :][:, : rows * columns]  # [B, P, D]
+                tokens = readings.blocks[block][:, self.prefix :][:, : rows * columns]  # [B, P, D]
                 map_ = torch.unflatten(tokens.transpose(1, 2), 2, self.grid)  # [B, D, rows, columns]
                 distances.append(feature_distance(map_, maps[block], self.features.adapt, self.features.scale))
             terms["features"] = self.features.weight * self.left * torch.stack(distances).sum()  # Eq. (7)
         return {name: self.weight * term for name, term in terms.items()}
 
-    def settle(self) -> dict[str, Tensor]:
+    def after_backward(self) -> dict[str, Tensor]:
         """Add the agent's gradient of the shared weights to the student's, aligned if wanted.
 
         Returns: the share of the feature weight that is left; where weights are shared also the cosine between the two
             gradients before they are joined, and whether they conflict (1) or not (0).
         """
-        facts = {"features_left": torch.tensor(self.left)} if self.features.weight else {}
+        logs = {"features_left": torch.tensor(self.left)} if self.features.weight else {}
         if isinstance(self.agent, SharedAgent):
             cosine = join(list(self.agent.gradients()), self.weights == "aligned")
             self.agent.forget_gradients()
-            facts |= {"gradient_cosine": cosine, "gradient_conflict": (cosine < 0).float()}
-        return facts
+            logs |= {"gradient_cosine": cosine, "gradient_conflict": (cosine < 0).float()}
+        return logs
 
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         """The agent's accuracy."""
@@ -173,51 +170,51 @@ class Bootstrap(Guide):
 
 
 def feature_distance(
-    student: Tensor, agent: Tensor, adapt: Literal["sequence", "grid"], scale: Literal["standardise", "length"]
+    student: Tensor, agent: Tensor, adapt: Literal["sequence", "grid"], scale: Literal["standardize", "length"]
 ) -> Tensor:
     """Distance of a student's tokens from the agent's features at the same depth.
 
         L = mean over tokens of || F_A / |F_A| - F_V / |F_V| ||^2      Eq. (6), after the longer one is shortened
 
-    Standardised features have length sqrt(D), so that the mean over channels in place of the sum gives the same scale.
+    Standardized features have length sqrt(D), so that the mean over channels in place of the sum gives the same scale.
 
     Args:
         student: [B, D, h, w].
         agent: [B, D, H, W]; receives no gradient.
         adapt: sequence or grid, see `Features`.
-        scale: standardise or length, see `Features`.
+        scale: standardize or length, see `Features`.
 
     Returns: scalar from 0 to 4, no unit.
     """
     shorten = shortened_sequences if adapt == "sequence" else shortened_grids
     tokens, target = (side.transpose(1, 2) for side in shorten(student, agent.detach()))  # [B, T, D] each
-    if scale == "standardise":
+    if scale == "standardize":
         wide = tokens.shape[-1:]
         return F.mse_loss(F.layer_norm(tokens, wide), F.layer_norm(target, wide))
     return (F.normalize(tokens, dim=-1) - F.normalize(target, dim=-1)).square().sum(-1).mean()
 
 
-def shortened_sequences(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """Two maps as row-major sequences [B, D, T], the longer averaged over groups of neighbours.
+def shortened_sequences(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Two maps as row-major sequences [B, D, T], the longer averaged over groups of neighbors.
 
     Where the longer map is not as many times wider as its groups are long, a group covers parts of a row that lie
     elsewhere in the shorter map: the published adaptation lines the two up vertically only.
 
     Args:
-        one: [B, D, h, w].
-        other: [B, D, H, W]; one's area is a multiple of the other's, or the reverse.
+        first: [B, D, h, w].
+        second: [B, D, H, W]; one's area is a multiple of the other's, or the reverse.
     """
-    flat = one.flatten(2), other.flatten(2)
+    flat = first.flatten(2), second.flatten(2)
     length = min(sequence.shape[-1] for sequence in flat)
     first, second = (F.avg_pool1d(side, side.shape[-1] // length) for side in flat)
     return first, second
 
 
-def shortened_grids(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+def shortened_grids(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """Two maps as sequences [B, D, T], the larger averaged over rectangles first, so that places correspond."""
-    rows, columns = (min(one.shape[axis], other.shape[axis]) for axis in (-2, -1))
+    rows, columns = (min(first.shape[axis], second.shape[axis]) for axis in (-2, -1))
     first, second = (
-        F.avg_pool2d(side, (side.shape[-2] // rows, side.shape[-1] // columns)).flatten(2) for side in (one, other)
+        F.avg_pool2d(side, (side.shape[-2] // rows, side.shape[-1] // columns)).flatten(2) for side in (first, second)
     )
     return first, second
 

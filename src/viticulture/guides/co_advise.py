@@ -21,7 +21,7 @@ from ..errors import UserError, unknown
 from ..losses import soft_distillation
 from ..models.co_advise.many_heads import every_head
 from ..models.students import token_logits
-from ..models.taps import Seen
+from ..models.taps import Readings
 from ..models.task import Task
 from ..models.teachers.frozen import load_teacher
 from .guide import Batch, Given, Guide
@@ -58,10 +58,10 @@ class CoAdvise(Guide):
     ) -> None:
         super().__init__()
         if token not in ("own", "class"):
-            raise UserError(f"guides.co_advise.token must be own or class, got {token!r}")
+            raise UserError(f"token must be own or class, got {token!r}")
         for name in teachers:
             if not name.isidentifier():
-                raise UserError(f"a teacher's name in guides.co_advise.teachers must be a plain word, got {name!r}")
+                raise UserError(f"a teacher's name in teachers must be a plain word, got {name!r}")
         _check_heads(student, task, len(teachers), token)
         self.temperatures = _each("temperature", temperature, teachers)
         self.weights = _each("weight", weight, teachers)
@@ -71,9 +71,9 @@ class CoAdvise(Guide):
         self.token = token
         self.divergences: dict[str, Tensor] = {}
 
-    def losses(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
+    def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
         """One term a teacher, by its name, in nats (times the squared temperature)."""
-        heads = seen.logits[1:] if self.token == "own" else seen.logits[:1] * len(self.teachers)
+        heads = readings.outputs[1:] if self.token == "own" else readings.outputs[:1] * len(self.teachers)
         terms, self.divergences = {}, {}
         for (name, teacher), head in zip(self.teachers.items(), heads, strict=True):
             logits = teacher(batch["image"])
@@ -81,7 +81,7 @@ class CoAdvise(Guide):
             self.divergences[f"{name}_kl"] = soft_distillation(head.detach(), logits)
         return terms
 
-    def settle(self) -> dict[str, Tensor]:
+    def after_backward(self) -> dict[str, Tensor]:
         """KL(teacher || token) of the step, nats."""
         return self.divergences
 
@@ -98,17 +98,17 @@ def _each(what: str, value: float | dict[str, float], teachers: Mapping[str, str
     given = value if isinstance(value, dict) else dict.fromkeys(teachers, value)
     for name in given:
         if name not in teachers:
-            raise unknown(f"teacher in guides.co_advise.{what}", name, teachers)
-    found = {name: given.get(name, 1.0) for name in teachers}
-    if any(number <= 0 for number in found.values()):
-        raise UserError(f"guides.co_advise.{what} must be positive, got {value}; leave a teacher out to go without")
-    return found
+            raise unknown(f"teacher in {what}", name, teachers)
+    numbers = {name: given.get(name, 1.0) for name in teachers}
+    if any(number <= 0 for number in numbers.values()):
+        raise UserError(f"{what} must be positive, got {value}; leave a teacher out to go without")
+    return numbers
 
 
 def _check_heads(student: nn.Module, task: Task, teachers: int, token: str) -> None:
     """There must be a head for every teacher and a teacher for every head."""
     if not teachers:
-        raise UserError("guides.co_advise.teachers must name at least one teacher, got none")
+        raise UserError("teachers must name at least one teacher, got none")
     trial = copy.deepcopy(student).to("meta").train()
     with torch.no_grad():
         heads = len(token_logits(trial(torch.zeros(2, 3, *task.image_size, device="meta"))))

@@ -7,16 +7,16 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from ..models.taps import Seen
+from ..models.taps import Readings
 
 Batch = dict[str, Tensor]
 """One training batch.
 
-    image  [B, 3, H, W] float, normalised
+    image  [B, 3, H, W] float, normalized
     label  [B] int64, or [B, C] float once mixup or smoothing made it a distribution
     index  [B] int64, the image's number in its split
     image2 [B, 3, H, W] float, the second view, where the recipe has one (`augment2`)
-    image3 [B, 3, h, w] float, and so on: small views, where the method asks for them (`augment_local`)
+    image3 [B, 3, h, w] float, and so on: local crops, where the method asks for them (`augment_local_crops`)
     noise  [B, N] float in [0, 1), where the method asks for it
     kept   [B, K] int64, the patches that the student sees, where the method masks the others
 """
@@ -26,16 +26,17 @@ class Given(Enum):
     """What a method may show the guides beside it. A method lists what it `gives`, a guide what it `asks`."""
 
     LABELS = "labels"  # batch["label"]
-    CLASSES = "scores of the classes"  # Seen.logits are the student's for the task's classes
+    CLASSES = "scores of the classes"  # Readings.outputs are the student's for the task's classes
     PATCHES = "a token for every patch"  # no patch is missing in the taps' readings
 
 
 class Guide(nn.Module, ABC):
     """Teaches a student during training and is thrown away after it.
 
-    A constructor takes `student` and `task` first; its keywords after them are the guide's section
-    of a recipe. Trainable parameters of a guide are trained with the student; a frozen teacher is kept
-    in `models.teachers.Frozen`, which hides it from parameters, state dict and DDP.
+    A constructor takes `student` and `task` first; its keywords after them are the guide's entry in a recipe. Its
+    errors begin with the keyword: who makes it adds the entry's name, which is a person's own (`training.assemble`).
+    Trainable parameters of a guide are trained with the student; a frozen teacher is kept in `models.teachers.Frozen`,
+    which hides it from parameters, state dict and DDP.
 
     Attributes:
         needs: names of the taps it reads (see `models.taps.Taps`), opened only when some guide asks.
@@ -46,18 +47,18 @@ class Guide(nn.Module, ABC):
     asks: ClassVar[frozenset[Given]] = frozenset()
 
     @abstractmethod
-    def losses(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
+    def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
         """Named, weighted scalar terms that are added to the method's own.
 
         Args:
             batch: as above.
-            seen: logits and tap readings of this very forward pass; gradients flow through them.
+            readings: logits and tap readings of this very forward pass; gradients flow through them.
         """
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
         """Called before every epoch (0-based) for weights that follow a schedule."""
 
-    def settle(self) -> dict[str, Tensor]:
+    def after_backward(self) -> dict[str, Tensor]:
         """Called once a step when all gradients are there, averaged over processes, not yet unscaled or clipped.
 
         A guide with second parameters on the student's storage combines the two gradients here and clears its own.

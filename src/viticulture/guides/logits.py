@@ -2,7 +2,7 @@
 """A frozen teacher's predictions teach the student's: DeiT's soft and hard distillation.
 
 Paper: Touvron et al., "Training data-efficient image transformers & distillation through attention", ICML 2021,
-arXiv:2012.12877. It minimises, for a share alpha,
+arXiv:2012.12877. It minimizes, for a share alpha,
 
     (1 - alpha) CE(class head, label) + alpha D(distillation head, teacher)         Eq. (2) and (3)
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..losses import hard_distillation, soft_distillation
-from ..models.taps import Seen
+from ..models.taps import Readings
 from ..models.task import Task
 from ..models.teachers.frozen import load_teacher
 from .guide import Batch, Given, Guide
@@ -55,17 +55,17 @@ class Logits(Guide):
     ) -> None:
         super().__init__()
         if kind not in ("soft", "hard"):
-            raise UserError(f"guides.logits.kind must be soft or hard, got {kind!r}")
+            raise UserError(f"kind must be soft or hard, got {kind!r}")
         if temperature <= 0:
-            raise UserError(f"guides.logits.temperature must be positive, got {temperature}")
+            raise UserError(f"temperature must be positive, got {temperature}")
         if weight <= 0:
-            raise UserError(f"guides.logits.weight must be positive, got {weight}; leave the guide out to go without")
+            raise UserError(f"weight must be positive, got {weight}; leave the guide out to go without")
         self.teacher = load_teacher(teacher, task, teacher_size)
         self.kind, self.temperature, self.weight = kind, temperature, weight
 
-    def losses(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
+    def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
         """One term, `logits`, in nats (times the squared temperature when soft)."""
-        head, teacher = seen.logits[-1], self.teacher(batch["image"])
+        head, teacher = readings.outputs[-1], self.teacher(batch["image"])
         if self.kind == "hard":
             return {"logits": self.weight * hard_distillation(head, teacher)}
         return {"logits": self.weight * soft_distillation(head, teacher, self.temperature)}

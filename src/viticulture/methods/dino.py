@@ -6,16 +6,17 @@ the methods that "A Closer Look at Self-Supervised Lightweight Vision Transforme
 Recipes: recipes/mae/dino-*.yaml.
 
     loss = mean over pairs of a large view v and another view w of CE(P_t(v), P_s(w))                    [Eq. (3)]
-    P_s = softmax(student / 0.1)    P_t = softmax((teacher - centre) / temperature)                      [Eq. (1)]
-    centre <- 0.9 centre + 0.1 mean over the batch and both large views of teacher                       [Eq. (4)]
+    P_s = softmax(student / 0.1)    P_t = softmax((teacher - center) / temperature)                      [Eq. (1)]
+    center <- 0.9 center + 0.1 mean over the batch and both large views of teacher                       [Eq. (4)]
 
 Student and teacher are each a ViT and a head (`Head`). The teacher has no gradient and follows the student
-(`models.follower`). The kept student is the one with gradient; `train.ema_decay` keeps an average of it besides.
-Deviations: the authors keep the teacher, whose weights are such an average; it moves before a step where theirs moves
-after it; weight decay is constant where theirs rises.
+(`models.momentum_encoder`). The kept student is the one with gradient; `train.ema_decay` keeps an average of it
+besides. Deviations: the authors keep the teacher, whose weights are such an average; it moves before a step where
+theirs moves after it; weight decay is constant where theirs rises.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -23,30 +24,46 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..guides.guide import Batch, Given, Guide
-from ..models.momentum_encoder import Follower
-from ..models.shared_batch_norm import averaged, normalised
+from ..guides.guide import Batch, Given
+from ..keywords import check_fields
+from ..models.momentum_encoder import MomentumEncoder
+from ..models.shared_batch_norm import averaged, normalized
 from ..models.students import feature_width, token_logits
 from ..models.taps import layout
-from ..models.task import Task
 from ..models.vit.any_size import at_any_size, check_size
-from ..optim import Optim, Schedule
-from .method import Method
+from .method import BatchSpec, Method, Setup
 
 TEMPERATURE = 0.1  # of the student
-CENTRE_MOMENTUM = 0.9
+CENTER_MOMENTUM = 0.9
 BOTTLENECK = 256  # width in which a head compares with its prototypes
 FROZEN_EPOCHS = 1  # in which the prototypes stay as they are
-LOCAL = 3 / 7  # side of a small view over the image's: 96 pixels at 224
+LOCAL = 3 / 7  # side of a local crop over the image's: 96 pixels at 224
+
+
+@dataclass(frozen=True)
+class LocalCrops:
+    """Local crops of an image, beside its two large ones; `augment_local_crops` says how they are made.
+
+    Args:
+        count: of an image; 0 compares the two large views alone.
+        size: their side, pixels, a multiple of the patch; null takes about three sevenths of the image's. The student's
+            positions are resampled for them.
+    """
+
+    count: int = 8
+    size: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fields("method.local_crops", self)
+        if self.count < 0:
+            raise UserError(f"method.local_crops.count must not be negative, got {self.count}")
 
 
 class DINO(Method):
-    """Two large views (recipe sections `augment`, `augment2`) and some small ones (`augment_local`) of every image.
+    """Two large views (recipe sections `augment`, `augment2`) and local crops (`augment_local_crops`) of every image.
 
     Args:
-        local_crops: small views of an image; 0 compares the two large ones alone.
-        local_size: their side, pixels, a multiple of the patch; null takes about three sevenths of the image's. The
-            student's positions are resampled for them.
+        local_crops: the local crops.
         temperature: of the teacher, at first and in the end; smaller is sharper.
         temperature_epochs: in which it goes from the first to the last, linearly from epoch to epoch.
         momentum: share of the teacher that stays in the first step; it rises to 1. Take more for small batches.
@@ -55,103 +72,107 @@ class DINO(Method):
     """
 
     gives: ClassVar[frozenset[Given]] = frozenset({Given.PATCHES})
-    labelled: ClassVar[bool] = False
-    views: ClassVar[int] = 2
-    centre: Tensor
+    batch_spec = BatchSpec(labels=False, views=2)
+    center: Tensor
 
     def __init__(
         self,
-        student: nn.Module,
-        task: Task,
-        guides: Mapping[str, Guide],
-        optim: Optim,
-        schedule: Schedule,
+        setup: Setup,
         *,
-        local_crops: int = 8,
-        local_size: int | None = None,
+        local_crops: LocalCrops = LocalCrops(),
         temperature: tuple[float, float] = (0.04, 0.04),
         temperature_epochs: int = 0,
         momentum: float = 0.996,
         prototypes: int = 65536,
         hidden_width: int = 2048,
     ) -> None:
-        super().__init__(student, task, guides, optim, schedule)
+        super().__init__(setup, at_any_size(setup.student))
         if min(temperature) <= 0 or not 0 <= momentum < 1:
             raise UserError(
                 "method.temperature must be positive and method.momentum lie in [0, 1), "
                 f"got {tuple(temperature)} and {momentum}"
             )
-        if min(local_crops, temperature_epochs) < 0 or min(prototypes, hidden_width) < 1:
+        if temperature_epochs < 0 or min(prototypes, hidden_width) < 1:
             raise UserError(
-                "method.local_crops and method.temperature_epochs must not be negative, method.prototypes and "
-                f"method.hidden_width must be positive, got {local_crops}, {temperature_epochs}, {prototypes} and "
-                f"{hidden_width}"
+                "method.temperature_epochs must not be negative, method.prototypes and method.hidden_width must be "
+                f"positive, got {temperature_epochs}, {prototypes} and {hidden_width}"
             )
         self.temperature, self.temperature_epochs = temperature, temperature_epochs
-        self.taps.run = at_any_size(student)
-        if local_crops:
-            side = local_side(student, task.image_size[0]) if local_size is None else local_size
+        student, image_size = setup.student, setup.task.image_size
+        if local_crops.count:
+            side = local_side(student, image_size[0]) if local_crops.size is None else local_crops.size
             check_size(student, side)
-            self.small = local_crops, side
-        head = Head(feature_width(student, task.image_size), hidden_width, prototypes)
-        self.aids["head"] = head
-        self.aids["teacher"] = Follower(student, head, momentum)
-        self.register_buffer("centre", torch.zeros(prototypes))
+            self.batch_spec = replace(self.batch_spec, local_crops=local_crops.count, local_size=side)
+        head = Head(feature_width(student, image_size), hidden_width, prototypes)
+        self.auxiliary["head"] = head
+        self.auxiliary["teacher"] = MomentumEncoder(student, head, momentum)
+        self.register_buffer("center", torch.zeros(prototypes))
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        large = batch["image"], batch["image2"]
-        seen = self.taps(torch.cat(large))
-        features = [seen.logits[0]]
-        if count := self.small[0]:
-            features.append(self._features(torch.cat([batch[f"image{3 + k}"] for k in range(count)])))
-        teacher, steps = self._teacher(), self.steps_per_epoch * self.epochs
-        if not self.uphill:
-            teacher.follow(self.student, self.aids["head"], steps, self.last_portion)
+        """What the student makes of each view, compared with what the teacher makes of the other large ones.
+
+            guesses = head(student(view))                of both large views and the local crops, [B, prototypes] each
+            targets = P_t = softmax((teacher(large view) - center) / temperature)                 [B, prototypes] twice
+            views   = mean over pairs of different views of CE(target, softmax(guess / 0.1))      Eq. (3), nats
+
+        Guides read the pass over both large views, [2 B, 3, H, W]. The teacher moves before it is asked, the center
+        after.
+        """
+        large, crops = (batch["image"], batch["image2"]), self.batch_spec.local_crops
+        both = torch.cat(large)
+        readings = self.taps(both)
+        features = [readings.outputs[0]]
+        if crops:
+            features.append(self._features(torch.cat([batch[f"image{3 + k}"] for k in range(crops)])))
+        teacher, head = self._teacher(), self.auxiliary["head"]
+        if self.begins_step:
+            teacher.update(self.student, head, self.course.steps)
         taught = teacher(*large)
-        guesses = self.aids["head"](torch.cat(features)).chunk(2 + count)
+        guesses = head(torch.cat(features)).chunk(2 + crops)
         targets = [self._sharpened(logits) for logits in taught]
-        self.facts = {"teacher_entropy": torch.stack([torch.special.entr(p).sum(-1).mean() for p in targets]).mean()}
-        if self.last_portion:
+        entropies = [torch.special.entr(target).sum(-1).mean() for target in targets]
+        self.extra_logs = {"teacher_entropy": torch.stack(entropies).mean()}
+        if self.moment.last:
             with torch.no_grad():
-                self.centre.lerp_(averaged(torch.cat(taught).float().mean(0)), 1 - CENTRE_MOMENTUM)
-        return {"views": view_loss(guesses, targets), **self.guided({**batch, "image": torch.cat(large)}, seen)}
+                self.center.lerp_(averaged(torch.cat(taught).float().mean(0)), 1 - CENTER_MOMENTUM)
+        return {"views": view_loss(guesses, targets), **self.guided({**batch, "image": both}, readings)}
 
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         """The loss of a guess from each image's mirror image."""
         (taught,) = self._teacher()(batch["image"])
-        guess = self.aids["head"](self._features(batch["image"].flip(-1)))
+        guess = self.auxiliary["head"](self._features(batch["image"].flip(-1)))
         return {"loss": cross_entropy(guess, self._sharpened(taught))}
 
-    def settle(self) -> None:
+    def after_backward(self) -> None:
         """Prototypes do not learn in the first epoch, which keeps a student from agreeing on one of them."""
         if self._epoch() < FROZEN_EPOCHS:
-            for parameter in self.aids["head"].get_submodule("prototypes").parameters():
+            for parameter in self.auxiliary["head"].get_submodule("prototypes").parameters():
                 parameter.grad = None
 
     def _features(self, images: Tensor) -> Tensor:
-        return token_logits((self.taps.run or self.student)(images))[0]
+        return token_logits(self.taps.output(images))[0]
 
     def _sharpened(self, taught: Tensor) -> Tensor:
         """P_t, [B, prototypes]."""
         first, last = self.temperature
         done = min(self._epoch() / max(self.temperature_epochs - 1, 1), 1.0) if self.temperature_epochs else 1.0
-        return ((taught.float() - self.centre) / (first + (last - first) * done)).softmax(-1)
+        return ((taught.float() - self.center) / (first + (last - first) * done)).softmax(-1)
 
-    def _teacher(self) -> Follower:
-        teacher = self.aids["teacher"]
-        assert isinstance(teacher, Follower)
+    def _teacher(self) -> MomentumEncoder:
+        teacher = self.auxiliary["teacher"]
+        assert isinstance(teacher, MomentumEncoder)
         return teacher
 
     def _epoch(self) -> int:
         """Number of the epoch that the step at hand belongs to."""
-        return max(self._teacher().updates - 1, 0) // self.steps_per_epoch
+        return max(self._teacher().updates - 1, 0) // self.course.steps_per_epoch
 
 
 class Head(nn.Module):
     """Cosines between what a perceptron makes of features and learnt prototypes, [B, D] -> [B, prototypes].
 
     Three linear layers with GELU between them, the result scaled to length 1, then a layer without bias whose rows
-    count as directions alone (weight normalisation with lengths of 1).
+    count as directions alone (weight normalization with lengths of 1).
     """
 
     def __init__(self, width: int, hidden_width: int, prototypes: int) -> None:
@@ -168,7 +189,7 @@ class Head(nn.Module):
         self.prototypes = nn.Linear(BOTTLENECK, prototypes, bias=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        return F.linear(normalised(self.perceptron(features)), normalised(self.prototypes.weight))
+        return F.linear(normalized(self.perceptron(features)), normalized(self.prototypes.weight))
 
 
 def view_loss(guesses: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:

@@ -2,8 +2,9 @@
 """The contract of a method: it turns a batch into named loss terms; this base class sums, logs and steps."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
 from weakref import ref
 
 import torch
@@ -12,51 +13,129 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from ..guides.guide import Batch, Given, Guide
-from ..models.taps import Seen, Taps
+from ..models.taps import Readings, Taps
 from ..models.task import Task
 from ..optim import SAM, Optim, Schedule
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """What every method starts from; the other sections of a recipe say it.
+
+    Args:
+        student: the network that is kept.
+        task: classes and input of the student.
+        guides: what teaches it besides, by the name that the recipe gives.
+        optim: optimizer and its parameter groups.
+        schedule: learning rate over the steps.
+    """
+
+    student: nn.Module
+    task: Task
+    guides: Mapping[str, Guide] = field(default_factory=dict)
+    optim: Optim = field(default_factory=Optim)
+    schedule: Schedule = field(default_factory=Schedule)
+
+
+@dataclass(frozen=True)
+class BatchSpec:
+    """What a batch must hold; `guides.guide.Batch` says under which names.
+
+    Args:
+        labels: whether the method learns from them; else data without any will do.
+        views: of an image; 2 asks for a recipe's `augment2`.
+        local_crops: local crops of an image; more than none ask for a recipe's `augment_local_crops`.
+        local_size: side of a local crop, pixels.
+        noise: uniform numbers for each image.
+    """
+
+    labels: bool = True
+    views: int = 1
+    local_crops: int = 0
+    local_size: int = 0
+    noise: int = 0
+
+
+@dataclass(frozen=True)
+class Course:
+    """How long a training is, and what is measured on the way.
+
+    Args:
+        steps_per_epoch: of the optimizer.
+        epochs: of the whole training.
+        watched: the split that is measured after every epoch, as the metrics call it.
+    """
+
+    steps_per_epoch: int = 1
+    epochs: int = 1
+    watched: str = "val"
+
+    @property
+    def steps(self) -> int:
+        """Of the whole training."""
+        return self.steps_per_epoch * self.epochs
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """Which training step is at hand; a plain loop over whole batches may leave it as it is.
+
+    Args:
+        place: epoch and micro-batch in it, from 0.
+        first: whether the micro-batch is the first of its step.
+        last: whether it is the last: all gradients are there after it.
+        images: the step's, while they are there.
+    """
+
+    place: tuple[int, int] = (0, 0)
+    first: bool = True
+    last: bool = True
+    images: Callable[[], Tensor | None] = lambda: None
 
 
 class Method(LightningModule, ABC):
     """A way of learning: one batch in, named and weighted loss terms out.
 
-    A subclass hands on the five arguments below and adds its own keywords, which are the `method` section of a recipe.
+    A subclass takes a `Setup` first and hands it on; its keywords are the `method` section of a recipe. It defines
+    `losses` and `measures`, and puts networks of its own into `auxiliary`: they are trained with the student and then
+    thrown away. What it needs of a batch it says in `batch_spec`, of the class as far as no student is needed for it.
 
     Args:
-        student: the network that is kept.
-        task: classes and input of the student.
-        guides: what teaches it besides, by name.
-        optim: optimiser and its parameter groups.
-        schedule: learning rate over the steps.
+        setup: student, task, guides, optimizer, schedule.
+        forward: the pass over the student that taps and guides watch, of images and whatever `losses` hands to the taps
+            besides; None: the student's own.
+
+    Attributes:
+        gives: what guides may count on.
+        batch_spec: what `losses` finds in a batch.
+        taps: the student's pass, `taps(images)`, with what the guides beside it read.
+        course: length of the training. The run sets it once; asking Lightning's Trainer would make it build the loader
+            too early to restore its state.
+        moment: the step at hand, set in each training step.
+        extra_logs: scalars that `losses` wants logged beside its terms; it sets them anew.
+        seen_terms: the terms of the last training step, detached.
+        sam: the optimizer, where it takes two gradients a step.
     """
 
-    gives: ClassVar[frozenset[Given]] = frozenset(Given)  # what guides may count on
-    labelled: ClassVar[bool] = True  # whether it learns from labels; else data without any will do
-    views: ClassVar[int] = 1  # of an image that a batch must hold: 2 asks for a recipe's augment2
+    gives: ClassVar[frozenset[Given]] = frozenset(Given)
+    batch_spec: BatchSpec = BatchSpec()
 
-    def __init__(
-        self, student: nn.Module, task: Task, guides: Mapping[str, Guide], optim: Optim, schedule: Schedule
-    ) -> None:
+    def __init__(self, setup: Setup, forward: Callable[..., Any] | None = None) -> None:
         super().__init__()
-        self.student, self.task = student, task
-        self.guides = nn.ModuleDict(dict(guides))
-        self.aids = nn.ModuleDict()  # networks of the method's own, trained with the student and then thrown away
-        self.noise = 0  # uniform numbers for each image that `losses` finds in the batch
-        self.small = (0, 0)  # small views (image3, image4, ...) that `losses` finds in the batch: how many, side in px
-        self.optim, self.schedule = optim, schedule
-        self.taps = Taps(student, frozenset().union(*(guide.needs for guide in guides.values())))
-        self.split = "val"  # what validation batches are called in the metrics
-        # Set by the run. Asking the Trainer would make it build the loader too early to restore its state.
-        self.steps_per_epoch = self.epochs = 1
-        self.last_portion = True  # whether the portion at hand completes a batch
-        self.place: tuple[int, int] | None = None  # epoch and portion in training, from 0
-        self.shown: ref[Tensor] | None = None  # the images of the last training step, while they are there
-        self.facts: dict[str, Tensor] = {}  # what `losses` wants logged beside its terms
+        self.student, self.task = setup.student, setup.task
+        self.guides = nn.ModuleDict(dict(setup.guides))
+        self.auxiliary = nn.ModuleDict()
+        self.optim, self.schedule = setup.optim, setup.schedule
+        needs: frozenset[str] = frozenset().union(*(guide.needs for guide in setup.guides.values()))
+        self.taps = Taps(setup.student, needs, forward)
+        self.course, self.moment = Course(), Moment()
+        self.extra_logs: dict[str, Tensor] = {}
+        self.seen_terms: dict[str, Tensor] = {}
         self.sam: SAM | None = None
 
     @abstractmethod
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Named, weighted scalar terms whose sum is minimised."""
+        """Named, weighted scalar terms whose sum is minimized, the guides' (`guided`) among them."""
 
     @abstractmethod
     def measures(self, batch: Batch) -> dict[str, Tensor]:
@@ -64,75 +143,76 @@ class Method(LightningModule, ABC):
         the best.
         """
 
-    def measured(self, batch: Batch) -> dict[str, Tensor]:
-        """What is watched on a held-out batch: the method's measures, and every guide's by a name that says whose."""
-        found = self.measures(batch)
-        for name, guide in self.guides.items():
-            assert isinstance(guide, Guide)
-            found |= {f"{name}_{measure}": value for measure, value in guide.measures(batch).items()}
-        return found
-
-    def place_of(self, images: Tensor) -> tuple[int, int] | None:
-        """Epoch and portion in training, from 0, if these are the very images of the step at hand; None for others."""
-        return self.place if self.shown is not None and images is self.shown() else None
-
-    @property
-    def uphill(self) -> bool:
-        """Whether this is a step's second pass: nothing is logged, and nothing that follows the student moves."""
-        return self.sam is not None and self.sam.uphill
-
     def remarks(self, batch_size: int) -> list[str]:
         """What a person should know before a training with so many images a step begins."""
         return []
 
-    def settle(self) -> None:
+    def after_backward(self) -> None:
         """Called once a step when all gradients are there, averaged over processes, not yet unscaled or clipped."""
 
-    def guided(self, batch: Batch, seen: Seen) -> dict[str, Tensor]:
+    def guided(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
         """Every term of every guide, by a name that says whose it is."""
         terms = {}
-        for name, guide in self.guides.items():
-            assert isinstance(guide, Guide)
+        for name, guide in self._guides():
             plain = type(guide).__module__.rpartition(".")[2] == name  # it has its file's name, not one of its own
-            for term, value in guide.losses(batch, seen).items():
+            for term, value in guide.losses(batch, readings).items():
                 terms[term if plain and term.startswith(name) else f"{name}_{term}"] = value
         return terms
 
+    def measured(self, batch: Batch) -> dict[str, Tensor]:
+        """What is watched on a held-out batch: the method's measures, and every guide's by a name that says whose."""
+        values = self.measures(batch)
+        for name, guide in self._guides():
+            values |= {f"{name}_{measure}": value for measure, value in guide.measures(batch).items()}
+        return values
+
+    def epoch_step_of(self, images: Tensor) -> tuple[int, int] | None:
+        """Epoch and micro-batch, from 0, if these are the very images of the step at hand; None for others."""
+        return self.moment.place if images is self.moment.images() else None
+
+    @property
+    def perturbed(self) -> bool:
+        """Whether this is a step's second pass: nothing is logged, and nothing that follows the student moves."""
+        return self.sam is not None and self.sam.perturbed
+
+    @property
+    def begins_step(self) -> bool:
+        """Whether what follows the student moves now: once a step, with its first pass over its first micro-batch."""
+        return self.moment.first and not self.perturbed
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Sum the terms; Lightning calls backward and steps."""
-        self.place, self.shown = (self.current_epoch, batch_idx), ref(batch["image"])
-        self.last_portion = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
+        parts = self.trainer.accumulate_grad_batches
+        first, last = batch_idx % parts == 0, (batch_idx + 1) % parts == 0
+        self.moment = Moment((self.current_epoch, batch_idx), first, last, ref(batch["image"]))
         terms = self.losses(batch)
         total = torch.stack(list(terms.values())).sum()
         self.seen_terms = {name: term.detach() for name, term in terms.items()}
-        if self.uphill:
+        if self.perturbed:
             return total
-        shown: dict[str, Any] = {"loss": total.detach(), **self.seen_terms, **self.facts}
-        self.log_dict({f"train/{name}": value for name, value in shown.items()}, batch_size=len(batch["image"]))
+        logs: dict[str, Any] = {"loss": total.detach(), **self.seen_terms, **self.extra_logs}
+        self.log_dict({f"train/{name}": value for name, value in logs.items()}, batch_size=len(batch["image"]))
         self.log("lr", self.trainer.optimizers[0].param_groups[-1]["lr"])  # the last group has no layer-wise decay
         return total
 
     def on_after_backward(self) -> None:
         """Once the whole batch has its gradients, each guide may combine its own with the student's."""
-        if not self.last_portion:
+        if not self.moment.last:
             return
-        self.settle()
-        for name, guide in self.guides.items():
-            assert isinstance(guide, Guide)
-            facts = guide.settle()
-            if not self.uphill:
-                self.log_dict({f"train/{name}_{fact}": value for fact, value in facts.items()})
+        self.after_backward()
+        for name, guide in self._guides():
+            logs = guide.after_backward()
+            if not self.perturbed:
+                self.log_dict({f"train/{name}_{log}": value for log, value in logs.items()})
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log the measures of one held-out batch."""
-        self.place = None
-        values = {f"{self.split}/{name}": value for name, value in self.measured(batch).items()}
+        values = {f"{self.course.watched}/{name}": value for name, value in self.measured(batch).items()}
         self.log_dict(values, batch_size=len(batch["image"]), on_epoch=True, sync_dist=True)
 
     def start_epoch(self) -> None:
-        for guide in self.guides.values():
-            assert isinstance(guide, Guide)
-            guide.start_epoch(self.current_epoch, self.trainer.max_epochs or 1)
+        for _, guide in self._guides():
+            guide.start_epoch(self.current_epoch, self.course.epochs)
 
     def on_train_start(self) -> None:
         self.start_epoch()  # a run resumed inside an epoch gets no on_train_epoch_start
@@ -141,10 +221,13 @@ class Method(LightningModule, ABC):
         self.start_epoch()
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """The optimiser over the student's groups and what else is trainable; the rate is set every step."""
-        epochs = self.trainer.max_epochs or 1
-        optimizer = self.optim.build(self.optim.groups(self.student, nn.ModuleDict({**self.guides, **self.aids})))
+        """The optimizer over the student's groups and what else is trainable; the rate is set every step."""
+        optimizer = self.optim.build(self.optim.groups(self.student, nn.ModuleDict({**self.guides, **self.auxiliary})))
         if self.optim.sam_rho is not None:
             optimizer = self.sam = SAM(optimizer, self.optim.sam_rho, self)
-        schedule = self.schedule.attach(optimizer, self.steps_per_epoch, epochs, self.optim.lr)
+        schedule = self.schedule.attach(optimizer, self.course.steps_per_epoch, self.course.epochs, self.optim.lr)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def _guides(self) -> list[tuple[str, Guide]]:
+        """Names and guides, which a ModuleDict knows as modules alone."""
+        return cast("list[tuple[str, Guide]]", list(self.guides.items()))

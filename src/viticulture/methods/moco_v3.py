@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn without labels by recognising an image in another view of it: MoCo v3.
+"""Learn without labels by recognizing an image in another view of it: MoCo v3.
 
 Paper: Chen et al., "An Empirical Study of Training Self-Supervised Vision Transformers", ICCV 2021, arXiv:2104.02057;
 for small ViTs "A Closer Look at Self-Supervised Lightweight Vision Transformers", arXiv:2205.14443. Recipes:
@@ -8,26 +8,23 @@ recipes/mae/moco-*.yaml.
     q = predictor(projector(student(view)))        k = the momentum encoder's projector(student(view))
     loss = ctr(q1, k2) + ctr(q2, k1)               ctr(q, k) = 2 T CE(cos(q, k) / T, own image)    [Sec. 3, Alg. 1]
 
-Keys of all processes count as negatives, BatchNorm runs over all of them. The momentum encoder (`models.follower`)
-moves before it makes keys. The kept student is the one with gradient.
+Keys of all processes count as negatives, BatchNorm runs over all of them. The momentum encoder
+(`models.momentum_encoder`) moves before it makes keys. The kept student is the one with gradient.
 """
 
-from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import UserError
-from ..guides.guide import Batch, Given, Guide
-from ..models.momentum_encoder import Follower
-from ..models.shared_batch_norm import gathered, normalised, perceptron, rank
+from ..guides.guide import Batch, Given
+from ..models.momentum_encoder import MomentumEncoder
+from ..models.shared_batch_norm import gathered, normalized, perceptron, rank
 from ..models.students import feature_width
-from ..models.task import Task
 from ..models.vit.positions import choose_positions
-from ..optim import Optim, Schedule
-from .method import Method
+from .method import BatchSpec, Method, Setup
 
 FEW = 256  # images in a batch, below which a remark is made
 
@@ -46,16 +43,11 @@ class MoCoV3(Method):
     """
 
     gives: ClassVar[frozenset[Given]] = frozenset({Given.PATCHES})
-    labelled: ClassVar[bool] = False
-    views: ClassVar[int] = 2
+    batch_spec = BatchSpec(labels=False, views=2)
 
     def __init__(
         self,
-        student: nn.Module,
-        task: Task,
-        guides: Mapping[str, Guide],
-        optim: Optim,
-        schedule: Schedule,
+        setup: Setup,
         *,
         temperature: float = 0.2,
         momentum: float = 0.99,
@@ -64,7 +56,7 @@ class MoCoV3(Method):
         freeze_patches: bool = False,
         positions: Literal["fixed", "learned"] = "fixed",
     ) -> None:
-        super().__init__(student, task, guides, optim, schedule)
+        super().__init__(setup)
         if temperature <= 0 or not 0 <= momentum < 1:
             raise UserError(
                 "method.temperature must be positive and method.momentum lie in [0, 1), "
@@ -72,31 +64,40 @@ class MoCoV3(Method):
             )
         if min(width, hidden_width) < 1:
             raise UserError(f"method.width and method.hidden_width must be positive, got {width} and {hidden_width}")
+        student = setup.student
         choose_positions(student, positions)
         if freeze_patches:
             student.get_submodule("patch_embed").requires_grad_(False)
         self.temperature = temperature
-        projector = perceptron([feature_width(student, task.image_size), hidden_width, hidden_width, width])
-        self.aids["projector"] = projector
-        self.aids["predictor"] = perceptron([width, hidden_width, width])
-        self.aids["momentum"] = Follower(student, projector, momentum)
+        projector = perceptron([feature_width(student, setup.task.image_size), hidden_width, hidden_width, width])
+        self.auxiliary["projector"] = projector
+        self.auxiliary["predictor"] = perceptron([width, hidden_width, width])
+        self.auxiliary["momentum"] = MomentumEncoder(student, projector, momentum)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Each view's query against the keys of all images' other views.
+
+            q1, q2 = predictor(projector(student(views)))                       [B, width] each
+            k1, k2 = the momentum encoder's projector(student(views))           [B, width] each, from all processes
+            contrast = ctr(q1, k2) + ctr(q2, k1)                                Alg. 1, nats times 2 T
+
+        Guides read the pass over both views, [2 B, 3, H, W].
+        """
         both = torch.cat([batch["image"], batch["image2"]])
-        seen = self.taps(both)
-        q1, q2 = (self._query(features) for features in seen.logits[0].chunk(2))
-        momentum, steps = self.aids["momentum"], self.steps_per_epoch * self.epochs
-        assert isinstance(momentum, Follower)
-        if not self.uphill:
-            momentum.follow(self.student, self.aids["projector"], steps, self.last_portion)
+        readings = self.taps(both)
+        q1, q2 = (self._query(features) for features in readings.outputs[0].chunk(2))
+        momentum = self.auxiliary["momentum"]
+        assert isinstance(momentum, MomentumEncoder)
+        if self.begins_step:
+            momentum.update(self.student, self.auxiliary["projector"], self.course.steps)
         k1, k2 = momentum(batch["image"], batch["image2"])
         loss = self._contrast(q1, k2) + self._contrast(q2, k1)
-        return {"contrast": loss, **self.guided({**batch, "image": both}, seen)}
+        return {"contrast": loss, **self.guided({**batch, "image": both}, readings)}
 
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         """The loss between each image and its mirror image."""
         images, mirrored = batch["image"], batch["image"].flip(-1)
-        (k,) = self.aids["momentum"](mirrored)
+        (k,) = self.auxiliary["momentum"](mirrored)
         return {"loss": 2 * self._contrast(self._query(self.student(images)), k)}
 
     def remarks(self, batch_size: int) -> list[str]:
@@ -108,11 +109,11 @@ class MoCoV3(Method):
         ]
 
     def _query(self, features: Tensor) -> Tensor:
-        query: Tensor = self.aids["predictor"](self.aids["projector"](features))
+        query: Tensor = self.auxiliary["predictor"](self.auxiliary["projector"](features))
         return query
 
     def _contrast(self, query: Tensor, key: Tensor) -> Tensor:
-        logits = normalised(query) @ gathered(normalised(key)).T / self.temperature  # [B, world * B]
+        logits = normalized(query) @ gathered(normalized(key)).T / self.temperature  # [B, world * B]
         own = torch.arange(len(query), device=query.device) + len(query) * rank()
-        self.facts = {"instance_accuracy": (logits.detach().argmax(1) == own).float().mean()}
+        self.extra_logs = {"instance_accuracy": (logits.detach().argmax(1) == own).float().mean()}
         return 2 * self.temperature * F.cross_entropy(logits, own)

@@ -13,7 +13,7 @@ masked pixels of a batch, which is the same unless units are cut off by the imag
 """
 
 import math
-from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -22,13 +22,10 @@ from timm.models import VisionTransformer
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..guides.guide import Batch, Given, Guide
-from ..models.taps import Seen
-from ..models.task import Task
-from ..models.vit.patches import Grid, begin, check, finish, patchify, position_tables, project
+from ..guides.guide import Batch, Given
+from ..models.vit.patches import PatchGrid, begin, check, finish, patchify, position_tables, project
 from ..models.vit.positions import choose_positions
-from ..optim import Optim, Schedule
-from .method import Method
+from .method import BatchSpec, Method, Setup
 
 UNITS = 7  # along the shorter side of an image, unless a recipe says otherwise: 32 pixels at 224
 
@@ -45,24 +42,20 @@ class SimMIM(Method):
     """
 
     gives: ClassVar[frozenset[Given]] = frozenset({Given.PATCHES})
-    labelled: ClassVar[bool] = False
+    batch_spec = BatchSpec(labels=False)
 
     def __init__(
         self,
-        student: nn.Module,
-        task: Task,
-        guides: Mapping[str, Guide],
-        optim: Optim,
-        schedule: Schedule,
+        setup: Setup,
         *,
         mask_ratio: float = 0.6,
         mask_unit: int | None = None,
         positions: Literal["fixed", "learned"] = "fixed",
     ) -> None:
-        super().__init__(student, task, guides, optim, schedule)
-        vit = check(student)
+        vit = check(setup.student)
+        super().__init__(setup, partial(self._encode, vit))
         self.grid, self.patch = vit.patch_embed.grid_size, vit.patch_embed.patch_size
-        unit = nearest_unit(task.image_size, self.patch) if mask_unit is None else (mask_unit, mask_unit)
+        unit = nearest_unit(setup.task.image_size, self.patch) if mask_unit is None else (mask_unit, mask_unit)
         if min(unit) < 1 or any(side % patch for side, patch in zip(unit, self.patch, strict=True)):
             raise UserError(
                 f"method.mask_unit must be a multiple of the patch, got {mask_unit} and patches of "
@@ -70,36 +63,48 @@ class SimMIM(Method):
             )
         self.unit = unit[0] // self.patch[0], unit[1] // self.patch[1]
         self.units = tuple(math.ceil(count / each) for count, each in zip(self.grid, self.unit, strict=True))
-        self.noise = math.prod(self.units)
-        self.masked_units = math.ceil(self.noise * mask_ratio)
-        if not 0 < mask_ratio < 1 or self.masked_units >= self.noise:
+        squares = math.prod(self.units)
+        self.batch_spec = replace(self.batch_spec, noise=squares)
+        self.masked_units = math.ceil(squares * mask_ratio)
+        if not 0 < mask_ratio < 1 or self.masked_units >= squares:
             raise UserError(
-                f"method.mask_ratio must leave some of the {self.noise} squares of {unit[0]}x{unit[1]} pixels and mask "
+                f"method.mask_ratio must leave some of the {squares} squares of {unit[0]}x{unit[1]} pixels and mask "
                 f"some, got {mask_ratio}; a smaller method.mask_unit makes more of them"
             )
         choose_positions(vit, positions)
-        self.aids["painter"] = Painter(vit.embed_dim, 3 * self.patch[0] * self.patch[1])
-        self.taps.run = partial(self._encode, vit)
+        self.auxiliary["decoder"] = PixelDecoder(vit.embed_dim, 3 * self.patch[0] * self.patch[1])
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        painted, mask, seen = self._paint(batch["image"], batch["noise"])
-        return {"reconstruction": self._distance(painted, mask, batch["image"]), **self.guided(batch, seen)}
+        """How far what is painted lies from the image, and what guides add.
+
+            mask = the patches of the squares with the least noise                                [B, P]
+            tokens = student(patches, a learnt token in place of the masked ones)                 [B, prefix + P, D]
+            painted = one linear layer of the patches' tokens                                     [B, P, 3 p p]
+            reconstruction = mean over images of mean over their masked pixels of |painted - image|, in pixels
+
+        Guides read this pass, which has a token for every patch.
+        """
+        mask = self.mask(batch["noise"])
+        readings = self.taps(batch["image"], mask)
+        painted = self._painted(readings.outputs[0], mask)
+        return {"reconstruction": self._distance(painted, mask, batch["image"]), **self.guided(batch, readings)}
 
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         """The loss under masks that are the same for every epoch."""
         images = batch["image"]
-        noise = torch.rand(len(images), self.noise, generator=torch.Generator().manual_seed(0)).to(images.device)
-        painted, mask, _ = self._paint(images, noise)
-        return {"loss": self._distance(painted, mask, images)}
+        noise = torch.rand(len(images), self.batch_spec.noise, generator=torch.Generator().manual_seed(0))
+        mask = self.mask(noise.to(images.device))
+        return {"loss": self._distance(self._painted(self.taps.output(images, mask), mask), mask, images)}
 
     def reconstruct(self, images: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Patches of the images, [B, P, 3 p p], the masked ones as they are painted, and which ones those are, [B, P].
 
         Args:
-            images: [B, 3, H, W], normalised.
-            noise: [B, `self.noise`] uniform numbers; they choose the masks.
+            images: [B, 3, H, W], normalized.
+            noise: [B, squares] uniform numbers; they choose the masks.
         """
-        painted, mask, _ = self._paint(images, noise)
+        mask = self.mask(noise)
+        painted = self._painted(self.taps.output(images, mask), mask)
         return torch.where(mask[..., None], painted, patchify(images, self.patch)), mask
 
     def mask(self, noise: Tensor) -> Tensor:
@@ -114,10 +119,10 @@ class SimMIM(Method):
         places = places.repeat_interleave(self.unit[0], 1).repeat_interleave(self.unit[1], 2)
         return places[:, : self.grid[0], : self.grid[1]].flatten(1)
 
-    def _paint(self, images: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Seen]:
-        mask = self.mask(noise)
-        seen = self.taps(images, mask)
-        return self.aids["painter"](seen.logits[0][:, -mask.shape[1] :]).float(), mask, seen
+    def _painted(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """All patches, in float32: [B, prefix + P, D] -> [B, P, 3 p p]."""
+        painted: Tensor = self.auxiliary["decoder"](tokens[:, -mask.shape[1] :])
+        return painted.float()
 
     def _distance(self, painted: Tensor, mask: Tensor, images: Tensor) -> Tensor:
         apart = (painted - patchify(images, self.patch)).abs().mean(-1)  # [B, P]
@@ -125,15 +130,15 @@ class SimMIM(Method):
 
     def _encode(self, vit: VisionTransformer, images: Tensor, mask: Tensor) -> Tensor:
         """What the student makes of the patches and of the token in the masked places, [B, prefix + P, D]."""
-        painter = self.aids["painter"]
-        assert isinstance(painter, Painter)
+        decoder = self.auxiliary["decoder"]
+        assert isinstance(decoder, PixelDecoder)
         prefix_table, table = position_tables(vit)
-        patches = painter.covered(project(vit, patchify(images, self.patch)), mask)
+        patches = decoder.covered(project(vit, patchify(images, self.patch)), mask)
         x: Tensor = vit.blocks(begin(vit, patches + table, prefix_table))
         return finish(vit, x)
 
 
-class Painter(nn.Module):
+class PixelDecoder(nn.Module):
     """The token that stands for masked patches, and the layer that paints: [B, P, D] -> [B, P, values]."""
 
     def __init__(self, width: int, values: int) -> None:
@@ -150,7 +155,7 @@ class Painter(nn.Module):
         return y
 
 
-def nearest_unit(image_size: Grid, patch: Grid) -> Grid:
+def nearest_unit(image_size: PatchGrid, patch: PatchGrid) -> PatchGrid:
     """A square of about a seventh of the image's shorter side, in whole patches, at least one; pixels."""
     wanted = min(image_size) / UNITS
     height, width = (max(round(wanted / side), 1) * side for side in patch)

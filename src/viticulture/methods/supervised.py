@@ -1,20 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn from labels, and from whatever guides watch.
-
-loss = label_weight * CE(student, label) + every term of every guide
-"""
-
-from collections.abc import Mapping
+"""Learn from labels, and from whatever guides watch."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import UserError
-from ..guides.guide import Batch, Guide
+from ..guides.guide import Batch
 from ..losses import cross_entropy
-from ..models.task import Task
-from ..optim import Optim, Schedule
-from .method import Method
+from ..models.co_advise.many_heads import every_head
+from .method import Method, Setup
 
 
 class Supervised(Method):
@@ -32,40 +26,47 @@ class Supervised(Method):
 
     def __init__(
         self,
-        student: nn.Module,
-        task: Task,
-        guides: Mapping[str, Guide],
-        optim: Optim,
-        schedule: Schedule,
+        setup: Setup,
         *,
         smoothing: float = 0.0,
         label_weight: float = 1.0,
         every_head: bool = False,
         eval_mode: bool = False,
     ) -> None:
-        super().__init__(student, task, guides, optim, schedule)
+        super().__init__(setup)
         if not 0 <= smoothing < 1:
             raise UserError(f"method.smoothing must lie in [0, 1), got {smoothing}")
-        if label_weight < 0 or (label_weight == 0 and not guides):
+        if label_weight < 0 or (label_weight == 0 and not setup.guides):
             raise UserError(f"method.label_weight must be positive unless a guide teaches, got {label_weight}")
         self.smoothing, self.label_weight = smoothing, label_weight
         self.every_head, self.eval_mode = every_head, eval_mode
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Cross-entropy with the labels, and what guides add.
+
+            label = label_weight * mean over heads and images of CE(outputs, labels)        nats
+
+        `outputs` [B, C] are the class token's alone unless `every_head`; labels are classes [B] or distributions
+        [B, C]. Where its weight is 0 there is no label term. Guides see the same images and the same pass.
+        """
         if self.eval_mode:
             self.student.eval()
-        seen = self.taps(batch["image"])
-        heads = seen.logits if self.every_head else seen.logits[:1]
+        readings = self.taps(batch["image"])
+        heads = readings.outputs if self.every_head else readings.outputs[:1]
         label = batch["label"]
         if not label.is_floating_point():
-            self.facts = {"accuracy": (seen.logits[0].detach().argmax(-1) == label).float().mean()}
+            self.extra_logs = {"accuracy": (readings.outputs[0].detach().argmax(-1) == label).float().mean()}
         terms = {}
         if self.label_weight:
             labels = [cross_entropy(logits, label, self.smoothing) for logits in heads]
             terms["label"] = self.label_weight * torch.stack(labels).mean()
-        return {**terms, **self.guided(batch, seen)}
+        return {**terms, **self.guided(batch, readings)}
 
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         logits = self.student(batch["image"])
         right = (logits.argmax(-1) == batch["label"]).float().mean()
-        return {"accuracy": right, "loss": cross_entropy(logits, batch["label"])}
+        heads = every_head(self.student, batch["image"])[1:] if self.every_head else ()
+        tokens = {
+            f"head_{k}_accuracy": (head.argmax(-1) == batch["label"]).float().mean() for k, head in enumerate(heads, 2)
+        }
+        return {"accuracy": right, "loss": cross_entropy(logits, batch["label"]), **tokens}

@@ -21,7 +21,7 @@ def features(network: nn.Module, images: Tensor) -> dict[str, Tensor]:
 
     Args:
         network: in inference mode; a timm classifier, ours included.
-        images: [B, 3, H, W], normalised.
+        images: [B, 3, H, W], normalized.
     """
     net: Any = network
     tokens = net.forward_features(images)
@@ -29,7 +29,7 @@ def features(network: nn.Module, images: Tensor) -> dict[str, Tensor]:
         return {"mean": net.forward_head(tokens, pre_logits=True)}
     where = layout(network)
     patches = tokens[:, where.prefix : where.prefix + math.prod(where.grid((images.shape[-2], images.shape[-1])))]
-    found = {"class": tokens[:, 0]} if where.class_token else {}
-    found |= {"mean": patches.mean(1)} if patches.shape[1] else {}
+    vectors = {"class": tokens[:, 0]} if where.class_token else {}
+    vectors |= {"mean": patches.mean(1)} if patches.shape[1] else {}
     norm = getattr(net, "fc_norm", nn.Identity())
-    return {name: norm(vector) for name, vector in found.items()}
+    return {name: norm(vector) for name, vector in vectors.items()}

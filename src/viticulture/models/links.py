@@ -5,8 +5,8 @@
 
 A link set says which layers each CNN block is linked to: `full`, `alpha`, `beta`, or a YAML file such as
 
-    1: 1-3          # CNN block: layers of the ViT, both counted from 1
-    2: 1-5, 8
+    0: [0, 1, 2]            # CNN block: layers of the ViT, both counted from 0
+    1: [0, 1, 2, 3, 4, 7]
 
 [1] Jin and Choi, "Adaptive Attention Link-based Regularization for Vision Transformers", arXiv:2211.13852.
 """
@@ -16,31 +16,35 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import yaml
 from torch import Tensor, nn
 
+from ..disk import read_text
 from ..errors import UserError
-from .taps import Grid
+from ..text import read_yaml
+from .vit.patches import PatchGrid
 
 LinkSet = list[list[int]]
 """For every CNN block the layers that it is linked to, counted from 0, in order."""
 
-TABLE_1 = {  # the paper's, for the seven blocks of EfficientNet-B3 and the twelve layers of DeiT-S
-    "alpha": {1: "1-3", 2: "1-5", 3: "3-5", 4: "4-6", 5: "4-6", 6: "6-11", 7: "7-12"},
-    "beta": {1: "1-2", 2: "1-5", 3: "3-5", 4: "4-6", 5: "4-7", 6: "6-10", 7: "7-10"},
+TABLE_1: dict[str, LinkSet] = {  # the paper's, which counts from 1: seven blocks of EfficientNet-B3, twelve layers
+    name: [list(range(first - 1, last)) for first, last in spans]
+    for name, spans in {
+        "alpha": [(1, 3), (1, 5), (3, 5), (4, 6), (4, 6), (6, 11), (7, 12)],
+        "beta": [(1, 2), (1, 5), (3, 5), (4, 6), (4, 7), (6, 10), (7, 10)],
+    }.items()
 }
 
 
 class Group(NamedTuple):
     """CNN blocks that are linked to the same layers, all of one grid."""
 
-    grid: Grid
+    grid: PatchGrid
     layers: tuple[int, ...]
     blocks: tuple[int, ...]
 
 
 class Links(nn.Module):
-    """The links themselves, one 1x1 convolution for the CNN blocks that share their layers.
+    """Trainable links: one 1x1 convolution for all CNN blocks that are linked to the same layers.
 
     Maps have weights of their own, so blocks in one convolution are as apart as in two. Layers whose maps differ in
     size (PiT's stages) reach a block by one convolution a size: A+ exists once in every size.
@@ -53,19 +57,19 @@ class Links(nn.Module):
     """
 
     def __init__(
-        self, channels: Mapping[str, int], heads: Sequence[int], grids: Sequence[Grid], linked: LinkSet
+        self, channels: Mapping[str, int], heads: Sequence[int], grids: Sequence[PatchGrid], linked: LinkSet
     ) -> None:
         super().__init__()
         self.channels, self.heads = dict(channels), list(heads)
         self.grids, self.linked = [(rows, columns) for rows, columns in grids], [list(layers) for layers in linked]
-        blocks: dict[tuple[Grid, tuple[int, ...]], list[int]] = {}
+        blocks: dict[tuple[PatchGrid, tuple[int, ...]], list[int]] = {}
         for block, layers in enumerate(self.linked):
             for grid in dict.fromkeys(self.grids[layer] for layer in layers):
                 of_grid = tuple(layer for layer in layers if self.grids[layer] == grid)
                 blocks.setdefault((grid, of_grid), []).append(block)
         if not blocks:
             raise UserError("a link set must link at least one CNN block to a layer, this one is empty")
-        self.groups = [Group(grid, layers, tuple(found)) for (grid, layers), found in blocks.items()]
+        self.groups = [Group(grid, layers, tuple(numbers)) for (grid, layers), numbers in blocks.items()]
         counts = list(self.channels.values())
         self.convolutions = nn.ModuleList(
             nn.Conv2d(sum(self.heads[n] for n in group.layers), sum(counts[b] for b in group.blocks), 1)
@@ -86,21 +90,21 @@ class Links(nn.Module):
     def weights(self) -> dict[tuple[int, int], Tensor]:
         """(CNN block, layer), counted from 0 -> the weights between them, [maps of the block, heads of the layer]."""
         counts = list(self.channels.values())
-        found: dict[tuple[int, int], Tensor] = {}
+        weights: dict[tuple[int, int], Tensor] = {}
         for group, links in zip(self.groups, self.convolutions, strict=True):
             assert isinstance(links, nn.Conv2d)
             of_blocks = torch.split(links.weight.detach()[:, :, 0, 0], [counts[block] for block in group.blocks], 0)
             for block, rows in zip(group.blocks, of_blocks, strict=True):
                 of_layers = torch.split(rows, [self.heads[layer] for layer in group.layers], 1)
-                found |= {(block, layer): part for layer, part in zip(group.layers, of_layers, strict=True)}
-        return found
+                weights |= {(block, layer): part for layer, part in zip(group.layers, of_layers, strict=True)}
+        return weights
 
     def magnitudes(self) -> Tensor:
         """Mean of |w| between every CNN block and every layer, [blocks, layers]; 0 where there is no link (Fig. 2)."""
-        found = torch.zeros(len(self.channels), len(self.heads), device=next(self.parameters()).device)
-        for place, weights in self.weights().items():
-            found[place] = weights.abs().mean()
-        return found
+        magnitudes = torch.zeros(len(self.channels), len(self.heads), device=next(self.parameters()).device)
+        for block_layer, weights in self.weights().items():
+            magnitudes[block_layer] = weights.abs().mean()
+        return magnitudes
 
     def about(self) -> dict[str, Any]:
         """The constructor's arguments, plain enough for any file."""
@@ -125,48 +129,35 @@ def read_link_set(name: str, blocks: int, layers: int) -> LinkSet:
                 f"the {name} links are between the 7 blocks of an EfficientNet and 12 layers, but there are {blocks} "
                 f"blocks and {layers} layers; train with links: full and extract your own by `viticulture links RUN`"
             )
-        return _parsed(TABLE_1[name], name, blocks, layers)
+        return TABLE_1[name]
     if not name.endswith((".yaml", ".yml")) or not Path(name).is_file():
         raise UserError(f"links must be full, alpha, beta or a YAML file that exists, got {name!r}")
-    try:
-        content = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise UserError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
+    content = read_yaml(read_text(Path(name), "link set"), f"link set {name}")
     if not isinstance(content, dict):
-        raise UserError(f"{name} must map CNN blocks to layers, as in `1: 1-3`")
+        raise UserError(f"{name} must map CNN blocks to layers, as in `0: [0, 1, 2]`")
     return _parsed(content, name, blocks, layers)
 
 
 def _parsed(content: Mapping[Any, Any], name: str, blocks: int, layers: int) -> LinkSet:
-    found: LinkSet = [[] for _ in range(blocks)]
-    for block, text in content.items():
-        if not isinstance(block, int) or not 1 <= block <= blocks:
-            raise UserError(f"{name} links CNN block {block!r}, but the teacher has blocks 1 to {blocks}")
-        try:
-            chosen = {layer for part in str(text).split(",") for layer in _span(part)}
-        except ValueError as error:
-            raise UserError(f"{name} must give layers as `1-3` or `1, 4-6`, got {text!r} for block {block}") from error
-        if not chosen or min(chosen) < 1 or max(chosen) > layers:
-            raise UserError(f"{name} links block {block} to layers {text}, but the student has layers 1 to {layers}")
-        found[block - 1] = sorted(layer - 1 for layer in chosen)
-    return found
-
-
-def _span(part: str) -> range:
-    first, dash, last = part.partition("-")
-    return range(int(first), int(last if dash else first) + 1)
+    linked: LinkSet = [[] for _ in range(blocks)]
+    for block, chosen in content.items():
+        if isinstance(chosen, str | int):
+            raise UserError(
+                f"{name} holds `{block}: {chosen}`; a link set lists layers, it and they counted from 0, as in "
+                "`0: [0, 1, 2]`; extract it again by `viticulture links RUN`, or take 1 off each number of an old file"
+            )
+        if not isinstance(block, int) or not 0 <= block < blocks:
+            raise UserError(f"{name} links CNN block {block!r}, but the teacher has blocks 0 to {blocks - 1}")
+        if not isinstance(chosen, list) or not chosen or not all(type(layer) is int for layer in chosen):
+            raise UserError(f"{name} must list the layers of block {block} as in `[0, 1, 2]`, got {chosen!r}")
+        if not 0 <= min(chosen) <= max(chosen) < layers:
+            raise UserError(
+                f"{name} links block {block} to layers {chosen}, but the student has layers 0 to {layers - 1}"
+            )
+        linked[block] = sorted(set(chosen))
+    return linked
 
 
 def write_link_set(linked: LinkSet) -> str:
     """A link set as the text of a YAML file, blocks without links left out."""
-    lines = []
-    for block, layers in enumerate(linked, 1):
-        spans: list[list[int]] = []
-        for layer in (layer + 1 for layer in layers):
-            if spans and spans[-1][1] == layer - 1:
-                spans[-1][1] = layer
-            else:
-                spans.append([layer, layer])
-        texts = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
-        lines += [f"{block}: {', '.join(texts)}\n"] if spans else []
-    return "".join(lines)
+    return "".join(f"{block}: {layers}\n" for block, layers in enumerate(linked) if layers)

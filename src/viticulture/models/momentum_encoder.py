@@ -12,7 +12,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from .students import token_logits
 
 
-class Follower(nn.Sequential):
+class MomentumEncoder(nn.Sequential):
     """A copy of a student and of its head, without gradient and dropout, whose weights move towards theirs.
 
         theirs <- m theirs + (1 - m) ours,    m = 1 - (1 - m0) (1 + cos(pi t)) / 2    for t in [0, 1) of the training
@@ -34,7 +34,7 @@ class Follower(nn.Sequential):
             if isinstance(module, DropPath):
                 module.drop_prob = 0.0
         self.momentum = momentum
-        self.updates, self.waiting = 0, False  # moves so far; whether the batch's next portion is due
+        self.updates = 0  # moves so far
 
     @torch.no_grad()
     def forward(self, *views: Tensor) -> list[Tensor]:
@@ -42,21 +42,18 @@ class Follower(nn.Sequential):
         return [head(features) for features in token_logits(student(torch.cat(views)))[0].chunk(len(views))]
 
     @torch.no_grad()
-    def follow(self, student: nn.Module, head: nn.Module, steps: int, last_portion: bool) -> None:
-        """Move once a batch, with its first portion.
+    def update(self, student: nn.Module, head: nn.Module, steps: int) -> None:
+        """Move, once a step.
 
         Args:
             student: the one copied.
             head: the one copied.
             steps: of the whole training.
-            last_portion: whether the portion at hand completes the batch.
         """
-        if not self.waiting:
-            keep = 1 - (1 - self.momentum) * (1 + math.cos(math.pi * self.updates / steps)) / 2
-            ours = [*student.parameters(), *head.parameters()]
-            get_ema_multi_avg_fn(keep)(list(self.parameters()), ours, None)  # type: ignore[no-untyped-call]
-            self.updates += 1
-        self.waiting = not last_portion
+        keep = 1 - (1 - self.momentum) * (1 + math.cos(math.pi * self.updates / steps)) / 2
+        ours = [*student.parameters(), *head.parameters()]
+        get_ema_multi_avg_fn(keep)(list(self.parameters()), ours, None)  # type: ignore[no-untyped-call]
+        self.updates += 1
 
     def get_extra_state(self) -> Tensor:
         """The clock, for checkpoints."""

@@ -58,13 +58,13 @@ def perceptron(widths: list[int]) -> nn.Sequential:
         widths: of the input, the hidden layers and the output.
     """
     layers: list[nn.Module] = []
-    for place, (before, after) in enumerate(pairwise(widths)):
-        last = place == len(widths) - 2
+    for number, (before, after) in enumerate(pairwise(widths)):
+        last = number == len(widths) - 2
         layers += [nn.Linear(before, after, bias=False), SharedBatchNorm(after, affine=not last)]
         layers += [] if last else [nn.ReLU(inplace=True)]
     return nn.Sequential(*layers)
 
 
-def normalised(x: Tensor) -> Tensor:
+def normalized(x: Tensor) -> Tensor:
     """Rows of length 1, in float32."""
     return F.normalize(x.float(), dim=1)

@@ -23,6 +23,7 @@ from ..errors import UserError, unknown
 from .agent import registered as agents  # noqa: F401  (registers its students)
 from .co_advise import cit, many_heads
 from .co_advise import rednet as rednet
+from .cvt import cvt  # noqa: F401  (registers its student)
 from .dhvt import registered as dhvt_models
 from .task import Task
 from .vit import mae_vit as ssl_vit
@@ -46,7 +47,7 @@ def _factory_keywords() -> set[str]:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """How bare timm builds a student, as far as it knows the architecture.
+    """timm's name of a student's architecture and the arguments that build it without this package.
 
     Args:
         name: what `create_student` was asked for.
@@ -65,12 +66,12 @@ def matching(pattern: str = "") -> list[str]:
     Raises: UserError if none matches.
     """
     if not pattern:  # timm's own filter by module knows the last part of its name alone
-        here = f"{__package__}."
-        return [name for name in timm.list_models() if timm.model_entrypoint(name).__module__.startswith(here)]
-    found: list[str] = timm.list_models(pattern)
-    if not found:
+        registered = f"{__package__}."
+        return [name for name in timm.list_models() if timm.model_entrypoint(name).__module__.startswith(registered)]
+    names: list[str] = timm.list_models(pattern)
+    if not names:
         raise unknown("student", pattern, timm.list_models())
-    return found
+    return names
 
 
 def takes_patch_size(name: str) -> bool:
@@ -124,7 +125,7 @@ def create_student(
     if return_both_heads is not None:
         return_both_heads(True)
     plain = next((family for family in (plain_vit, ssl_vit) if name in family.SIZES), None)
-    made = (plain.ARCHITECTURE, plain.bare(name, arguments)) if plain else (name, arguments)
+    made = (plain.ARCHITECTURE, plain.timm_arguments(name, arguments)) if plain else (name, arguments)
     vars(student)["blueprint"] = Blueprint(asked, *made)
     return student
 
@@ -146,10 +147,10 @@ def _registered(name: str) -> str:
 
 def blueprint(student: nn.Module) -> Blueprint:
     """How a student was made. Raises UserError for a network that `create_student` did not make."""
-    found = vars(student).get("blueprint")
-    if not isinstance(found, Blueprint):
+    made_by = vars(student).get("blueprint")
+    if not isinstance(made_by, Blueprint):
         raise UserError(f"this {type(student).__name__} has no blueprint; make students with create_student")
-    return found
+    return made_by
 
 
 def _check_option(key: str, value: Any) -> None:
@@ -177,15 +178,15 @@ def _tried(name: str, arguments: dict[str, Any], task: Task, options: Mapping[st
     except UserError:
         raise
     except TypeError as error:
-        found = re.search(r"(unexpected keyword|multiple values for).* argument '(\w+)'", str(error))
-        key = found[2] if found and found[2] in arguments else ""
+        match = re.search(r"(unexpected keyword|multiple values for).* argument '(\w+)'", str(error))
+        key = match[2] if match and match[2] in arguments else ""
         if key == "img_size":  # convolutional networks
             return _tried(name, {key: value for key, value in arguments.items() if key != "img_size"}, task, options)
         if key == "patch_size":
             raise UserError(
                 f"{name} has no patches to size; leave patch_size out, got {arguments['patch_size']}"
             ) from error
-        if found and key and found[1].startswith("multiple"):
+        if match and key and match[1].startswith("multiple"):
             raise UserError(
                 f"{name} decides {key} itself; leave it out of its options, got {options[key]!r}"
             ) from error
@@ -222,15 +223,15 @@ def _keywords(name: str) -> set[str]:
     """Options of a student: the constructor's keywords, its base classes' where it hands keywords on."""
     with torch.device("meta"):
         cls = type(timm.create_model(name))
-    found = set(inspect.signature(plain_vit.plant).parameters) if name in plain_vit.SIZES else set()
+    keywords = set(inspect.signature(plain_vit.build).parameters) if name in plain_vit.SIZES else set()
     for base in cls.__mro__:
         constructor = vars(base).get("__init__")
         parameters = inspect.signature(constructor).parameters if constructor else {}
-        found |= parameters.keys()
+        keywords |= parameters.keys()
         if constructor and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             break
-    decided = {"attn_layer"} if name in plain_vit.SIZES else set()  # by `plant`
-    return found - decided - FROM_DATA - {"self", "args", "kwargs", "options", "name", "device", "dtype"}
+    decided = {"attn_layer"} if name in plain_vit.SIZES else set()  # by `build`
+    return keywords - decided - FROM_DATA - {"self", "args", "kwargs", "options", "name", "device", "dtype"}
 
 
 def token_logits(output: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:

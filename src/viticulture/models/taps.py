@@ -2,9 +2,9 @@
 """A read-only view of a student's inside; the only file that knows how timm's ViTs are laid out.
 
     taps = Taps(student, needs=frozenset({"blocks", "attention"}))
-    seen = taps(images)                         # one ordinary forward pass, same bits as student(images)
-    seen.blocks[-1]                             # [B, T, D]
-    seen.attention[-1].class_maps()             # [B, h, rows, columns], computed when asked for
+    readings = taps(images)                     # one ordinary forward pass, same bits as student(images)
+    readings.blocks[-1]                         # [B, T, D]
+    readings.attention[-1].class_maps()         # [B, h, rows, columns], computed when asked for
 
 The student is not changed: hooks are there during the call alone and copy nothing. Students of another layout join by
 following timm's habits: a `feature_info` that names their blocks, `num_prefix_tokens`, and in each block an attention
@@ -30,11 +30,9 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import UserError, unknown
 from .students import token_logits
 from .vit.attention import is_plain
+from .vit.patches import PatchGrid
 
 READINGS = ("blocks", "attention", "class_attention", "norms")
-
-Grid = tuple[int, int]
-"""Rows and columns of patches."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,9 @@ class Layout:
         attention: module names of its attention layers, first to last; empty in a CNN.
         heads: heads of each attention layer.
         prefix: how many tokens come before the patches: class, distillation and register tokens.
-        patch: pixels between neighbouring tokens of the first block.
-        overlap: pixels that neighbouring patches share.
-        pooling: for each attention layer, how many tokens of the first block lie between its neighbouring ones.
+        patch: pixels between neighboring tokens of the first block.
+        overlap: pixels that neighboring patches share.
+        pooling: for each attention layer, how many tokens of the first block lie between its neighboring ones.
         class_token: whether the first token is one that the class is read from.
     """
 
@@ -61,13 +59,13 @@ class Layout:
     pooling: tuple[int, ...]
     class_token: bool
 
-    def grid(self, image_size: tuple[int, int]) -> Grid:
+    def grid(self, image_size: tuple[int, int]) -> PatchGrid:
         """Rows and columns of patch tokens in the first block, for an image of so many pixels."""
         if self.overlap:
             return (image_size[0] - self.overlap) // self.patch, (image_size[1] - self.overlap) // self.patch
         return math.ceil(image_size[0] / self.patch), math.ceil(image_size[1] / self.patch)
 
-    def grids(self, image_size: tuple[int, int]) -> list[Grid]:
+    def grids(self, image_size: tuple[int, int]) -> list[PatchGrid]:
         """Rows and columns of patch tokens in every attention layer."""
         rows, columns = self.grid(image_size)
         return [(math.ceil(rows / pooled), math.ceil(columns / pooled)) for pooled in self.pooling]
@@ -103,7 +101,7 @@ def layout(student: nn.Module) -> Layout:
 
 
 def first_norms(student: nn.Module, blocks: tuple[str, ...]) -> tuple[str, ...]:
-    """Module names of what normalises the input of each block, `norm1` in timm's ViTs.
+    """Module names of what normalizes the input of each block, `norm1` in timm's ViTs.
 
     Raises: UserError unless every block has one and the student a last norm.
     """
@@ -153,20 +151,20 @@ class AttentionReading:
     layer: Any
     prefix: int
     patches: int
-    grid: Grid
+    grid: PatchGrid
     class_token: bool
 
     def _part(self, which: int) -> Tensor:
-        """Queries (0) or keys (1), [B, h, T, d], before any normalisation of theirs."""
+        """Queries (0) or keys (1), [B, h, T, d], before any normalization of theirs."""
         return torch.unflatten(self.qkv, -1, (3, self.layer.num_heads, -1))[:, :, which].transpose(1, 2)
 
     def queries(self) -> Tensor:
-        """[B, h, T, d], normalised where the layer normalises them."""
-        return _normalised(self.layer, "q_norm", self._part(0))
+        """[B, h, T, d], normalized where the layer normalizes them."""
+        return _normalized(self.layer, "q_norm", self._part(0))
 
     def keys(self) -> Tensor:
-        """[B, h, T, d], normalised where the layer normalises them."""
-        return _normalised(self.layer, "k_norm", self._part(1))
+        """[B, h, T, d], normalized where the layer normalizes them."""
+        return _normalized(self.layer, "k_norm", self._part(1))
 
     def scores(self) -> Tensor:
         """q k^T / sqrt(d) before the softmax, [B, h, T, T], row: query."""
@@ -185,8 +183,8 @@ class AttentionReading:
             raise UserError("the class token's attention was asked of a student that has no class token")
         heads = self.layer.num_heads
         parts = torch.unflatten(self.qkv, -1, (3, heads, -1))  # [B, T, 3, h, d]
-        query = _normalised(self.layer, "q_norm", parts[:, 0, 0])  # [B, h, d]
-        keys = _normalised(self.layer, "k_norm", parts[:, self.prefix : self.prefix + self.patches, 1])  # [B, P, h, d]
+        query = _normalized(self.layer, "q_norm", parts[:, 0, 0])  # [B, h, d]
+        keys = _normalized(self.layer, "k_norm", parts[:, self.prefix : self.prefix + self.patches, 1])  # [B, P, h, d]
         own_head = torch.eye(heads, dtype=query.dtype, device=query.device).unsqueeze(-1)  # [h, h, 1]
         spread = (self.layer.scale * query.unsqueeze(1) * own_head).flatten(2)  # [B, h, h d], zero in other heads
         return spread @ keys.flatten(2).transpose(1, 2)
@@ -199,17 +197,18 @@ class AttentionReading:
 Reader = Callable[[Tensor], AttentionReading]
 
 
-def _normalised(layer: Any, name: str, heads: Tensor) -> Tensor:
+def _normalized(layer: Any, name: str, heads: Tensor) -> Tensor:
     norm: Callable[[Tensor], Tensor] | None = getattr(layer, name, None)
     return heads if norm is None else norm(heads)
 
 
 @dataclass
-class Seen:
+class Readings:
     """What one forward pass showed.
 
     Args:
-        logits: one [B, C] per token head, class token first; of another pass than the student's own, what it returned.
+        outputs: what the pass returned: of the student's own pass one [B, C] per token head, class token first; of
+            another one what it gives, such as tokens [B, T, D].
         blocks: output of every block in order, [B, T, D] with prefix tokens first (or [B, D, H, W]), if tapped.
         attention: one reading a layer in order, if tapped.
         class_attention: the class token's attention in every layer, [B, h, rows, columns], if tapped. It is computed
@@ -218,7 +217,7 @@ class Seen:
             output, if tapped.
     """
 
-    logits: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
     blocks: list[Tensor] = field(default_factory=list)
     attention: list[AttentionReading] = field(default_factory=list)
     class_attention: list[Tensor] = field(default_factory=list)
@@ -228,77 +227,82 @@ class Seen:
 class Taps:
     """Runs a student once and shows what guides asked for.
 
-    It is no module: it owns no weights and appears in no state dict. Logits are bit for bit those of `student(images)`,
-    gradients flow through every reading.
+    It is no module: it owns no weights and appears in no state dict. Outputs are bit for bit those of
+    `student(images)`, gradients flow through every reading.
 
     Args:
         student: any timm classifier; attention needs a ViT of timm's layout.
         needs: which readings to take, of "blocks", "attention", "class_attention" and "norms"; none costs nothing.
-        run: another pass over the student's layers, of images and whatever else a call hands on; None: the student's.
+        forward: another pass over the student's layers, of images and whatever else a call hands on; None: the
+            student's own.
 
     Raises: UserError if a reading does not exist or the student cannot give it.
     """
 
     def __init__(
-        self, student: nn.Module, needs: frozenset[str] = frozenset(), run: Callable[..., Any] | None = None
+        self, student: nn.Module, needs: frozenset[str] = frozenset(), forward: Callable[..., Any] | None = None
     ) -> None:
         for name in needs - set(READINGS):
             raise unknown("tap", name, READINGS)
-        self.student, self.needs, self.run = student, needs, run
+        self.student, self.needs, self.forward = student, needs, forward
         self.layout = layout(student) if needs else None
         if self.layout and needs & {"attention", "class_attention"} and not self.layout.attention:
-            raise UserError(f"this guide reads attention, which {type(student).__name__} lacks or lays out differently")
+            raise UserError(f"it reads attention, which {type(student).__name__} lacks or lays out differently")
         self._norms = first_norms(student, self.layout.blocks) if self.layout and "norms" in needs else ()
         self._found: dict[str, list[Tensor]] = {name: [] for name in READINGS}
-        self._forward: Callable[..., Any] = self._collect
+        self._collected: Callable[..., Any] = self._collect
 
     def compile(self, **options: Any) -> None:
         """Compile the student in place, and the pass with open taps likewise. Options are `torch.compile`'s.
 
         After a bare `student.compile()` the taps give the same readings from an uncompiled pass.
         """
-        if self.run is None:
+        if self.forward is None:
             self.student.compile(**options)
         elif not self.needs:
-            self.run = torch.compile(self.run, **options)
+            self.forward = torch.compile(self.forward, **options)
         if self.needs:
-            self._forward = torch.compile(self._collect, **options)
+            self._collected = torch.compile(self._collect, **options)
 
-    def __call__(self, images: Tensor, *more: Tensor) -> Seen:
-        """Readings of one forward pass, [B, 3, H, W] and what `run` takes besides -> `Seen`."""
+    def output(self, images: Tensor, *more: Tensor) -> Any:
+        """What the pass returns, with nothing read."""
+        return (self.forward or self.student)(images, *more)
+
+    def __call__(self, images: Tensor, *more: Tensor) -> Readings:
+        """Readings of one forward pass, of images [B, 3, H, W] and what `forward` takes besides."""
         if self.layout is None:
-            return Seen(token_logits((self.run or self.student)(images, *more)))
-        read = self._readers(self.layout, (images.shape[-2], images.shape[-1]))
-        handles = self._open(self.layout, read)
+            return Readings(token_logits(self.output(images, *more)))
+        readers = self._readers(self.layout, (images.shape[-2], images.shape[-1]))
+        handles = self._open(self.layout, readers)
         try:
-            output, blocks, qkv, maps, norms = self._forward(images, *more)
+            output, blocks, qkv, maps, norms = self._collected(images, *more)
         finally:
             for handle in handles:
                 handle.remove()
-        readings = [reader(tensor) for reader, tensor in zip(read, qkv, strict=True)] if qkv else []
-        return Seen(token_logits(output), blocks, readings, maps, norms)
+        attention = [reader(tensor) for reader, tensor in zip(readers, qkv, strict=True)] if qkv else []
+        return Readings(token_logits(output), blocks, attention, maps, norms)
 
     def _collect(self, images: Tensor, *more: Tensor) -> tuple[Any, *tuple[list[Tensor], ...]]:
         """One pass with open hooks; the lists that these fill are emptied, so that no tensor outlives its step."""
         for found in self._found.values():
             found.clear()
-        output = (self.run or self.student.forward)(images, *more)
+        output = (self.forward or self.student.forward)(images, *more)
         readings = [list(found) for found in self._found.values()]
         for found in self._found.values():
             found.clear()
         return output, *readings
 
-    def _open(self, where: Layout, read: list[Reader]) -> list[RemovableHandle]:
+    def _open(self, where: Layout, readers: list[Reader]) -> list[RemovableHandle]:
         handles = []
         if "blocks" in self.needs:
             found = self._found["blocks"]
             handles += [_hook(self.student.get_submodule(name), found, _tensor) for name in where.blocks]
-        projections = [self.student.get_submodule(f"{name}.qkv") for name in where.attention]
+        projections = [self.student.get_submodule(f"{name}.qkv") for name in where.attention] if readers else []
         if "attention" in self.needs:
             handles += [_hook(module, self._found["attention"], _tensor) for module in projections]
         if "class_attention" in self.needs:
             found = self._found["class_attention"]
-            looks = [lambda qkv, reader=reader: reader(qkv).class_maps() for reader in read]
+            looks = [lambda qkv, reader=reader: reader(qkv).class_maps() for reader in readers]
             handles += [_hook(module, found, look) for module, look in zip(projections, looks, strict=True)]
         if "norms" in self.needs:
             found = self._found["norms"]
@@ -308,14 +312,16 @@ class Taps:
         return handles
 
     def _readers(self, where: Layout, image_size: tuple[int, int]) -> list[Reader]:
-        """For every attention layer, how its projection becomes a reading."""
+        """For every attention layer, how its projection becomes a reading; none where attention is not read."""
+        if not self.needs & {"attention", "class_attention"}:
+            return []
         return [
             partial(_reading, self.student.get_submodule(name), where, grid)
             for name, grid in zip(where.attention, where.grids(image_size), strict=True)
         ]
 
 
-def _reading(layer: nn.Module, where: Layout, grid: Grid, qkv: Tensor) -> AttentionReading:
+def _reading(layer: nn.Module, where: Layout, grid: PatchGrid, qkv: Tensor) -> AttentionReading:
     patches = min(math.prod(grid), qkv.shape[1] - where.prefix)
     return AttentionReading(qkv, layer, where.prefix, patches, grid, where.class_token)
 

@@ -27,7 +27,7 @@ TIED_TO_LAST_BLOCK = (99999,)  # timm's mark for what shares the last block's la
 
 @dataclass(frozen=True)
 class Optim:
-    """Optimiser and its parameter groups.
+    """Optimizer and its parameter groups.
 
     Args:
         name: adamw, sgd, nesterov (sgd with Nesterov momentum), or muon (orthogonalized momentum for the matrices and
@@ -39,7 +39,7 @@ class Optim:
         layer_decay: factor on the rate from one layer to the one below it; null treats all alike.
         decay_tokens: decay tokens and positions as well.
         decay_everything: decay biases and norms as well as those.
-        sam_rho: sharpness-aware minimisation: take each step's gradient where the weights have moved so far uphill
+        sam_rho: sharpness-aware minimization: take each step's gradient where the weights have moved so far uphill
             (Euclidean distance over all of them); twice the time a step. Batches must be whole and gradients unscaled.
             null is the ordinary gradient.
     """
@@ -79,13 +79,13 @@ class Optim:
         """
         scales = {} if self.layer_decay is None else layer_scales(student, self.layer_decay)
         own = {parameter.untyped_storage().data_ptr() for parameter in student.parameters()}
-        found = [(n, p, scales.get(n, 1.0), decays) for n, p, decays in _trainable(student, self.decay_tokens)]
+        trainable = [(n, p, scales.get(n, 1.0), decays) for n, p, decays in _trainable(student, self.decay_tokens)]
         if guides is not None:
             others = ((f"guides.{name}", p, decays) for name, p, decays in _trainable(guides, self.decay_tokens))
-            found += [(n, p, 1.0, d) for n, p, d in others if p.untyped_storage().data_ptr() not in own]
+            trainable += [(n, p, 1.0, d) for n, p, d in others if p.untyped_storage().data_ptr() not in own]
         outer = outer_parameters(student) if self.name == "muon" else frozenset()
         groups: dict[tuple[float, bool, bool], Group] = {}
-        for name, parameter, scale, decays in found:
+        for name, parameter, scale, decays in trainable:
             decay = self.weight_decay if decays or self.decay_everything else 0.0
             inner = self.name == "muon" and decays and name not in outer and min(parameter.shape[:2]) > 1
             new = {"params": [], "lr": self.lr * scale, "weight_decay": decay}
@@ -95,7 +95,7 @@ class Optim:
         return list(groups.values())
 
     def build(self, groups: list[Group]) -> Optimizer:
-        """The optimiser over `groups`, in one fused kernel: on a CPU this is three times faster than torch's default.
+        """The optimizer over `groups`, in one fused kernel: on a CPU this is three times faster than torch's default.
 
         AdamW's epsilon is torch's, 1e-8, as in all the papers.
         """

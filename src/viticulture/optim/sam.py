@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sharpness-aware minimisation around any optimiser: its gradient is taken uphill, its step at the foot.
+"""Sharpness-aware minimization around any optimizer: its gradient is taken uphill, its step at the foot.
 
-    w' = w + rho g(w) / ||g(w)||,   then the optimiser's step on w with g(w')        SAM [1], Eq. (2) for p = 2
+    w' = w + rho g(w) / ||g(w)||,   then the optimizer's step on w with g(w')        SAM [1], Eq. (2) for p = 2
 
 [1] Foret et al., "Sharpness-Aware Minimization for Efficiently Improving Generalization", ICLR 2021, arXiv:2010.01412.
 """
@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 
 class SAM(Optimizer):
-    """Calls the closure twice a step, and leaves state and parameter groups to the optimiser that it is around.
+    """Calls the closure twice a step, and leaves state and parameter groups to the optimizer that it is around.
 
     Buffers go back with the weights, so that BatchNorm counts a batch once, as it was at the foot.
 
@@ -28,7 +28,7 @@ class SAM(Optimizer):
     def __init__(self, base: Optimizer, rho: float, module: nn.Module) -> None:
         super().__init__(base.param_groups, base.defaults)
         self.base, self.rho, self.module = base, rho, module
-        self.uphill = False  # whether the gradient at hand is that of w'
+        self.perturbed = False  # whether the gradient at hand is that of w'
         self._step_supports_amp_scaling = False
         self._share()
 
@@ -43,11 +43,11 @@ class SAM(Optimizer):
             slopes = [(p, p.grad) for group in self.param_groups for p in group["params"] if p.grad is not None]
             foot = [(t, t.detach().clone()) for t in (*(weight for weight, _ in slopes), *self.module.buffers())]
             try:
-                self.uphill = True
-                self._climb(slopes)
+                self.perturbed = True
+                self._perturb(slopes)
                 closure()
             finally:
-                self.uphill = False
+                self.perturbed = False
                 with torch.no_grad():
                     for tensor, value in foot:
                         tensor.copy_(value)
@@ -55,7 +55,7 @@ class SAM(Optimizer):
         return loss
 
     @torch.no_grad()
-    def _climb(self, slopes: list[tuple[Tensor, Tensor]]) -> None:
+    def _perturb(self, slopes: list[tuple[Tensor, Tensor]]) -> None:
         factor = self.rho / (nn.utils.get_total_norm([slope for _, slope in slopes]) + 1e-12)  # as in the authors' code
         for weight, slope in slopes:
             weight.addcmul_(slope, factor.to(weight))

@@ -4,11 +4,15 @@
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from ..budget.budget import Budget
+from ..budget.plan import Plan as BudgetPlan
+from ..budget.plan import is_planned
 from ..data.inspect import Inspection
 from ..errors import counted
 from ..evaluation.accuracy import Evaluation
@@ -17,12 +21,21 @@ from ..study.folder import StudyDir
 from ..study.plan.plan import Plan
 from ..study.study import Study
 from ..text import clean
+from ..training.assemble import batch_size
+from ..training.progress import ProgressBar
 from ..training.session import Session
-from .document import scaled
+from .document import duration, scaled
 from .pages.run_page import named
 from .tables.results import Evaluated, inspection, percent, summary
 from .tables.sheet import Column, Sheet, print_table
-from .tables.study import failures, plan_sheet, results_sheet
+from .tables.stages import plan_sheet
+from .tables.study import failures, results_sheet
+from .tables.study import plan_sheet as study_sheet
+
+LONG = 20 * 60.0
+"""Seconds from which a training without a budget is told to be long."""
+PROPOSED = ("10m", "30m", "2h", "1night")
+"""Budgets that are proposed then: the largest that takes no more than half the time."""
 
 
 def introduce(session: Session) -> None:
@@ -45,9 +58,40 @@ def introduce(session: Session) -> None:
         console.print(clean(line), markup=False, soft_wrap=not console.is_terminal)
 
 
+def bar(session: Session) -> ProgressBar:
+    """What a person sees of a training, and hears of its length where it is long and nobody gave a budget."""
+    size = batch_size(session.recipe, len(session.dataset.train))
+    planned = is_planned(session.run.path) or is_planned(session.run.path.absolute().parents[1])
+    epochs, side = session.recipe.section("train").epochs, session.dataset.image_size
+    return ProgressBar(size, forecast=None if planned else partial(long_training, epochs, side))
+
+
+def long_training(epochs: int, side: int, seconds: float) -> str:
+    """What a long training costs and what would fit; nothing for a short one.
+
+    Args:
+        epochs: of it.
+        side: of its images, pixels.
+        seconds: that it will take.
+    """
+    if seconds < LONG:
+        return ""
+    fitting = [words for words in PROPOSED if Budget(words).seconds <= seconds / 2]
+    return (
+        f"note     {counted(epochs, 'epoch')} at {side} px take about {duration(seconds)} on this machine; "
+        f"`--budget {fitting[-1]}` chooses what fits into that"
+    )
+
+
+def introduce_budget(run: Path, plan: BudgetPlan) -> None:
+    """Say on standard error what is going to be trained within a budget."""
+    print_table(plan_sheet(plan), file=sys.stderr)
+    print(clean(f"run      {run}"), file=sys.stderr, flush=True)
+
+
 def introduce_study(study: StudyDir, plan: Plan) -> None:
     """Say on standard error what a study is about to train, and how long that takes here."""
-    print_table(plan_sheet(study.grid, plan), file=sys.stderr)
+    print_table(study_sheet(study.grid, plan), file=sys.stderr)
     print(clean(f"study    {study.path}"), file=sys.stderr, flush=True)
 
 
@@ -55,7 +99,7 @@ def say(result: Any) -> None:
     """Print what a verb returned; a Run says its results on standard output."""
     if isinstance(result, Study):
         print_table(*([results_sheet(result)] if result.verdicts else []), *failures(result))
-        print(clean(result.answer))
+        print(clean(result.conclusion))
         print(clean(f"report: {result.path / 'report.html'}"))
     elif hasattr(result, "evaluations"):
         if result.evaluations:
@@ -110,13 +154,13 @@ def _inspected(found: Inspection) -> list[Sheet]:
     for name, spread in (("height", found.height), ("width", found.width)):
         if spread is not None:
             facts[f"{name}, pixels"] = f"{spread.least} to {spread.greatest}, median {spread.median:g}"
-    facts["colours"] = ", ".join(f"{mode}: {count:,}" for mode, count in Counter(found.modes).most_common())
+    facts["colors"] = ", ".join(f"{mode}: {count:,}" for mode, count in Counter(found.modes).most_common())
     counts = {
         name: {split: numbers[c] for split, numbers in found.counts.items()} for c, name in enumerate(found.classes)
     }
     warnings = [*found.notes]
-    if found.unlabelled:
-        warnings.append(f"{found.unlabelled:,} images have no label")
+    if found.unlabeled:
+        warnings.append(f"{found.unlabeled:,} images have no label")
     warnings += [f"unreadable: {name} ({reason})" for name, reason in list(found.unreadable.items())[:20]]
     if len(found.unreadable) > 20:
         warnings.append(f"... and {len(found.unreadable) - 20:,} more unreadable images")

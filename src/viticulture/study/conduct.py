@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Before a study's first cell: measure every contender on the data, then plan."""
+"""Before a study's first cell: measure every candidate on the data, then plan."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,17 +10,18 @@ from ..data.open import open_source
 from ..data.sources.source import Source
 from ..errors import UserError
 from ..training.recipe import Recipe
+from ..training.references import check_given
 from ..training.session import load_dataset
-from .declare.grid import Contender
-from .declare.terms import Amount, Where
+from .declare.grid import Candidate
+from .declare.terms import Subset, Where
 from .folder import StudyDir, locked
-from .plan.pace import Pace, measure
+from .plan.pace import Pace, measure_pace
 from .plan.plan import Key, Plan, make_plan
 from .plan.stand_ins import stand_ins, with_overrides
-from .run.cell import place
+from .run.cell import data_of
+from .run.halving import write_table
 from .run.outcomes import Outcomes
 from .run.ray_tasks import run_on_ray
-from .run.rounds import write_table
 from .run.slurm import write_script
 from .run.work import changed
 from .run.workers import count, run_workers
@@ -29,7 +30,7 @@ from .run.workers import count, run_workers
 def prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: str = "") -> Plan:
     """The study's plan; made and kept where there is none yet, or none for what was added to the grid.
 
-    A contender that cannot be measured is told; its cells fail later, with their error, and the rest goes on.
+    A candidate that cannot be measured is told; its cells fail later, with their error, and the rest goes on.
 
     Args:
         study: its folder.
@@ -37,7 +38,7 @@ def prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: st
         tell: is told about measuring.
         data: where the images are now.
 
-    Raises: UserError if the budget is too short, or no contender can be trained on the data at all.
+    Raises: UserError if the budget is too short, or no candidate can be trained on the data at all.
     """
     with locked(study.path / "locks" / "plan"):  # who comes second finds the plan, and measures beside nobody
         return _prepare(study, workers, tell, data)
@@ -46,12 +47,12 @@ def prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: st
 def _prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: str) -> Plan:
     grid, facts = study.grid, study.facts
     known = Plan.from_dict(facts["plan"]) if "plan" in facts else None
-    wanted: list[tuple[Contender, Amount]] = [
-        (one, amount) for one in grid.contenders for amount in grid.amounts.each()
+    wanted: list[tuple[Candidate, Subset]] = [
+        (candidate, subset) for candidate in grid.candidates for subset in grid.subsets.each()
     ]
-    if known is not None and all((one.name, amount.name) in known.epochs for one, amount in wanted):
+    if known is not None and all((candidate.name, subset.name) in known.epochs for candidate, subset in wanted):
         return known
-    recipes = {one.name: study.recipe(one) for one in grid.contenders}
+    recipes = {candidate.name: study.recipe(candidate) for candidate in grid.candidates}
     own = {name: recipe.section("train").epochs for name, recipe in recipes.items()}
     warmups = {name: recipe.section("schedule").warmup_epochs for name, recipe in recipes.items()}
     paces = _paces(study, recipes, known.paces if known else {}, tell, data)
@@ -63,38 +64,41 @@ def _prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: s
 def _paces(
     study: StudyDir, recipes: dict[str, Recipe], known: dict[Key, Pace], tell: Callable[[str], None], data: str
 ) -> dict[Key, Pace]:
-    found, errors = dict(known), list[Exception]()
+    paces, errors = dict(known), list[Exception]()
     sources: dict[str, Source] = {}
     by_slug: dict[tuple[str, str], Pace] = {}
 
-    def opened(one: Contender) -> Source:
-        where = data or place(study, one)
+    def opened(candidate: Candidate) -> Source:
+        where = data or data_of(study, candidate)
         if where not in sources:
             sources[where] = open_source(where)
         return sources[where]
 
-    for one in study.grid.contenders:
-        for amount in study.grid.amounts.each():
-            key, double = (one.name, amount.name), (study.slugs[one.name], amount.name)
-            if key in found:
+    for candidate in study.grid.candidates:
+        for subset in study.grid.subsets.each():
+            key, double = (candidate.name, subset.name), (study.slugs[candidate.name], subset.name)
+            if key in paces:
                 continue
             try:
                 if double not in by_slug:
+                    check_given(recipes[candidate.name].values)
                     with TemporaryDirectory() as folder:
-                        doubles = stand_ins(study.grid, recipes, one, amount, opened, Path(folder))
-                        by_slug[double] = _pace(study, recipes[one.name], {**doubles, **amount.overrides}, opened(one))
-                found[key] = by_slug[double]
+                        doubles = stand_ins(study.grid, recipes, candidate, subset, opened, Path(folder))
+                        by_slug[double] = _pace(
+                            study, recipes[candidate.name], {**doubles, **subset.overrides}, opened(candidate)
+                        )
+                paces[key] = by_slug[double]
             except Exception as error:
                 errors.append(error)
-                tell(f"{one.name} could not be measured on {amount.name}: {error}")
-    if errors and not found:
+                tell(f"{candidate.name} could not be measured on {subset.name}: {error}")
+    if errors and not paces:
         raise errors[0]
-    return found
+    return paces
 
 
 def _pace(study: StudyDir, recipe: Recipe, overrides: dict[str, Any], source: Source) -> Pace:
     recipe, seed = with_overrides(recipe, overrides), study.grid.seeds[0]
-    return measure(recipe, load_dataset(source, recipe, seed), study.path / "pace", seed)
+    return measure_pace(recipe, load_dataset(source, recipe, seed), study.path / "pace", seed)
 
 
 def conduct(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A study as a folder on disk.
 
-study.yaml         the grid, which a person may extend by contenders, amounts and seeds
+study.yaml         the grid, which a person may extend by candidates, subsets and seeds
 study.json         versions, digests of the recipes, the plan, remarks
-recipes/NAME.yaml  every contender's recipe, complete, as it was when the study began
+recipes/NAME.yaml  every candidate's recipe, complete, as it was when the study began
 cells/NAME/        one run folder a cell
 failures/NAME.json why a cell failed last time
 locks/             who trains which cell; a lock falls with its process
@@ -24,16 +24,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..disk import replacing
+from ..disk import read_text, replacing
 from ..errors import UserError
 from ..text import comment
 from ..training.processes import check_devices
 from ..training.recipe import Recipe, parse, read, resolve
+from ..training.references import GIVEN
 from ..training.rundir import RunDir
 from ..version import VERSION
-from .declare.grid import Cell, Contender, Grid, digest
+from .declare.grid import Candidate, Cell, Grid, digest
 
-FORMAT = 1
+FORMAT = 2
 """Version of the folder's layout; raised when it changes."""
 
 
@@ -54,7 +55,7 @@ class StudyDir:
     def create(path: str | Path, grid: Grid, command: str) -> "StudyDir":
         """A new study. Raises: UserError if the folder is in use or a recipe is wrong; then nothing is written."""
         study = StudyDir(path, grid)
-        texts = {one.name: study.recipe_text(one) for one in grid.contenders}
+        texts = {candidate.name: study.recipe_text(candidate) for candidate in grid.candidates}
         begun = {"recipes", "study.yaml"}  # what a kill before study.json leaves
         if study.path.exists() and (not study.path.is_dir() or {entry.name for entry in study.path.iterdir()} - begun):
             raise UserError(
@@ -76,7 +77,7 @@ class StudyDir:
                 "began": _now(),
                 "folder": str(Path(grid.data).absolute()) if Path(grid.data).exists() else None,
                 "terms": study.terms,
-                "contenders": {one.name: entry(one) for one in grid.contenders},
+                "candidates": {candidate.name: entry(candidate) for candidate in grid.candidates},
                 "recipes": {study.slugs[name]: digest(text) for name, text in texts.items()},
             },
         )
@@ -89,12 +90,12 @@ class StudyDir:
         if not (path / "study.json").is_file() or not (path / "study.yaml").is_file():
             what = "is no study folder (it holds no study.json)" if path.exists() else "does not exist"
             raise UserError(f"{path} {what}; studies are made by `viticulture compare`")
-        text = (path / "study.yaml").read_text(encoding="utf-8")
+        text = read_text(path / "study.yaml", "study")
         study = StudyDir(path, Grid.from_yaml(text, str(path / "study.yaml")))
-        found = study.facts.get("format")
-        if found != FORMAT:
+        layout = study.facts.get("format")
+        if layout != FORMAT:
             raise UserError(
-                f"{path} was made by another version of viticulture (layout {found}, this one reads {FORMAT})"
+                f"{path} was made by another version of viticulture (layout {layout}, this one reads {FORMAT})"
             )
         return study
 
@@ -125,7 +126,7 @@ class StudyDir:
             self.write_json("study.json", {**self.facts, **facts})
 
     def extend(self) -> list[str]:
-        """Take in contenders that were added to study.yaml and check that nothing else changed.
+        """Take in candidates that were added to study.yaml and check that nothing else changed.
 
         Returns: what a person should know: recipes that were edited elsewhere since the study keeps them.
         Raises: UserError if the study's own copy of a recipe was edited, or the study is of another version.
@@ -139,79 +140,89 @@ class StudyDir:
         if facts["terms"] != self.terms:
             raise UserError(
                 f"the conditions, terms or epochs of {self.path / 'study.yaml'} were changed after cells were trained "
-                "by them; put them back, or begin a new study (contenders, amounts and seeds may be added)"
+                "by them; put them back, or begin a new study (candidates, subsets and seeds may be added)"
             )
-        known, entries, remarks = dict(facts["recipes"]), dict(facts["contenders"]), []
-        for one in self.grid.contenders:
-            name = self.slugs[one.name]
-            if entries.setdefault(one.name, entry(one)) != entry(one):
+        known, entries, remarks = dict(facts["recipes"]), dict(facts["candidates"]), []
+        unnamed = {name for name in known if self._asks_for_weights(name)}
+        for candidate in self.grid.candidates:
+            name = self.slugs[candidate.name]
+            if name in unnamed and entries.get(candidate.name) != entry(
+                candidate
+            ):  # it could not begin, and now its weights have a name
+                entries.pop(candidate.name, None)
+                known.pop(name, None)
+            if entries.setdefault(candidate.name, entry(candidate)) != entry(candidate):
                 raise UserError(
-                    f"{one.name} was changed in {self.path / 'study.yaml'} after the study began; put it back, or add "
-                    "the changed one under another name"
+                    f"{candidate.name} was changed in {self.path / 'study.yaml'} after the study began; put it back, "
+                    "or add the changed one under another name"
                 )
             if name not in known:
-                text = self.recipe_text(one)
+                text = self.recipe_text(candidate)
                 self.write(f"recipes/{name}.yaml", text)
                 known[name] = digest(text)
                 continue
-            self.recipe_file(one)
+            self.recipe_file(candidate)
             try:
-                edited = digest(self.recipe_text(one)) != known[name]
+                edited = digest(self.recipe_text(candidate)) != known[name]
             except UserError:  # a study may move to a machine without the recipe's file
                 edited = False
             if edited:
                 remarks.append(
-                    f"{one.recipe} was edited after the study began; {one.name} goes on with the study's own copy, "
-                    f"recipes/{name}.yaml. Add it under another name, or begin a new study, to compare the edited one"
+                    f"{candidate.recipe} was edited after the study began; {candidate.name} goes on with the study's "
+                    f"own copy, recipes/{name}.yaml. Add it under another name, or begin a new study, to compare the "
+                    "edited one"
                 )
-        if (known, entries) != (facts["recipes"], facts["contenders"]):
-            self.update(recipes=known, contenders=entries)
+        if (known, entries) != (facts["recipes"], facts["candidates"]):
+            self.update(recipes=known, candidates=entries)
         return remarks
 
-    def recipe_text(self, contender: Contender) -> str:
-        """A contender's complete recipe on the study's conditions, as its source says today."""
-        return self._resolved(contender).to_yaml()
+    def recipe_text(self, candidate: Candidate) -> str:
+        """A candidate's complete recipe on the study's conditions, as its source says today."""
+        return self._resolved(candidate).to_yaml()
 
-    def _resolved(self, contender: Contender) -> Recipe:
-        overrides = {**contender.overrides, **self.grid.conditions}
-        recipe = resolve(contender.recipe, read(contender.recipe), overrides)
+    def _resolved(self, candidate: Candidate) -> Recipe:
+        overrides = {**candidate.overrides, **self.grid.conditions}
+        recipe = resolve(candidate.recipe, read(candidate.recipe), overrides)
         engine = recipe.section("engine")
         if engine.devices * engine.nodes > 1:
             raise UserError(
-                f"a study trains every cell on one device, and {contender.recipe} asks for "
+                f"a study trains every cell on one device, and {candidate.recipe} asks for "
                 f"{engine.devices * engine.nodes}; add --engine.devices 1 (--workers uses several devices)"
             )
         check_devices(engine)
         return recipe
 
-    def recipe_file(self, contender: Contender) -> Path:
-        """The study's own copy of a contender's recipe. Raises: UserError if it was edited."""
-        name = self.slugs[contender.name]
+    def _asks_for_weights(self, name: str) -> bool:
+        """Whether a recipe of the study could not be trained by, for want of weights that a person names."""
         path = self.path / "recipes" / f"{name}.yaml"
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}") from error
-        if digest(text) != self.facts["recipes"].get(name):
+        return path.exists() and GIVEN in path.read_text(encoding="utf-8")
+
+    def recipe_file(self, candidate: Candidate) -> Path:
+        """The study's own copy of a candidate's recipe. Raises: UserError if it was edited."""
+        name = self.slugs[candidate.name]
+        path = self.path / "recipes" / f"{name}.yaml"
+        if digest(read_text(path, "recipe")) != self.facts["recipes"].get(name):
             raise UserError(
                 f"{path} was edited after cells were trained by it; put it back, or add the edited one to study.yaml "
-                "as a contender of its own"
+                "as a candidate of its own"
             )
         return path
 
-    def recipe(self, contender: Contender) -> Recipe:
-        """The recipe that all cells of a contender start from."""
-        path = self.recipe_file(contender)
-        return resolve(contender.recipe, parse(path.read_text(encoding="utf-8"), str(path)))
+    def recipe(self, candidate: Candidate) -> Recipe:
+        """The recipe that all cells of a candidate start from."""
+        path = self.recipe_file(candidate)
+        return resolve(candidate.recipe, parse(read_text(path, "recipe"), str(path)))
 
     def run(self, cell: Cell) -> RunDir:
         """A cell's run folder, there or not."""
         return RunDir(self.path / "cells" / cell.name)
 
     def finished(self, cell: Cell) -> bool:
-        """Whether a cell is trained and judged."""
-        path = self.run(cell).path / "run.json"
-        return path.exists() and read_json(path).get("status") == "finished"
+        """Whether a cell is trained and judged; one whose run.json is damaged is not, and will be trained again."""
+        try:
+            return self.run(cell).read("run.json").get("status") == "finished"
+        except UserError:
+            return False
 
     def failure(self, cell: Cell) -> dict[str, Any] | None:
         """Why a cell failed last time, if it did."""
@@ -250,13 +261,13 @@ class StudyDir:
 
         Raises: UserError for a cell whose validation or test images are others.
         """
-        found = digest([splits.get("val", []), splits.get("test", [])])
+        held_out = digest([splits.get("val", []), splits.get("test", [])])
         with locked(self.path / "locks" / "splits"):
             path = self.path / "splits.json"
             known = read_json(path) if path.exists() else {}
             if data not in known:
-                self.write_json("splits.json", {**known, data: found})
-            elif known[data] != found:
+                self.write_json("splits.json", {**known, data: held_out})
+            elif known[data] != held_out:
                 raise UserError(
                     f"the validation or test images of {data} are not those of the study's other cells: either the "
                     "data has changed since, or a recipe holds out other images; bring them back, or begin a new study"
@@ -287,18 +298,17 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def entry(contender: Contender) -> str:
-    """Digest of what a contender trains."""
-    return digest(contender.training)
+def entry(candidate: Candidate) -> str:
+    """Digest of what a candidate trains."""
+    return digest(candidate.training)
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file. Raises: UserError if it is missing or damaged."""
+    text = read_text(path, "file")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"there is no {path}") from error
-    except ValueError as error:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged: {error}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} is damaged: expected a JSON object")

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from .conclude.verdict import Standing, Verdict, answer, verdicts
+from .conclude.verdict import Standing, Verdict, conclusion, verdicts
 from .folder import StudyDir
 from .plan.plan import Plan
+from .run.halving import standing
 from .run.outcomes import Outcome, Outcomes
-from .run.rounds import standing
 
 
 @dataclass(frozen=True)
 class Study:
-    """Many runs under equal conditions, finished or not; it shows the folder as it was when first asked.
+    """A study's folder as it was when first read: its cells, table and conclusion, finished or not.
 
     Args:
         path: the study's folder.
@@ -57,29 +57,29 @@ class Study:
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
-        """What can be concluded on every amount of data, the largest last."""
+        """What can be concluded on every training subset, the largest last."""
         return verdicts(self.folder, self.outcomes)
 
     @property
     def counts(self) -> tuple[int, int]:
         """Finished trainings, and all of the full length that are wanted."""
-        last = len(self.folder.grid.terms.rounds) - 1
-        wanted = {o.cell.name: o.status for o in self.outcomes if o.cell.round == last and o.status != "dropped"}
+        last = len(self.folder.grid.terms.rungs) - 1
+        wanted = {o.cell.name: o.status for o in self.outcomes if o.cell.rung == last and o.status != "dropped"}
         return sum(status == "finished" for status in wanted.values()), len(wanted)
 
     @property
-    def answer(self) -> str:
+    def conclusion(self) -> str:
         """The conclusion in a sentence or two."""
-        return answer(self.folder.grid, self.verdicts, *self.counts)
+        return conclusion(self.folder.grid, self.verdicts, *self.counts)
 
     @property
     def leader(self) -> Standing:
-        """First by validation on the largest amount of data. Raises: UserError if nothing is finished."""
+        """First by validation on the largest training subset. Raises: UserError if nothing is finished."""
         if not self.verdicts:
             raise UserError(f"{self.path} has no finished cells yet; go on by `viticulture compare resume {self.path}`")
         return self.verdicts[-1].leader
 
     @property
     def winner(self) -> str | None:
-        """The contender that beats all others beyond chance; None where none does."""
-        return self.verdicts[-1].leader.contender.name if self.verdicts and self.verdicts[-1].named else None
+        """The candidate that beats all others beyond chance; None where none does."""
+        return self.verdicts[-1].leader.candidate.name if self.verdicts and self.verdicts[-1].named else None

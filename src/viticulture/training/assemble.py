@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a recipe and a data set to the method that is about to run: student, guides, optimiser settings."""
+"""From a recipe and a data set to the method that is about to run: student, guides, optimizer settings."""
 
 from math import lcm
 
@@ -12,10 +12,11 @@ from ..data.dataset import Dataset
 from ..errors import UserError
 from ..guides.guide import Given, Guide
 from ..keywords import made_parts
-from ..methods.method import Method
+from ..methods.method import BatchSpec, Method, Setup
 from ..models.students import create_student, takes_patch_size
+from ..models.taps import Taps
 from ..models.task import Task
-from ..models.weights.files import initialise
+from ..models.weights.files import initialize
 from .recipe import VIEWS, Recipe, guide_class, method_class, of_class, settings, transforms
 from .settings import Engine, Student, Train
 
@@ -39,23 +40,22 @@ def patch_size(wanted: Student, task: Task) -> int | None:
 
 
 def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[str]]:
-    """The method with its student and guides, initialised from the seed, and remarks about the initial weights."""
+    """The method with its student and guides, initialized from the seed, and remarks about the initial weights."""
     check_parts(recipe)
     task = task_of(dataset)
     wanted: Student = recipe.section("student")
     torch.manual_seed(seed)
     student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
-    remarks = initialise(student, wanted.init, wanted.init_blocks) if wanted.init else []
+    remarks = initialize(student, wanted.init, wanted.init_blocks) if wanted.init else []
     taken = {name: tensor.clone() for name, tensor in student.state_dict().items()} if wanted.init else {}
     guides = build_guides(recipe, student, task)
     made = method_class(recipe)
     keywords = {key: value for key, value in made_parts(made, recipe.values["method"]).items() if key != "name"}
-    optim, schedule = recipe.section("optim"), recipe.section("schedule")
-    method = made(student, task, guides, optim, schedule, **keywords)
-    if bool(method.small[0]) != bool(recipe.values["augment_local"]):
-        name, count = recipe.values["method"]["name"], method.small[0]
-        mend = "say by augment_local how they are made" if count else "take augment_local out"
-        raise UserError(f"method {name} looks at {count} small views of an image; {mend}")
+    method = made(Setup(student, task, guides, recipe.section("optim"), recipe.section("schedule")), **keywords)
+    count = method.batch_spec.local_crops
+    if bool(count) != bool(recipe.values["augment_local_crops"]):
+        mend = "say by augment_local_crops how they are made" if count else "take augment_local_crops out"
+        raise UserError(f"method {recipe.values['method']['name']} looks at {count} local crops of an image; {mend}")
     started = student.state_dict()
     if lost := [name for name, tensor in taken.items() if not torch.equal(tensor, started[name])]:
         remarks.append(
@@ -66,11 +66,19 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
 
 
 def build_guides(recipe: Recipe, student: nn.Module, task: Task) -> dict[str, Guide]:
-    """The guides that a recipe names, for this student."""
-    return {
-        name: guide_class(name, keywords)(student, task, **made_parts(guide_class(name, keywords), settings(keywords)))
-        for name, keywords in recipe.values["guides"].items()
-    }
+    """The guides that a recipe names, for this student.
+
+    Raises: UserError that names the recipe's entry.
+    """
+    guides = {}
+    for name, entry in recipe.values["guides"].items():
+        made = guide_class(name, entry)
+        try:
+            guides[name] = made(student, task, **made_parts(made, settings(entry)))
+            Taps(student, guides[name].needs)
+        except UserError as error:
+            raise UserError(f"guides.{name}: {error}") from error
+    return guides
 
 
 def check_parts(recipe: Recipe) -> None:
@@ -94,32 +102,26 @@ def check_parts(recipe: Recipe) -> None:
             f"engine.precision to 32 or bf16-mixed, got {accumulate} and {precision}"
         )
     views = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
-    if len(views) < method.views:
+    if len(views) < method.batch_spec.views:
         raise UserError(f"method {name} compares two views of an image; say by augment2 how the second one is made")
-    if len(views) > method.views:
+    if len(views) > method.batch_spec.views:
         raise UserError(f"method {name} looks at one view of an image; take augment2 out")
-    if not method.labelled and any(of_class(view, "mix") for view in views):
+    if not method.batch_spec.labels and any(of_class(view, "mix") for view in views):
         raise UserError(f"mix mixes labels, and method {name} reads none; take augment.mix out")
 
 
-def augmentations(
-    recipe: Recipe, dataset: Dataset, noise: int = 0, small: tuple[int, int] = (0, 0)
-) -> tuple[Augment, ...]:
-    """One augmentation a view: one, or two where the recipe has a second view (`augment2`), then the small ones.
+def augmentations(recipe: Recipe, dataset: Dataset, spec: BatchSpec) -> tuple[Augment, ...]:
+    """One augmentation a view: one, or two where the recipe has a second view (`augment2`), then the local crops.
 
     Args:
         recipe: says which.
-        dataset: sizes, normalisation and classes.
-        noise: further uniform numbers for each image, drawn with the first view.
-        small: how many views are made by `augment_local`, and their side, pixels.
+        dataset: sizes, normalization and classes.
+        spec: local crops, and noise, which is drawn with the first view.
     """
     task = task_of(dataset)
     large = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
-    count, side = small
-    sections = [
-        *((section, task.image_size) for section in large),
-        *[(recipe.values["augment_local"], (side, side))] * count,
-    ]
+    local = recipe.values["augment_local_crops"], (spec.local_size, spec.local_size)
+    sections = [*((section, task.image_size) for section in large), *[local] * spec.local_crops]
     return tuple(
         Augment(
             transforms(section),
@@ -127,16 +129,16 @@ def augmentations(
             task.mean,
             task.std,
             len(task.classes),
-            noise if view == 0 else 0,
+            spec.noise if view == 0 else 0,
         )
         for view, (section, image_size) in enumerate(sections)
     )
 
 
 def batch_size(recipe: Recipe, images: int) -> int:
-    """Images per optimiser step over all processes: the recipe's, or a power of two from 16 to 512 near a fortieth of
-    the images, cut to what processes and portions can share. Where images are mixed, each of several processes gets an
-    even number: then every image's partner, half a batch away, is on the same process, as on one.
+    """Images per optimizer step over all processes: the recipe's, or a power of two from 16 to 512 near a fortieth of
+    the images, cut to what processes and micro-batches can share. Where images are mixed, each of several processes
+    gets an even number: then every image's partner, half a batch away, is on the same process, as on one.
 
     Raises: UserError if the recipe asks for more than there are, or for what cannot be shared so.
     """

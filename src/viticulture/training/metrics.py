@@ -69,6 +69,21 @@ def cut(path: Path, step: int) -> None:
         csv.writer(file).writerows(kept)
 
 
+def read_history(path: Path) -> list[dict[str, float]]:
+    """A row an epoch, counted from 1, with the last value in it of everything that was logged.
+
+    Raises: UserError if the file holds no such table.
+    """
+    epochs: dict[int, dict[str, float]] = {}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                epochs.setdefault(int(row["epoch"]) + 1, {})[row["name"]] = float(row["value"])
+    except (OSError, ValueError, LookupError, TypeError, csv.Error) as error:
+        raise damaged(path, error) from error
+    return [{"epoch": epoch, **values} for epoch, values in sorted(epochs.items())]
+
+
 def damaged(path: Path, error: Exception) -> UserError:
     """What to tell a person whose measurements cannot be read."""
     return UserError(f"{path} is damaged ({error}); take it away: the run goes on without its curves so far")

@@ -15,6 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from ..errors import UserError
 from ..methods.method import Method
 
+FORECAST_STEPS, FORECAST_SECONDS = 20, 3.0
+"""Whichever comes first, of a training's beginning, tells how long the rest will take."""
+
 
 @contextmanager
 def showing(what: str) -> Iterator[Callable[[int, int], None]]:
@@ -37,12 +40,16 @@ class ProgressBar(Callback):
     """Epoch, loss terms, accuracy, images per second and time left.
 
     Args:
-        batch_size: images per optimiser step over all devices.
+        batch_size: images per optimizer step over all devices.
         console: where to show it; a bar on a terminal, else a line per epoch (at most one every few seconds).
+        forecast: seconds that the whole training will take -> what a person should hear of that, "" for nothing; asked
+            once, when a few steps have shown it.
     """
 
-    def __init__(self, batch_size: int, console: Console | None = None) -> None:
-        self.batch_size = batch_size
+    def __init__(
+        self, batch_size: int, console: Console | None = None, forecast: Callable[[float], str] | None = None
+    ) -> None:
+        self.batch_size, self.forecast = batch_size, forecast
         self.console = console or Console(stderr=True)
         self.bar: Progress | None = None
 
@@ -52,7 +59,7 @@ class ProgressBar(Callback):
         self.per_epoch = int(trainer.num_training_batches) // trainer.accumulate_grad_batches
         self.total = self.per_epoch * (trainer.max_epochs or 1)
         self.began_at, self.began_step = time.monotonic(), trainer.global_step
-        self.shown_at = 0.0
+        self.shown_at, self.warm_at = 0.0, 0.0
         if self.console.is_terminal:
             columns = (
                 TextColumn("{task.description}"),
@@ -73,6 +80,19 @@ class ProgressBar(Callback):
             self.bar.update(
                 self.task, completed=trainer.global_step, description=epoch, facts=f"{self._facts(trainer)}"
             )
+        if self.forecast is not None and trainer.is_global_zero:
+            self._foretell(trainer.global_step - self.began_step)
+
+    def _foretell(self, steps: int) -> None:
+        """Tell once how long it will take, by the steps after the first one, which pays for what happens once."""
+        now = time.monotonic()
+        self.warm_at = self.warm_at or (now if steps else 0.0)
+        if self.forecast is None or steps < 2 or (steps < FORECAST_STEPS and now - self.warm_at < FORECAST_SECONDS):
+            return
+        words = self.forecast((self.total - self.began_step) * (now - self.warm_at) / (steps - 1))
+        self.forecast = None
+        if words:
+            (self.bar.console if self.bar else self.console).print(words, highlight=False, soft_wrap=True)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.is_global_zero and self.bar is None:

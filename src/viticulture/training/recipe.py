@@ -4,7 +4,7 @@
 Sections are the keywords of dataclasses (`student`, `data`, `images`, `optim`, `schedule`, `train`, `engine`) and of
 classes chosen by name: `method: {name: supervised, ...}`, `guides: {logits: {...}}`, `augment: {flip: {...}}`. An entry
 of guides or of an augmentation may have a name of its own and say its `class`. A name is a short one of those below, or
-the dotted path of a person's own class: reading such a recipe imports its module (see `plugins`). Types, defaults and
+the dotted path of a person's own class: reading such a recipe imports its module (see `dotted`). Types, defaults and
 help come from the signatures (jsonargparse).
 """
 
@@ -23,15 +23,17 @@ from torch import nn
 
 from ..data.augment.augment import TRANSFORMS, Augment
 from ..data.augment.transform import Transform
-from ..data.dataset import Pictures, Selection
+from ..data.dataset import ImageSettings, Selection
 from ..disk import read_text
+from ..dotted import class_of
 from ..errors import UserError, shortened, unknown
 from ..guides.guide import Guide
 from ..keywords import check_keywords
 from ..methods.method import Method
 from ..optim import Optim, Schedule, shortened_warmup
 from ..text import read_yaml, write_yaml
-from .plugins import class_of, register_student
+from .older import check_older
+from .plugins import register_student
 from .settings import Engine, Student, Train
 
 METHODS = {
@@ -52,18 +54,18 @@ GUIDES = {
 SECTIONS: dict[str, type] = {
     "student": Student,
     "data": Selection,
-    "images": Pictures,
+    "images": ImageSettings,
     "optim": Optim,
     "schedule": Schedule,
     "train": Train,
     "engine": Engine,
 }
-VIEWS = ("augment", "augment2", "augment_local")  # sections that say how a view of an image is made
+VIEWS = ("augment", "augment2", "augment_local_crops")  # sections that say how a view of an image is made
 ORDER = ("student", "method", "guides", "data", "images", *VIEWS, "optim", "schedule", "train", "engine")
 NAMED = ("guides", *VIEWS)  # sections of the form {name: keywords}
 KNOWN: dict[tuple[ArgumentParser, str], dict[str, Any]] = {}
 MOST_KNOWN = 256  # recipes that were filled in, by their parser and their values' text
-METHOD_GIVEN = ("student", "task", "guides", "optim", "schedule")  # constructor arguments that no recipe sets
+METHOD_GIVEN, GUIDE_GIVEN = ("setup",), ("student", "task")  # constructors' arguments that no recipe sets
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Recipe:
     Args:
         name: where it came from: a shipped recipe's name or a path.
         values: section -> keyword -> value, plain YAML types; not to be written to.
-        remarks: what a person should know about how it was settled.
+        remarks: what a person should know about the choices that were made for them.
     """
 
     name: str
@@ -84,7 +86,7 @@ class Recipe:
         """One of the dataclass sections as its object: `recipe.section("train").epochs`."""
         return SECTIONS[name](**deepcopy(self.values[name]))
 
-    def settled(self, name: str, section: Any) -> "Recipe":
+    def with_section(self, name: str, section: Any) -> "Recipe":
         """The recipe with a dataclass section replaced, now that its automatic choices are made."""
         return replace(self, values={**self.values, name: asdict(section)})
 
@@ -137,6 +139,7 @@ def resolve(name: str, raw: dict[str, Any], overrides: dict[str, Any] | None = N
     for key, value in (overrides or {}).items():
         _override(values, key, _plain(value))
     _check_names(values)
+    check_older(values)
     parser = _parser(values)
     valid = {action.dest for action in parser._actions}
     for key in _leaves(values, valid):
@@ -176,7 +179,7 @@ def _warmed_up(recipe: Recipe, own: int | None) -> Recipe:
         return recipe
     fitted = replace(schedule, warmup_epochs=shortened_warmup(warmup, own or Train.epochs, train.epochs))
     remark = f"the warm-up takes {fitted.warmup_epochs:g} of {train.epochs} epochs; the recipe's own takes {warmup:g}"
-    return replace(recipe.settled("schedule", fitted), remarks=(*recipe.remarks, remark))
+    return replace(recipe.with_section("schedule", fitted), remarks=(*recipe.remarks, remark))
 
 
 def reference() -> str:
@@ -206,7 +209,7 @@ def find_method(name: str) -> type[Method]:
 
 def guide_class(name: str, keywords: Mapping[str, Any] | None = None) -> type[Guide]:
     """The class of a guide: what its keywords say, else its name does."""
-    return class_of("guide", (keywords or {}).get("class", name), GUIDES, Guide, ("student", "task"))
+    return class_of("guide", (keywords or {}).get("class", name), GUIDES, Guide, GUIDE_GIVEN)
 
 
 def of_class(section: Mapping[str, Any], *names: str) -> dict[str, dict[str, Any]]:
@@ -230,7 +233,7 @@ def _parser_of(constructors: tuple[tuple[str, type], ...], with_class: tuple[str
     for place in with_class:
         parser.add_argument(f"--{place}.class", type=str, help="a short name, or MODULE.CLASS")
     for place, made in constructors:
-        parser.add_class_arguments(made, place, skip=set(METHOD_GIVEN))
+        parser.add_class_arguments(made, place, skip={*METHOD_GIVEN, *GUIDE_GIVEN})
     return parser
 
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that learn from rows: in a table or a study, `row:NAME` stands for the run of the contender of that name.
+"""Values that stand for weights: `row:NAME` for the run of another row of the table or study, `given:WHAT` for weights
+that no recipe can name and a person must.
 
 student.init: "row:MAE"
 guides.co_advise.teachers: {conv: "row:ResNet-10", inv: "row:RedNet-26"}
+student.init: "given:DHVT-T trained on ImageNet-1k"
 """
 
 from collections.abc import Mapping
@@ -10,18 +12,23 @@ from typing import Any
 
 from ..errors import UserError
 
-PREFIX = "row:"
+ROW, GIVEN = "row:", "given:"
 
 
-def references(values: Mapping[str, Any]) -> dict[str, str]:
-    """Dotted key -> the row that it names, in order; values: nested or dotted recipe values."""
-    found: dict[str, str] = {}
+def references(values: Mapping[str, Any], prefix: str = ROW) -> dict[str, str]:
+    """Dotted key -> the row that it names, in order; of GIVEN, the weights that it asks for.
+
+    Args:
+        values: nested or dotted recipe values.
+        prefix: ROW or GIVEN.
+    """
+    rows: dict[str, str] = {}
     for key, value in values.items():
-        if isinstance(value, str) and value.startswith(PREFIX):
-            found[key] = value.removeprefix(PREFIX).strip()
+        if isinstance(value, str) and value.startswith(prefix):
+            rows[key] = value.removeprefix(prefix).strip()
         elif isinstance(value, Mapping):
-            found |= {f"{key}.{inner}": row for inner, row in references(value).items()}
-    return found
+            rows |= {f"{key}.{inner}": named for inner, named in references(value, prefix).items()}
+    return rows
 
 
 def replaced(values: Mapping[str, Any], runs: Mapping[str, str]) -> dict[str, Any]:
@@ -38,8 +45,16 @@ def _filled(value: Any, runs: Mapping[str, str]) -> Any:
 
 def check_alone(values: Mapping[str, Any]) -> None:
     """A training by itself has no other rows. Raises: UserError naming the key and the row to train first."""
+    check_given(values)
     for key, row in references(values).items():
         raise UserError(
             f"{key} is the run of another row, {row!r}: train that one first and name its run (--{key} RUN), or train "
             "them all by `viticulture compare --table TABLE`"
         )
+
+
+def check_given(values: Mapping[str, Any]) -> None:
+    """Weights that a person must name are named. Raises: UserError saying which and how, before anything is read."""
+    for key, weights in references(values, GIVEN).items():
+        how = f'--{key} WEIGHTS (of one row of a table: --init "ROW=WEIGHTS")'
+        raise UserError(f"{key} asks for weights that you name, {weights}: {how}")

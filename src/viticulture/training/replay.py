@@ -6,11 +6,11 @@ the logits for every step's images are written down; a run that repeats the sche
 teachers, seed and augmentation, reads them instead of running the teacher. They have the type in which the teacher
 answered, so what is learnt is the same, bit for bit.
 
-    answers/KEY/about.json           type and shape of a step's logits
-    answers/KEY/epoch-00012.bin      record of step s at s * (4 + bytes of the logits): checksum, logits
+    teacher_logits/KEY/about.json           type and shape of a step's logits
+    teacher_logits/KEY/epoch-00012.bin      record of step s at s * (4 + bytes of the logits): checksum, logits
 
-KEY is made of all that an answer depends on: the teacher's weights and settings, the images, their size and
-augmentation, seed, batch size and its portions, processes, precision, device and version of torch. A record whose
+KEY is made of all that the logits depends on: the teacher's weights and settings, the images, their size and
+augmentation, seed, batch size and its micro-batches, processes, precision, device and version of torch. A record whose
 checksum fails is asked for again. What a guide asks about other images than the step's own, such as their mirror
 images, depends on the guide too: it is asked every time. A full disk or budget ends the writing, not the training.
 """
@@ -45,17 +45,17 @@ _CHECKSUM = 4  # bytes
 
 
 class Replay(Callback):
-    """Gives every frozen teacher that answers with logits a memory.
+    """Gives every frozen teacher a `Memory` of its logits, for the time of a training.
 
     Args:
         session: what is trained.
-        batch_size: images a step, over all processes and portions.
-        gigabytes: that the answers of all runs may take on this disk, in 10^9 bytes.
+        batch_size: images a step, over all processes and micro-batches.
+        gigabytes: that the logits of all runs may take on this disk, in 10^9 bytes.
     """
 
     def __init__(self, session: Session, batch_size: int, gigabytes: float) -> None:
         self.session, self.batch_size = session, batch_size
-        self.budget = Budget(cache_folder() / "answers", int(gigabytes * 1e9))
+        self.budget = Budget(cache_folder() / "teacher_logits", int(gigabytes * 1e9))
         self.memories: list[Memory] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -64,16 +64,16 @@ class Replay(Callback):
         for teacher in pl_module.modules():
             if isinstance(teacher, Frozen):
                 folder = self.budget.folder / digest([_VERSION, *shown, *identity(teacher.net)])
-                teacher.memory = Memory(folder, self.budget, pl_module.place_of, pl_module.device)
+                teacher.memory = Memory(folder, self.budget, pl_module.epoch_step_of, pl_module.device)
                 self.memories.append(teacher.memory)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for memory in self.memories:
-            memory.settle()
+            memory.finish_epoch()
 
     @property
     def counts(self) -> dict[str, int]:
-        """Answers that teachers gave in this process, and answers that were read."""
+        """Logits that teachers gave in this process, and logits that were read."""
         return {
             "asked": sum(memory.asked for memory in self.memories),
             "replayed": sum(memory.replayed for memory in self.memories),
@@ -87,8 +87,12 @@ class Replay(Callback):
         machine = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         return [
             dataset.fingerprint,
-            json.dumps([views, recipe.values["images"], self.session.method.noise], sort_keys=True, default=str),
-            json.dumps([dataset.mean, dataset.std, dataset.image_size, self.session.seed]),
+            json.dumps([views, self.session.method.batch_spec.noise], sort_keys=True, default=str),
+            # The fingerprint knows images as they were decoded, not how small the store keeps them; how evaluation
+            # crops them is no matter here.
+            json.dumps(
+                [dataset.mean, dataset.std, dataset.image_size, dataset.image_settings.store_size, self.session.seed]
+            ),
             json.dumps([self.batch_size, train.accumulate, train.repeats, trainer.world_size, trainer.global_rank]),
             f"{trainer.precision} {machine} {torch.__version__}",
             *sorted(
@@ -105,7 +109,7 @@ def source_of(cls: type) -> str:
 
 
 class Budget:
-    """Bytes that the answers of all runs may take.
+    """Bytes that the logits of all runs may take.
 
     Args:
         folder: that holds them.
@@ -131,7 +135,7 @@ class Budget:
     def close(self, why: str) -> None:
         """Write no more."""
         if not self.closed:
-            print(f"note: teachers' answers are no longer kept: {why}", file=sys.stderr, flush=True)
+            print(f"note: teachers' logits are no longer kept: {why}", file=sys.stderr, flush=True)
         self.closed = True
 
 
@@ -141,66 +145,70 @@ class Memory:
     Args:
         folder: where they are kept.
         budget: shared with the other teachers.
-        place: of images: epoch and step (of portions) of which they are all; None for any others.
-        device: where answers are needed.
+        epoch_step_of: of images: epoch and step (of micro-batches) of which they are all; None for any others.
+        device: where logits are needed.
     """
 
     def __init__(
-        self, folder: Path, budget: Budget, place: Callable[[Tensor], tuple[int, int] | None], device: torch.device
+        self,
+        folder: Path,
+        budget: Budget,
+        epoch_step_of: Callable[[Tensor], tuple[int, int] | None],
+        device: torch.device,
     ) -> None:
-        self.folder, self.budget, self.place, self.device = folder, budget, place, device
+        self.folder, self.budget, self.epoch_step_of, self.device = folder, budget, epoch_step_of, device
         self.kind: tuple[torch.dtype, tuple[int, ...]] | None = self._read_kind()
         self.files: dict[int, int] = {}  # epoch -> file handle; one at a time
         self.waiting: deque[tuple[tuple[int, int], Tensor, torch.cuda.Event | None]] = deque()
         self.replayed = self.asked = 0
 
     def __call__(self, images: Tensor, ask: Callable[[], Any]) -> Any:
-        """The answer about these images: read, or asked for and written down."""
-        place = self.place(images)
-        if place is not None and (known := self._read(place)) is not None:
+        """The logits about these images: read, or asked for and written down."""
+        epoch_step = self.epoch_step_of(images)
+        if epoch_step is not None and (known := self._read(epoch_step)) is not None:
             self.replayed += 1
             return send(known, self.device)
         self.asked += 1
-        answer = ask()
-        if place is not None and isinstance(answer, Tensor) and answer.ndim == 2 and not self.budget.closed:
-            self._later(place, answer)
-        return answer
+        logits = ask()
+        if epoch_step is not None and isinstance(logits, Tensor) and logits.ndim == 2 and not self.budget.closed:
+            self._later(epoch_step, logits)
+        return logits
 
-    def settle(self) -> None:
+    def finish_epoch(self) -> None:
         """Write what is still on its way, and close the epoch's file."""
         self._flush(wait=True)
         for handle in self.files.values():
             os.close(handle)
         self.files = {}
 
-    def _later(self, place: tuple[int, int], answer: Tensor) -> None:
-        """Hand an answer over without waiting for the device."""
-        if answer.device.type == "cuda":
-            host = torch.empty(answer.shape, dtype=answer.dtype, pin_memory=True)
-            host.copy_(answer, non_blocking=True)
+    def _later(self, epoch_step: tuple[int, int], logits: Tensor) -> None:
+        """Hand the logits over without waiting for the device."""
+        if logits.device.type == "cuda":
+            host = torch.empty(logits.shape, dtype=logits.dtype, pin_memory=True)
+            host.copy_(logits, non_blocking=True)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
-            self.waiting.append((place, host, event))
+            self.waiting.append((epoch_step, host, event))
         else:
-            self.waiting.append((place, answer.cpu(), None))
+            self.waiting.append((epoch_step, logits.cpu(), None))
         self._flush(wait=False)
 
     def _flush(self, wait: bool) -> None:
         while self.waiting:
-            place, answer, event = self.waiting[0]
+            epoch_step, logits, event = self.waiting[0]
             if event is not None and not event.query():  # type: ignore[no-untyped-call]
                 if not wait:
                     return
                 event.synchronize()
             self.waiting.popleft()
-            self._write(place, answer)
+            self._write(epoch_step, logits)
 
-    def _read(self, place: tuple[int, int]) -> Tensor | None:
+    def _read(self, epoch_step: tuple[int, int]) -> Tensor | None:
         if self.kind is None:
             return None
         dtype, shape = self.kind
         size = dtype.itemsize * shape[0] * shape[1]
-        epoch, step = place
+        epoch, step = epoch_step
         try:
             record = os.pread(self._file(epoch), _CHECKSUM + size, step * (_CHECKSUM + size))
         except OSError:
@@ -209,12 +217,12 @@ class Memory:
             return None
         return torch.frombuffer(bytearray(record[_CHECKSUM:]), dtype=dtype).view(shape)
 
-    def _write(self, place: tuple[int, int], answer: Tensor) -> None:
-        kind = answer.dtype, tuple(answer.shape)
-        payload = answer.contiguous().view(torch.uint8).numpy().tobytes()
+    def _write(self, epoch_step: tuple[int, int], logits: Tensor) -> None:
+        kind = logits.dtype, tuple(logits.shape)
+        payload = logits.contiguous().view(torch.uint8).numpy().tobytes()
         if (self.kind is not None and kind != self.kind) or not self.budget.take(_CHECKSUM + len(payload)):
             return
-        epoch, step = place
+        epoch, step = epoch_step
         try:
             if self.kind is None:
                 self._write_kind(kind)
@@ -256,7 +264,7 @@ def identity(net: nn.Module) -> list[str]:
         f"{name} {type(module).__name__} {key} {value!r}"
         for name, module in net.named_modules()
         for key, value in sorted(vars(module).items())
-        if key != "training" and all(isinstance(one, int | float | str) for one in _parts(value))
+        if key != "training" and all(isinstance(part, int | float | str) for part in _parts(value))
     ]
     return [hashed.hexdigest(), *settings]
 

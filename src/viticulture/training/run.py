@@ -17,7 +17,7 @@ from ..data.batches.loader import CPU, Loader, Shard
 from ..data.images import Images
 from ..disk import FULL, unwritable
 from ..guides.guide import Batch
-from ..methods.method import Method
+from ..methods.method import Course, Method
 from ..models.weights.files import save
 from .assemble import augmentations, batch_size
 from .metrics import MetricsFile, cut
@@ -52,20 +52,20 @@ class Feed(LightningDataModule):
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
         self.restored = state_dict
 
-    def train_dataloader(self) -> "Portions":
+    def train_dataloader(self) -> "MicroBatches":
         trainer = self.trainer
         assert isinstance(trainer, Trainer)
         shard = Shard(trainer.global_rank, trainer.world_size)
         self.loader = training_loader(self.session, shard, trainer.strategy.root_device)
         if self.restored:
             self.loader.load_state_dict(self.restored)
-        return Portions(self.loader, trainer.accumulate_grad_batches)
+        return MicroBatches(self.loader, trainer.accumulate_grad_batches)
 
-    def val_dataloader(self) -> "Watched":
-        trainer, images = self.trainer, watched_split(self.session)
+    def val_dataloader(self) -> "ValidationLoader":
+        trainer, images = self.trainer, validation_split(self.session)
         assert isinstance(trainer, Trainer)
         assert images is not None, "without them, no validation is asked for"
-        return Watched(images, self.session, trainer.strategy.root_device)
+        return ValidationLoader(images, self.session, trainer.strategy.root_device)
 
 
 def training_loader(session: Session, shard: Shard = ALONE, device: torch.device = CPU) -> Loader:
@@ -74,7 +74,7 @@ def training_loader(session: Session, shard: Shard = ALONE, device: torch.device
     size = batch_size(session.recipe, len(session.dataset.train))
     return Loader(
         session.dataset.train,
-        augmentations(session.recipe, session.dataset, session.method.noise, session.method.small),
+        augmentations(session.recipe, session.dataset, session.method.batch_spec),
         size,
         session.seed,
         train.repeats,
@@ -83,7 +83,7 @@ def training_loader(session: Session, shard: Shard = ALONE, device: torch.device
     )
 
 
-class Portions:
+class MicroBatches:
     """A loader whose batches are handed out in equal parts, for gradient accumulation."""
 
     def __init__(self, loader: Loader, parts: int) -> None:
@@ -94,12 +94,12 @@ class Portions:
 
     def __iter__(self) -> Iterator[Batch]:
         for batch in self.loader:
-            portions = {name: value.chunk(self.parts) for name, value in batch.items()}
+            micro_batches = {name: value.chunk(self.parts) for name, value in batch.items()}
             for k in range(self.parts):
-                yield {name: chunks[k] for name, chunks in portions.items()}
+                yield {name: chunks[k] for name, chunks in micro_batches.items()}
 
 
-class Watched:
+class ValidationLoader:
     """The split measured after every epoch; every process measures all of it, so that all agree."""
 
     def __init__(self, images: Images, session: Session, device: torch.device) -> None:
@@ -113,7 +113,7 @@ class Watched:
         return evaluation_batches(self.images, self.task, EVALUATION_BATCH, self.device, self.crop)
 
 
-class Watch(Callback):
+class BestCheckpoint(Callback):
     """Keeps the weights that measured best on the validation split.
 
     Args:
@@ -143,7 +143,7 @@ class Watch(Callback):
         self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
 
 
-def watched_split(session: Session) -> Images | None:
+def validation_split(session: Session) -> Images | None:
     """The images measured after every epoch; None where the recipe or the data leaves none."""
     watch = session.recipe.section("train").watch
     return {"val": session.dataset.val, "test": session.dataset.test}.get(watch)
@@ -164,7 +164,7 @@ def fit(session: Session, watcher: Callback | None = None) -> None:
     train: Train = session.recipe.section("train")
     engine: Engine = session.recipe.section("engine")
     on_gpu = torch.cuda.is_available() and engine.device in ("auto", "cuda")
-    method.steps_per_epoch, method.epochs = len(training_loader(session)), train.epochs
+    method.course = Course(len(training_loader(session)), train.epochs, train.watch)
     resumed = run.checkpoint if session.begun and run.checkpoint.exists() else None
     checkpoints = WholeCheckpointIO(session.mark)
     if resumed and is_leader():
@@ -182,14 +182,13 @@ def fit(session: Session, watcher: Callback | None = None) -> None:
     callbacks += [ema] if ema else []
     replay = Replay(session, size, engine.replay_gb) if engine.replay_gb else None
     callbacks += [replay] if replay else []
-    method.split = train.watch
-    watched = watched_split(session) is not None
-    if watched and train.watch == "val":
-        callbacks.append(Watch(run, facts))
+    validated = validation_split(session) is not None
+    if validated and train.watch == "val":
+        callbacks.append(BestCheckpoint(run, facts))
     if engine.compile or (engine.compile is None and on_gpu):
         method.taps.compile()
-        for aid in method.aids.children():
-            aid.compile()
+        for network in method.auxiliary.children():
+            network.compile()
     _quiet()
     if on_gpu:
         torch.set_float32_matmul_precision("high")  # TF32 for what autocast leaves in float32
@@ -203,13 +202,13 @@ def fit(session: Session, watcher: Callback | None = None) -> None:
         max_epochs=train.epochs,
         accumulate_grad_batches=train.accumulate,
         gradient_clip_val=train.clip_norm,
-        log_every_n_steps=min(LOG_EVERY_STEPS, method.steps_per_epoch * train.accumulate),
+        log_every_n_steps=min(LOG_EVERY_STEPS, method.course.steps_per_epoch * train.accumulate),
         logger=[MetricsFile(run.metrics), TensorBoardLogger(run.path, name="tensorboard", version="")],
         callbacks=callbacks,
         plugins=[checkpoints],
         enable_progress_bar=False,
         enable_model_summary=False,
-        limit_val_batches=None if watched else 0,
+        limit_val_batches=None if validated else 0,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
         default_root_dir=run.path,
@@ -229,7 +228,7 @@ def fit(session: Session, watcher: Callback | None = None) -> None:
             save(student, run.weights(name), method.task, {**facts, "epoch": train.epochs})
         run.update(seconds=round(keep.seconds_spent(), 1), steps=trainer.global_step, batch_size=size)
         if replay:
-            run.update(teacher_answers=replay.counts)
+            run.update(teacher_logits=replay.counts)
 
 
 def _concerns(run: Path, error: OSError) -> bool:

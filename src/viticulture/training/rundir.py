@@ -2,6 +2,7 @@
 """A run as a folder on disk: what it holds, who may write, and how nothing half-written is taken for whole.
 
 recipe.yaml        every setting, as resolved
+budget.json        of a run within a budget: its stages, from before the first one on; stages/ holds their runs
 run.json           versions, seed, command, commit, data, student, status, hardware, settings as in recipe.yaml
 split.json         which image is in which split
 metrics.csv        step, epoch, name, value; a line a measurement
@@ -9,9 +10,9 @@ tensorboard/       the same for TensorBoard
 checkpoints/       last.ckpt, from which the run resumes exactly
 weights/           best, last and ema, each a folder with model.safetensors and config.json
 evaluation.json    results by weights and split, and which of them counts
-answers.npz        what the student said of every image
+predictions.npz        what the student said of every image
 pictures.npz       what the page shows of images
-explain.json, robustness.json, localisation.json, agreement.json, probe.json, report.html
+explain.json, robustness.json, localization.json, agreement.json, probe.json, report.html
 """
 
 import fcntl
@@ -27,7 +28,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
-from ..disk import replacing, unwritable
+from ..disk import read_text, replacing, unwritable
 from ..errors import UserError
 from ..version import VERSION
 
@@ -54,6 +55,9 @@ FACTS: dict[str, Any] = {  # what run.json holds from the first on
     "student.macs": int | None,
     "remarks": list,
 }
+
+PLAN = "budget.json"
+"""What a run is to be made of, where it is made within a budget; from then on the folder is one that can be resumed."""
 
 BEGUN = {"recipe.yaml", "split.json"}  # written before run.json, which makes the folder a run
 
@@ -85,10 +89,10 @@ class RunDir:
 
     def which(self) -> list[str]:
         """The weights that the run holds, those that count first: best on validation, else last, then EMA."""
-        found = [name for name in ("best", "last", "ema") if (self.weights(name) / "config.json").exists()]
-        if not found:
+        kept = [name for name in ("best", "last", "ema") if (self.weights(name) / "config.json").exists()]
+        if not kept:
             raise UserError(f"{self.path} holds no weights yet; let it finish: viticulture resume {self.path}")
-        return found
+        return kept
 
     @staticmethod
     def check_free(path: str | Path, overwrite: bool = False) -> None:
@@ -111,7 +115,7 @@ class RunDir:
                 f"{path} exists already; choose another --out, add --overwrite, "
                 f"or go on with it by `viticulture resume {path}`"
             )
-        if not (path / "run.json").exists():
+        if not ((path / "run.json").exists() or (path / PLAN).exists()):
             raise UserError(f"--overwrite replaces runs only, and {path} holds no run.json")
 
     @classmethod
@@ -122,8 +126,8 @@ class RunDir:
         try:
             run.path.mkdir(parents=True, exist_ok=True)
             run.lock()
-            # run.json goes last: until then a kill leaves what --overwrite takes for a run
-            for entry in sorted(run.path.iterdir(), key=lambda entry: entry.name == "run.json"):
+            # run.json and the plan go last: until then a kill leaves what --overwrite takes for a run
+            for entry in sorted(run.path.iterdir(), key=lambda entry: entry.name in ("run.json", PLAN)):
                 if entry.name != "run.lock":
                     shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
         except OSError as error:
@@ -142,13 +146,15 @@ class RunDir:
                     f"{run.path} was stopped before its first step, so there is nothing to go on with; begin it again: "
                     f"viticulture train ... --out {run.path}"
                 )
+            if (run.path / PLAN).is_file():
+                raise UserError(f"{run.path} has not come to its last stage yet: viticulture resume {run.path}")
             what = "is no run folder (it holds no run.json)" if run.path.exists() else "does not exist"
             raise UserError(f"{run.path} {what}; runs are made by `viticulture train`")
         facts = run.read("run.json")
-        found = facts.get("format")
-        if found != FORMAT:
+        layout = facts.get("format")
+        if layout != FORMAT:
             raise UserError(
-                f"{run.path} was made by another version of viticulture (layout {found}, this one reads {FORMAT}); "
+                f"{run.path} was made by another version of viticulture (layout {layout}, this one reads {FORMAT}); "
                 "install the version named in its run.json"
             )
         for key, kind in FACTS.items():
@@ -208,12 +214,12 @@ class RunDir:
 
     def text(self, name: str) -> str:
         """A text file of the run. Raises: UserError if it is missing or no text."""
+        if not (self.path / name).exists():
+            raise UserError(f"{self.path} holds no {name}")
         try:
-            return (self.path / name).read_text(encoding="utf-8")
-        except FileNotFoundError as error:
-            raise UserError(f"{self.path} holds no {name}") from error
-        except (OSError, ValueError) as error:
-            raise UserError(f"cannot read {self.path / name}: {error}; bring back a copy, or train anew") from error
+            return read_text(self.path / name, "file")
+        except UserError as error:
+            raise UserError(f"{error}; bring back a copy, or train anew") from error
 
     def read(self, name: str) -> dict[str, Any]:
         """A JSON file of the run. Raises: UserError if it is missing or damaged."""
@@ -266,10 +272,10 @@ def surroundings() -> dict[str, Any]:
 
 def _commit() -> str | None:
     """Commit of viticulture's own checkout, with a mark where files differ from it; None where it is installed."""
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
         if git("ls-files", "--error-unmatch", __file__):

@@ -54,14 +54,34 @@ class Session:
 
 
 def begin(
-    data: str, recipe: str, seed: int, out: str, overwrite: bool, overrides: dict[str, Any], command: str
+    data: str,
+    recipe: str | Recipe,
+    seed: int,
+    out: str | RunDir,
+    overwrite: bool,
+    overrides: dict[str, Any],
+    command: str,
 ) -> Session:
-    """Check everything, then make the run's folder. Raises: UserError for any mistake, before anything is written."""
+    """Check everything, then make the run's folder.
+
+    Args:
+        data: as for `viticulture.train`.
+        recipe: its name, or a resolved one, which is taken as it is.
+        seed: as for `viticulture.train`.
+        out: path of the folder; or one of the caller's, where other files than a run's may lie already.
+        overwrite: replace the run in that folder.
+        overrides: of a named recipe.
+        command: that asked for the training.
+
+    Raises: UserError for any mistake, before anything is written.
+    """
     if not 0 <= seed < 2**BITS:
         raise UserError(f"the seed must not be negative nor beyond {BITS} bits, got {seed}")
-    checked = resolve(recipe, read(recipe), overrides) if recipe != "default" else None
-    path = _path(out, data)
-    if is_leader():
+    checked = recipe if isinstance(recipe, Recipe) else None
+    if isinstance(recipe, str) and recipe != "default":
+        checked = resolve(recipe, read(recipe), overrides)
+    path = out.path if isinstance(out, RunDir) else run_path(out, data)
+    if is_leader() and not isinstance(out, RunDir):
         RunDir.check_free(path, overwrite)
     source = open_source(data)
     if checked is None:
@@ -71,13 +91,14 @@ def begin(
     check_parts(checked)
     check_devices(checked.section("engine"))
     dataset = load_dataset(source, checked, seed)
-    checked = checked.settled("images", dataset.pictures)
+    checked = checked.with_section("images", dataset.image_settings)
     method, remarks = assemble(checked, dataset, seed)
     size = batch_size(checked, len(dataset.train))
     remarks = [*checked.remarks, *dataset.warnings, *remarks, *method.remarks(size)]
-    run = RunDir(path)
+    run = out if isinstance(out, RunDir) else RunDir(path)
     if is_leader():
-        run = RunDir.create(path, overwrite)
+        run = run if isinstance(out, RunDir) else RunDir.create(path, overwrite)
+        run.lock()
         os.environ["VITICULTURE_RUN"] = str(path.absolute())  # for the processes that Lightning starts beside this one
         run.write("recipe.yaml", f"{comment(command)}{comment(f'recipe: {checked.name}')}{checked.to_yaml()}")
         run.write("split.json", {"names": dataset.split_names})
@@ -171,10 +192,10 @@ def dataset_of(run: RunDir, recipe: Recipe, data: str = "") -> Dataset:
 
 def load_dataset(source: Source, recipe: Recipe, seed: int, remembered: dict[str, list[str]] | None = None) -> Dataset:
     """Split, choose and decode, with a progress bar. Where the method ignores labels, there are no classes."""
-    labelled = method_class(recipe).labelled
+    labeled = method_class(recipe).batch_spec.labels
     with showing("reading images") as progress:
-        found = prepare(source, recipe.section("data"), recipe.section("images"), seed, progress, remembered, labelled)
-    return found if labelled else replace(found, classes=())
+        found = prepare(source, recipe.section("data"), recipe.section("images"), seed, progress, remembered, labeled)
+    return found if labeled else replace(found, classes=())
 
 
 def default_recipe(source: Source) -> str:
@@ -185,11 +206,13 @@ def default_recipe(source: Source) -> str:
     sides = []
     for i in some:
         with suppress(Unreadable):
-            sides.append(min(source.measure(i)))
+            sides.append(min(source.size_of(i)))
     return "default/small-images" if sides and median(sides) <= 64 else "default/photos"
 
 
-def _path(out: str, data: str) -> Path:
+def run_path(out: str, data: str) -> Path:
+    """A run's folder: the one that is named, else a new one under runs/. Raises: UserError if several processes would
+    each find their own."""
     if out:
         return Path(out)
     if not is_leader():

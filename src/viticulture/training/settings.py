@@ -45,13 +45,13 @@ class Student:
 
 @dataclass(frozen=True)
 class Train:
-    """How long and in which portions the student learns.
+    """How long and in which micro-batches the student learns.
 
     Args:
         epochs: passes over the training images.
-        batch_size: images in one optimiser step, over all devices; null picks a power of two from 16 to 512 that
+        batch_size: images in one optimizer step, over all devices; null picks a power of two from 16 to 512 that
             gives about 40 steps an epoch.
-        accumulate: portions in which a batch is computed, to save memory; the result stays that of the whole batch
+        accumulate: micro-batches in which a batch is computed, to save memory; the result stays that of the whole batch
             up to rounding (and batch statistics).
         clip_norm: largest gradient norm; null does not clip.
         ema_decay: keep an exponential moving average of the weights with this decay per step; null keeps none.

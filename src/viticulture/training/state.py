@@ -153,7 +153,7 @@ class RandomState(Callback):
 
 
 class Ema(Callback):
-    """Exponential moving average of the student after every optimiser step; buffers are averaged too.
+    """Exponential moving average of the student after every optimizer step; buffers are averaged too.
 
         average <- decay * average + (1 - decay) * weights
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A table of a paper as a file: rows of recipe, overrides and published number."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from ..text import read_yaml
 
 @dataclass(frozen=True)
 class Row:
-    """One number of a paper and what reproduces it.
+    """One row of a paper's table: the published number, and the recipe with overrides that reproduces it.
 
     Args:
         name: as the paper prints it.
@@ -25,7 +26,7 @@ class Row:
         published: the paper's number, in percent unless the table says otherwise; None where it prints none.
         seeds: trainings behind the published number.
         seed_offset: added to the seed, for a second training of the same thing, such as another teacher.
-        measure: what the number is; accuracy is the student's, others are listed in `study.outcomes.other_measure`.
+        measure: what the number is; accuracy is the student's, others are listed in `study.run.outcomes.other_measure`.
     """
 
     name: str
@@ -49,11 +50,13 @@ class Table:
         name: PAPER/tableN, the file's name.
         title: what it shows and in which unit.
         rows: in the paper's order.
+        left_out: what of it no row trains, with its published numbers -> why.
     """
 
     name: str
     title: str
     rows: tuple[Row, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def row(self, name: str) -> Row:
         """A row by its name. Raises: UserError naming the nearest."""
@@ -77,7 +80,17 @@ def read_table(name: str) -> Table:
     content = read_yaml(read_text(files.get(name, Path(name)), "table"), f"table {name}")
     try:
         shared = {"recipe": content.get("recipe"), "data": content.get("data"), "seeds": 1, "measure": "accuracy"}
-        rows = tuple(Row(**{"overrides": {}, "published": None, **shared, **row}) for row in content["rows"])
-        return Table(name, content["title"], rows)
+        given = [{"overrides": {}, "published": None, **shared, **row} for row in content["rows"]]
+        return Table(
+            name, content["title"], tuple(row for keys in given for row in _rows(keys)), content.get("left_out", {})
+        )
     except (TypeError, KeyError, AttributeError) as error:
         raise UserError(f"table {name} is malformed: {' '.join(str(error).split())}") from error
+
+
+def _rows(keys: dict[str, Any]) -> list[Row]:
+    """A row of a file, and one more for each measure that the file says `also` has a published number: `NAME, MEASURE`.
+    They are trained alike, so a study trains them once."""
+    also = keys.pop("also", {})
+    more = [{"name": f"{keys['name']}, {name}", "measure": name, "published": value} for name, value in also.items()]
+    return [Row(**{**keys, **own}) for own in ({}, *more)]

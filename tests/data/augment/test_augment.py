@@ -38,7 +38,7 @@ def run(augment: Augment, images: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     return augment(images.clone(), sizes, u, uniform(Mix.columns), labels)
 
 
-def test_without_transforms_images_are_only_normalised() -> None:
+def test_without_transforms_images_are_only_normalized() -> None:
     """Limit: (x / 255 - mean) / std, labels as they are. Fails if mean and std change places or 256 stands for 255."""
     images = pictures(3)
     result, labels = run(Augment([], (20, 20), MEAN, STD, 4), images, uniform(3, 0))
@@ -93,8 +93,8 @@ def test_equal_images_come_out_different() -> None:
     assert len({image.numpy().tobytes() for image in result}) == 32
 
 
-def test_erasing_comes_after_normalisation() -> None:
-    """`const` leaves zeros, the mean colour. Fails if images are erased before, where zero is black."""
+def test_erasing_comes_after_normalization() -> None:
+    """`const` leaves zeros, the mean color. Fails if images are erased before, where zero is black."""
     result, _ = run(Augment([Erase(1.0, "const")], (20, 20), MEAN, STD, 4), pictures(4) | 1, uniform(4, 24))
     assert (result == 0).any()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Colour jitter, grey, blur, solarize and flip against torchvision's functions, one image at a time."""
+"""Color jitter, gray, blur, solarize and flip against torchvision's functions, one image at a time."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def uniform(*shape: int, seed: int = 0) -> Tensor:
 
 
 def pictures(count: int, height: int = 20, width: int = 28) -> Tensor:
-    """Noise in every colour, some pixels grey, [count, 3, height, width] uint8."""
+    """Noise in every color, some pixels gray, [count, 3, height, width] uint8."""
     images = (256 * uniform(count, 3, height, width)).to(torch.uint8)
     images[:, :, :4] = images[:, :1, :4]
     return images
@@ -77,13 +77,13 @@ def test_the_jitters_factors_are_uniform_around_one() -> None:
 
 
 def test_no_strength_means_no_change() -> None:
-    """Limit: all strengths 0, or probability 0. Fails if grey levels are cut off instead of rounded."""
+    """Limit: all strengths 0, or probability 0. Fails if gray levels are cut off instead of rounded."""
     images = pictures(5)
     assert torch.equal(ColorJitter(0, 0, 0)(images.clone(), uniform(5, 6)), images)
     assert torch.equal(ColorJitter(0.4, 0.4, 0.4, 0.1, probability=0)(images.clone(), uniform(5, 6)), images)
 
 
-def test_grey_is_pillows() -> None:
+def test_gray_is_pillows() -> None:
     """Identity with Pillow's conversion to "L". Fails if weights or rounding are others."""
     images = pictures(4)
     for image, result in zip(images, Gray(1.0)(images.clone(), uniform(4, 1)), strict=True):

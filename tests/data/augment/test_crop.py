@@ -5,10 +5,11 @@ import pytest
 import torch
 from scipy.stats import ks_2samp
 from torch import Tensor
-from torchvision.transforms import CenterCrop, RandomResizedCrop, Resize
+from torchvision.transforms import CenterCrop as TorchCenterCrop
+from torchvision.transforms import RandomResizedCrop, Resize
 from torchvision.transforms.v2 import functional as F
 
-from viticulture.data.augment.crop import CentreCrop, PaddedCrop, ResizedCrop, Squeeze
+from viticulture.data.augment.crop import CenterCrop, PaddedCrop, ResizedCrop, Squeeze
 from viticulture.errors import UserError
 
 
@@ -17,7 +18,7 @@ def uniform(*shape: int, seed: int = 0) -> Tensor:
 
 
 def pictures(count: int, height: int, width: int) -> Tensor:
-    """Smooth colour gradients, [count, 3, height, width] uint8."""
+    """Smooth color gradients, [count, 3, height, width] uint8."""
     y, x = torch.linspace(0, 5, height)[:, None], torch.linspace(0, 7, width)
     phase = 6 * uniform(count, 3, 1, 1).float()
     return (128 + 100 * torch.sin(y + phase) * torch.cos(x + phase)).to(torch.uint8)
@@ -26,9 +27,9 @@ def pictures(count: int, height: int, width: int) -> Tensor:
 @pytest.mark.parametrize(("height", "width"), [(60, 100), (33, 32), (20, 200)])
 def test_random_boxes_are_torchvisions(height: int, width: int) -> None:
     """Distribution of top, left, height, width against RandomResizedCrop.get_params, 1,500 draws each; the last shape
-    falls back to the centre most of the time.
+    falls back to the center most of the time.
 
-    Fails if area and ratio are drawn otherwise (ratio not in logarithms), the fallback is missing or not centred, the
+    Fails if area and ratio are drawn otherwise (ratio not in logarithms), the fallback is missing or not centered, the
     position is not uniform, or height and width are swapped.
     """
     count = 1500
@@ -57,7 +58,7 @@ def test_boxes_reach_every_edge() -> None:
         torch.testing.assert_close(left, place * (1 - width))
 
 
-def test_a_shape_that_never_fits_takes_the_largest_centred_box() -> None:
+def test_a_shape_that_never_fits_takes_the_largest_centered_box() -> None:
     """torchvision's fallback, exactly, flat and tall. Fails if the bounds of the ratio change places."""
     crop = ResizedCrop(scale=(1.0, 1.0))
     sizes = torch.tensor([[20, 10000], [10000, 21]])
@@ -90,22 +91,22 @@ def test_random_interpolation_picks_either_filter() -> None:
 
 @pytest.mark.parametrize("crop_pct", [1.0, 0.875])
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (60, 100), (90, 64)])
-def test_the_centre_is_torchvisions(height: int, width: int, crop_pct: float) -> None:
-    """Resize to the short side, then CenterCrop, on a store that keeps the square the original had.
+def test_the_center_is_torchvisions(height: int, width: int, crop_pct: float) -> None:
+    """Resize to the short side, then TorchCenterCrop, on a store that keeps the square the original had.
 
     Gradients are smooth, so 3 levels on average cover torchvision's whole-pixel margins. Fails if crop_pct divides
     where it should multiply, or the long side decides.
     """
     original = pictures(2, height, width)
     store = F.resize(original, [96, 96], antialias=True)
-    ours = CentreCrop(crop_pct, "bilinear")(store, torch.tensor([[height, width]] * 2), uniform(2, 0), (28, 28))
-    wanted = CenterCrop(28)(Resize(int(28 / crop_pct))(original))
+    ours = CenterCrop(crop_pct, "bilinear")(store, torch.tensor([[height, width]] * 2), uniform(2, 0), (28, 28))
+    wanted = TorchCenterCrop(28)(Resize(int(28 / crop_pct))(original))
     assert (wanted.int() - ours.int()).abs().float().mean() < 3
 
 
-def test_the_centre_of_another_shape_covers_it() -> None:
+def test_the_center_of_another_shape_covers_it() -> None:
     """timm's rule for an image_size that is no square: shrink until both sides are covered. 60 x 100 for 20 x 40."""
-    box = CentreCrop().boxes(uniform(1, 0), torch.tensor([[60, 100]]), (20, 40))[0]
+    box = CenterCrop().boxes(uniform(1, 0), torch.tensor([[60, 100]]), (20, 40))[0]
     torch.testing.assert_close(box * torch.tensor([60, 100, 60, 100]), torch.tensor([5.0, 0, 50, 100]).double())
 
 
@@ -129,9 +130,9 @@ def test_padded_crops_are_enlarged_behind_the_crop() -> None:
     assert torch.equal(result, F.resize(images, [16, 24], antialias=True))
 
 
-@pytest.mark.parametrize("crop", [ResizedCrop(), CentreCrop(), Squeeze(), PaddedCrop()])
+@pytest.mark.parametrize("crop", [ResizedCrop(), CenterCrop(), Squeeze(), PaddedCrop()])
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_single_pixel_can_be_cropped(crop: ResizedCrop | CentreCrop | Squeeze | PaddedCrop, count: int) -> None:
+def test_a_single_pixel_can_be_cropped(crop: ResizedCrop | CenterCrop | Squeeze | PaddedCrop, count: int) -> None:
     """1 x 1 originals and odd batches; a flat image stays flat (zeros of the padding aside)."""
     images = torch.full((count, 3, 16, 16), 77, dtype=torch.uint8)
     result = crop(images, torch.ones(count, 2), uniform(count, crop.columns), (12, 20))
@@ -149,4 +150,4 @@ def test_impossible_settings_are_refused() -> None:
     with pytest.raises(UserError, match="padding"):
         PaddedCrop(-1)
     with pytest.raises(UserError, match="crop_pct"):
-        CentreCrop(0)
+        CenterCrop(0)

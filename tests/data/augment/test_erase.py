@@ -56,7 +56,7 @@ def test_the_accelerators_way_is_the_cpus(mode: str) -> None:
 
 
 def test_pixel_noise_is_standard_normal_and_differs_between_images() -> None:
-    """Noise is drawn after normalisation with mean 0 and sd 1, each pixel and channel by itself.
+    """Noise is drawn after normalization with mean 0 and sd 1, each pixel and channel by itself.
 
     Fails if noise is scaled by the data's std, equal over channels, or the same in every image.
     """

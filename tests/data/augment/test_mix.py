@@ -27,7 +27,7 @@ def batch(count: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_pair_is_mixed_as_timm_mixes_it(cut: bool, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Images and labels of two (where reversing a batch and rolling it by half are the same) with timm itself, given
-    the same lam and the same centre of the rectangle. Some rectangles are clipped.
+    the same lam and the same center of the rectangle. Some rectangles are clipped.
 
     Fails if lam is not corrected for clipping, weighs the partner, or smoothing is spread over C - 1 classes.
     """
@@ -37,9 +37,9 @@ def test_a_pair_is_mixed_as_timm_mixes_it(cut: bool, seed: int, monkeypatch: pyt
 
     theirs = Mixup(0.8, 1.0, label_smoothing=0.1, num_classes=CLASSES)
     lam = beta.ppf(float(u[2]), *([1.0] * 2 if cut else [0.8] * 2))
-    centre = iter([int(u[3] * HEIGHT), int(u[4] * WIDTH)])
+    center = iter([int(u[3] * HEIGHT), int(u[4] * WIDTH)])
     monkeypatch.setattr(theirs, "_params_per_batch", lambda: (lam, cut))
-    monkeypatch.setattr(np.random, "randint", lambda low, high, size=None: next(centre))
+    monkeypatch.setattr(np.random, "randint", lambda low, high, size=None: next(center))
     wanted, wanted_soft = theirs(images.clone(), labels)
     torch.testing.assert_close(results, wanted)
     torch.testing.assert_close(soft, wanted_soft)

@@ -24,7 +24,7 @@ def uniform(*shape: int, seed: int = 0) -> Tensor:
 
 
 def pictures(count: int, height: int = 24, width: int = 32) -> Tensor:
-    """Colour waves with a little noise, different in every image, no channel using all levels."""
+    """Color waves with a little noise, different in every image, no channel using all levels."""
     generator = torch.Generator().manual_seed(0)
     y, x = torch.linspace(0, 5, height)[:, None], torch.linspace(0, 4, width)
     phase = 6 * torch.rand(count, 3, 1, 1, generator=generator)
@@ -57,9 +57,9 @@ def test_each_operation_is_timms(name: str, sign: int, monkeypatch: pytest.Monke
     """Identity with timm's operations on Pillow images, at a level of its own for each image of the batch.
 
     Tables, blends and bilinear maps agree to the level, or to one where Pillow computes in double (auto_contrast, maps)
-    or rounds (sharpness). Fails if a parameter grows the wrong way with the level, a blend rounds up, the mean grey or
+    or rounds (sharpness). Fails if a parameter grows the wrong way with the level, a blend rounds up, the mean gray or
     the luma is another one, the origin of a shear or a translation moves, x and y change places, a rotation turns the
-    other way, or the fill is not the given colour.
+    other way, or the fill is not the given color.
     """
     levels = [0.0, 3.0, 7.3, 9.0, 9.9]
     images = pictures(len(levels))
@@ -70,7 +70,7 @@ def test_each_operation_is_timms(name: str, sign: int, monkeypatch: pytest.Monke
         if name in EXACT:
             assert difference.max() == 0
         else:
-            assert difference.float().quantile(0.995) <= 1  # a centre on the very edge may fall on either side
+            assert difference.float().quantile(0.995) <= 1  # a center on the very edge may fall on either side
             assert difference.float().mean() < 0.2
 
 
@@ -92,7 +92,7 @@ def test_bicubic_slides_are_timms(name: str, sign: int, monkeypatch: pytest.Monk
 
 
 def test_bicubic_rotations_are_close_to_timms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's bicubic kernel has a = -3/4, Pillow's -1: they part where neighbours differ, here by the noise (sd 6).
+    """torch's bicubic kernel has a = -3/4, Pillow's -1: they part where neighbors differ, here by the noise (sd 6).
 
     Fails if the bilinear filter is used (twice as far on average), or the rotation is another one.
     """
@@ -111,7 +111,7 @@ def test_the_highest_level_of_posterize_is_black() -> None:
 
 
 def test_flat_images_survive_every_operation() -> None:
-    """One grey level: nothing to stretch, to equalize or to divide by. Also 1 x 1 images and batches of one."""
+    """One gray level: nothing to stretch, to equalize or to divide by. Also 1 x 1 images and batches of one."""
     for name in OPERATIONS:
         for shape in ((1, 3, 1, 1), (2, 3, 8, 8)):
             assert ours(torch.full(shape, 100, dtype=torch.uint8), name, [9.0] * shape[0], 1, True).shape == shape
@@ -136,7 +136,7 @@ def test_operations_and_levels_are_drawn_as_timm_draws_them() -> None:
 
 
 def test_augmented_images_are_distributed_as_timms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mean and spread of the grey levels of one image augmented 600 times, ours against timm's, layers and all.
+    """Mean and spread of the gray levels of one image augmented 600 times, ours against timm's, layers and all.
 
     Fails if there is one layer or three, or the layers do not build on one another.
     """
@@ -167,7 +167,7 @@ def test_an_image_does_not_depend_on_its_batch() -> None:
     assert torch.equal(together, torch.cat(alone))
 
 
-def test_the_fill_is_the_mean_colour() -> None:
+def test_the_fill_is_the_mean_color() -> None:
     """timm's create_transform hands on round(255 mean)."""
     assert RandAugment().filled((0.485, 0.456, 0.406)).fill == (124, 116, 104)
 

@@ -20,7 +20,7 @@ from PIL import Image
 
 from viticulture.data.augment.augment import Augment
 from viticulture.data.batches.loader import Loader, Shard
-from viticulture.data.dataset import Pictures, Selection, prepare
+from viticulture.data.dataset import ImageSettings, Selection, prepare
 from viticulture.data.decode import Unreadable
 from viticulture.data.open import open_source
 from viticulture.data.sources import archives, folders
@@ -176,7 +176,7 @@ def test_an_empty_class_folder_is_a_class(opened: Callable[..., Source]) -> None
 
 
 def test_odd_names_are_kept_as_they_are(opened: Callable[..., Source]) -> None:
-    """Fails if a name is escaped, normalised away, split at a space, or makes the file unreadable."""
+    """Fails if a name is escaped, normalized away, split at a space, or makes the file unreadable."""
     source = opened(*(f"train/{name}/{name}.png" for name in ODD))
     assert set(source.classes) == set(ODD)
     assert sorted(numbers(source, "train")) == list(range(len(ODD)))
@@ -196,7 +196,7 @@ def test_text_named_jpg_is_unreadable_not_ignored(opened: Callable[..., Source],
     with pytest.raises(Unreadable, match=r"a/t.jpg: not an image"):
         source.read(0)
     with pytest.raises(Unreadable, match=r"a/t.jpg: not an image"):
-        source.measure(0)
+        source.size_of(0)
 
 
 def test_sources_are_read_by_threads_and_worker_processes(
@@ -507,7 +507,7 @@ def test_pipes_among_the_images_are_unreadable_and_make_nobody_wait(tmp_path: Pa
     os.mkfifo(root / "a" / "0.png")
     (tmp_path / "list.csv").write_text("path,label\ndata/a/0.png,a\ndata/b/2.png,b\n")
     for source in (open_source(root), open_source(tmp_path / "list.csv")):
-        for read in (source.read, source.measure):
+        for read in (source.read, source.size_of):
             with pytest.raises(Unreadable, match=r"a/0.png: broken: no regular file"):
                 read(0)
     os.mkfifo(tmp_path / "data.csv")
@@ -584,8 +584,8 @@ def test_deep_json_in_a_shard_is_refused(tmp_path: Path) -> None:
 def test_listing_costs_one_stat_a_file_and_no_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted for 40 and for 80 files: the difference is 40. Fails if a file is asked for twice, or opened."""
     calls: list[int] = []
-    asked = folders.stamp
-    monkeypatch.setattr(folders, "stamp", lambda status: calls.append(1) or asked(status))
+    asked = folders.file_fingerprint
+    monkeypatch.setattr(folders, "file_fingerprint", lambda status: calls.append(1) or asked(status))
     monkeypatch.setattr(folders.FileReader, "open", lambda self, i: pytest.fail("opened"))
     counts = []
     for count in (40, 80):
@@ -632,7 +632,7 @@ def test_shards_over_processes_give_every_sample_once(
     monkeypatch.setattr(archives.TarReader, "open", lambda self, i: read.append(i) or opening(self, i))
     seen: list[int] = []
     for rank in range(world):
-        data = prepare(tmp_path, Selection(val_fraction=0, test_fraction=0), Pictures(2, 2, stream=True))
+        data = prepare(tmp_path, Selection(val_fraction=0, test_fraction=0), ImageSettings(2, 2, stream=True))
         view = Augment([], (2, 2), (0, 0, 0), (1, 1, 1), 2)
         read.clear()
         mine = [

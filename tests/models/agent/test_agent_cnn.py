@@ -20,7 +20,8 @@ from formula_fill import fill, image
 from networks import BACKENDS, error
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy, soft_distillation
-from viticulture.models.agent.agent_cnn import AgentCNN, AgentShape, ResStem, Sizes, agent_for, sizes_of
+from viticulture.models.agent.agent_cnn import AgentCNN, AgentShape, ResStem, Sizes
+from viticulture.models.agent.for_student import agent_for, sizes_of
 from viticulture.models.students import count, create_student, matching
 from viticulture.models.taps import Taps
 from viticulture.models.task import Task
@@ -36,7 +37,7 @@ def task(classes: int = 5, height: int = 32, width: int = 32) -> Task:
     return Task(tuple(map(str, range(classes))), (height, width), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
-def randomised(module: nn.Module, seed: int = 0) -> nn.Module:
+def randomized(module: nn.Module, seed: int = 0) -> nn.Module:
     """Every parameter and buffer away from the values that hide mistakes."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -78,7 +79,7 @@ def test_it_is_the_official_agent(golden: Load, name: str, heads: int, norm: Any
         assert error(agent.state_dict()[key], statistic) < 1e-4, key
 
 
-@pytest.mark.parametrize(("name", "stem"), [("base", "base"), ("reslike", "res")])
+@pytest.mark.parametrize(("name", "stem"), [("base", "plain"), ("reslike", "res")])
 def test_full_size_agents_are_the_official_ones(golden: Load, name: str, stem: str) -> None:
     """Logits, and mean, standard deviation, first and last number of every block's map, in evaluation mode.
 
@@ -127,9 +128,9 @@ def test_its_gradients_are_the_official_ones(golden: Load) -> None:
 
 SPARSE = "gmacs_224_without_dense_phi_product"
 COUNTED: dict[str, tuple[str, dict[str, Any]]] = {
-    "Agent-S base (agent-small)": ("agent_small", {"stem": "base"}),
+    "Agent-S base (agent-small)": ("agent_small", {"stem": "plain"}),
     "Agent-S res-like": ("agent_small", {}),
-    "Agent-B base": ("agent_base", {"stem": "base"}),
+    "Agent-B base": ("agent_base", {"stem": "plain"}),
     "Agent-B res-like": ("agent_base", {}),
     "Agent-S res-like, down-sampling after blocks 1 and 4 (0-based) - reproduces the paper FLOPs": (
         "agent_small",
@@ -165,8 +166,8 @@ def test_parameters_and_multiply_adds_are_the_official_ones(entry: str) -> None:
         (16, 6, 224, "res", None, [28, 14, 7, 7, 7, 7]),  # Table 7, Agent-S
         (16, 12, 224, "res", None, [28, 28, 14, 14, *[7] * 8]),  # Table 7, Agent-B
         (16, 12, 224, "res", [2, 8], [28] * 3 + [14] * 6 + [7] * 3),  # the released Agent-B
-        (16, 6, 224, "base", None, [14] * 6),  # Table 6
-        (16, 6, 224, "base", [0], [14] + [7] * 5),
+        (16, 6, 224, "plain", None, [14] * 6),  # Table 6
+        (16, 6, 224, "plain", [0], [14] + [7] * 5),
         (32, 3, 64, "res", None, [4, 2, 1]),
         (8, 4, 64, "res", None, [16, 8, 4, 4]),
         (4, 4, 32, "res", None, [16, 8, 4, 4]),
@@ -174,7 +175,7 @@ def test_parameters_and_multiply_adds_are_the_official_ones(entry: str) -> None:
         (4, 2, 32, "res", None, [16, 8]),
         (4, 1, 32, "res", None, [16]),
         (4, 9, 32, "res", None, [16, 16, 8] + [4] * 6),
-        (7, 2, 28, "base", None, [4, 4]),
+        (7, 2, 28, "plain", None, [4, 4]),
     ],
 )
 def test_maps_have_the_published_sizes_and_follow_the_patch(
@@ -194,19 +195,19 @@ def test_maps_have_the_published_sizes_and_follow_the_patch(
 
 def test_watching_changes_nothing_and_taps_see_the_same() -> None:
     """Logits of `watch` and of the plain pass are the same bits; maps are the blocks' outputs."""
-    agent = randomised(AgentCNN(TINY, num_classes=5)).eval()
+    agent = randomized(AgentCNN(TINY, num_classes=5)).eval()
     images = pixels_of(2, 3, 64, 96)
     logits, maps = agent.watch(images)
     assert torch.equal(agent(images), logits)
-    seen = Taps(agent, frozenset({"blocks"}))(images)
-    assert len(seen.blocks) == len(maps) == 3
-    assert all(torch.equal(one, other) for one, other in zip(seen.blocks, maps, strict=True))
+    readings = Taps(agent, frozenset({"blocks"}))(images)
+    assert len(readings.blocks) == len(maps) == 3
+    assert all(torch.equal(one, other) for one, other in zip(readings.blocks, maps, strict=True))
     assert all(found.is_contiguous(memory_format=torch.channels_last) for found in maps)
 
 
 def test_the_stem_is_that_of_the_code_not_of_the_paper() -> None:
     """conv 7x7 s2, BN, GELU, max-pool 3x3 s2, conv 3x3 s2 with bias, written out; Table 7 says max-pool 2x2."""
-    stem = randomised(ResStem(Sizes(embed_dim=8), 6, 3, "usual")).eval()
+    stem = randomized(ResStem(Sizes(embed_dim=8), 6, 3, "usual")).eval()
     weights, images = stem.state_dict(), pixels_of(2, 3, 48, 32)
     y = F.conv2d(images, weights["conv1.weight"], stride=2, padding=3)
     y = F.batch_norm(y, *(weights[f"norm.{name}"] for name in ("running_mean", "running_var", "weight", "bias")))
@@ -221,8 +222,8 @@ def test_dropout_acts_inside_the_mlp_alone() -> None:
     Catches: dropout on the branches, on the MLP's output, or in evaluation.
     """
     sizes = Sizes(embed_dim=4, depth=1, num_heads=9, hidden=8, dropout=0.0)
-    agent = AgentCNN(sizes, AgentShape(stem="base", dropout=1 - 1e-9), num_classes=3)
-    randomised(agent).train()
+    agent = AgentCNN(sizes, AgentShape(stem="plain", dropout=1 - 1e-9), num_classes=3)
+    randomized(agent).train()
     x = pixels_of(3, 4, 6, 6)
     block = agent.blocks[0]
     branch = block(x) - x - block.conv(block.norm1(x))
@@ -240,7 +241,7 @@ def test_it_starts_where_the_authors_start_or_without_their_slip(start: Any) -> 
     """
     torch.manual_seed(0)
     res = timm.create_model("agent_small", num_classes=10, start=start, depth=1)
-    base = timm.create_model("agent_small", num_classes=10, start=start, depth=1, stem="base")
+    base = timm.create_model("agent_small", num_classes=10, start=start, depth=1, stem="plain")
     std = 1.0 if start == "published" else 0.0
     mlp = res.blocks[0].mlp
     for bias in (res.stem.conv2.bias, mlp.fc1.bias, mlp.fc2.bias):
@@ -295,7 +296,7 @@ def test_an_agent_is_made_from_any_plain_vit_and_from_dhvt(
     [
         ("resnet10t", None, 32, 32, {}, "made from a ViT.*ResNet is none"),
         ("mixer_s16_224", None, 224, 224, {}, "MlpMixer is none"),
-        ("vit_nano", 7, 28, 28, {}, "2, 4, 8, 16 or 32 pixels, got 7; take stem base"),
+        ("vit_nano", 7, 28, 28, {}, "2, 4, 8, 16 or 32 pixels, got 7; take stem plain"),
         ("vit_nano", 1, 8, 8, {}, "2, 4, 8, 16 or 32 pixels, got 1"),
         ("vit_nano", 4, 28, 28, {}, r"map of 7x7 behind block 1 cannot be halved; set pool_after to \[0\]"),
         ("vit_nano", 4, 32, 12, {}, r"map of 8x3 behind block 1 cannot be halved; set pool_after to \[0\]"),
@@ -303,7 +304,7 @@ def test_an_agent_is_made_from_any_plain_vit_and_from_dhvt(
         ("dhvt_nano", 4, 29, 32, {}, "map of 15x16 in block 0 and the student's 8x8 tokens.*multiple of 4 pixels"),
         ("vit_nano", 4, 32, 32, {"pool_after": [4]}, r"blocks from 0 to 3, got \[4\]"),
         ("vit_nano", 4, 32, 32, {"pool_after": [-1]}, r"blocks from 0 to 3, got \[-1\]"),
-        ("vit_nano", 4, 32, 32, {"stem": "resnet"}, "stem must be base or res, got 'resnet'"),
+        ("vit_nano", 4, 32, 32, {"stem": "resnet"}, "stem must be plain or res, got 'resnet'"),
         ("vit_nano", 4, 32, 32, {"norm": "both"}, "norm must be pre or post"),
         ("vit_nano", 4, 32, 32, {"dropout": 1.0}, r"dropout must lie in \[0, 1\), got 1.0"),
         ("vit_nano", 4, 32, 32, {"start": "default"}, "start must be usual or published"),
@@ -322,7 +323,7 @@ def test_what_cannot_work_is_refused_with_its_remedy(
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_layout_precision_and_compilation_change_no_result(norm: Any, backend: str) -> None:
     """One graph for the watched pass; either memory layout; bfloat16 within its precision, all gradients float32."""
-    agent = randomised(AgentCNN(TINY, AgentShape(norm=norm), num_classes=5)).eval()
+    agent = randomized(AgentCNN(TINY, AgentShape(norm=norm), num_classes=5)).eval()
     images = pixels_of(4, 3, 64, 64)
     logits, maps = agent.watch(images)
     torch.testing.assert_close(agent(images.contiguous(memory_format=torch.channels_last)), logits)
@@ -348,7 +349,7 @@ def test_registered_agents_are_ordinary_students(name: str, tmp_path: Path) -> N
     options = {"depth": 3, "embed_dim": 16, "num_heads": 4, "hidden": 32, "stem": "res", "pool_after": [0]}
     student = create_student(name, task(), 4, options)
     assert name in matching()
-    randomised(student).eval()
+    randomized(student).eval()
     save(student, tmp_path, task())
     again, known, _ = load(tmp_path)
     images = pixels_of(2, 3, 32, 32)

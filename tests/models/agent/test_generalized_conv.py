@@ -10,15 +10,15 @@ from torch import Tensor
 from conftest import Golden
 from networks import error
 from viticulture.errors import UserError
-from viticulture.models.agent.generalized_conv import GeneralizedConv, kernel, neighbours, square, tight
+from viticulture.models.agent.generalized_conv import GeneralizedConv, kernel, kernel_positions, square, tight
 
 Load = Callable[[str], Golden]
 
 
 def phi(heads: int, rows: int, columns: int) -> Tensor:
-    """Phi_h of Eq. (13) and (15), [H, n, n], entry by entry: 1 where token p is the h-th neighbour of token q."""
+    """Phi_h of Eq. (13) and (15), [H, n, n], entry by entry: 1 where token p is the h-th neighbor of token q."""
     found = torch.zeros(heads, rows * columns, rows * columns, dtype=torch.float64)
-    for h, (down, right) in enumerate(neighbours(heads)):
+    for h, (down, right) in enumerate(kernel_positions(heads)):
         for q in range(rows * columns):
             row, column = q // columns + down, q % columns + right
             if 0 <= row < rows and 0 <= column < columns:
@@ -52,8 +52,8 @@ def test_it_is_the_official_layer(golden: Load) -> None:
 def test_it_is_a_sum_of_constant_matrices_times_weights(heads: int) -> None:
     """Eq. (3) and (14): Y = sum_h Phi_h X W_h, on an oblong map that is smaller than some windows; so are gradients.
 
-    Catches: taps laid on other places than `neighbours` says, for whole windows, partly used and even ones; a window
-    cut on the wrong side, wrong padding.
+    Catches: weights laid on other positions than `kernel_positions` says, for whole windows, partly used and even ones;
+    a window cut on the wrong side, wrong padding.
     """
     generator = torch.Generator().manual_seed(heads)
     conv = GeneralizedConv(3, heads).double()
@@ -86,13 +86,13 @@ def test_it_is_a_sum_of_constant_matrices_times_weights(heads: int) -> None:
         (17, ["#####", "#####", "#####", "##...", "....."]),
     ],
 )
-def test_the_window_is_the_published_one_or_the_nearest_with_a_centre(heads: int, picture: list[str]) -> None:
+def test_the_window_is_the_published_one_or_the_nearest_with_a_center(heads: int, picture: list[str]) -> None:
     """Places that are used: the first H of the ceil(sqrt H) window, or the nearest H of the next odd one.
 
     Catches: the next odd window filled row by row, distance by rows alone, ties by columns.
     """
     half = len(picture) // 2
-    places = neighbours(heads)
+    places = kernel_positions(heads)
     drawn = ["".join(".#"[(r, c) in places] for c in range(-half, half + 1)) for r in range(-half, half + 1)]
     assert drawn == picture
     assert len(places) == heads
@@ -147,4 +147,4 @@ def test_unused_places_of_a_window_are_zero_or_cut_off() -> None:
 
 def test_no_heads_are_refused() -> None:
     with pytest.raises(UserError, match="at least one head, got 0"):
-        neighbours(0)
+        kernel_positions(0)

@@ -24,8 +24,9 @@ from boot_names import both
 from conftest import GOLDEN, Golden
 from networks import BACKENDS, error
 from viticulture.errors import UserError
-from viticulture.models.agent.agent_cnn import AgentShape, ResStem, Sizes, agent_for
-from viticulture.models.agent.generalized_conv import GeneralizedConv, neighbours
+from viticulture.models.agent.agent_cnn import AgentShape, ResStem, Sizes
+from viticulture.models.agent.for_student import agent_for
+from viticulture.models.agent.generalized_conv import GeneralizedConv, kernel_positions
 from viticulture.models.agent.shared_agent import SharedAgent, SharedConv, SharedMlp, shared_agent_for
 from viticulture.models.students import count, create_student
 from viticulture.models.task import Task
@@ -108,7 +109,7 @@ def test_it_is_the_official_shared_agent(golden: Load) -> None:
 def test_conv_has_taps_of_values_times_output(heads: int) -> None:
     """Eq. (4): CONV whose tap h is W^V_h W^O_h, and the same gradients through those products.
 
-    Catches: a head moved to another head's neighbour, a border that is not zero, even windows off their centre.
+    Catches: a head moved to another head's neighbor, a border that is not zero, even windows off their center.
     """
     attn = Attention(36, heads, qkv_bias=True).double()
     shared, x = SharedConv(attn), noise(2, 36, 4, 5, dtype=torch.float64)
@@ -125,7 +126,7 @@ def test_conv_has_taps_of_values_times_output(heads: int) -> None:
 
 
 @pytest.mark.parametrize("heads", [3, 4, 6, 9])
-def test_attention_that_looks_at_neighbours_is_conv(heads: int) -> None:
+def test_attention_that_looks_at_neighbors_is_conv(heads: int) -> None:
     """Eq. (5): y_err = sum_h (Phi_h - Psi_h) X W^V_h W^O_h; it vanishes where the attention matrices are Phi_h.
 
     Psi_h is softmax attention in general. The value bias, which the agent has not, is zero here.
@@ -137,7 +138,7 @@ def test_attention_that_looks_at_neighbours_is_conv(heads: int) -> None:
     q, k, v = attn.qkv(tokens).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)  # each [B, h, n, d]
     psi = (attn.scale * q @ k.mT).softmax(-1)
     phi = torch.zeros(heads, rows * columns, rows * columns, dtype=torch.float64)
-    for h, (down, right) in enumerate(neighbours(heads)):
+    for h, (down, right) in enumerate(kernel_positions(heads)):
         for token in range(rows * columns):
             row, column = token // columns + down, token % columns + right
             if 0 <= row < rows and 0 <= column < columns:
@@ -161,7 +162,7 @@ def storages(module: nn.Module) -> dict[int, int]:
 def test_there_is_one_set_of_shared_weights() -> None:
     """Every CONV and MLP lies on the student's storage, at the value rows of qkv; nothing is saved or stepped twice.
 
-    Catches: a copy, q rows instead of v rows, second parameters in the state dict or in an optimiser's groups.
+    Catches: a copy, q rows instead of v rows, second parameters in the state dict or in an optimizer's groups.
     """
     student = vit()
     agent = shared_agent_for(student, task())
@@ -185,7 +186,7 @@ def test_there_is_one_set_of_shared_weights() -> None:
 
 
 def test_the_agent_sees_each_step_of_the_student() -> None:
-    """One optimiser over the student moves the agent; loading the student's weights does too."""
+    """One optimizer over the student moves the agent; loading the student's weights does too."""
     student = vit()
     agent, images = shared_agent_for(student, task()).eval(), noise(2, 3, 32, 32)
     before = agent(images)
@@ -389,7 +390,7 @@ def test_dropout_takes_the_students_rates_and_both_branches() -> None:
 @pytest.mark.parametrize(
     ("entry", "name", "shape"),
     [
-        ("Shared S base (100 classes)", "vit_small", AgentShape(stem="base")),
+        ("Shared S base (100 classes)", "vit_small", AgentShape(stem="plain")),
         ("Shared S res-like (100 classes)", "vit_small", AgentShape()),
         ("Shared B res-like (100 classes)", "vit_base", AgentShape(norm="post", pool_after=[2, 8])),
     ],
@@ -434,7 +435,7 @@ def test_qk_norm_and_missing_biases_are_no_obstacle() -> None:
         (lambda: vit(mlp_layer=SwiGLU), "its MLP is SwiGLU"),
         (lambda: vit(act_layer=nn.ReLU), "its MLP has ReLU, no GELU"),
         (lambda: vit(scale_mlp_norm=True), "its MLP has a norm"),
-        (lambda: vit(scale_attn_norm=True), "its attention normalises what it mixed"),
+        (lambda: vit(scale_attn_norm=True), "its attention normalizes what it mixed"),
         (lambda: vit(block_fn=ParallelScalingBlock), "made from a ViT"),
         (lambda: timm.create_model("resnet10t"), "made from a ViT"),
     ],

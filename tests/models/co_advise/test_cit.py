@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from cit_students import Load, aligned
 from conftest import GOLDEN
 from formula_fill import fill, image
-from networks import error, random_images, randomised
+from networks import error, random_images, randomized
 from viticulture.errors import UserError
-from viticulture.export import to_onnx
+from viticulture.export.onnx_file import to_onnx
 from viticulture.losses import cross_entropy, soft_distillation
 from viticulture.models.co_advise.cit import CiT, checkpoint_filter_fn
 from viticulture.models.students import count, create_student, token_logits
 from viticulture.models.taps import Taps
 from viticulture.models.task import Task
-from viticulture.models.weights.files import initialise, load, save
+from viticulture.models.weights.files import initialize, load, save
 from viticulture.optim import Optim
 
 NUMBERS = json.loads((GOLDEN / "numbers.json").read_text())["co_advise"]
@@ -103,7 +103,7 @@ def test_learned_tokens_are_deits_with_more_of_them() -> None:
     deit = timm.create_model("deit_tiny_distilled_patch16_224", img_size=32, num_classes=4, **SMALL)
     ours = CiT(tokens=1, img_size=32, num_classes=4, inference="mean", **SMALL)
     names = {"dist_token": "reg_token", "head_dist.weight": "heads.0.weight", "head_dist.bias": "heads.0.bias"}
-    randomised(deit)
+    randomized(deit)
     ours.load_state_dict({names.get(key, key): weight for key, weight in deit.state_dict().items()})
     x = random_images(2, 3, 32, 32)
     torch.testing.assert_close(ours.train()(x), deit.train()(x))  # one answer, unless all are asked for
@@ -164,10 +164,10 @@ def test_taps_see_blocks_and_attention(options: dict[str, Any]) -> None:
     """Same logits as without; class token's attention over patches alone, prefix of three left out."""
     student = create_student("cit_small", TASK, 8, {**SMALL, **options}).train(False)
     x = random_images(2, 3, 16, 24)
-    seen = Taps(student, frozenset({"blocks", "attention"}))(x)
-    assert torch.equal(seen.logits[0], student(x))
-    assert [block.shape for block in seen.blocks] == [(2, 3 + 6, 16)] * 2
-    reading = seen.attention[-1]
+    readings = Taps(student, frozenset({"blocks", "attention"}))(x)
+    assert torch.equal(readings.outputs[0], student(x))
+    assert [block.shape for block in readings.blocks] == [(2, 3 + 6, 16)] * 2
+    reading = readings.attention[-1]
     torch.testing.assert_close(reading.class_scores(), reading.scores()[:, :, 0, 3:])
 
 
@@ -196,7 +196,7 @@ def test_decay_spares_what_the_authors_spare() -> None:
 def test_weights_survive_disk_and_serve_others(tmp_path: Path, name: str) -> None:
     """Saved and loaded: same logits, heads included. Another size and other classes start from it."""
     square = Task(TASK.classes, (16, 16), TASK.mean, TASK.std)
-    student = randomised(create_student(name, square, 8, SMALL)).eval()
+    student = randomized(create_student(name, square, 8, SMALL)).eval()
     save(student, tmp_path / "w", square)
     again, task, _ = load(tmp_path / "w")
     x = random_images(2, 3, 16, 16)
@@ -205,7 +205,7 @@ def test_weights_survive_disk_and_serve_others(tmp_path: Path, name: str) -> Non
     bare = timm.create_model(f"local-dir:{tmp_path / 'w'}", pretrained=True).eval()
     assert torch.equal(bare(x), student(x))
     other = create_student(name, Task(("a", "b"), (32, 32), TASK.mean, TASK.std), 8, SMALL)
-    remarks = " ".join(initialise(other, str(tmp_path / "w")))
+    remarks = " ".join(initialize(other, str(tmp_path / "w")))
     assert "positions resampled from 2x2 to 4x4" in remarks
     assert "head starts anew: head.weight, head.bias, heads.0.weight" in remarks
 

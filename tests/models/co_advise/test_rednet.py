@@ -123,10 +123,10 @@ def test_feature_maps_have_the_promised_sizes(small_images: bool) -> None:
         ):
             torch.testing.assert_close(ours, theirs)
             assert ours.shape == (2, channels, -(-37 // reduction), -(-53 // reduction))
-        seen = Taps(model, frozenset({"blocks"}))(x)
-    assert len(seen.blocks) == 5
-    assert all(map(torch.equal, seen.blocks, taken))
-    assert seen.logits[0].shape == (2, 5)
+        readings = Taps(model, frozenset({"blocks"}))(x)
+    assert len(readings.blocks) == 5
+    assert all(map(torch.equal, readings.blocks, taken))
+    assert readings.outputs[0].shape == (2, 5)
 
 
 def test_an_official_checkpoint_loads_through_timm(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from conftest import GOLDEN, Golden
 from formula_fill import fill, image
-from networks import error, random_images, randomised, tiny
+from networks import error, random_images, randomized, tiny
 from viticulture.errors import UserError
-from viticulture.models.dhvt.dhvt import DAFF, DHVT, HIMHSA, SOPE, Block, Parts, Pointwise, Shape
+from viticulture.models.dhvt.dhvt import DHVT, Block, Parts, Shape
+from viticulture.models.dhvt.layers import DAFF, HIMHSA, SOPE, Pointwise
 from viticulture.models.dhvt.registered import checkpoint_filter_fn
 from viticulture.models.students import count
 
@@ -144,7 +145,7 @@ def test_sope_halves_the_image_until_a_pixel_is_a_patch(patch_size: int) -> None
 
     Catches: widths that do not double, a GELU before the last affine (or none, for patch 2), sizes rounded down.
     """
-    sope, x = randomised(SOPE(patch_size, 32)).eval(), random_images(2, 3, 45, 71)
+    sope, x = randomized(SOPE(patch_size, 32)).eval(), random_images(2, 3, 45, 71)
     weights = sope.state_dict()
     y = x * weights["pre_affine.alpha"] + weights["pre_affine.beta"]
     steps = int(math.log2(patch_size))
@@ -164,7 +165,7 @@ def test_sope_halves_the_image_until_a_pixel_is_a_patch(patch_size: int) -> None
 @pytest.mark.parametrize("size", [(16, 24), (20, 12), (4, 4), (9, 30)])
 def test_turning_the_image_and_every_kernel_leaves_the_logits(size: tuple[int, int]) -> None:
     """Rows and columns play the same part, on any image size; catches height and width confused on oblong maps."""
-    model = randomised(tiny()).eval()
+    model = randomized(tiny()).eval()
     x = random_images(2, 3, *size)
     before = model(x)
     with torch.no_grad():
@@ -177,7 +178,7 @@ def test_turning_the_image_and_every_kernel_leaves_the_logits(size: tuple[int, i
 
 def test_attention_knows_no_order_of_patches() -> None:
     """HI-MHSA of shuffled patches is HI-MHSA, shuffled; catches head tokens taken from, or added to, some patches."""
-    attn = randomised(HIMHSA(16, 4, prefix_tokens=2)).eval()
+    attn = randomized(HIMHSA(16, 4, prefix_tokens=2)).eval()
     x = random_images(2, 14, 16)
     order = torch.cat([torch.arange(2), 2 + torch.randperm(12, generator=torch.Generator().manual_seed(0))])
     torch.testing.assert_close(attn(x[:, order]), attn(x)[:, order], rtol=1e-4, atol=1e-5)
@@ -188,7 +189,7 @@ def test_a_distillation_token_is_treated_like_the_class_token() -> None:
 
     Catches: recalibration or head tokens that reach the class token alone; a prefix of two taken for one.
     """
-    model = randomised(tiny(distilled=True)).train()
+    model = randomized(tiny(distilled=True)).train()
     x = random_images(2, 3, 16, 20)
     assert isinstance(model, DHVT)
     model.set_distilled_training()
@@ -199,7 +200,7 @@ def test_a_distillation_token_is_treated_like_the_class_token() -> None:
         model.head_dist.load_state_dict(model.head.state_dict())
     first, second = model(x)
     torch.testing.assert_close(first, second)
-    randomised(model.head_dist, seed=3)
+    randomized(model.head_dist, seed=3)
     model.eval()
     features = model.forward_features(x)
     expected = (model.head(features[:, 0]) + model.head_dist(features[:, 1])) / 2
@@ -232,7 +233,7 @@ def test_drop_path_drops_whole_images_and_keeps_the_mean(golden: Load) -> None:
 @pytest.mark.slow  # `test_a_compiled_step_is_the_eager_one` compiles a smaller one
 def test_the_whole_model_compiles_into_one_graph() -> None:
     """`fullgraph` forbids breaks; logits and gradients agree with eager. Real compilers are a matter of benchmarks."""
-    model = randomised(tiny(drop_path_rate=0.2, distilled=True)).train()
+    model = randomized(tiny(drop_path_rate=0.2, distilled=True)).train()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     x, results = random_images(4, 3, 16, 24), []
     for run in (model, compiled):

@@ -9,10 +9,10 @@ import torch
 from timm.models.vision_transformer import Attention, VisionTransformer
 from torch import Tensor, nn
 
-from networks import error, random_images, randomised
+from networks import error, random_images, randomized
 from viticulture.errors import UserError
 from viticulture.models.dhvt import ablations as ablations
-from viticulture.models.dhvt.dhvt import DAFF, SOPE, on_map, split_prefix
+from viticulture.models.dhvt.layers import DAFF, SOPE, on_map, split_prefix
 
 GRID = (3, 5)
 VIT = {"patch_embed": "linear", "attention": "mhsa", "feed_forward": "ffn", "positions": True}
@@ -31,14 +31,14 @@ def test_without_its_three_parts_it_is_timms_vit() -> None:
 
     Catches: positions without a row for the class token, a norm or GELU of another kind, patches in another order.
     """
-    ours = randomised(model(**VIT, img_size=(12, 20))).eval()
+    ours = randomized(model(**VIT, img_size=(12, 20))).eval()
     theirs = VisionTransformer((12, 20), 4, num_classes=7, embed_dim=16, depth=2, num_heads=4, dynamic_img_size=True)
     names = {"positions.table": "pos_embed"}
     theirs.load_state_dict({names.get(key, key): value for key, value in ours.state_dict().items()})
     for size in ((12, 20), (16, 8)):
         x = random_images(2, 3, *size)
         torch.testing.assert_close(ours(x), theirs.eval()(x), rtol=1e-4, atol=1e-5)
-    attention = randomised(Attention(16, 4, qkv_bias=True))
+    attention = randomized(Attention(16, 4, qkv_bias=True))
     mhsa = ablations.MHSA(16, 4)
     mhsa.load_state_dict(attention.state_dict())
     torch.testing.assert_close(mhsa(tokens()), attention(tokens()))
@@ -48,7 +48,7 @@ def test_the_class_token_skips_a_split_ffn() -> None:
     """[S, Table 2]: patches as in the FFN; the class token as it came, or times a factor made of the patches' mean."""
     x = tokens()
     for name in ("ffn_split", "ffn_split_aggregate"):
-        layer = randomised(ablations.FEED_FORWARDS[name](16, 64))
+        layer = randomized(ablations.FEED_FORWARDS[name](16, 64))
         prefix, patches = split_prefix(layer(x, GRID), GRID)
         torch.testing.assert_close(patches, layer.ffn(x, GRID)[:, 1:])
         factor = torch.ones(())
@@ -62,7 +62,7 @@ def test_pooling_is_daff_with_a_convolution_of_ninths() -> None:
     """[S, Table 2, 2.2.1]: average pooling is "a deteriorated version of DWCONV". DAFF with ninths for kernels and
     without norms, second GELU and recalibration. Catches a missing shortcut, or padding left out of the mean.
     """
-    pool, daff = randomised(ablations.SplitFFNPool(16, 64)), DAFF(16, 64, norm=lambda _: nn.Identity())
+    pool, daff = randomized(ablations.SplitFFNPool(16, 64)), DAFF(16, 64, norm=lambda _: nn.Identity())
     with torch.no_grad():
         for ours, theirs in ((daff.conv1, pool.fc1), (daff.conv3, pool.fc2)):
             ours.load_state_dict(theirs.state_dict())
@@ -76,7 +76,7 @@ def test_pooling_is_daff_with_a_convolution_of_ninths() -> None:
 
 def test_aggregation_on_all_tokens_scales_the_patches_too() -> None:
     """[S, Table 3]: DAFF's output, with its patches times the factor that the class token received."""
-    layer = randomised(ablations.DAFFAllTokens(16, 64)).eval()
+    layer = randomized(ablations.DAFFAllTokens(16, 64)).eval()
     prefix, patches = split_prefix(layer.daff(tokens(), GRID), GRID)
     expected = torch.cat([prefix, patches * layer.daff.weigh(patches)], dim=1)
     torch.testing.assert_close(layer(tokens(), GRID), expected)
@@ -88,7 +88,7 @@ def test_without_shortcut_the_depthwise_convolution_is_all() -> None:
     Where it hands on its input plus a constant c (so large that GELU is the identity), DAFF sums y + (y + c) and the
     variant has y + c: what follows is affine, so DAFF's patches lie twice as far from those of y = 0.
     """
-    layer, x = randomised(ablations.DAFFNoShortcut(16, 64)).eval(), tokens()
+    layer, x = randomized(ablations.DAFFNoShortcut(16, 64)).eval(), tokens()
     daff, c = layer.daff, 50.0
     with torch.no_grad():
         daff.conv2.weight.zero_()
@@ -118,12 +118,12 @@ def test_affines_start_as_nothing() -> None:
 
 
 @pytest.mark.parametrize("options", [{"patch_embed": "sope_layernorm"}, {"feed_forward": "daff_layernorm"}])
-def test_with_layer_norm_a_pixel_is_normalised_alone(options: dict[str, str]) -> None:
+def test_with_layer_norm_a_pixel_is_normalized_alone(options: dict[str, str]) -> None:
     """[S, Table 5]: no norm of SOPE, or of DAFF, mixes images; training and evaluation agree if both are exchanged.
 
     Catches BatchNorm left in one of the three places, and LN over the map instead of over the channels.
     """
-    both = randomised(model(patch_embed="sope_layernorm", feed_forward="daff_layernorm"))
+    both = randomized(model(patch_embed="sope_layernorm", feed_forward="daff_layernorm"))
     x = random_images(3, 3, 12, 20)
     torch.testing.assert_close(both.train()(x)[:1], both.eval()(x[:1]), rtol=1e-4, atol=1e-4)
     one = model(**options)

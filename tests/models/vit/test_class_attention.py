@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from viticulture.errors import UserError
 from viticulture.models.students import create_student
-from viticulture.models.taps import Seen, Taps, layout
+from viticulture.models.taps import Readings, Taps, layout
 from viticulture.models.task import Task
 
 ATTENTION = frozenset({"attention", "class_attention"})
@@ -63,20 +63,20 @@ def probabilities(net: nn.Module, images: Tensor) -> list[Tensor]:
 def test_a_class_map_is_the_class_tokens_row_among_the_patches(
     name: str, options: dict[str, Any], size: tuple[int, int], grids: list[tuple[int, int]]
 ) -> None:
-    """Eq. (3): the softmax's row of the class token, cut to the patches, normalised again and laid out row by row.
+    """Eq. (3): the softmax's row of the class token, cut to the patches, normalized again and laid out row by row.
 
     Fails if prefix or head tokens stay among the keys, if PiT's stages share one grid, or rows and columns swap.
     """
     net, images = grow(name, options, size)
     net.eval()
-    seen = Taps(net, ATTENTION)(images)
-    assert [reading.grid for reading in seen.attention] == layout(net).grids(size) == grids
+    readings = Taps(net, ATTENTION)(images)
+    assert [reading.grid for reading in readings.attention] == layout(net).grids(size) == grids
     prefix = 2 if "distilled" in name else 1
-    for reading, whole, (rows, columns) in zip(seen.attention, probabilities(net, images), grids, strict=True):
+    for reading, whole, (rows, columns) in zip(readings.attention, probabilities(net, images), grids, strict=True):
         row = whole[:, :, 0, prefix : prefix + rows * columns]
         expected = (row / row.sum(-1, keepdim=True)).reshape(*row.shape[:2], rows, columns)
         torch.testing.assert_close(reading.class_maps(), expected)
-        torch.testing.assert_close(seen.class_attention.pop(0), expected)
+        torch.testing.assert_close(readings.class_attention.pop(0), expected)
         torch.testing.assert_close(reading.class_maps().sum((-2, -1)), torch.ones(row.shape[:2]))
 
 
@@ -86,13 +86,13 @@ def test_reading_class_attention_changes_no_bit(name: str, options: dict[str, An
     net, images = grow(name, {**options, "drop_path_rate": 0.2}, size)
     net.train()
     runs = []
-    for read in (lambda: Seen(Taps(net)(images).logits), lambda: Taps(net, ATTENTION)(images)):
+    for read in (lambda: Readings(Taps(net)(images).outputs), lambda: Taps(net, ATTENTION)(images)):
         net.load_state_dict(grow(name, {**options, "drop_path_rate": 0.2}, size)[0].state_dict())  # batch statistics
         net.zero_grad()
         torch.manual_seed(3)
-        seen = read()
-        sum(logits.square().sum() for logits in seen.logits).backward()
-        runs.append((seen.logits, [parameter.grad for parameter in net.parameters()]))
+        readings = read()
+        sum(logits.square().sum() for logits in readings.outputs).backward()
+        runs.append((readings.outputs, [parameter.grad for parameter in net.parameters()]))
     assert all(map(torch.equal, runs[0][0], runs[1][0]))
     for one, other in zip(runs[0][1], runs[1][1], strict=True):
         assert one is other is None or torch.equal(one, other)
@@ -103,9 +103,9 @@ def test_four_times_the_patches_cost_four_times_as_much() -> None:
     costs = []
     for side in (16, 32):
         net, images = grow("vit_nano", VIT, (side, side))
-        seen = Taps(net, ATTENTION)(images)
+        readings = Taps(net, ATTENTION)(images)
         with FlopCounterMode(display=False) as counter:
-            for reading in seen.attention:
+            for reading in readings.attention:
                 reading.class_maps()
         costs.append(counter.get_total_flops() // 2)
     patches = 16
@@ -115,8 +115,8 @@ def test_four_times_the_patches_cost_four_times_as_much() -> None:
 def test_keys_are_not_kept_twice_for_the_backward_pass() -> None:
     """What autograd keeps of the keys is a view of the projection that the student keeps anyway."""
     net, images = grow("vit_nano", VIT, (32, 32))
-    seen = Taps(net, ATTENTION)(images)
-    own = {reading.qkv.untyped_storage().data_ptr() for reading in seen.attention}
+    readings = Taps(net, ATTENTION)(images)
+    own = {reading.qkv.untyped_storage().data_ptr() for reading in readings.attention}
     kept: list[int] = []
 
     def keep(tensor: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ def test_keys_are_not_kept_twice_for_the_backward_pass() -> None:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        for reading in seen.attention:
+        for reading in readings.attention:
             reading.class_maps()
     patches, heads, batch = 64, 3, 2
     assert max(kept) <= 4 * batch * heads * patches  # one map a head, less than the keys by the width of a head
@@ -136,10 +136,10 @@ def test_the_backward_pass_meets_a_layers_map_at_that_layer() -> None:
     keys, each of a projection's size, kept until the layers follow. A map is older than its block's output.
     """
     net, images = grow("vit_nano", VIT, (16, 16))
-    seen = Taps(net, frozenset({"blocks", "class_attention"}))(images)
+    readings = Taps(net, frozenset({"blocks", "class_attention"}))(images)
     ages = [
         (one.grad_fn._sequence_nr(), other.grad_fn._sequence_nr())
-        for one, other in zip(seen.class_attention, seen.blocks, strict=True)
+        for one, other in zip(readings.class_attention, readings.blocks, strict=True)
     ]
     assert ages[0][0] < ages[0][1] < ages[1][0] < ages[1][1]
 
@@ -156,13 +156,15 @@ def test_convits_layers_without_class_token_are_not_read() -> None:
 def test_pits_blocks_are_its_stages_maps() -> None:
     """What timm's `forward_intermediates` returns."""
     net, images = grow("pit_ti_distilled_224", PIT, (32, 32))
-    seen = Taps(net.eval(), frozenset({"blocks"}))(images)
-    torch.testing.assert_close(seen.blocks, net.forward_intermediates(images, intermediates_only=True), rtol=0, atol=0)
+    readings = Taps(net.eval(), frozenset({"blocks"}))(images)
+    torch.testing.assert_close(
+        readings.blocks, net.forward_intermediates(images, intermediates_only=True), rtol=0, atol=0
+    )
 
 
 def test_a_student_without_class_token_has_no_class_attention() -> None:
     net, images = grow("vit_nano", {**VIT, "class_token": False, "global_pool": "avg"}, (16, 16))
-    seen = Taps(net, frozenset({"attention"}))(images)
+    readings = Taps(net, frozenset({"attention"}))(images)
     assert not layout(net).class_token
     with pytest.raises(UserError, match="no class token"):
-        seen.attention[0].class_maps()
+        readings.attention[0].class_maps()

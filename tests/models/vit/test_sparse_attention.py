@@ -12,7 +12,7 @@ from torch import Tensor
 from conftest import Golden
 from networks import BACKENDS
 from viticulture.errors import UserError
-from viticulture.export import to_onnx
+from viticulture.export.onnx_file import to_onnx
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.vit.sparse_attention import Entmax, SparseAttention, threshold
@@ -26,7 +26,7 @@ def entmax(scores: Tensor, alpha: float) -> Tensor:
 
 
 def test_it_is_the_official_entmax(golden: Callable[[str], Golden]) -> None:
-    """Probabilities and both gradients. Catches: p without renormalisation, alpha's gradient of one sign lost, a
+    """Probabilities and both gradients. Catches: p without renormalization, alpha's gradient of one sign lost, a
     threshold shared between rows.
     """
     data = golden("boot_entmax")

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """All transforms of a view in their one order: from uint8 images of a store to what the student sees.
 
-crop, flip, rand_augment, color_jitter, gray, blur, solarize, normalise, erase, mix. Everything before normalisation
-works on grey levels (uint8), as Pillow's pipelines do.
+crop, flip, rand_augment, color_jitter, gray, blur, solarize, normalize, erase, mix. Everything before normalization
+works on gray levels (uint8), as Pillow's pipelines do.
 """
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ...errors import UserError
-from ..resample import Pile
+from ..resample import ImageBatch
 from ..transfer import send
 from .blur import Blur
 from .crop import Crop, PaddedCrop, ResizedCrop, Squeeze
@@ -33,11 +34,11 @@ CACHED = 2**17
 
 
 class Augment:
-    """One view of an image: its transforms, then normalisation.
+    """One view of an image: its transforms, then normalization.
 
     Args:
         transforms: any of TRANSFORMS, each at most once, in any order; without a crop, images are resized whole. Those
-            of other classes come last before normalisation, as they are given.
+            of other classes come last before normalization, as they are given.
         image_size: H, W of the result, pixels.
         mean: per channel, of images in [0, 1].
         std: per channel.
@@ -68,18 +69,15 @@ class Augment:
         self.after = [t for t in ordered if isinstance(t, Erase)]
         self.mix = next((t for t in transforms if isinstance(t, Mix)), None)
         self.image_size, self.classes, self.noise = image_size, classes, noise
+        self.first_after = self.crop.columns + columns_of(self.before)
+        self.columns = self.first_after + columns_of(self.after) + noise  # uniform numbers that an image takes
         self.scale = 1 / (255 * torch.tensor(std).view(3, 1, 1))
         self.shift = -(torch.tensor(mean) / torch.tensor(std)).view(3, 1, 1)
 
-    @property
-    def columns(self) -> int:
-        """Uniform numbers that an image takes."""
-        return self.crop.columns + columns_of(self.before) + columns_of(self.after) + self.noise
-
     def __call__(
-        self, images: Pile, sizes: Tensor, u: Tensor, batch_u: Tensor, labels: Tensor
+        self, images: ImageBatch, sizes: Tensor, u: Tensor, batch_u: Tensor, labels: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Crop, change, normalise, mix.
+        """Crop, change, normalize, mix.
 
         Args:
             images: [B, 3, S, S] uint8, or one by one, on the device where the work is to be done; may be overwritten.
@@ -92,26 +90,29 @@ class Augment:
         """
         return self.finish(self.change(self.cut(images, sizes, u), u), u, batch_u, labels)
 
-    def cut(self, images: Pile, sizes: Tensor, u: Tensor) -> Tensor:
+    def cut(self, images: ImageBatch, sizes: Tensor, u: Tensor) -> Tensor:
         """The crop: stored images -> [B, 3, H, W] uint8. All three parts read their columns out of the same u."""
         return self.crop(images, sizes, u[:, : self.crop.columns], self.image_size)
 
     def change(self, images: Tensor, u: Tensor) -> Tensor:
-        """What works on grey levels: [B, 3, H, W] uint8, overwritten."""
+        """What works on gray levels: [B, 3, H, W] uint8, overwritten."""
         return in_turn(self.before, images, u[:, self.crop.columns :])
 
     def finish(self, images: Tensor, u: Tensor, batch_u: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalise, erase, mix: [B, 3, H, W] uint8 -> float32, and the labels."""
-        first = self.columns - self.noise - columns_of(self.after)
-        images = in_turn(self.after, self.normalise(images), u[:, first:])
+        """Normalize, erase, mix: [B, 3, H, W] uint8 -> float32, and the labels."""
+        images = in_turn(self.after, self.normalize(images), u[:, self.first_after :])
         return (images, labels) if self.mix is None else self.mix(images, labels, batch_u, self.classes)
 
-    def normalise(self, images: Tensor) -> Tensor:
+    def normalize(self, images: Tensor) -> Tensor:
         """(x / 255 - mean) / std, uint8 -> float32."""
         scale, shift = send(self.scale, images.device), send(self.shift, images.device)
-        values = torch.empty(images.shape, device=images.device)
-        # On a CPU, some images go through all three passes while its cache holds them.
-        count = max(1, CACHED // images[:1].numel() if images.device.type == "cpu" else len(images))
+        if images.device.type == "cpu":
+            # numpy asks the system for large pages, which spares thousands of page faults a batch. Some images at a
+            # time go through all three passes while the processor's cache holds them.
+            values = torch.from_numpy(np.empty(images.shape, np.float32))
+            count = max(1, CACHED // images[:1].numel())
+        else:
+            values, count = torch.empty(images.shape, device=images.device), max(1, len(images))
         for source, target in zip(torch.split(images, count), torch.split(values, count), strict=True):
             target.copy_(source).mul_(scale).add_(shift)
         return values

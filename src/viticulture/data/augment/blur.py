@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..transfer import send
-from .transform import Transform, alter, between, check_range, check_share, rows_where
+from .transform import Transform, apply_to_rows, between, check_range, check_share, rows_where
 
 
 class Blur(Transform):
@@ -32,7 +32,9 @@ class Blur(Transform):
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         mask = u[:, 0] < self.probability
         sigma = send(between(u[mask, 1], *self.sigma).float(), images.device)
-        return alter(images, rows_where(mask), lambda some: gaussian(some, sigma, radius=math.ceil(3 * self.sigma[1])))
+        return apply_to_rows(
+            images, rows_where(mask), lambda some: gaussian(some, sigma, radius=math.ceil(3 * self.sigma[1]))
+        )
 
 
 def gaussian(images: Tensor, sigma: Tensor, radius: int) -> Tensor:

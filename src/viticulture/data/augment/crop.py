@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...errors import UserError
-from ..resample import Pile, resample, stacked
+from ..resample import ImageBatch, resample, stacked
 from ..transfer import send
-from .transform import between, check_range, check_share, whole
+from .transform import between, check_range, check_share, randint
 
 Interpolation = Literal["bilinear", "bicubic", "random"]
 TRIES = 10
@@ -29,7 +29,7 @@ class Crop(ABC):
     """Uniform numbers that it reads for each image."""
 
     @abstractmethod
-    def __call__(self, images: Pile, sizes: Tensor, u: Tensor, image_size: tuple[int, int]) -> Tensor:
+    def __call__(self, images: ImageBatch, sizes: Tensor, u: Tensor, image_size: tuple[int, int]) -> Tensor:
         """Crop each image by its own row.
 
         Args:
@@ -51,7 +51,7 @@ class BoxCrop(Crop):
     def bicubic(self, u: Tensor) -> Tensor:
         """Which images are resized with the bicubic filter, [B] bool; the others with the bilinear one."""
 
-    def __call__(self, images: Pile, sizes: Tensor, u: Tensor, image_size: tuple[int, int]) -> Tensor:
+    def __call__(self, images: ImageBatch, sizes: Tensor, u: Tensor, image_size: tuple[int, int]) -> Tensor:
         return resample(images, self.boxes(u, sizes, image_size), image_size, self.bicubic(u))
 
 
@@ -59,7 +59,7 @@ class ResizedCrop(BoxCrop):
     """A box of random area and shape, resized to the image size (torchvision's RandomResizedCrop).
 
     Ten times at most: area ~ U(scale) of the image, width / height ~ exp(U(log ratio)); the first box that fits is
-    placed uniformly. Where none fits: the largest centred box whose shape lies within `ratio`.
+    placed uniformly. Where none fits: the largest centered box whose shape lies within `ratio`.
 
     Args:
         scale: smallest and largest area of the box, as shares of the image's.
@@ -88,7 +88,7 @@ class ResizedCrop(BoxCrop):
         fits = (h > 0) & (h <= height[:, None]) & (w > 0) & (w <= width[:, None])
         first = fits.int().argmax(1, keepdim=True)
         h, w = h.gather(1, first)[:, 0], w.gather(1, first)[:, 0]
-        top, left = whole(top_u, height - h + 1), whole(left_u, width - w + 1)
+        top, left = randint(top_u, height - h + 1), randint(left_u, width - w + 1)
 
         most_h = height.minimum((width / self.ratio[0]).round()).clamp(min=1)
         most_w = width.minimum((height * self.ratio[1]).round()).clamp(min=1)
@@ -102,8 +102,8 @@ class ResizedCrop(BoxCrop):
         return torch.full((len(u),), self.interpolation == "bicubic")
 
 
-class CentreCrop(BoxCrop):
-    """The centre, for evaluation: shrink until the image only just covers image_size / crop_pct, keep the middle.
+class CenterCrop(BoxCrop):
+    """The center, for evaluation: shrink until the image only just covers image_size / crop_pct, keep the middle.
 
     Args:
         crop_pct: share of the covered side that is kept, in (0, 1]; timm's word.
@@ -114,8 +114,8 @@ class CentreCrop(BoxCrop):
 
     def __init__(self, crop_pct: float = 1.0, interpolation: Literal["bilinear", "bicubic"] = "bicubic") -> None:
         if crop_pct == 0:
-            raise UserError("centre_crop.crop_pct must be above 0")
-        check_share("centre_crop", "crop_pct", crop_pct)
+            raise UserError("center_crop.crop_pct must be above 0")
+        check_share("center_crop", "crop_pct", crop_pct)
         self.crop_pct, self.interpolation = crop_pct, checked(interpolation)
 
     def boxes(self, u: Tensor, sizes: Tensor, image_size: tuple[int, int]) -> Tensor:
@@ -155,12 +155,12 @@ class PaddedCrop(Crop):
             raise UserError(f"padded_crop.padding must not be negative, got {padding} pixels")
         self.padding, self.interpolation = padding, checked(interpolation)
 
-    def __call__(self, images: Pile, sizes: Tensor, u: Tensor, image_size: tuple[int, int]) -> Tensor:
+    def __call__(self, images: ImageBatch, sizes: Tensor, u: Tensor, image_size: tuple[int, int]) -> Tensor:
         images, padding = stacked(images), self.padding
         side = images.shape[-1]
         padded = F.pad(images, (padding, padding, padding, padding))
         windows = padded.unfold(2, side, 1).unfold(3, side, 1)  # [B, 3, 2p + 1, 2p + 1, S, S], a view
-        top, left = send(whole(u, 2 * padding + 1).long().mT.contiguous(), images.device)
+        top, left = send(randint(u, 2 * padding + 1).long().mT.contiguous(), images.device)
         cut = windows[torch.arange(len(images), device=images.device), :, top, left]  # [B, 3, S, S]
         squeeze = Squeeze().boxes(u, sizes, image_size)
         return resample(cut, squeeze, image_size, torch.full((len(u),), self.interpolation == "bicubic"))

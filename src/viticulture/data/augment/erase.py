@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random erasing: a rectangle of noise or of the mean colour, after normalisation."""
+"""Random erasing: a rectangle of noise or of the mean color, after normalization."""
 
 import math
 from functools import cache
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...errors import UserError
 from ..transfer import send
-from .transform import Transform, alter, between, check_range, check_share, rows_where, whole
+from .transform import Transform, apply_to_rows, between, check_range, check_share, randint, rows_where
 
 TRIES = 10
 OFFSETS = 2**16
@@ -25,7 +25,7 @@ class Erase(Transform):
 
     Args:
         probability: of erasing from an image.
-        mode: `pixel` is noise, `const` zero, which is the mean colour after normalisation.
+        mode: `pixel` is noise, `const` zero, which is the mean color after normalization.
         area: smallest and largest area, as shares of the image's.
         aspect: smallest and largest height / width.
     """
@@ -55,13 +55,13 @@ class Erase(Transform):
         fits = (h < height) & (w < width) & (h > 0) & (w > 0)
         first = fits.int().argmax(1, keepdim=True)
         h, w = h.gather(1, first)[:, 0], w.gather(1, first)[:, 0]
-        top, left = whole(u[:, -3], height - h + 1), whole(u[:, -2], width - w + 1)
+        top, left = randint(u[:, -3], height - h + 1), randint(u[:, -2], width - w + 1)
         erased = fits.any(1) & (u[:, 0] < self.probability)
         return torch.stack([top, left, h * erased, w], 1).long()
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         boxes = self.boxes(u, *images.shape[-2:])
-        starts = whole(u[:, -1], OFFSETS).long()
+        starts = randint(u[:, -1], OFFSETS).long()
         erase = erase_slices if images.device.type == "cpu" else erase_masks
         return erase(images, boxes, starts if self.mode == "pixel" else None)
 
@@ -87,7 +87,7 @@ def erase_masks(images: Tensor, boxes: Tensor, starts: Tensor | None) -> Tensor:
     if starts is not None:
         windows = normals(images[0].numel(), images.device).index_select(0, send(starts[mask], images.device))
         filling = torch.unflatten(windows, 1, tuple(images.shape[1:]))
-    return alter(images, rows_where(mask), lambda some: torch.where(inside[:, None], filling, some))
+    return apply_to_rows(images, rows_where(mask), lambda some: torch.where(inside[:, None], filling, some))
 
 
 @cache

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mirror an image, at the toss of a coin."""
+"""Mirror an image, with a given probability."""
 
 from torch import Tensor
 
-from .transform import Transform, alter, check_share, rows_where
+from .transform import Transform, apply_to_rows, check_share, rows_where
 
 
 class Flip(Transform):
@@ -20,4 +20,4 @@ class Flip(Transform):
         self.probability = probability
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        return alter(images, rows_where(u[:, 0] < self.probability), lambda some: some.flip(-1))
+        return apply_to_rows(images, rows_where(u[:, 0] < self.probability), lambda some: some.flip(-1))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rotations, shears and translations by Pillow's convention: where in the input does an output pixel's centre lie?
+"""Rotations, shears and translations by Pillow's convention: where in the input does an output pixel's center lie?
 
     x_in = a (x + 1/2) + b (y + 1/2) + c,    likewise y_in;    pixels, the origin in the upper left corner
 
-A centre outside the input takes the fill colour; inside, neighbours beyond the edge repeat the edge. Values are cut off
-to whole levels. Shears and translations move rows (or columns) along themselves, which takes four taps instead of
+A center outside the input takes the fill color; inside, neighbors beyond the edge repeat the edge. Values are cut off
+to whole levels. Shears and translations move rows (or columns) along themselves, which takes four pixels instead of
 sixteen and is Pillow's arithmetic, bicubic (Keys with a = -1) included. Rotations use torch's bicubic, where a = -3/4.
 """
 
@@ -15,11 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .color import cut_off
+from .kernels import below, cut_rows
 
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 
 
-def slide(images: Tensor, offset: Tensor, dim: int, bicubic: bool, fill: Colour) -> Tensor:
+def slide(images: Tensor, offset: Tensor, dim: int, bicubic: bool, fill: Color) -> Tensor:
     """Look `offset` pixels to the right, in each row by its own: x_in = x + 1/2 + offset(y). Or down, in each column.
 
     Args:
@@ -27,26 +28,26 @@ def slide(images: Tensor, offset: Tensor, dim: int, bicubic: bool, fill: Colour)
         offset: [n, H] along rows, [n, W] along columns, on the images' device.
         dim: 3 to look right, 2 to look down.
         bicubic: filter, bilinear where False.
-        fill: grey levels of what lies beyond the image.
+        fill: gray levels of what lies beyond the image.
     """
-    length, offset = images.shape[dim], offset.unsqueeze(dim - 1)  # [n, H, 1] or [n, 1, W]
-    whole = offset.floor()
-    d = (offset - whole)[:, None]
-    x = torch.arange(-1, length + 2, device=images.device).view((-1, 1) if dim == 2 else (-1,))
-    places = (x + whole.long()).clamp_(0, length - 1)  # [n, H, W + 3] or [n, H + 3, W]
-    taps = images.gather(dim, places[:, None].expand(-1, 3, -1, -1)).float()
+    if dim == 2:
+        return slide(images.mT, offset, 3, bicubic, fill).mT
+    (height, width), whole = images.shape[2:], offset.floor()
+    d = (offset - whole)[..., None, None]  # [n, H, 1, 1]
+    neighbors = cut_rows(images, whole.long() - 1, width + 3).float()  # [n, H, 3, W + 3]
     weights: tuple[Tensor | None, ...] = (None, 1 - d, d, None)
     if bicubic:  # a = -1
         weights = (((2 - d) * d - 1) * d, (d - 2) * d * d + 1, ((1 - d) * d + 1) * d, (d - 1) * d * d)
-    seen = torch.full(images.shape, 2**-8, device=images.device)  # a whole level may come out a little below itself
+    # A whole level may come out a little below itself.
+    seen = torch.full((len(images), height, 3, width), 2**-8, device=images.device)
     for k, weight in enumerate(weights):
         if weight is not None:
-            seen.addcmul_(weight, taps.narrow(dim, k, length))
-    place = x[1:-2] + 0.5 + offset  # [n, H, W]
-    return paint(seen, (place < 0) | (place >= length), fill)
+            seen.addcmul_(weight, neighbors.narrow(3, k, width))
+    place = torch.arange(width, device=images.device) + 0.5 + offset[..., None]  # [n, H, W]
+    return paint(seen.transpose(1, 2), below(place, 0) | (1 - below(place, width)), fill)
 
 
-def rotate(images: Tensor, degrees: Tensor, bicubic: bool, fill: Colour) -> Tensor:
+def rotate(images: Tensor, degrees: Tensor, bicubic: bool, fill: Color) -> Tensor:
     """Turn counter-clockwise around the middle: images [n, 3, H, W] uint8, degrees [n] on their device."""
     height, width = images.shape[-2:]
     x = torch.arange(width, device=images.device) + 0.5 - width / 2
@@ -58,14 +59,14 @@ def rotate(images: Tensor, degrees: Tensor, bicubic: bool, fill: Colour) -> Tens
     torch.add(sin * (x * (2 / height)), cos * (y * (2 / height)), out=grid[..., 1])
     mode = "bicubic" if bicubic else "bilinear"
     seen = F.grid_sample(images.float(), grid, mode, padding_mode="border", align_corners=False)
-    outside = (grid[..., 0].abs() > 1) | (grid[..., 1].abs() > 1)
+    outside = below(-grid.abs_(), -1)  # [n, H, W, 2]
+    outside = outside[..., 0] | outside[..., 1]
     return paint(seen.add_(2**-8), outside, fill)
 
 
-def paint(seen: Tensor, outside: Tensor, fill: Colour) -> Tensor:
-    """Cut off to levels [n, 3, H, W] uint8, and give [n, H, W] of the pixels the fill colour."""
-    beyond = outside[:, None].view(torch.uint8)  # products of bytes: many times faster than a masked fill on a CPU
-    levels = cut_off(seen).mul_(1 - beyond)
+def paint(seen: Tensor, outside: Tensor, fill: Color) -> Tensor:
+    """Cut off to levels, [n, 3, H, W] uint8; pixels where `outside`, [n, H, W] uint8, is 1 take the fill color."""
+    levels = cut_off(seen).mul_((1 - outside)[:, None])  # products of bytes: many times faster than a masked fill
     for channel, level in enumerate(fill):
-        levels[:, channel].add_(beyond[:, 0], alpha=level)
+        levels[:, channel].add_(outside, alpha=level)
     return levels

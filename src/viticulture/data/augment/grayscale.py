@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take an image's colour away, at the toss of a coin."""
+"""Take an image's color away, with a given probability."""
 
-import torch
 from torch import Tensor
 
 from .color import luma
-from .transform import Transform, alter, check_share, rows_where
+from .kernels import to_bytes
+from .transform import Transform, apply_to_rows, check_share, rows_where
 
 
 class Gray(Transform):
-    """Replace the three channels by the grey value.
+    """Replace the three channels by the gray value.
 
     Args:
-        probability: of greying an image.
+        probability: of graying an image.
     """
 
     columns = 1
@@ -22,9 +22,9 @@ class Gray(Transform):
         self.probability = probability
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        return alter(images, rows_where(u[:, 0] < self.probability), grey)
+        return apply_to_rows(images, rows_where(u[:, 0] < self.probability), to_gray)
 
 
-def grey(images: Tensor) -> Tensor:
-    """The grey value in all three channels."""
-    return luma(images).to(torch.uint8)[:, None].expand(-1, 3, -1, -1)
+def to_gray(images: Tensor) -> Tensor:
+    """The gray value in all three channels."""
+    return to_bytes(luma(images))[:, None].expand(-1, 3, -1, -1)

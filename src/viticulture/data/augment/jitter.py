@@ -9,17 +9,17 @@ from torch import Tensor
 
 from ...errors import UserError
 from ..transfer import send
-from .transform import Transform, alter, between, check_share, rows_where, whole
+from .transform import Transform, apply_to_rows, between, check_share, randint, rows_where
 
 ORDERS = torch.tensor(list(permutations(range(4))))  # [24, 4]
-GREY = (0.2989, 0.587, 0.114)  # torchvision's
+GRAY = (0.2989, 0.587, 0.114)  # torchvision's
 
 
 class ColorJitter(Transform):
     """torchvision's ColorJitter, applied with a probability.
 
-    Brightness, contrast and saturation blend an image x with black, with its mean grey and with its grey values:
-    base + f (x - base), f ~ U(max(0, 1 - s), 1 + s). Hue turns the colour circle by U(-hue, hue) of a turn. The order
+    Brightness, contrast and saturation blend an image x with black, with its mean gray and with its gray values:
+    base + f (x - base), f ~ U(max(0, 1 - s), 1 + s). Hue turns the color circle by U(-hue, hue) of a turn. The order
     of the four is drawn too. Deviation: levels are rounded once at the end, not after each of the four.
 
     Args:
@@ -50,15 +50,15 @@ class ColorJitter(Transform):
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         mask = u[:, 0] < self.probability
-        order = ORDERS[whole(u[mask, 1], len(ORDERS)).long()]  # [n, 4]
+        order = ORDERS[randint(u[mask, 1], len(ORDERS)).long()]  # [n, 4]
         factors = [between(u[mask, 2 + k], max(0.0, 1 - s), 1 + s) for k, s in enumerate(self.strength)]
         factors.append(between(u[mask, 5], -self.hue, self.hue))
         drawn = torch.stack(factors, 1).float()
-        return alter(images, rows_where(mask), lambda some: on_levels(some, order, drawn, self.hue > 0))
+        return apply_to_rows(images, rows_where(mask), lambda some: on_levels(some, order, drawn, self.hue > 0))
 
 
 def on_levels(images: Tensor, order: Tensor, factors: Tensor, turn: bool) -> Tensor:
-    """`jitter` of grey levels, uint8."""
+    """`jitter` of gray levels, uint8."""
     return (255 * jitter(images.float() / 255, order, factors, turn)).round_().to(torch.uint8)
 
 
@@ -76,14 +76,14 @@ def jitter(images: Tensor, order: Tensor, factors: Tensor, turn: bool) -> Tensor
         for kind, change in enumerate(changes):
             mask = position == kind
             factor = send(factors[mask, kind], images.device)[:, None, None, None]
-            images = alter(images, rows_where(mask), partial(change, factor=factor))
+            images = apply_to_rows(images, rows_where(mask), partial(change, factor=factor))
     return images
 
 
-def grey(images: Tensor) -> Tensor:
+def to_gray(images: Tensor) -> Tensor:
     """[n, 3, H, W] -> [n, 1, H, W]."""
     red, green, blue = images.chunk(3, 1)
-    return GREY[0] * red + GREY[1] * green + GREY[2] * blue
+    return GRAY[0] * red + GRAY[1] * green + GRAY[2] * blue
 
 
 def blend(base: Tensor | float, images: Tensor, factor: Tensor) -> Tensor:
@@ -97,13 +97,13 @@ def brightness(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """Away from or towards the image's mean grey."""
-    return blend(grey(images).mean((1, 2, 3), keepdim=True), images, factor)
+    """Away from or towards the image's mean gray."""
+    return blend(to_gray(images).mean((1, 2, 3), keepdim=True), images, factor)
 
 
 def saturation(images: Tensor, factor: Tensor) -> Tensor:
-    """Away from or towards each pixel's grey."""
-    return blend(grey(images), images, factor)
+    """Away from or towards each pixel's gray."""
+    return blend(to_gray(images), images, factor)
 
 
 def hue(images: Tensor, factor: Tensor) -> Tensor:

@@ -74,7 +74,7 @@ class Mix:
 
     def draw(self, u: Tensor, height: int, width: int) -> tuple[float, tuple[int, int, int, int] | None]:
         """The share lam of each image's own label, and cutmix's top, bottom, left, right in pixels."""
-        happens, switch, quantile, centre_y, centre_x = u.tolist()
+        happens, switch, quantile, center_y, center_x = u.tolist()
         cut = self.cutmix > 0 and (self.mixup == 0 or switch < self.switch)
         alpha = self.cutmix if cut else self.mixup
         if happens >= self.probability or alpha == 0:
@@ -83,7 +83,7 @@ class Mix:
         if not cut:
             return share, None
         h, w = (int(side * (1 - share) ** 0.5) for side in (height, width))
-        y, x = int(centre_y * height), int(centre_x * width)
+        y, x = int(center_y * height), int(center_x * width)
         top, bottom = max(y - h // 2, 0), min(y + (h + 1) // 2, height)
         left, right = max(x - w // 2, 0), min(x + (w + 1) // 2, width)
         return 1 - (bottom - top) * (right - left) / (height * width), (top, bottom, left, right)

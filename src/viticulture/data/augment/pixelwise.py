@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of grey levels that look at one pixel, its image's extremes or its histogram, in Pillow's arithmetic.
+"""Changes of gray levels that look at one pixel, its image's extremes or its histogram, in Pillow's arithmetic.
 
 Images are [n, 3, H, W] uint8, and so are results; parameters are [n], one an image, on the images' device. Bytes stay
 bytes where they can: a CPU works on 64 of them at once.
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .color import blend, cut_off, luma, per_image
+from .kernels import below
 
 
 def invert(images: Tensor) -> Tensor:
@@ -24,14 +25,14 @@ def posterize(images: Tensor, bits: Tensor) -> Tensor:
 def solarize(images: Tensor, threshold: Tensor | int) -> Tensor:
     """Invert levels from the threshold on, 0 to 256; 256 changes nothing."""
     if isinstance(threshold, int):
-        return images ^ (images >= threshold).view(torch.uint8).mul_(255)
+        return images ^ (1 - below(images, threshold)).mul_(255)
     limit, all_bits = per_image(threshold.clamp(max=255), torch.uint8), per_image(255 * (threshold < 256), torch.uint8)
-    return images ^ (images >= limit).view(torch.uint8).mul_(all_bits)
+    return images ^ (1 - below(images, limit)).mul_(all_bits)
 
 
 def solarize_add(images: Tensor, added: Tensor) -> Tensor:
     """Add 0 to 128 to levels below 128."""
-    return images + (images < 128).view(torch.uint8).mul_(per_image(added, torch.uint8))
+    return images + below(images, 128).mul_(per_image(added, torch.uint8))
 
 
 def brightness(images: Tensor, factor: Tensor) -> Tensor:
@@ -40,10 +41,11 @@ def brightness(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """m + factor (i - m), m being the image's mean luma: 0 is flat grey, 1 the image."""
-    grey = luma(images).flatten(1)
-    mean = (grey.sum(1, dtype=torch.int64) / grey.shape[1] + 0.5).floor()
-    return blend(per_image(mean), images, factor)
+    """m + factor (i - m), m being the image's mean luma: 0 is flat gray, 1 the image."""
+    levels = images.float()
+    gray = luma(levels).flatten(1)
+    mean = (gray.sum(1, dtype=torch.float64).float() / gray.shape[1] + 0.5).floor()
+    return blend(per_image(mean), levels, factor)
 
 
 def auto_contrast(images: Tensor) -> Tensor:

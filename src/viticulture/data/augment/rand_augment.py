@@ -20,8 +20,8 @@ from ...errors import UserError
 from ..transfer import send
 from . import pixelwise as levels
 from .color import saturate, sharpen
-from .geometry import Colour, rotate, slide
-from .transform import Transform, alter, check_share, whole
+from .geometry import Color, rotate, slide
+from .transform import Transform, apply_to_rows, check_share, randint
 
 OPERATIONS = (
     "auto_contrast", "equalize", "invert", "rotate", "posterize", "solarize", "solarize_add", "color",
@@ -63,7 +63,7 @@ class RandAugment(Transform):
         self.fill = (128, 128, 128)
 
     def filled(self, mean: tuple[float, float, float]) -> "RandAugment":
-        """The same with the data's mean colour (in [0, 1]) where a map looks beyond the image."""
+        """The same with the data's mean color (in [0, 1]) where a map looks beyond the image."""
         other = copy.copy(self)
         red, green, blue = (min(255, round(255 * level)) for level in mean)
         other.fill = (red, green, blue)
@@ -73,7 +73,7 @@ class RandAugment(Transform):
         """What one layer does to each image, from its five columns [B, 5]."""
         happens, operation, level, sign, cubic = u.unbind(1)
         return Drawn(
-            torch.where(happens < self.probability, whole(operation, len(OPERATIONS)), -1).long(),
+            torch.where(happens < self.probability, randint(operation, len(OPERATIONS)), -1).long(),
             (self.magnitude + self.std * torch.special.ndtri(level)).clamp(0, TOP),
             torch.where(sign < 0.5, 1.0, -1.0).double(),
             cubic < 0.5,
@@ -114,29 +114,29 @@ class Drawn(NamedTuple):
         return self.level / TOP
 
 
-def apply(images: Tensor, drawn: Drawn, fill: Colour) -> Tensor:
+def apply(images: Tensor, drawn: Drawn, fill: Color) -> Tensor:
     """Do what is drawn to images [B, 3, H, W] uint8, overwritten; `fill` is what lies beyond an image."""
     (height, width), device, rows = images.shape[-2:], images.device, drawn.rows()
     for name, some in rows.items():
         if name in PLAIN:
-            alter(images, some, PLAIN[name])
+            apply_to_rows(images, some, PLAIN[name])
         elif name in GRADED:
-            amount = send(amounts(name, drawn.share[some], drawn.sign[some]).float(), device)
-            alter(images, some, graded(GRADED[name], amount))
+            strength = send(strengths(name, drawn.share[some], drawn.sign[some]).float(), device)
+            apply_to_rows(images, some, graded(GRADED[name], strength))
     cubic = drawn.cubic.tolist()
     for bicubic in (False, True):
         moved = {name: [row for row in rows.get(name, []) if cubic[row] == bicubic] for name in MAPS}
         turns = moved["rotate"]
         degrees = send((30 * drawn.sign[turns] * drawn.share[turns]).float(), device)
-        alter(images, turns, partial(rotate, degrees=degrees, bicubic=bicubic, fill=fill))
+        apply_to_rows(images, turns, partial(rotate, degrees=degrees, bicubic=bicubic, fill=fill))
         for axis, dim, lines, length in (("x", 3, height, width), ("y", 2, width, height)):
             shears, moves = moved[f"shear_{axis}"], moved[f"translate_{axis}"]
             offset = send(offsets(drawn, shears, moves, lines, length).float(), device)
-            alter(images, shears + moves, partial(slide, offset=offset, dim=dim, bicubic=bicubic, fill=fill))
+            apply_to_rows(images, shears + moves, partial(slide, offset=offset, dim=dim, bicubic=bicubic, fill=fill))
     return images
 
 
-def amounts(name: str, share: Tensor, sign: Tensor) -> Tensor:
+def strengths(name: str, share: Tensor, sign: Tensor) -> Tensor:
     """Second argument of a graded operation, from the level as a share of the highest."""
     match name:
         case "posterize":
@@ -149,9 +149,9 @@ def amounts(name: str, share: Tensor, sign: Tensor) -> Tensor:
             return (1 + 0.9 * sign * share).clamp(min=0.1)  # factor, 1 changes nothing
 
 
-def graded(change: Callable[[Tensor, Tensor], Tensor], amount: Tensor) -> Callable[[Tensor], Tensor]:
-    """An operation whose amount is settled."""
-    return lambda images: change(images, amount)
+def graded(change: Callable[[Tensor, Tensor], Tensor], strength: Tensor) -> Callable[[Tensor], Tensor]:
+    """An operation whose strength is known."""
+    return lambda images: change(images, strength)
 
 
 def offsets(drawn: Drawn, shears: list[int], moves: list[int], lines: int, length: int) -> Tensor:

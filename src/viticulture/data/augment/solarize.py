@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Invert bright pixels, at the toss of a coin."""
+"""Invert bright pixels, with a given probability."""
 
 from torch import Tensor
 
 from ...errors import UserError
 from .pixelwise import solarize
-from .transform import Transform, alter, check_share, rows_where
+from .transform import Transform, apply_to_rows, check_share, rows_where
 
 
 class Solarize(Transform):
@@ -13,7 +13,7 @@ class Solarize(Transform):
 
     Args:
         probability: of solarizing an image.
-        threshold: grey level, 0 to 255, from which on levels are inverted.
+        threshold: gray level, 0 to 255, from which on levels are inverted.
     """
 
     columns = 1
@@ -21,8 +21,10 @@ class Solarize(Transform):
     def __init__(self, probability: float = 0.2, threshold: int = 128) -> None:
         check_share("solarize", "probability", probability)
         if not 0 <= threshold <= 255:
-            raise UserError(f"solarize.threshold must be a grey level from 0 to 255, got {threshold}")
+            raise UserError(f"solarize.threshold must be a gray level from 0 to 255, got {threshold}")
         self.probability, self.threshold = probability, threshold
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        return alter(images, rows_where(u[:, 0] < self.probability), lambda some: solarize(some, self.threshold))
+        return apply_to_rows(
+            images, rows_where(u[:, 0] < self.probability), lambda some: solarize(some, self.threshold)
+        )

@@ -28,12 +28,12 @@ class Transform(ABC):
         """Transform each image by its own row.
 
         Args:
-            images: [B, 3, H, W], uint8 before normalisation and float32 after it; may be overwritten.
+            images: [B, 3, H, W], uint8 before normalization and float32 after it; may be overwritten.
             u: [B, columns] float64 in [0, 1), on the CPU.
         """
 
 
-def alter(images: Tensor, rows: list[int], change: Callable[[Tensor], Tensor]) -> Tensor:
+def apply_to_rows(images: Tensor, rows: list[int], change: Callable[[Tensor], Tensor]) -> Tensor:
     """Replace some images by what `change` makes of them.
 
     Args:
@@ -61,7 +61,7 @@ def between(u: Tensor, low: float, high: float) -> Tensor:
     return low + (high - low) * u
 
 
-def whole(u: Tensor, count: Tensor | int) -> Tensor:
+def randint(u: Tensor, count: Tensor | int) -> Tensor:
     """Uniform numbers in [0, 1) as whole numbers from 0 to count - 1, each equally likely; still floating point."""
     return (u * count).floor()
 

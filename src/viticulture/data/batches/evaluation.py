@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..augment.augment import Augment
-from ..augment.crop import CentreCrop
+from ..augment.crop import BoxCrop, CenterCrop
 from ..images import Images
 from ..stream import StreamImages, ahead, helpers
 from ..transfer import send
@@ -28,7 +28,7 @@ class Input(Protocol):
 
 
 def evaluation_batches(
-    images: Images, expected: Input, batch_size: int, device: torch.device, crop: CentreCrop | None = None
+    images: Images, expected: Input, batch_size: int, device: torch.device, crop: BoxCrop | None = None
 ) -> Iterator[Batch]:
     """Every image once, in order, unchanged but for size; the last batch may be smaller.
 
@@ -37,19 +37,19 @@ def evaluation_batches(
         expected: image size, mean and standard deviation.
         batch_size: images at once.
         device: where batches are made.
-        crop: which part of an image is looked at; null takes the largest centred part of the input's shape.
+        crop: which part of an image is looked at; null takes the largest centered part of the input's shape.
     """
-    normalise = as_seen(expected).normalise
+    normalize = as_seen(expected).normalize
     for part, view in evaluation_views(images, expected, batch_size, device, crop):
         labels = images.records.labels[part]
-        pixels = normalise(send(view, device))
+        pixels = normalize(send(view, device))
         yield {"image": pixels, "label": send(labels, device), "index": send(part, device)}
 
 
 def evaluation_views(
-    images: Images, expected: Input, batch_size: int, device: torch.device, crop: CentreCrop | None = None
+    images: Images, expected: Input, batch_size: int, device: torch.device, crop: BoxCrop | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The same before normalisation: numbers of images [B], and their pixels [B, 3, H, W] uint8."""
+    """The same before normalization: numbers of images [B], and their pixels [B, 3, H, W] uint8."""
     augment = as_seen(expected, crop)
     parts = torch.split(torch.arange(len(images)), batch_size)
     if isinstance(images, StreamImages):
@@ -59,6 +59,6 @@ def evaluation_views(
     return zip(parts, views, strict=True)
 
 
-def as_seen(expected: Input, crop: CentreCrop | None = None) -> Augment:
+def as_seen(expected: Input, crop: BoxCrop | None = None) -> Augment:
     """What happens to an image that is looked at without learning from it."""
-    return Augment([crop or CentreCrop()], expected.image_size, expected.mean, expected.std, 0)
+    return Augment([crop or CenterCrop()], expected.image_size, expected.mean, expected.std, 0)

@@ -18,7 +18,7 @@ from ...errors import UserError
 from ..augment.augment import Augment
 from ..augment.mix import Mix
 from ..images import Images, StoredImages
-from ..resample import Pile
+from ..resample import ImageBatch
 from ..stream import StreamImages, ahead, helpers
 from ..transfer import send
 
@@ -240,7 +240,7 @@ def resident(images: Images, device: torch.device) -> Images:
     return images.to(device) if 2 * needed < torch.cuda.mem_get_info(device)[0] else images
 
 
-def fetch(images: Images, numbers: Tensor, device: torch.device) -> Pile:
+def fetch(images: Images, numbers: Tensor, device: torch.device) -> ImageBatch:
     """Pixels of stored images on the device; on a CPU as views, elsewhere copied unless they are there already."""
     assert isinstance(images, StoredImages)
     if device.type == "cpu":

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where labelled images come from, one kind a file."""
+"""Where labeled images come from, one kind a file."""

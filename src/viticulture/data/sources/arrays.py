@@ -43,6 +43,6 @@ def from_arrays(name: str, classes: Sequence[str], parts: dict[str, tuple[np.nda
         labels=np.concatenate([np.asarray(labels, dtype=np.int64) for _, labels in parts.values()]),
         names=names,
         splits=splits,
-        stamps=[hashlib.blake2b(image.tobytes(), digest_size=16).hexdigest() for image in pixels],
+        fingerprints=[hashlib.blake2b(image.tobytes(), digest_size=16).hexdigest() for image in pixels],
         reader=ArrayReader(pixels),
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import UserError, counted
-from .files import MISSING, FileReader, stamp
+from .files import MISSING, FileReader, file_fingerprint
 from .labels import classify, rows_of, split_of
 from .source import Source, readable, shortened, some
 
@@ -34,10 +34,12 @@ def open_csv(path: Path) -> Source:
     rows = list(_rows(path))
     _check(path, rows)
     classes, labels = classify([row.label for row in rows])
-    place = path.resolve().parent
-    stamps = [stamp((place / row.path).stat) for row in rows]
+    root = path.resolve().parent
+    fingerprints = [file_fingerprint((root / row.path).stat) for row in rows]
     missing = [
-        f"{shortened(row.path)} (line {row.line})" for row, mark in zip(rows, stamps, strict=True) if mark == MISSING
+        f"{shortened(row.path)} (line {row.line})"
+        for row, mark in zip(rows, fingerprints, strict=True)
+        if mark == MISSING
     ]
     if missing:
         raise UserError(
@@ -50,9 +52,9 @@ def open_csv(path: Path) -> Source:
         labels=labels,
         names=[readable(row.path) for row in rows],
         splits=rows_of([split_of(row.split) if row.split else "train" for row in rows]),
-        stamps=stamps,
+        fingerprints=fingerprints,
         reader=FileReader(path.parent, [row.path for row in rows]),
-        place=str(place),
+        root=str(root),
     )
 
 

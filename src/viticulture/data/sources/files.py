@@ -10,7 +10,7 @@ from typing import BinaryIO
 from .source import Reader
 
 MISSING = "missing"
-"""The stamp of what is not there."""
+"""The fingerprint of what is not there."""
 
 
 class FileReader(Reader):
@@ -32,7 +32,7 @@ def open_file(path: str | Path) -> BinaryIO:
     return file
 
 
-def stamp(status: Callable[[], os.stat_result]) -> str:
+def file_fingerprint(status: Callable[[], os.stat_result]) -> str:
     """What changes when a file may have changed: its size in bytes, the time of its last change in nanoseconds."""
     try:
         found = status()

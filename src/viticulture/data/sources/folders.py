@@ -20,7 +20,7 @@ from ...errors import UserError, counted
 from . import archives
 from . import hugging_face as hub
 from . import webdataset as shards
-from .files import FileReader, stamp
+from .files import FileReader, file_fingerprint
 from .labels import classify, rows_of, split_of
 from .source import Reader, Source, readable, some
 
@@ -42,14 +42,14 @@ class File(NamedTuple):
 
     Args:
         path: relative to the folder, with slashes.
-        stamp: what tells whether it changed; empty for files that are no images.
+        fingerprint: what tells whether it changed; empty for files that are no images.
     """
 
     path: str
-    stamp: str
+    fingerprint: str
 
 
-class Layout(NamedTuple):
+class FolderLayout(NamedTuple):
     """How paths read as a data set.
 
     Args:
@@ -67,17 +67,26 @@ class Layout(NamedTuple):
     notes: tuple[str, ...]
 
 
-def open_folder(path: Path) -> Source:
-    """Open a folder of images, of WebDataset shards, or one that Hugging Face's `datasets` wrote."""
+def open_folder(path: Path, deeper: int = 0) -> Source:
+    """Open a folder of images, of WebDataset shards, or one that Hugging Face's `datasets` wrote.
+
+    Args:
+        path: the folder.
+        deeper: levels that classes lie below the folders that would be classes.
+    """
     files, folders = scan(path)
-    images = [file for file in files if file.stamp]
-    others = [file.path for file in files if not file.stamp]
+    images = [file for file in files if file.fingerprint]
+    others = [file.path for file in files if not file.fingerprint]
     if not images and any(other.endswith(".tar") for other in others):
         return shards.open_shards(path)
     if not images and any(other.endswith((".parquet", ".arrow")) for other in others):
         return hub.open_local(path)
-    place = str(path.resolve())
-    return _source(path, images, folders, others, lambda kept: FileReader(path, [images[i].path for i in kept]), place)
+    root = str(path.resolve())
+
+    def reader(kept: list[int]) -> Reader:
+        return FileReader(path, [images[i].path for i in kept])
+
+    return _source(path, images, folders, others, reader, root, deeper)
 
 
 def open_zip(path: Path) -> Source:
@@ -114,16 +123,17 @@ def scan(root: Path) -> tuple[list[File], list[str]]:
                 folders.append(below)
                 waiting.append((f"{below}/", entry.path))
             else:
-                files.append(File(below, stamp(entry.stat) if is_image(below) else ""))
+                files.append(File(below, file_fingerprint(entry.stat) if is_image(below) else ""))
     return files, folders
 
 
-def arrange(paths: Sequence[str], folders: Sequence[str]) -> Layout:
+def arrange(paths: Sequence[str], folders: Sequence[str], deeper: int = 0) -> FolderLayout:
     """Read splits and classes off the paths of images.
 
     Args:
         paths: of images, relative, with slashes.
         folders: every folder, so that a class without any image is seen.
+        deeper: levels that classes lie below the folders that would be classes; such a class is called by its path.
 
     Raises: UserError if two folders mean the same split.
     """
@@ -167,14 +177,26 @@ def arrange(paths: Sequence[str], folders: Sequence[str]) -> Layout:
         notes.append(f"not read: {counted(beside, 'image')} beside the split folders (in {others})")
     if loose:
         notes.append(f"not read: {counted(loose, 'image')} beside the class folders")
-    also = {place[depth] for place in places if len(place) > depth and (not split or place[depth - 1] in parts)}
+    end = depth + 1 + deeper
+
+    def name_of(place: tuple[str, ...]) -> str:
+        return "/".join(place[depth:end])
+
+    also = {name_of(place) for place in places if len(place) >= end and (not split or place[depth - 1] in parts)}
     labels = [
-        holder[depth] if kind and len(holder) > depth else None for holder, kind in zip(holders, kinds, strict=True)
+        name_of(holder) if kind and len(holder) >= end else None for holder, kind in zip(holders, kinds, strict=True)
     ]
     classes, codes = classify(labels, also)
+    of_classes = [holder for holder, label in zip(holders, labels, strict=True) if label is not None]
+    if of_classes and len(also) > 1 and all(len(holder) > end for holder in of_classes):
+        inner = {holder[depth : end + 1] for holder in of_classes}
+        notes.append(
+            f"no class folder holds images itself, only its {len(inner)} inner folders do; to learn those as classes, "
+            "write /* behind the data's folder"
+        )
     read = np.array([kind is not None for kind in kinds], dtype=bool)[inside]
     kept = np.array(order, dtype=int)[read].tolist()
-    return Layout(
+    return FolderLayout(
         kept, classes, codes[inside[read]], rows_of(np.array(kinds, dtype=object)[inside[read]]), tuple(notes)
     )
 
@@ -202,20 +224,21 @@ def _source(
     folders: list[str],
     others: list[str],
     reader: Callable[[list[int]], Reader],
-    place: str = "",
+    root: str = "",
+    deeper: int = 0,
 ) -> Source:
-    layout = arrange([image.path for image in images], folders)
+    layout = arrange([image.path for image in images], folders, deeper)
     return Source(
         name=readable(path.name or str(path.resolve().name)),
         classes=layout.classes,
         labels=layout.labels,
         names=[readable(images[i].path) for i in layout.kept],
         splits=layout.splits,
-        stamps=[images[i].stamp for i in layout.kept],
+        fingerprints=[images[i].fingerprint for i in layout.kept],
         reader=reader(layout.kept),
         ignored=tuple(sorted(map(readable, others))),
         notes=layout.notes,
-        place=place,
+        root=root,
     )
 
 

@@ -165,11 +165,11 @@ def _source(name: str, loaded: Any) -> Source:
     ]
     rows = [(kind, i) for kind, table in used.items() for i in range(len(table))]
     names = [f"{kind}/{i}" for kind, i in rows]
-    stamps = [f"{used[kind]._fingerprint}/{i}" for kind, i in rows]
+    fingerprints = [f"{used[kind]._fingerprint}/{i}" for kind, i in rows]
     splits = rows_of([kind for kind, _ in rows])
     unused = [key for key, kind in parts.items() if kind is None]
     notes = (f"splits that were not read: {some(unused)}",) if unused else ()
-    return Source(name, classes, labels, names, splits, stamps, HubReader(undecoded, column), notes=notes)
+    return Source(name, classes, labels, names, splits, fingerprints, HubReader(undecoded, column), notes=notes)
 
 
 def _image_column(name: str, features: Any, datasets: Any) -> str:

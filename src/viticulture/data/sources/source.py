@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of a source: labelled images that can be read, whatever they come from."""
+"""The contract of a source: labeled images that can be read, whatever they come from."""
 
 import hashlib
 import re
@@ -37,16 +37,16 @@ class Source:
         name: what to call the data.
         classes: class names in the order of the labels.
         labels: [N] int64, position of the class in `classes`; -1 without a label.
-        names: N different names that a person recognises and that can be printed: paths relative to the data.
+        names: N different names that a person recognizes and that can be printed: paths relative to the data.
         splits: "train", "val", "test" -> int64 positions, disjoint: what the data itself declares. Data without splits
             has all its images under "train".
-        stamps: N marks that change when the image of that name may have changed: size and time of a file, checksum of
-            a zip's member, digest of pixels in memory.
+        fingerprints: N marks that change when the image of that name may have changed: size and time of a file,
+            checksum of a zip's member, digest of pixels in memory.
         reader: reads image i.
         ignored: files among the images that are none.
         notes: what a person should know about how the data was read.
-        place: where names and stamps hold, an absolute path; empty where stamps tell contents. Two folders unpacked
-            from archives may agree in names, sizes and times, and yet not in pixels.
+        root: where names and fingerprints hold, an absolute path; empty where fingerprints tell contents. Two folders
+            unpacked from archives may agree in names, sizes and times, and yet not in pixels.
     """
 
     name: str
@@ -54,16 +54,18 @@ class Source:
     labels: np.ndarray
     names: list[str]
     splits: dict[str, np.ndarray]
-    stamps: list[str]
+    fingerprints: list[str]
     reader: Reader
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    place: str = ""
+    root: str = ""
 
     def __post_init__(self) -> None:
         if not self.names:
             raise UserError(f"no images in {self.name}{_without_images(self.ignored)}")
-        assert len(self.names) == len(self.labels) == len(self.stamps)
+        assert len(self.names) == len(self.labels) == len(self.fingerprints), (
+            "an image has a name, a label and a fingerprint"
+        )
         assert len(set(self.names)) == len(self.names), "names must differ"
 
     def __len__(self) -> int:
@@ -76,27 +78,27 @@ class Source:
         """
         return self.picture(i).image
 
-    def picture(self, i: int, shrink: int | None = None) -> decode.Picture:
-        """Image i with the size and colour mode of its file; `shrink` as in `decode.decode`.
+    def picture(self, i: int, shrink: int | None = None) -> decode.DecodedImage:
+        """Image i with the size and color mode of its file; `shrink` as in `decode.decode`.
 
         Raises: Unreadable.
         """
         with self._opened(i) as file:
             return decode.decode(file, self.names[i], shrink)
 
-    def measure(self, i: int) -> tuple[int, int]:
+    def size_of(self, i: int) -> tuple[int, int]:
         """Height and width of image i, upright, pixels; reads no more than its header where that suffices.
 
         Raises: Unreadable.
         """
         with self._opened(i) as file:
-            return decode.measure(file, self.names[i])
+            return decode.image_size(file, self.names[i])
 
     @cached_property
     def fingerprint(self) -> str:
         """32 hexadecimal digits that change with anything of the source: files, labels, classes, splits."""
         splits = [f"{key}={digest(map(str, rows.tolist()))}" for key, rows in sorted(self.splits.items())]
-        parts = (self.classes, map(str, self.labels.tolist()), (self.place,), self.names, self.stamps, splits)
+        parts = (self.classes, map(str, self.labels.tolist()), (self.root,), self.names, self.fingerprints, splits)
         return digest(digest(part) for part in parts)
 
     @contextmanager

@@ -5,7 +5,7 @@ They are looked for in `VITICULTURE_DATA` (default ~/.cache/viticulture/data), l
 and downloaded by torchvision if they are missing, into a temporary folder first.
 
 torchvision unpickles the files of CIFAR, after it has compared their MD5 with that of the published files; nothing else
-here is ever unpickled. Where a set's labelled evaluation images are called "val" and the test labels are secret
+here is ever unpickled. Where a set's labeled evaluation images are called "val" and the test labels are secret
 (ImageNet, iNaturalist), these images are our test split: papers report on them.
 """
 
@@ -23,8 +23,9 @@ import numpy as np
 from ...cache import data_folder, locked
 from ...errors import UserError
 from .. import subsets
+from . import imagenet100
 from .arrays import from_arrays
-from .files import FileReader, stamp
+from .files import FileReader, file_fingerprint
 from .source import Source, readable
 
 
@@ -91,7 +92,7 @@ TORCHVISION = {
     "svhn": Named("SVHN", _TRAIN_TEST, "train_32x32.mat, test_32x32.mat", "svhn"),
 }
 
-NAMES = ("digits", *TORCHVISION)
+NAMES = ("digits", imagenet100.NAME, *TORCHVISION)
 """Every data set that has a name."""
 
 
@@ -102,6 +103,8 @@ def open_named(name: str) -> Source:
     """
     if name == "digits":
         return open_digits()
+    if name == imagenet100.NAME:
+        return imagenet100.hundred_classes(open_named("imagenet"))
     named = TORCHVISION[name]
     root = data_folder() / named.folder
     try:
@@ -178,9 +181,9 @@ def _from_files(name: str, sets: dict[str, Any], root: Path) -> Source:
         labels=np.array(labels, dtype=np.int64),
         names=[readable(path) for path in paths],
         splits=splits,
-        stamps=[stamp((root / path).stat) for path in paths],
+        fingerprints=[file_fingerprint((root / path).stat) for path in paths],
         reader=FileReader(root, paths),
-        place=str(root.resolve()),
+        root=str(root.resolve()),
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from ...cache import cache_folder, publish
 from ...errors import UserError
 from .archives import Archive, Span, TarReader, tar_spans
-from .files import stamp
+from .files import file_fingerprint
 from .labels import classify, rows_of, split_of
 from .source import Source, digest, readable
 
@@ -37,12 +37,12 @@ def open_shards(data: str | Path) -> Source:
     root = Path(data) if Path(data).is_dir() else paths[0].parent
     shown = [path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path) for path in paths]
     kinds = _kinds(shown)
-    stamps = [f"{path.resolve()}\0{stamp(path.stat)}" for path in paths]
+    fingerprints = [f"{path.resolve()}\0{file_fingerprint(path.stat)}" for path in paths]
 
     def make(folder: Path) -> None:
         (folder / "index.json").write_text(json.dumps([_index(path) for path in paths]), "utf-8")
 
-    folder = publish(cache_folder() / "indexes" / digest([_VERSION, *stamps]), make)
+    folder = publish(cache_folder() / "indexes" / digest([_VERSION, *fingerprints]), make)
     index = json.loads((folder / "index.json").read_text("utf-8"))
     samples = [(number, *sample) for number, shard in enumerate(index) for sample in shard]
     classes, labels = classify([sample[4] for sample in samples])
@@ -52,7 +52,7 @@ def open_shards(data: str | Path) -> Source:
         labels=labels,
         names=[readable(f"{shown[number]}/{name}") for number, name, *_ in samples],
         splits=rows_of([kinds[sample[0]] for sample in samples]),
-        stamps=[stamps[sample[0]] for sample in samples],
+        fingerprints=[fingerprints[sample[0]] for sample in samples],
         reader=TarReader(
             paths, [(number, Span(name, offset, size, size)) for number, name, offset, size, _ in samples]
         ),

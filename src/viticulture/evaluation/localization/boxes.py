@@ -17,13 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ...data.augment.crop import BoxCrop
 from ...errors import UserError
-
-Boxes = NDArray[np.float64]
-"""[n, 4]: left, top, right and bottom edge, pixels."""
+from .metrics import Boxes
 
 _CUB = ("bounding_boxes.txt", "images.txt")
 _ROUNDING = 1.0  # pixels that a box may reach beyond its image
@@ -47,14 +44,14 @@ def read_boxes(file: str | Path) -> dict[str, Boxes]:
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is no text: boxes come as .txt or .json") from error
     if path.suffix.lower() == ".json":
-        found = _coco(path, text)
+        by_name = _coco(path, text)
     elif path.name == _CUB[0]:
-        found = _cub(path, text)
+        by_name = _cub(path, text)
     else:
-        found = _plain(path, text)
-    if not found:
+        by_name = _plain(path, text)
+    if not by_name:
         raise UserError(f"{path} holds no boxes")
-    return {name: np.array(boxes, dtype=np.float64) for name, boxes in found.items()}
+    return {name: np.array(boxes, dtype=np.float64) for name, boxes in by_name.items()}
 
 
 def boxes_of(names: Sequence[str], boxes: Mapping[str, Boxes]) -> list[Boxes | None]:
@@ -63,7 +60,7 @@ def boxes_of(names: Sequence[str], boxes: Mapping[str, Boxes]) -> list[Boxes | N
     Raises: UserError if no image has boxes, or two images would share them.
     """
     owner: dict[str, str] = {}
-    found: list[Boxes | None] = []
+    matched: list[Boxes | None] = []
     for name in names:
         parts = name.split("/")
         ends = ("/".join(parts[start:]) for start in range(len(parts)))
@@ -73,13 +70,13 @@ def boxes_of(names: Sequence[str], boxes: Mapping[str, Boxes]) -> list[Boxes | N
                 f"the boxes of {key} could be those of {owner[key]} or of {name}; "
                 "write more of the path in the box file"
             )
-        found.append(None if key is None else boxes[key])
+        matched.append(None if key is None else boxes[key])
     if not owner:
         raise UserError(
             f"none of the {len(names)} images has a box: the images are named like {names[0]}, "
             f"the boxes like {next(iter(boxes))}"
         )
-    return found
+    return matched
 
 
 def in_view(boxes: Boxes, size: tuple[int, int], crop: BoxCrop, image_size: tuple[int, int]) -> Boxes:
@@ -119,12 +116,12 @@ Found = dict[str, list[list[float]]]
 
 
 def _plain(path: Path, text: str) -> Found:
-    found: Found = {}
+    by_name: Found = {}
     for number, line in _lines(text):
-        place = f"{path}, line {number}"
-        name, left, top, right, bottom = _fields(place, line, "NAME LEFT TOP RIGHT BOTTOM")
-        found.setdefault(name, []).append(_edges(place, [left, top, right + 1, bottom + 1]))
-    return found
+        line_name = f"{path}, line {number}"
+        name, left, top, right, bottom = _fields(line_name, line, "NAME LEFT TOP RIGHT BOTTOM")
+        by_name.setdefault(name, []).append(_edges(line_name, [left, top, right + 1, bottom + 1]))
+    return by_name
 
 
 def _cub(path: Path, text: str) -> Found:
@@ -137,27 +134,27 @@ def _cub(path: Path, text: str) -> Found:
         if len(words) != 2:
             raise UserError(f"{listing}, line {number}: expected ID NAME, got {line!r}")
         names[words[0]] = words[1]
-    found: Found = {}
+    by_name: Found = {}
     for number, line in _lines(text):
-        place = f"{path}, line {number}"
-        image, left, top, width, height = _fields(place, line, "ID LEFT TOP WIDTH HEIGHT")
+        line_name = f"{path}, line {number}"
+        image, left, top, width, height = _fields(line_name, line, "ID LEFT TOP WIDTH HEIGHT")
         if image not in names:
-            raise UserError(f"{place}: image {image} is not in {listing.name}")
-        found.setdefault(names[image], []).append(_edges(place, [left, top, left + width, top + height]))
-    return found
+            raise UserError(f"{line_name}: image {image} is not in {listing.name}")
+        by_name.setdefault(names[image], []).append(_edges(line_name, [left, top, left + width, top + height]))
+    return by_name
 
 
 def _coco(path: Path, text: str) -> Found:
-    found: Found = {}
+    by_name: Found = {}
     try:
         content: dict[str, Any] = json.loads(text)
         names = {image["id"]: str(image["file_name"]) for image in content["images"]}
-        for number, one in enumerate(content["annotations"]):
-            if one.get("iscrowd"):
+        for number, annotation in enumerate(content["annotations"]):
+            if annotation.get("iscrowd"):
                 continue
-            left, top, width, height = map(float, one["bbox"])
+            left, top, width, height = map(float, annotation["bbox"])
             edges = _edges(f"{path}, annotation {number}", [left, top, left + width, top + height])
-            found.setdefault(names[one["image_id"]], []).append(edges)
+            by_name.setdefault(names[annotation["image_id"]], []).append(edges)
     except UserError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -165,7 +162,7 @@ def _coco(path: Path, text: str) -> Found:
             f"{path} is no COCO file of instances ({type(error).__name__}: {error}); it needs images with id and "
             "file_name, and annotations with image_id and bbox"
         ) from error
-    return found
+    return by_name
 
 
 def _lines(text: str) -> list[tuple[int, str]]:
@@ -173,21 +170,21 @@ def _lines(text: str) -> list[tuple[int, str]]:
     return [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
 
 
-def _fields(place: str, line: str, layout: str) -> tuple[str, float, float, float, float]:
+def _fields(line_name: str, line: str, layout: str) -> tuple[str, float, float, float, float]:
     """A name, which may hold spaces, and the four numbers behind it."""
     name, *words = line.rsplit(maxsplit=4)
     try:
         a, b, c, d = map(float, words)
     except ValueError as error:
-        raise UserError(f"{place}: expected {layout}, got {line!r}") from error
+        raise UserError(f"{line_name}: expected {layout}, got {line!r}") from error
     return name, a, b, c, d
 
 
-def _edges(place: str, edges: list[float]) -> list[float]:
+def _edges(line_name: str, edges: list[float]) -> list[float]:
     left, top, right, bottom = edges
     if not all(map(math.isfinite, edges)) or left < 0 or top < 0 or right <= left or bottom <= top:
         raise UserError(
-            f"{place}: a box needs left < right and top < bottom, none below 0; got edges {left:g} {top:g} {right:g} "
-            f"{bottom:g}"
+            f"{line_name}: a box needs left < right and top < bottom, none below 0; got edges {left:g} {top:g} "
+            f"{right:g} {bottom:g}"
         )
     return edges

@@ -33,25 +33,25 @@ def frozen_features(subject: Subject, dataset: Dataset) -> Features:
 
     Args:
         subject: whose.
-        dataset: prepared with the subject's `pictures`.
+        dataset: prepared with the subject's `image_settings`.
     """
     splits = {name: images for name in ("train", "val", "test") if (images := getattr(dataset, name)) is not None}
-    task, crop = subject.task, subject.crop
-    how = [task.image_size, task.mean, task.std, dataset.pictures.store_size, crop.crop_pct, crop.interpolation]
+    task, crop = subject.task, subject.image_settings.crop
+    how = [task.image_size, task.mean, task.std, dataset.image_settings.store_size, crop.crop_pct, crop.interpolation]
     key = digest([VERSION, subject.architecture, _content(subject.network), repr(how), dataset.fingerprint])
 
     def make(folder: Path) -> None:
         done, total = 0, sum(map(len, splits.values()))
         with showing("computing features") as progress, torch.inference_mode():
             for split, images in splits.items():
-                found: list[dict[str, Tensor]] = []
+                batches: list[dict[str, Tensor]] = []
                 for batch in subject.batches(images):
                     vectors = features(subject.network, batch["image"])
-                    found.append({name: vector.float().cpu() for name, vector in vectors.items()})
+                    batches.append({name: vector.float().cpu() for name, vector in vectors.items()})
                     done += len(batch["image"])
                     progress(done, total)
-                for name in found[0]:
-                    np.save(folder / f"{split}-{name}.npy", torch.cat([vectors[name] for vectors in found]).numpy())
+                for name in batches[0]:
+                    np.save(folder / f"{split}-{name}.npy", torch.cat([vectors[name] for vectors in batches]).numpy())
 
     folder = publish(cache_folder() / "features" / key, make)
     return {split: _read(folder, split, images) for split, images in splits.items()}
@@ -69,9 +69,9 @@ def _content(network: nn.Module) -> str:
 def _read(folder: Path, split: str, images: Images) -> dict[str, Tensor]:
     try:
         files = sorted(folder.glob(f"{split}-*.npy"))
-        found = {file.stem.removeprefix(f"{split}-"): np.load(file, allow_pickle=False) for file in files}
-        if not found or any(len(vectors) != len(images) for vectors in found.values()):
+        by_name = {file.stem.removeprefix(f"{split}-"): np.load(file, allow_pickle=False) for file in files}
+        if not by_name or any(len(vectors) != len(images) for vectors in by_name.values()):
             raise ValueError("it does not hold a vector an image")
     except (OSError, ValueError) as error:
         raise UserError(f"{folder} is damaged ({error}); remove it: viticulture cache --clear") from error
-    return {name: torch.from_numpy(vectors) for name, vectors in found.items()}
+    return {name: torch.from_numpy(vectors) for name, vectors in by_name.items()}

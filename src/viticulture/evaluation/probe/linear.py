@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear classifiers on frozen features: logistic regression for a whole grid of weight decays in one pass.
 
-    minimise over W, b:  mean over images of CE(W z + b, label) + decay / 2 ||W||^2,    z = (x - mean) / std
+    minimize over W, b:  mean over images of CE(W z + b, label) + decay / 2 ||W||^2,    z = (x - mean) / std
 
-Features are standardised over the training images, as the batch norm without scale before MAE's linear probe does [1].
+Features are standardized over the training images, as the batch norm without scale before MAE's linear probe does [1].
 All decays are solved at once, each by L-BFGS [2], in the eigenbasis of the features' covariance. There the Hessian of
 every class lies below diag(eigenvalue / 2 + decay) [3], by whose root the coordinates are scaled. Nothing is drawn.
 
@@ -25,7 +25,7 @@ ENOUGH = 1e-4  # of the decrease that the slope promises (Armijo's condition)
 
 
 @dataclass(frozen=True)
-class Heads:
+class LinearClassifiers:
     """G linear classifiers of D features into C classes.
 
     Args:
@@ -43,11 +43,11 @@ class Heads:
     def predict(self, features: Tensor) -> Tensor:
         """The class that every head sees in each of N vectors, [N, D] -> [G, N]."""
         G, C = self.bias.shape
-        found = []
+        predicted = []
         for some in torch.split(features, max(1, CHUNK // (G * C))):
             scores = torch.addmm(self.bias.flatten(), (some - self.mean) / self.std, self.weight.flatten(0, 1).T)
-            found.append(torch.unflatten(scores, 1, (G, C)).argmax(-1))
-        return torch.cat(found).T
+            predicted.append(torch.unflatten(scores, 1, (G, C)).argmax(-1))
+        return torch.cat(predicted).T
 
 
 def fit(
@@ -57,7 +57,7 @@ def fit(
     decays: Sequence[float],
     tolerance: float = 1e-3,
     most_steps: int = 500,
-) -> Heads:
+) -> LinearClassifiers:
     """One classifier a decay.
 
     Args:
@@ -77,13 +77,13 @@ def fit(
     decay = torch.cat([decay.expand(-1, z.shape[1]), torch.zeros_like(decay)], dim=1)[:, None]  # the bias has none
     loss = Loss(torch.cat([z @ basis, torch.ones_like(z[:, :1])], dim=1), labels, scale, decay)
     start = z.new_zeros(len(decays), classes, z.shape[1] + 1)
-    heads = minimise(loss, start, tolerance, most_steps) * scale
-    return Heads(heads[..., :-1] @ basis.T, heads[..., -1], mean, std)
+    heads = minimize(loss, start, tolerance, most_steps) * scale
+    return LinearClassifiers(heads[..., :-1] @ basis.T, heads[..., -1], mean, std)
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What G heads minimise, as a function of scaled coordinates.
+    """What G heads minimize, as a function of scaled coordinates.
 
     Args:
         z: [N, D + 1], the last is 1.
@@ -108,40 +108,40 @@ class Loss:
         value, slope = heads.new_zeros(G), torch.zeros_like(heads).flatten(0, 1)
         rows = max(1, CHUNK // (G * C))
         for some, labels in zip(torch.split(self.z, rows), torch.split(self.labels, rows), strict=True):
-            shares = torch.unflatten(some @ heads.flatten(0, 1).T, 1, (G, C)).softmax(-1)
+            probabilities = torch.unflatten(some @ heads.flatten(0, 1).T, 1, (G, C)).softmax(-1)
             own = labels[:, None, None].expand(-1, G, 1)
-            value -= shares.gather(2, own).clamp_min(torch.finfo(shares.dtype).tiny).log().sum((0, 2))
-            shares.scatter_add_(2, own, torch.full_like(own, -1, dtype=shares.dtype))
-            slope.addmm_(shares.flatten(1).T, some)
+            value -= probabilities.gather(2, own).clamp_min(torch.finfo(probabilities.dtype).tiny).log().sum((0, 2))
+            probabilities.scatter_add_(2, own, torch.full_like(own, -1, dtype=probabilities.dtype))
+            slope.addmm_(probabilities.flatten(1).T, some)
         pull = self.decay * heads
         value = value[:, None, None] / len(self.z) + (pull * heads).sum((1, 2), keepdim=True) / 2
         return value, (torch.unflatten(slope, 0, (G, C)) / len(self.z) + pull) * self.scale
 
 
-def minimise(loss: Loss, start: Tensor, tolerance: float, most_steps: int) -> Tensor:
+def minimize(loss: Loss, start: Tensor, tolerance: float, most_steps: int) -> Tensor:
     """The minima, [G, C, D + 1], from a start of that shape; heads that are done are left alone."""
-    found, left = start.clone(), torch.arange(len(start), device=start.device)
-    here, (value, slope) = start, loss(start)
+    solution, left = start.clone(), torch.arange(len(start), device=start.device)
+    point, (value, slope) = start, loss(start)
     moves: list[tuple[Tensor, Tensor]] = []  # and how each changed the slope, refused ones included
     length, ahead = torch.ones_like(value), -slope
     for number in range(most_steps):
-        there = here + length * ahead
+        there = point + length * ahead
         lower, steeper = loss(there)
         good = lower <= value + ENOUGH * length * dot(slope, ahead)
-        moves = [*moves[1 - MEMORY :], (there - here, steeper - slope)]
-        here, value, slope = (torch.where(good, *pair) for pair in ((there, here), (lower, value), (steeper, slope)))
+        moves = [*moves[1 - MEMORY :], (there - point, steeper - slope)]
+        point, value, slope = (torch.where(good, *pair) for pair in ((there, point), (lower, value), (steeper, slope)))
         length = torch.where(good, torch.ones_like(length), length / 2)
         ahead = -newton(slope, moves)
         if number % LOOK == LOOK - 1:
-            found[left] = here
+            solution[left] = point
             go_on = (-dot(slope, ahead) / 2 > tolerance).flatten()
             if not go_on.any():
                 break
             left, loss = left[go_on], loss.of(go_on)
-            here, value, slope, length, ahead = (each[go_on] for each in (here, value, slope, length, ahead))
+            point, value, slope, length, ahead = (each[go_on] for each in (point, value, slope, length, ahead))
             moves = [(move[go_on], change[go_on]) for move, change in moves]
-    found[left] = here
-    return found
+    solution[left] = point
+    return solution
 
 
 def newton(slope: Tensor, moves: Sequence[tuple[Tensor, Tensor]]) -> Tensor:

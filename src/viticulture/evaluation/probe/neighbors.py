@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classify by the nearest neighbours among frozen features.
+"""Classify by the nearest neighbors among frozen features.
 
-    score of class c = sum over the k nearest training images of class c of exp(cos(x, neighbour) / T)
+    score of class c = sum over the k nearest training images of class c of exp(cos(x, neighbor) / T)
 
 Source: Wu et al., "Unsupervised Feature Learning via Non-Parametric Instance Discrimination", CVPR 2018,
 arXiv:1805.01978, Sec. 3.4, with its T of 0.07.
@@ -18,7 +18,7 @@ CHUNK = 2**24  # similarities held at once
 
 
 def vote(features: Tensor, bank: Tensor, labels: Tensor, classes: int, counts: Sequence[int]) -> Tensor:
-    """The class that k neighbours choose for each vector, for several k in one pass, [N, D] -> [len(counts), N].
+    """The class that k neighbors choose for each vector, for several k in one pass, [N, D] -> [len(counts), N].
 
     Args:
         features: whose class is asked, [N, D].

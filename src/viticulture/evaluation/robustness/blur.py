@@ -13,22 +13,22 @@ from numpy.random import Generator
 from scipy.ndimage import convolve1d, gaussian_filter
 from scipy.signal import fftconvolve
 
-Picture = np.ndarray
+from .noise import ImageArray
 
 
-def gaussian_blur(image: Picture, draw: Generator, sigma: float) -> Picture:
+def gaussian_blur(image: ImageArray, draw: Generator, sigma: float) -> ImageArray:
     """Convolve with a Gaussian, edges repeated."""
     return gaussian_filter(image, (sigma, sigma, 0), mode="nearest")
 
 
-def defocus_blur(image: Picture, draw: Generator, radius: float, softness: float) -> Picture:
+def defocus_blur(image: ImageArray, draw: Generator, radius: float, softness: float) -> ImageArray:
     """Convolve with a disk whose edge is softened by a Gaussian of sd `softness`, edges mirrored."""
     kernel = _disk(radius, softness)
     reach = len(kernel) // 2
     return fftconvolve(_mirrored(image, reach), kernel[..., None], mode="valid", axes=(0, 1))
 
 
-def glass_blur(image: Picture, draw: Generator, sigma: float, reach: float, rounds: float) -> Picture:
+def glass_blur(image: ImageArray, draw: Generator, sigma: float, reach: float, rounds: float) -> ImageArray:
     """Blur, let each pixel take the place of a near one, `rounds` times, blur.
 
     From the last row and column on, a pixel takes the value of the one that lies d ~ U{-reach, .., reach - 1} away each
@@ -46,12 +46,12 @@ def glass_blur(image: Picture, draw: Generator, sigma: float, reach: float, roun
     return gaussian_blur(blurred.reshape(-1, 3)[order].reshape(image.shape), draw, sigma)
 
 
-def motion_blur(image: Picture, draw: Generator, reach: float, sigma: float) -> Picture:
+def motion_blur(image: ImageArray, draw: Generator, reach: float, sigma: float) -> ImageArray:
     """Smear along a line at an angle ~ U(-45, 45) degrees; see `smear`."""
     return smear(image, reach, sigma, draw.uniform(-45, 45))
 
 
-def smear(image: Picture, reach: float, sigma: float, angle: float) -> Picture:
+def smear(image: ImageArray, reach: float, sigma: float, angle: float) -> ImageArray:
     """Average the image and its moves by 1 .. 2 reach pixels along a line, with weights of half a Gaussian.
 
     Moves that would leave the image are left out. Edges are repeated.
@@ -76,13 +76,13 @@ def smear(image: Picture, reach: float, sigma: float, angle: float) -> Picture:
     return total / weights
 
 
-def zoom_blur(image: Picture, draw: Generator, most: float, step: float) -> Picture:
+def zoom_blur(image: ImageArray, draw: Generator, most: float, step: float) -> ImageArray:
     """The mean of the image and its enlargements by 1, 1 + step, ... below `most`."""
     factors = np.arange(1, most, step)
     return (image + sum(zoomed(image, factor) for factor in factors)) / (len(factors) + 1)
 
 
-def zoomed(image: Picture, factor: float) -> Picture:
+def zoomed(image: ImageArray, factor: float) -> ImageArray:
     """The middle of an image, enlarged bilinearly by a factor of at least 1: [H, W, C], or [H, W], of the same size."""
     H, W = image.shape[:2]
     (top, height), (left, width) = (
@@ -106,6 +106,6 @@ def _disk(radius: float, softness: float) -> np.ndarray:
     return disk / disk.sum()
 
 
-def _mirrored(image: Picture, reach: int) -> Picture:
+def _mirrored(image: ImageArray, reach: int) -> ImageArray:
     """Padded by its mirror image, also where it is smaller than the padding."""
     return np.pad(image, ((reach, reach), (reach, reach), (0, 0)), mode="reflect")

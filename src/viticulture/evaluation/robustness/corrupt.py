@@ -34,5 +34,5 @@ def corrupt(image: np.ndarray, corruption: str, severity: int, seed: int, number
     """
     numbers = level(corruption, severity, min(image.shape[:2]))
     draw = np.random.default_rng((seed, number, CORRUPTIONS.index(corruption), severity))
-    found = _KINDS[corruption](image / 255, draw, *numbers)
-    return (255 * np.clip(found, 0, 1) + 1e-6).astype(np.uint8)
+    corrupted = _KINDS[corruption](image / 255, draw, *numbers)
+    return (255 * np.clip(corrupted, 0, 1) + 1e-6).astype(np.uint8)

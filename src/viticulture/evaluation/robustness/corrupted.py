@@ -28,7 +28,7 @@ _VERSION = "1"  # of the corruptions; raised when one of them changes
 
 @dataclass(frozen=True, eq=False)
 class Views:
-    """Images as they are shown, before normalisation.
+    """Images as they are shown, before normalization.
 
     Args:
         open: all of them, in order, as often as it is called.

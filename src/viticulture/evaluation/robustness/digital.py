@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Light, colour, geometry and storage. Images are [H, W, 3] float64 in [0, 1]; values beyond are cut off later.
+"""Light, color, geometry and storage. Images are [H, W, 3] float64 in [0, 1]; values beyond are cut off later.
 
 Deviation: `elastic_transform` resamples once, where ImageNet-C resamples after each of its two maps.
 """
@@ -13,18 +13,18 @@ from PIL import Image
 from scipy.fft import dctn, idctn
 from scipy.ndimage import map_coordinates
 
-Picture = np.ndarray
+from .noise import ImageArray
 
 
-def brightness(image: Picture, draw: Generator, more: float) -> Picture:
+def brightness(image: ImageArray, draw: Generator, more: float) -> ImageArray:
     """Raise the value of HSV (the largest channel) by `more`, at most to 1; hue and saturation stay."""
     value = image.max(-1, keepdims=True)
     raised = np.minimum(value + more, 1)
     return np.where(value > 0, image * (raised / np.maximum(value, 1e-12)), raised)
 
 
-def saturate(image: Picture, draw: Generator, factor: float, more: float) -> Picture:
-    """factor s + more, cut to [0, 1], for the saturation s of HSV; grey counts as red."""
+def saturate(image: ImageArray, draw: Generator, factor: float, more: float) -> ImageArray:
+    """factor s + more, cut to [0, 1], for the saturation s of HSV; gray counts as red."""
     value, least = image.max(-1, keepdims=True), image.min(-1, keepdims=True)
     chroma = value - least
     saturation = np.where(value > 0, chroma / np.maximum(value, 1e-12), 0)
@@ -32,13 +32,13 @@ def saturate(image: Picture, draw: Generator, factor: float, more: float) -> Pic
     return value * (1 - np.clip(factor * saturation + more, 0, 1) * away)
 
 
-def contrast(image: Picture, draw: Generator, factor: float) -> Picture:
+def contrast(image: ImageArray, draw: Generator, factor: float) -> ImageArray:
     """(image - mean) factor + mean, with the mean of each channel."""
     mean = image.mean((0, 1), keepdims=True)
     return (image - mean) * factor + mean
 
 
-def pixelate(image: Picture, draw: Generator, share: float) -> Picture:
+def pixelate(image: ImageArray, draw: Generator, share: float) -> ImageArray:
     """Shrink both sides to this share and enlarge again, by box filters."""
 
     def change(picture: Image.Image) -> Image.Image:
@@ -49,7 +49,7 @@ def pixelate(image: Picture, draw: Generator, share: float) -> Picture:
     return _through_pillow(image, change)
 
 
-def jpeg_compression(image: Picture, draw: Generator, quality: float) -> Picture:
+def jpeg_compression(image: ImageArray, draw: Generator, quality: float) -> ImageArray:
     """Write and read as JPEG of this quality, in percent."""
 
     def change(picture: Image.Image) -> Image.Image:
@@ -60,15 +60,15 @@ def jpeg_compression(image: Picture, draw: Generator, quality: float) -> Picture
     return _through_pillow(image, change)
 
 
-def elastic_transform(image: Picture, draw: Generator, strength: float, smooth: float, tilt: float) -> Picture:
+def elastic_transform(image: ImageArray, draw: Generator, strength: float, smooth: float, tilt: float) -> ImageArray:
     """Move every pixel: by an affine map, and by smoothed noise.
 
-    The affine map takes three points of a square around the centre to places within `tilt` of them. The noise is
+    The affine map takes three points of a square around the center to places within `tilt` of them. The noise is
     U(-1, 1), smoothed by a Gaussian of sd `smooth` and multiplied by `strength`. All three are shares of the side.
     """
     H, W, side = *image.shape[:2], image.shape[0]
-    centre, arm = np.array([W, H]) // 2, min(H, W) // 3
-    before = centre + arm * np.array([[1, 1], [1, -1], [-1, -1]])  # x, y
+    center, arm = np.array([W, H]) // 2, min(H, W) // 3
+    before = center + arm * np.array([[1, 1], [1, -1], [-1, -1]])  # x, y
     after = before + draw.uniform(-tilt * side, tilt * side, before.shape)
     back = np.linalg.solve(np.c_[after, np.ones(3)], before)  # [3, 2], from places in the result to places in the image
     x, y = np.meshgrid(np.arange(W), np.arange(H))
@@ -84,6 +84,6 @@ def _smoothed(noise: np.ndarray, sigma: float) -> np.ndarray:
     return idctn(dctn(noise) * gains[0][:, None] * gains[1])
 
 
-def _through_pillow(image: Picture, change: Callable[[Image.Image], Image.Image]) -> Picture:
+def _through_pillow(image: ImageArray, change: Callable[[Image.Image], Image.Image]) -> ImageArray:
     changed = change(Image.fromarray((255 * image + 0.5).astype(np.uint8)))
     return np.asarray(changed, dtype=np.float64) / 255

@@ -4,25 +4,26 @@
 import numpy as np
 from numpy.random import Generator
 
-Picture = np.ndarray
+ImageArray = np.ndarray
+"""[H, W, 3] float64 in [0, 1]."""
 
 
-def gaussian_noise(image: Picture, draw: Generator, sd: float) -> Picture:
+def gaussian_noise(image: ImageArray, draw: Generator, sd: float) -> ImageArray:
     """image + sd n, n ~ N(0, 1): little light."""
     return image + sd * draw.standard_normal(image.shape)
 
 
-def shot_noise(image: Picture, draw: Generator, photons: float) -> Picture:
+def shot_noise(image: ImageArray, draw: Generator, photons: float) -> ImageArray:
     """Poisson(photons image) / photons: light comes in portions."""
     return draw.poisson(photons * image) / photons
 
 
-def impulse_noise(image: Picture, draw: Generator, share: float) -> Picture:
+def impulse_noise(image: ImageArray, draw: Generator, share: float) -> ImageArray:
     """This share of all values becomes 0 or 1, half each: bits that flip."""
     u = draw.random(image.shape)
     return np.where(u < share, u < share / 2, image)
 
 
-def speckle_noise(image: Picture, draw: Generator, sd: float) -> Picture:
+def speckle_noise(image: ImageArray, draw: Generator, sd: float) -> ImageArray:
     """image + sd image n, n ~ N(0, 1)."""
     return image * (1 + sd * draw.standard_normal(image.shape))

@@ -157,5 +157,5 @@ def level(corruption: str, severity: int, side: int) -> Level:
     """The numbers of one corruption. Raises: UserError for an unknown one; severities are 1 to 5."""
     if corruption not in CORRUPTIONS:
         raise unknown("corruption", corruption, CORRUPTIONS)
-    found = LEVELS[nearest(side)][corruption][severity - 1]
-    return found if isinstance(found, tuple) else (found,)
+    strength = LEVELS[nearest(side)][corruption][severity - 1]
+    return strength if isinstance(strength, tuple) else (strength,)

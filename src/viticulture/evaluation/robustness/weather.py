@@ -10,20 +10,19 @@ from numpy.random import Generator
 from scipy.ndimage import binary_erosion, convolve, distance_transform_edt, gaussian_filter, uniform_filter
 
 from .blur import smear, zoomed
-
-Picture = np.ndarray
+from .noise import ImageArray
 
 _LUMA = np.array([0.299, 0.587, 0.114])
-_ICE = np.array([0.52, 0.61, 0.65])  # mean colour of the photographs of ImageNet-C
+_ICE = np.array([0.52, 0.61, 0.65])  # mean color of the photographs of ImageNet-C
 _ICE_SD = 0.15  # and their standard deviation
 _WATER, _MUD = np.array([175, 238, 238]) / 255, np.array([63, 42, 20]) / 255
 _RELIEF = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])
 
 
-def snow(image: Picture, draw: Generator, *strength: float) -> Picture:
-    """Flakes that fall at an angle ~ U(-135, -45) degrees, over an image that lost colour.
+def snow(image: ImageArray, draw: Generator, *strength: float) -> ImageArray:
+    """Flakes that fall at an angle ~ U(-135, -45) degrees, over an image that lost color.
 
-    clear image + (1 - clear) max(image, 1.5 grey + 0.5) + flakes + the flakes turned by 180 degrees
+    clear image + (1 - clear) max(image, 1.5 gray + 0.5) + flakes + the flakes turned by 180 degrees
 
     Args:
         image: see above.
@@ -39,7 +38,7 @@ def snow(image: Picture, draw: Generator, *strength: float) -> Picture:
     return clear * image + (1 - clear) * pale + flakes + flakes[::-1, ::-1]
 
 
-def frost(image: Picture, draw: Generator, clear: float, ice: float) -> Picture:
+def frost(image: ImageArray, draw: Generator, clear: float, ice: float) -> ImageArray:
     """clear image + ice texture, a bluish texture with bright ridges."""
     H, W = image.shape[:2]
     veins = [1 - abs(2 * plasma(max(H, W), 1.4, draw)[:H, :W] - 1) for _ in range(3)]
@@ -48,7 +47,7 @@ def frost(image: Picture, draw: Generator, clear: float, ice: float) -> Picture:
     return clear * image + ice * np.clip(_ICE + _ICE_SD * relief[..., None], 0, 1)
 
 
-def fog(image: Picture, draw: Generator, thickness: float, decay: float) -> Picture:
+def fog(image: ImageArray, draw: Generator, thickness: float, decay: float) -> ImageArray:
     """(image + thickness plasma) m / (m + thickness), where m is the brightest value of the image."""
     H, W = image.shape[:2]
     brightest = image.max()
@@ -58,30 +57,30 @@ def fog(image: Picture, draw: Generator, thickness: float, decay: float) -> Pict
 def plasma(side: int, decay: float, draw: Generator) -> np.ndarray:
     """A cloudy height map in [0, 1] by the diamond-square algorithm on a torus.
 
-    Halfway points get the mean of their four neighbours plus U(-a, a); a falls by decay^2 with each halving.
+    Halfway points get the mean of their four neighbors plus U(-a, a); a falls by decay^2 with each halving.
 
     Args:
         side: the map's is the next power of two.
         decay: of the roughness; larger is smoother.
     """
     size = 1 << (side - 1).bit_length()
-    found, step, amplitude = np.zeros((size, size)), size, 1.0
+    heights, step, amplitude = np.zeros((size, size)), size, 1.0
     while step >= 2:
         half = step // 2
-        corners = found[::step, ::step]
+        corners = heights[::step, ::step]
         beside = corners + np.roll(corners, -1, 1)
         middles = (beside + np.roll(beside, -1, 0)) / 4 + draw.uniform(-amplitude, amplitude, corners.shape)
-        found[half::step, half::step] = middles
+        heights[half::step, half::step] = middles
         for row, column, other in ((0, half, 1), (half, 0, 0)):
             ends = corners + np.roll(corners, -1, other)  # the corners on both sides of the point
             near = middles + np.roll(middles, 1, 1 - other)  # and the middles
-            found[row::step, column::step] = (ends + near) / 4 + draw.uniform(-amplitude, amplitude, corners.shape)
+            heights[row::step, column::step] = (ends + near) / 4 + draw.uniform(-amplitude, amplitude, corners.shape)
         step, amplitude = half, amplitude / decay**2
-    found -= found.min()
-    return found / found.max()
+    heights -= heights.min()
+    return heights / heights.max()
 
 
-def spatter(image: Picture, draw: Generator, *strength: float) -> Picture:
+def spatter(image: ImageArray, draw: Generator, *strength: float) -> ImageArray:
     """Drops where smoothed noise exceeds a threshold: of water, which brightens, or of mud, which covers.
 
     Args:
@@ -102,7 +101,7 @@ def spatter(image: Picture, draw: Generator, *strength: float) -> Picture:
     rim = wet & ~binary_erosion(wet, border_value=1)
     depth = uniform_filter(np.minimum(distance_transform_edt(~rim), 20) if rim.any() else np.full(wet.shape, 20.0), 3)
     depth = np.floor(depth).astype(np.int64)
-    ranks = np.cumsum(np.bincount(depth.ravel()))  # histogram equalisation
+    ranks = np.cumsum(np.bincount(depth.ravel()))  # histogram equalization
     first = ranks[ranks > 0][0]
     levels = 255 * (ranks - first) / max(1, ranks[-1] - first)
     shine = np.clip(convolve(levels[depth], _RELIEF[::-1, ::-1], mode="mirror"), 0, 255)

@@ -2,8 +2,8 @@
 """The agent CNN: a convolutional network with the blocks of a ViT, CONV in the place of attention.
 
 Paper [1]: Zhang et al., "Bootstrapping ViTs: Towards Liberating Vision Transformers from Pre-training", CVPR 2022,
-arXiv:2112.03552, Sec. 3.2 and Tables 6 and 7. `agent_for` makes one from any ViT, to be trained beside it;
-agent_models.py names those of the paper, to be trained alone; shared_agent.py makes one of the ViT's own weights.
+arXiv:2112.03552, Sec. 3.2 and Tables 6 and 7. for_student.py makes one for any ViT, to be trained beside it;
+registered.py names those of the paper, to be trained alone; shared_agent.py makes one of the ViT's own weights.
 
     stem -> blocks, some with a 2x2 average pool behind them -> BN -> GELU -> mean over the map -> linear head
 
@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from ...errors import UserError
 from ...keywords import check_fields
-from ..task import Task
 from ..vit.dropout import Dropout
 from .generalized_conv import GeneralizedConv
 
@@ -34,18 +33,18 @@ class AgentShape:
     """How the agent departs from the ViT that it is made from.
 
     Args:
-        stem: how an image becomes a map: base cuts it into the ViT's patches, res convolves and pools it to twice the
+        stem: how an image becomes a map: plain cuts it into the ViT's patches, res convolves and pools it to twice the
             ViT's rows and columns.
         pool_after: numbers of the blocks, from 0, behind which the map is halved; null is the paper's choice: none
-            for the base stem, else behind the first and the second sixth of the blocks.
+            for the plain stem, else behind the first and the second sixth of the blocks.
         norm: BatchNorm before the layers of a block (pre; the paper's small agent) or behind them (post; its base one).
         dropout: share of the units inside an MLP that is dropped, and of the blocks' branches too where the agent is
             made of the student's weights; null takes the student's share.
-        start: published draws the base stem's weights and all biases of res stem and MLP from N(0, 1), as the authors'
-            code does; usual starts the biases at 0 and the base stem by Xavier's rule, as all other weights.
+        start: published draws the plain stem's weights and all biases of res stem and MLP from N(0, 1), as the authors'
+            code does; usual starts the biases at 0 and the plain stem by Xavier's rule, as all other weights.
     """
 
-    stem: Literal["base", "res"] = "res"
+    stem: Literal["plain", "res"] = "res"
     pool_after: list[int] | None = None
     norm: Literal["pre", "post"] = "pre"
     dropout: float | None = None
@@ -61,7 +60,7 @@ class AgentShape:
         if self.pool_after is None:
             first = max(1, round(depth / 6))
             second = max(first + 1, round(depth / 3))
-            return [] if self.stem == "base" else [done - 1 for done in (first, second) if done < depth]
+            return [] if self.stem == "plain" else [done - 1 for done in (first, second) if done < depth]
         if not set(self.pool_after) <= set(range(depth)):
             raise UserError(f"an agent's pool_after must name blocks from 0 to {depth - 1}, got {self.pool_after}")
         return sorted(set(self.pool_after))
@@ -88,7 +87,7 @@ class Sizes:
     dropout: float = 0.1
 
 
-class BaseStem(nn.Conv2d):
+class PlainStem(nn.Conv2d):
     """Cut the image into the ViT's patches. Shape: [B, 3, H, W] -> [B, D, H / P, W / P] for patches of P pixels."""
 
     def __init__(self, sizes: Sizes, in_chans: int, start: Start) -> None:
@@ -124,7 +123,7 @@ class ResStem(nn.Module):
         if halvings < 0 or sizes.patch_size != 2 << halvings:
             raise UserError(
                 f"an agent's res stem needs patches of 2, 4, 8, 16 or 32 pixels, got {sizes.patch_size}; "
-                "take stem base, or a student with other patches"
+                "take stem plain, or a student with other patches"
             )
         side, stride = (7, 2) if halvings > 1 else (3, 1)
         self.conv1 = nn.Conv2d(in_chans, width, side, stride, padding=side // 2, bias=False)
@@ -170,11 +169,11 @@ def start_layer(layer: nn.Conv2d | nn.Linear, start: Start) -> None:
 
 
 class Block(nn.Module, ABC):
-    """Two residual branches, one that mixes neighbours and one that mixes channels. Keeps the shape [B, D, H, W].
+    """Two residual branches, one that mixes neighbors and one that mixes channels. Keeps the shape [B, D, H, W].
 
     Args:
         dim: D.
-        conv: mixes neighbours.
+        conv: mixes neighbors.
         mlp: mixes channels.
         dropout: share of a branch's output that is dropped.
     """
@@ -243,7 +242,7 @@ class AgentCNN(nn.Module):
         self.num_classes = num_classes
         self.num_features = self.head_hidden_size = self.embed_dim = sizes.embed_dim
         self.pool_after = frozenset(shape.pools(sizes.depth))
-        pixels = sizes.patch_size if shape.stem == "base" else sizes.patch_size // 2
+        pixels = sizes.patch_size if shape.stem == "plain" else sizes.patch_size // 2
         self.feature_info: list[dict[str, Any]] = [
             {
                 "module": f"blocks.{block}",
@@ -253,8 +252,8 @@ class AgentCNN(nn.Module):
             for block in range(sizes.depth)
         ]
         self.stem: nn.Module
-        if shape.stem == "base":
-            self.stem = BaseStem(sizes, in_chans, shape.start)
+        if shape.stem == "plain":
+            self.stem = PlainStem(sizes, in_chans, shape.start)
         else:
             self.stem = ResStem(sizes, stem_width, in_chans, shape.start)
         self.blocks = nn.ModuleList(own_blocks(sizes, shape) if blocks is None else blocks)
@@ -281,16 +280,16 @@ class AgentCNN(nn.Module):
     def maps(self, images: Tensor) -> tuple[list[Tensor], Tensor]:
         """Every block's output before its pool, [B, D, H, W] each, and the last one behind its pool."""
         x = self.stem(images.contiguous(memory_format=torch.channels_last))
-        found = []
+        maps = []
         for number, block in enumerate(self.blocks):
             x = block(x)
-            found.append(x)
+            maps.append(x)
             if number in self.pool_after:
                 x = F.avg_pool2d(x, 2)
-        return found, x
+        return maps, x
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """The last map, normalised, [B, D, H, W]."""
+        """The last map, normalized, [B, D, H, W]."""
         return F.gelu(self.norm(self.maps(images)[1]))
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
@@ -300,76 +299,8 @@ class AgentCNN(nn.Module):
 
     def watch(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Logits [B, C] and every block's output before its pool, [B, D, H, W] each, channels-last, of one pass."""
-        found, last = self.maps(images)
-        return self.forward_head(F.gelu(self.norm(last))), found
+        maps, last = self.maps(images)
+        return self.forward_head(F.gelu(self.norm(last))), maps
 
     def forward(self, images: Tensor) -> Tensor:
         return self.forward_head(self.forward_features(images))
-
-
-def sizes_of(student: nn.Module) -> Sizes:
-    """Read off a ViT what its agent takes over: ours, DHVT, or any of timm's that keeps one width and one grid.
-
-    Raises: UserError for other networks.
-    """
-    known: Any = student
-    try:
-        mlp, dim = known.blocks[0].mlp, known.embed_dim
-        patch = known.feature_info[0]["reduction"]
-        (last, *_) = (layer for layer in mlp.modules() if isinstance(layer, nn.Linear) and layer.out_features == dim)
-        sizes = Sizes(patch, dim, len(known.blocks), known.blocks[0].attn.num_heads, last.in_features, rate_of(mlp))
-    except (AttributeError, TypeError, KeyError, IndexError, ValueError) as error:
-        raise UserError(
-            f"an agent is made from a ViT whose blocks hold attention and MLP, on one grid; {type(student).__name__} "
-            "is none"
-        ) from error
-    if not isinstance(patch, int):
-        raise UserError(f"an agent needs square patches, the student's have {patch[0]}x{patch[1]} pixels")
-    return sizes
-
-
-def rate_of(layer: nn.Module) -> float:
-    """The dropout of an MLP or attention layer: of its first module that has one, else 0."""
-    return next((float(part.p) for part in layer.modules() if isinstance(part, nn.Dropout)), 0.0)
-
-
-def agent_for(student: nn.Module, task: Task, shape: AgentShape = AgentShape()) -> AgentCNN:
-    """An agent with weights of its own for a ViT, of the ViT's width, depth, heads and patches ("joint" training).
-
-    Args:
-        student: a ViT, DHVT included; only its sizes are read.
-        task: classes and image size of the student.
-        shape: what is the agent's own.
-
-    Raises: UserError for a student that is no ViT, or where the maps do not fit the student's grid.
-    """
-    sizes = sizes_of(student)
-    agent = AgentCNN(sizes, shape, num_classes=len(task.classes))
-    check_maps(agent, sizes, task)
-    return agent
-
-
-def check_maps(agent: AgentCNN, sizes: Sizes, task: Task) -> None:
-    """Every map must be halved without remainder, and be as long as the student's sequence or a multiple or part of it.
-
-    Raises: UserError naming the map and what to change.
-    """
-    rows, columns = (-(-side // sizes.patch_size) for side in task.image_size)
-    pixels = agent.feature_info[0]["reduction"]
-    cut = isinstance(agent.stem, BaseStem)  # off what fills no patch
-    height, width = (side // pixels if cut else -(-side // pixels) for side in task.image_size)
-    for block in range(sizes.depth):
-        shorter, longer = sorted((rows * columns, height * width))
-        if not shorter or longer % shorter:
-            raise UserError(
-                f"the agent's map of {height}x{width} in block {block} and the student's {rows}x{columns} tokens must "
-                f"divide one another; take an image size that is a multiple of {sizes.patch_size} pixels"
-            )
-        if block in agent.pool_after:
-            if height % 2 or width % 2:
-                fitting = sorted(pool for pool in agent.pool_after if pool < block)
-                raise UserError(
-                    f"the agent's map of {height}x{width} behind block {block} cannot be halved; "
-                    f"set pool_after to {fitting}, or take larger images or smaller patches"
-                )
-            height, width = height // 2, width // 2

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CONV, the generalised convolution: as many taps as a ViT has heads, one matrix a tap.
+"""CONV, the generalized convolution: as many kernel positions as a ViT has heads, one matrix each.
 
     Y = sum_h Phi_h X W_h                                   Eq. (3) of [1]
 
-X holds n tokens in rows; Phi_h is the 0/1 matrix that gives every token its h-th neighbour, or nothing beyond the
-border. Neighbours are taken from a window of ceil(sqrt(H)) on a side, row by row, the first H of them: the whole 3x3
+X holds n tokens in rows; Phi_h is the 0/1 matrix that gives every token its h-th neighbor, or nothing beyond the
+border. Neighbors are taken from a window of ceil(sqrt(H)) on a side, row by row, the first H of them: the whole 3x3
 window for 9 heads, its upper two rows for 6.
 
-Deviation: a window with an even side has no centre, and the authors' code stops. Here such head counts (2 to 4, 10 to
-16, ...) take the H places nearest to the centre of the next odd window, the first row by row where distances are equal.
+Deviation: a window with an even side has no center, and the authors' code stops. Here such head counts (2 to 4, 10 to
+16, ...) take the H positions nearest to the center of the next odd window; of equal ones the first row by row.
 
 [1] Zhang et al., "Bootstrapping ViTs: Towards Liberating Vision Transformers from Pre-training", CVPR 2022,
 arXiv:2112.03552; Appendix A derives the matrices.
@@ -24,69 +24,69 @@ from ...errors import UserError
 from .winograd import Conv3x3, in_float32_on_cpu
 
 Margins = tuple[int, int, int, int]
-"""How far taps reach from the centre: columns to the left and right, rows up and down, as `F.pad` takes them."""
+"""How far the kernel reaches from the center: columns to the left and right, rows up and down, as for `F.pad`."""
 
 
-def neighbours(heads: int) -> list[tuple[int, int]]:
-    """Where the tap of each head lies: rows down and columns to the right of the centre, counted row by row.
+def kernel_positions(heads: int) -> list[tuple[int, int]]:
+    """The kernel position of each head: rows down and columns to the right of the center, counted row by row.
 
     Args:
         heads: H.
     """
     if heads < 1:
-        raise UserError(f"a generalised convolution needs at least one head, got {heads}")
+        raise UserError(f"a generalized convolution needs at least one head, got {heads}")
     side = math.ceil(math.sqrt(heads))
     half = side // 2
     window = [(row, column) for row in range(-half, half + 1) for column in range(-half, half + 1)]
     if side % 2 == 0:
-        window.sort(key=lambda place: place[0] ** 2 + place[1] ** 2)
+        window.sort(key=lambda position: position[0] ** 2 + position[1] ** 2)
     return sorted(window[:heads])
 
 
 def square(heads: int) -> Margins:
     """Margins of the whole window."""
-    reach = max(max(map(abs, place)) for place in neighbours(heads))
+    reach = max(max(map(abs, position)) for position in kernel_positions(heads))
     return (reach,) * 4
 
 
 def tight(heads: int) -> Margins:
-    """Margins of the smallest kernel that holds all taps: 2 rows of 3 for 6 heads."""
-    rows, columns = zip(*neighbours(heads), strict=True)
+    """Margins of the smallest kernel that holds all positions: 2 rows of 3 for 6 heads."""
+    rows, columns = zip(*kernel_positions(heads), strict=True)
     return -min(columns), max(columns), -min(rows), max(rows)
 
 
-def kernel(taps: Tensor, margins: Margins) -> Tensor:
-    """The kernel of the ordinary convolution that CONV is: [O, I, H] -> [O, I, height, width], unused places zero."""
+def kernel(matrices: Tensor, margins: Margins) -> Tensor:
+    """The kernel of the ordinary convolution that CONV is: [O, I, H] -> [O, I, height, width], unused entries zero."""
     left, right, up, down = margins
-    height, width, heads = up + 1 + down, left + 1 + right, taps.shape[-1]
-    rows = taps.transpose(1, 2)  # [O, H, I]
+    height, width, heads = up + 1 + down, left + 1 + right, matrices.shape[-1]
+    rows = matrices.transpose(1, 2)  # [O, H, I]
     if heads < height * width:
-        places = [(row + up) * width + column + left for row, column in neighbours(heads)]
-        index = torch.tensor(places, device=taps.device)
+        entries = [(row + up) * width + column + left for row, column in kernel_positions(heads)]
+        index = torch.tensor(entries, device=matrices.device)
         rows = rows.new_zeros(rows.shape[0], height * width, rows.shape[2]).index_copy(1, index, rows)
     return torch.unflatten(rows, 1, (height, width)).permute(0, 3, 1, 2)
 
 
 class GeneralizedConv(nn.Module):
-    """CONV with a free matrix for every tap. Shape: [B, D, H, W] -> [B, D, H, W], zeros beyond the border.
+    """CONV with a free matrix for every position. Shape: [B, D, H, W] -> [B, D, H, W], zeros beyond the border.
 
     Args:
         dim: D.
-        heads: how many taps.
+        heads: how many kernel positions.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.tight, self.square = tight(heads), square(heads)
         memory = torch.empty(dim, heads, dim)  # lies as channels-last kernels do
-        self.weight = nn.Parameter(memory.transpose(1, 2))  # [to, from, tap]
+        self.weight = nn.Parameter(memory.transpose(1, 2))  # [to, from, position]
         self.bias = nn.Parameter(torch.zeros(dim))
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.square == (1, 1, 1, 1) and in_float32_on_cpu(x):
-            taps = kernel(self.weight, self.square).flatten(2).transpose(1, 2)  # [D, 9, D]
-            return (Conv3x3.apply(x.permute(0, 2, 3, 1), taps) + self.bias).permute(0, 3, 1, 2)
+            kernel_weights = kernel(self.weight, self.square).flatten(2).transpose(1, 2)  # [D, 9, D]
+            return (Conv3x3.apply(x.permute(0, 2, 3, 1), kernel_weights) + self.bias).permute(0, 3, 1, 2)
         left, right, up, down = self.tight
         if left == right and up == down:
             return F.conv2d(x, kernel(self.weight, self.tight), self.bias, padding=(up, left))

@@ -4,7 +4,7 @@
     agent_small    width 288,  6 blocks of 9 heads, pre-norm, for ViT-S
     agent_base     width 384, 12 blocks of 6 heads, post-norm, for ViT-B
 
-    timm.create_model("agent_small", num_classes=10, stem="base")
+    timm.create_model("agent_small", num_classes=10, stem="plain")
 
 Any image size; `img_size` changes nothing. Further keywords: those of `Sizes` and `AgentShape`, and `stem_width`.
 agent_base halves its maps where the released configuration does. Table 7 has pool_after [1, 3], and the GFLOPs of
@@ -48,7 +48,7 @@ default_cfgs = generate_default_cfgs(
 
 
 def create(variant: str, pretrained: bool, **settings: Any) -> AgentCNN:
-    """Build a model by timm's habits. `settings`: see above; `stem` base takes the pools away unless it names some."""
+    """Build a model by timm's habits. `settings`: see above; `stem` plain takes the pools away unless it names some."""
 
     def build(**keywords: Any) -> AgentCNN:
         for keyword in keywords.keys() - {*SIZES, *SHAPE, *OTHERS}:
@@ -56,7 +56,7 @@ def create(variant: str, pretrained: bool, **settings: Any) -> AgentCNN:
         keywords.pop("img_size", None)
         sizes, shape = PAPER[variant]
         sizes = replace(sizes, **{name: keywords.pop(name) for name in SIZES & keywords.keys()})
-        if keywords.get("stem") == "base":
+        if keywords.get("stem") == "plain":
             keywords.setdefault("pool_after", None)
         shape = replace(shape, **{name: keywords.pop(name) for name in SHAPE & keywords.keys()})
         return AgentCNN(sizes, shape, **keywords)

@@ -8,7 +8,7 @@ arXiv:2112.03552, Sec. 3.2.2, "Weight Sharing". Stem, norms and head are the age
     MLP   the ViT's, pixel by pixel
 
 Queries, keys and the value bias are not used, as in the authors' code. W^V_h W^O_h has the rank of one head, so CONV is
-computed without its kernel: project to values, move every head's share to its neighbour, project back. That takes
+computed without its kernel: project to values, move every head's share to its neighbor, project back. That takes
 2 D^2 products a pixel in place of h D^2, and the result is the same.
 """
 
@@ -26,7 +26,8 @@ from ...errors import UserError
 from ..task import Task
 from ..vit.attention import is_plain
 from ..vit.dropout import Dropout
-from .agent_cnn import BLOCKS, AgentCNN, AgentShape, check_maps, rate_of, sizes_of
+from .agent_cnn import BLOCKS, AgentCNN, AgentShape
+from .for_student import check_maps, rate_of, sizes_of
 from .generalized_conv import kernel, square
 
 
@@ -45,8 +46,8 @@ class Loan:
     first: int = 0
 
     def parameter(self) -> nn.Parameter:
-        found: nn.Parameter = getattr(self.owner, self.name)
-        return found
+        lent: nn.Parameter = getattr(self.owner, self.name)
+        return lent
 
     def tensor(self) -> Tensor:
         """What is lent, on the owner's storage."""
@@ -64,7 +65,7 @@ class Borrowed(nn.Module):
     """A layer with second parameters on another module's storage.
 
     They have gradients of their own and follow wherever the owner's go, if the owner moves first. They are no part of
-    the state dict, and no optimiser's: the owner's are saved and stepped.
+    the state dict, and no optimizer's: the owner's are saved and stepped.
 
     Args:
         loans: what is borrowed, by the name that it gets here.
@@ -166,7 +167,7 @@ class SharedAgent(AgentCNN):
                 yield name.gradient(), parameter.grad
 
     def forget_gradients(self) -> None:
-        """Clear the agent's gradients of shared weights, which no optimiser does."""
+        """Clear the agent's gradients of shared weights, which no optimizer does."""
         for _, parameter in self._borrowed():
             parameter.grad = None
 
@@ -211,7 +212,7 @@ def _check_block(block: nn.Module, student: nn.Module) -> None:
         f"its attention is {type(attn).__name__}": is_plain(attn),
         f"its MLP is {type(mlp).__name__}": type(mlp) is ViTMlp,
         "its attention has a gate": getattr(attn, "gate", None) is None,
-        "its attention normalises what it mixed": isinstance(getattr(attn, "norm", None), nn.Identity),
+        "its attention normalizes what it mixed": isinstance(getattr(attn, "norm", None), nn.Identity),
         "its MLP has a norm": isinstance(getattr(mlp, "norm", None), nn.Identity),
         f"its MLP has {type(getattr(mlp, 'act', None)).__name__}, no GELU": isinstance(
             getattr(mlp, "act", None), nn.GELU

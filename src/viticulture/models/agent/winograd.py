@@ -4,7 +4,7 @@
     Y = A^T [ sum over channels of (G w G^T) * (B^T d B) ] A        Winograd's F(4x4, 3x3), Lavin and Gray [1]
 
 for every tile d of 6x6 pixels, which overlap by two, and the 4x4 pixels Y that it gives. The sum over channels is one
-matrix product for each of the 36 places in a tile. B^T d B and A^T m A are linear in the tile, so each is one product
+matrix product for each of the 36 pixels of a tile. B^T d B and A^T m A are linear in the tile, so each is one product
 with a 36-column matrix over all tiles at once. The result equals that of `F.conv2d` but for rounding: about 3e-6 of
 its size in float32, a few times that of the direct sum.
 
@@ -55,17 +55,20 @@ def tiles(x: Tensor) -> Tensor:
 
 
 class Conv3x3(torch.autograd.Function):
-    """(x [B, H, W, D], taps [O, 9, D]) -> [B, H, W, O]: 3x3 convolution with a border of zeros, taps row by row."""
+    """3x3 convolution with a border of zeros: (x [B, H, W, D], kernel_weights [O, 9, D]) -> [B, H, W, O].
+
+    The nine positions of a kernel come row by row.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, taps: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, kernel_weights: Tensor) -> Tensor:
         ctx.size = batch, height, width, dim = x.shape
         tile, kernel, result = transforms(x.dtype)
         down, across = -(-height // OUT), -(-width // OUT)
         padded = x.new_zeros(batch, OUT * down + 2, OUT * across + 2, dim)
         padded[:, 1 : height + 1, 1 : width + 1] = x
         seen = (tile @ tiles(padded).reshape(IN * IN, -1)).view(IN * IN, -1, dim)  # [36, tiles, D]
-        weights = (kernel @ taps).transpose(0, 1)  # [36, O, D]
+        weights = (kernel @ kernel_weights).transpose(0, 1)  # [36, O, D]
         ctx.save_for_backward(seen, weights)
         products = seen @ weights.mT  # [36, tiles, O]
         y = (result @ products.flatten(1)).view(OUT, OUT, batch, down, across, -1)
@@ -85,11 +88,11 @@ class Conv3x3(torch.autograd.Function):
         products = (result.T @ y.permute(2, 4, 0, 1, 3, 5).reshape(OUT * OUT, -1)).view(
             IN * IN, -1, grad.shape[-1]
         )  # [36, tiles, O]
-        taps = kernel.T @ (products.mT @ seen).transpose(0, 1)  # [O, 9, D]
-        found = tile.T @ (products @ weights).flatten(1)
-        found = found.view(IN, IN, batch, down, across, dim)
+        kernel_weights = kernel.T @ (products.mT @ seen).transpose(0, 1)  # [O, 9, D]
+        gradient = tile.T @ (products @ weights).flatten(1)
+        gradient = gradient.view(IN, IN, batch, down, across, dim)
         x = grad.new_zeros(batch, OUT * down + 2, OUT * across + 2, dim)
         for rows in (slice(0, OUT), slice(OUT, IN)):  # within a slice of a tile, no two tiles meet
             for columns in (slice(0, OUT), slice(OUT, IN)):
-                tiles(x)[rows, columns].add_(found[rows, columns])
-        return x[:, 1 : height + 1, 1 : width + 1], taps
+                tiles(x)[rows, columns].add_(gradient[rows, columns])
+        return x[:, 1 : height + 1, 1 : width + 1], kernel_weights

@@ -24,9 +24,9 @@ from timm.models import VisionTransformer, build_model_with_cfg, generate_defaul
 from torch import Tensor, nn
 
 from ...errors import UserError, unknown
+from ..vit.patches import PatchGrid
 from . import rednet
 
-Grid = tuple[int, int]
 Inference = Literal["class", "mean"]
 
 
@@ -90,7 +90,7 @@ class AlignedEmbed(nn.Module):
 
     def __init__(
         self,
-        img_size: int | Grid,
+        img_size: int | PatchGrid,
         patch_size: int,
         in_chans: int,
         embed_dim: int,
@@ -116,10 +116,10 @@ class AlignedEmbed(nn.Module):
             self.stems[name] = Stem(STEMS[name](stem_width, in_chans), stem_width, patch_size, embed_dim)
 
     def feat_ratio(self) -> int:
-        """Pixels between neighbouring patches."""
+        """Pixels between neighboring patches."""
         return self.patch_size[0]
 
-    def dynamic_feat_size(self, img_size: Grid) -> Grid:
+    def dynamic_feat_size(self, img_size: PatchGrid) -> PatchGrid:
         """Rows and columns of patches of an image."""
         return img_size[0] // self.patch_size[0], img_size[1] // self.patch_size[1]
 
@@ -133,7 +133,7 @@ class AlignedEmbed(nn.Module):
         return torch.cat([*tokens, torch.stack(maps).sum(0)], dim=1)
 
 
-def answer(logits: Iterable[Tensor], inference: Inference) -> Tensor:
+def combine(logits: Iterable[Tensor], inference: Inference) -> Tensor:
     """One [B, C] out of one a head: the class token's, which comes first, or the mean of all."""
     heads = tuple(logits)
     return heads[0] if inference == "class" else torch.stack(heads).mean(0)
@@ -211,9 +211,9 @@ class CiT(VisionTransformer):
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Any:
         prefix = self.head_drop(x[:, : self.num_prefix_tokens]).unbind(1)
         if pre_logits:
-            return answer(prefix, self.inference)
+            return combine(prefix, self.inference)
         logits = tuple(head(token) for head, token in zip(self.get_classifier(), prefix, strict=True))
-        return logits if self.distilled_training and self.training else answer(logits, self.inference)
+        return logits if self.distilled_training and self.training else combine(logits, self.inference)
 
 
 def checkpoint_filter_fn(state: dict[str, Any], model: nn.Module) -> dict[str, Tensor]:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Involution: a kernel of its own for every place of the image, made from what is there and shared by channels.
+"""Involution: a kernel of its own for every pixel of the image, made from what is there and shared by channels.
 
 Paper: Li et al., "Involution: Inverting the Inherence of Convolution for Visual Recognition", CVPR 2021,
 arXiv:2103.06255. RedNet (rednet.py) and the involution stem of CiT (cit.py) are made of it.
 
-The product of kernels and neighbourhoods, K * K times the output, is never there as a whole: it is summed tap by tap,
-in float32 (float64 for float64), also under autocast. Equal to the authors' code; besides, a stride need not divide
-the image, and derivatives exist to any order.
+The product of kernels and neighborhoods, K * K times the output, is never there as a whole: it is summed position by
+position, in float32 (float64 for float64), also under autocast. Equal to the authors' code; besides, a stride need not
+divide the image.
 """
 
 import math
@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from timm.layers.conv_bn_act import ConvNormAct
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from ...errors import UserError
 
@@ -27,11 +28,11 @@ BLOCK = 2**20
 
 @dataclass(frozen=True)
 class Field:
-    """Where taps find their pixels, once images are laid out so that a tap is one shift of one line.
+    """Memory layout in which the pixels under one kernel position are one stretch of one line.
 
     A zero-padded image is dealt into s x s lanes, pixel (i, j) to lane (i mod s, j mod s). Outputs form a line whose
-    rows are as wide as a lane's; then the pixels that one tap sees are a stretch of a lane, as long as that line.
-    What stands in the columns too many is cut off in the end.
+    rows are as wide as a lane's; then the pixels under one kernel position are a stretch of a lane, as long as
+    that line. What stands in the columns too many is cut off in the end.
 
     Args:
         kernel_size: K, odd.
@@ -61,15 +62,15 @@ class Field:
 
     @property
     def padding(self) -> tuple[int, int, int, int]:
-        """Of the input: left, right, top, bottom; negative where pixels beyond all taps are cut off."""
+        """Of the input: left, right, top, bottom; negative cuts pixels off that no kernel position reaches."""
         before = self.kernel_size // 2
         rows, columns = self.stride * self.lane[0], self.stride * self.lane[1]
         return before, columns - self.size[1] - before, before, rows - self.size[0] - before
 
-    def taps(self) -> Iterator[tuple[int, int, slice]]:
-        """Lane row, lane column and stretch of every tap, row by row."""
-        for tap in range(self.kernel_size**2):
-            (down, row), (right, column) = (divmod(steps, self.stride) for steps in divmod(tap, self.kernel_size))
+    def positions(self) -> Iterator[tuple[int, int, slice]]:
+        """Lane row, lane column and stretch of every kernel position, row by row."""
+        for position in range(self.kernel_size**2):
+            (down, row), (right, column) = (divmod(steps, self.stride) for steps in divmod(position, self.kernel_size))
             start = down * self.lane[1] + right
             yield row, column, slice(start, start + self.length)
 
@@ -97,8 +98,8 @@ def _involve(x: Tensor, kernels: Tensor, field: Field, groups: int) -> Tensor:
     """y, [B, C, H', W']."""
     lanes, weights = field.deal(x, groups), field.widen(kernels)
     y = lanes.new_zeros(*lanes.shape[2:5], field.length)  # [B, G, C / G, N]
-    for tap, (row, column, stretch) in enumerate(field.taps()):
-        y.addcmul_(lanes[row, column, ..., stretch], weights[:, :, None, tap])
+    for position, (row, column, stretch) in enumerate(field.positions()):
+        y.addcmul_(lanes[row, column, ..., stretch], weights[:, :, None, position])
     return field.narrow(y).flatten(1, 2)
 
 
@@ -106,15 +107,15 @@ def _spread(kernels: Tensor, grad: Tensor, field: Field, groups: int) -> Tensor:
     """The gradient of x, [B, C, H, W]: an output's gradient goes to all pixels under its kernel."""
     weights, line = field.widen(kernels), torch.unflatten(field.widen(grad), 1, (groups, -1))
     lanes = line.new_zeros(field.stride, field.stride, *line.shape[:3], math.prod(field.lane))
-    for tap, (row, column, stretch) in enumerate(field.taps()):
-        lanes[row, column, ..., stretch].addcmul_(line, weights[:, :, None, tap])
+    for position, (row, column, stretch) in enumerate(field.positions()):
+        lanes[row, column, ..., stretch].addcmul_(line, weights[:, :, None, position])
     return field.collect(lanes)
 
 
 def _correlate(x: Tensor, grad: Tensor, field: Field, groups: int) -> Tensor:
-    """The gradient of kernels, [B, G, K * K, H', W']: an output's gradient times the pixel under the tap.
+    """The gradient of kernels, [B, G, K * K, H', W']: the output's gradient times the pixel under each position.
 
-    All taps that share a lane are one view of it; the loop is over the channels of a group, which are summed.
+    All positions that share a lane are one view of it; the loop is over the channels of a group, which are summed.
     """
     lanes, line = field.deal(x, groups), torch.unflatten(field.widen(grad), 1, (groups, -1))
     size, step = field.kernel_size, field.stride
@@ -122,7 +123,7 @@ def _correlate(x: Tensor, grad: Tensor, field: Field, groups: int) -> Tensor:
     for row in range(min(step, size)):
         for column in range(min(step, size)):
             lane, part = lanes[row, column], weights[:, :, row::step, column::step]
-            shape = (*lane.shape[:3], *part.shape[2:])  # [B, G, C / G, taps down, taps to the right, N]
+            shape = (*lane.shape[:3], *part.shape[2:])  # [B, G, C / G, positions down, positions to the right, N]
             seen = lane.as_strided(shape, (*lane.stride()[:3], field.lane[1], 1, 1))
             for channel in range(line.shape[2]):
                 part.addcmul_(seen[:, :, channel], line[:, :, channel, None, None])
@@ -149,7 +150,7 @@ def _laid_out_as(x: Tensor, y: Tensor) -> Tensor:
 
 
 class _Involve(torch.autograd.Function):
-    """y(x, kernels). The three products are bilinear, and the transposes of each are the other two."""
+    """y(x, kernels) and its two gradients; there is no second derivative."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, kernels: Tensor, field: Field, groups: int) -> Tensor:
@@ -158,61 +159,32 @@ class _Involve(torch.autograd.Function):
         return _laid_out_as(x, _summed(_involve, x, kernels, field, groups))
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (x, kernels), (grad,), wanted = ctx.saved_tensors, grads, ctx.needs_input_grad
-        to_x = _Spread.apply(kernels, grad, *ctx.rest) if wanted[0] else None
-        to_kernels = _Correlate.apply(x, grad, *ctx.rest) if wanted[1] else None
+        to_x = _laid_out_as(grad, _summed(_spread, kernels, grad, *ctx.rest)) if wanted[0] else None
+        to_kernels = _summed(_correlate, x, grad, *ctx.rest).to(x.dtype) if wanted[1] else None
         return to_x, to_kernels, None, None
 
 
-class _Spread(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, kernels: Tensor, line: Tensor, field: Field, groups: int) -> Tensor:
-        ctx.save_for_backward(kernels, line)
-        ctx.rest = field, groups
-        return _laid_out_as(line, _summed(_spread, kernels, line, field, groups))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (kernels, line), (grad,), wanted = ctx.saved_tensors, grads, ctx.needs_input_grad
-        to_kernels = _Correlate.apply(grad, line, *ctx.rest) if wanted[0] else None
-        to_line = _Involve.apply(grad, kernels, *ctx.rest) if wanted[1] else None
-        return to_kernels, to_line, None, None
-
-
-class _Correlate(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, line: Tensor, field: Field, groups: int) -> Tensor:
-        ctx.save_for_backward(x, line)
-        ctx.rest = field, groups
-        return _summed(_correlate, x, line, field, groups).to(x.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (x, line), (grad,), wanted = ctx.saved_tensors, grads, ctx.needs_input_grad
-        to_x = _Spread.apply(grad, line, *ctx.rest) if wanted[0] else None
-        to_line = _Involve.apply(x, grad, *ctx.rest) if wanted[1] else None
-        return to_x, to_line, None, None
-
-
 def involve(x: Tensor, kernels: Tensor, stride: int = 1) -> Tensor:
-    """Weigh each pixel's neighbourhood with that pixel's kernel.
+    """Weigh each pixel's neighborhood with that pixel's kernel.
 
-        y[c, i, j] = sum over taps (u, v) of kernels[g(c), (u, v), i, j] * x[c, s i + u - K // 2, s j + v - K // 2]
+        y[c, i, j] = sum over positions (u, v) of kernels[g(c), (u, v), i, j] * x[c, s i + u - K // 2, s j + v - K // 2]
 
-    Channels are cut into G equal groups of neighbours; g(c) is the group of channel c. Outside the image x is zero.
+    Channels are cut into G equal groups of neighbors; g(c) is the group of channel c. Outside the image x is zero.
 
     Args:
         x: [B, C, H, W].
-        kernels: [B, G, K * K, H / s, W / s], sizes rounded up, taps row by row; K is odd.
+        kernels: [B, G, K * K, H / s, W / s], sizes rounded up, positions row by row; K is odd.
         stride: s.
 
     Returns: [B, C, H / s, W / s], of x's dtype.
     Raises: ValueError if the shapes do not fit.
     """
-    groups, taps = kernels.shape[1:3]
-    field = Field(math.isqrt(taps), stride, (x.shape[2], x.shape[3]))
-    if kernels.shape[3:] != field.out or x.shape[1] % groups or field.kernel_size**2 != taps or taps % 2 == 0:
+    groups, positions = kernels.shape[1:3]
+    field = Field(math.isqrt(positions), stride, (x.shape[2], x.shape[3]))
+    if kernels.shape[3:] != field.out or x.shape[1] % groups or field.kernel_size**2 != positions or positions % 2 == 0:
         raise ValueError(
             f"kernels must be [B, G, K * K, {field.out[0]}, {field.out[1]}] with odd K and G a divisor of "
             f"{x.shape[1]} channels, got {tuple(kernels.shape)}"
@@ -222,7 +194,7 @@ def involve(x: Tensor, kernels: Tensor, stride: int = 1) -> Tensor:
 
 
 class Involution(nn.Module):
-    """Make a kernel at every place from the channels there, and apply it.
+    """Make a kernel at every pixel from its channels, and apply it.
 
         kernels = W2 ReLU(BN(W1 pool(x))) + b,    y = involve(x, kernels)
 
@@ -232,7 +204,7 @@ class Involution(nn.Module):
         channels: C, a multiple of group_width.
         kernel_size: K, odd.
         stride: s.
-        group_width: how many neighbouring channels share a kernel.
+        group_width: how many neighboring channels share a kernel.
         reduction: W1 maps C to C / reduction.
     """
 

@@ -20,14 +20,14 @@ from timm.models.resnet import BasicBlock
 from torch import Tensor, nn
 
 from ...errors import UserError
-from .cit import Inference, answer
+from .cit import Inference, combine
 from .rednet import keep_resolution
 
 OPEN = ("mixer_tiny",)
 """Models that leave their patch to the data."""
 
 
-class Heads(nn.ModuleList):
+class ClassifierHeads(nn.ModuleList):
     """Linear classifiers on the same features: all logits in training, the label's head first; else one answer.
 
     Args:
@@ -43,7 +43,7 @@ class Heads(nn.ModuleList):
 
     def forward(self, features: Tensor) -> Any:
         logits = tuple(head(features) for head in self)
-        return logits if self.training else answer(logits, self.inference)
+        return logits if self.training else combine(logits, self.inference)
 
 
 def _several(net: Any, name: str, heads: int, inference: Inference) -> None:
@@ -53,7 +53,7 @@ def _several(net: Any, name: str, heads: int, inference: Inference) -> None:
     if inference not in ("class", "mean"):
         raise UserError(f"inference must be class or mean, got {inference!r}")
     if heads > 1 and net.num_classes:
-        net.add_module(name, Heads(heads, net.num_features, net.num_classes, inference))
+        net.add_module(name, ClassifierHeads(heads, net.num_features, net.num_classes, inference))
 
 
 class ManyHeadedResNet(ResNet):
@@ -105,7 +105,7 @@ def every_head(student: nn.Module, images: Tensor) -> tuple[Tensor, ...]:
 
     Nothing but its heads takes it for training: dropout and batch statistics stay as they are.
     """
-    inner: list[nn.Module] = [module for module in student.modules() if isinstance(module, Heads)]
+    inner: list[nn.Module] = [module for module in student.modules() if isinstance(module, ClassifierHeads)]
     switches = inner or ([student] if hasattr(student, "set_distilled_training") else [])
     before = [module.training for module in switches]
     for module in switches:

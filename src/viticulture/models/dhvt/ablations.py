@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in for DHVT's pieces in its ablations, each a layer of its own, so that dhvt.py holds one algorithm.
+"""What stands in for DHVT's pieces in its ablations, each a layer of its own, so that layers.py holds one algorithm.
 
-Paper: Lu et al., NeurIPS 2022, arXiv:2210.05958, supplement [S]. Any model of dhvt_models.py takes these keywords:
+Paper: Lu et al., NeurIPS 2022, arXiv:2210.05958, supplement [S]. Any model of registered.py takes these keywords:
 
     row of [S]                              keywords
     Table 2, ViT                            patch_embed=linear, attention=mhsa, feed_forward=ffn, positions=true
@@ -29,7 +29,8 @@ from timm.layers.norm import LayerNorm2d
 from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import Tensor, nn
 
-from .dhvt import DAFF, HIMHSA, SOPE, Grid, on_map, split_prefix
+from ..vit.patches import PatchGrid
+from .layers import DAFF, HIMHSA, SOPE, on_map, split_prefix
 
 
 class LinearEmbed(nn.Module):
@@ -54,13 +55,13 @@ class Positions(nn.Module):
         prefix_tokens: tokens that are no patches; they have vectors too, which are never resampled.
     """
 
-    def __init__(self, dim: int, grid: Grid, prefix_tokens: int = 1) -> None:
+    def __init__(self, dim: int, grid: PatchGrid, prefix_tokens: int = 1) -> None:
         super().__init__()
         self.grid, self.prefix_tokens = grid, prefix_tokens
         self.table = nn.Parameter(torch.zeros(1, prefix_tokens + grid[0] * grid[1], dim))
         nn.init.trunc_normal_(self.table, std=0.02)
 
-    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+    def forward(self, x: Tensor, grid: PatchGrid) -> Tensor:
         if grid == self.grid:
             return x + self.table
         return x + resample_abs_pos_embed(self.table, list(grid), list(self.grid), self.prefix_tokens)
@@ -89,7 +90,7 @@ class FFN(nn.Module):
         super().__init__()
         self.fc1, self.fc2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
 
-    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+    def forward(self, x: Tensor, grid: PatchGrid) -> Tensor:
         return self.fc2(F.gelu(self.fc1(x)))
 
 
@@ -100,7 +101,7 @@ class SplitFFN(nn.Module):
         super().__init__()
         self.ffn = FFN(dim, hidden)
 
-    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+    def forward(self, x: Tensor, grid: PatchGrid) -> Tensor:
         prefix, patches = split_prefix(x, grid)
         return torch.cat([prefix, self.ffn(patches, grid)], dim=1)
 
@@ -113,7 +114,7 @@ class SplitFFNAggregate(nn.Module):
         self.ffn = FFN(dim, hidden)
         self.compress, self.excitation = nn.Linear(dim, dim // reduction), nn.Linear(dim // reduction, dim)
 
-    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+    def forward(self, x: Tensor, grid: PatchGrid) -> Tensor:
         prefix, patches = split_prefix(x, grid)
         patches = self.ffn(patches, grid)
         weight = self.excitation(F.gelu(self.compress(patches.mean(1, keepdim=True))))
@@ -121,7 +122,7 @@ class SplitFFNAggregate(nn.Module):
 
 
 class SplitFFNPool(nn.Module):
-    """Split, and patches see the mean of their 3x3 neighbours. [S, Table 2]: split CLS + AvgPool.
+    """Split, and patches see the mean of their 3x3 neighbors. [S, Table 2]: split CLS + AvgPool.
 
     Our reading: the mean stands where DAFF convolves, beside the same shortcut, and counts the zeros that pad the map,
     as a depth-wise convolution of ninths would.
@@ -132,7 +133,7 @@ class SplitFFNPool(nn.Module):
         self.fc1, self.fc2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
         self.pool = nn.AvgPool2d(kernel_size=3, stride=1, padding=1)
 
-    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+    def forward(self, x: Tensor, grid: PatchGrid) -> Tensor:
         prefix, patches = split_prefix(x, grid)
         y = torch.unflatten(F.gelu(self.fc1(patches)), 1, grid)  # [B, H, W, hidden]
         y = y + on_map(self.pool, y)
@@ -146,7 +147,7 @@ class DAFFAllTokens(nn.Module):
         super().__init__()
         self.daff = DAFF(dim, hidden)
 
-    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+    def forward(self, x: Tensor, grid: PatchGrid) -> Tensor:
         prefix, patches = split_prefix(x, grid)
         patches = self.daff.convolve(torch.unflatten(patches, 1, grid)).flatten(1, 2)
         return torch.cat([prefix, patches], dim=1) * self.daff.weigh(patches)
@@ -159,7 +160,7 @@ class DAFFNoShortcut(nn.Module):
         super().__init__()
         self.daff = DAFF(dim, hidden)
 
-    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+    def forward(self, x: Tensor, grid: PatchGrid) -> Tensor:
         prefix, patches = split_prefix(x, grid)
         daff = self.daff
         y = F.gelu(on_map(daff.bn1, daff.conv1(torch.unflatten(patches, 1, grid))))  # [B, H, W, hidden]

@@ -19,19 +19,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import UserError, unknown
-from ..taps import Grid
 from ..task import Task
-from .frozen import Frozen, open_teacher, shown
+from ..vit.patches import PatchGrid
+from .frozen import Frozen, adapted, open_teacher
 
-PORTIONS = 4  # of a batch, one after the other
+CHUNKS = 4  # of a batch, one after the other
 
-Maps = dict[Grid, list[Tensor]]
+Maps = dict[PatchGrid, list[Tensor]]
 """For every grid one [B, C, rows, columns] float32 a stage."""
 
 
 @dataclass(frozen=True)
 class TeacherMaps:
-    """A teacher and what it shows.
+    """A frozen CNN and the widths of the maps that are taken from it.
 
     Args:
         frozen: images as the student gets them, [B, 3, H, W] -> `Maps`.
@@ -45,7 +45,7 @@ class TeacherMaps:
 def load_maps(
     source: str,
     task: Task,
-    grids: Collection[Grid],
+    grids: Collection[PatchGrid],
     image_size: int | None = None,
     stages: Sequence[str] | None = None,
 ) -> TeacherMaps:
@@ -54,7 +54,7 @@ def load_maps(
     Args:
         source: a run or a folder of weights; a timm name with pretrained weights, such as efficientnet_b3.ra2_in1k; or
             ARCHITECTURE=FILE, a timm architecture and its .safetensors or .pth.
-        task: what the student is shown, normalisation included.
+        task: what the student is shown, normalization included.
         grids: sizes to which every map is resized.
         image_size: show the teacher images of so many pixels on a side; None: those of the student as they are.
         stages: names of the modules whose outputs are taken; None: those that `stage_names` finds.
@@ -68,16 +68,16 @@ def load_maps(
         if name not in modules:
             raise unknown(f"module of {source}", name, modules)
     size = task.image_size if image_size is None else (image_size, image_size)
-    frozen = shown(source, Stages(net, names, tuple(grids)), replace(known, image_size=size), task)
+    frozen = adapted(source, Stages(net, names, tuple(grids)), replace(known, image_size=size), task)
     maps = next(iter(frozen(torch.zeros(1, 3, *task.image_size)).values()))
-    return TeacherMaps(frozen, {name: found.shape[1] for name, found in zip(names, maps, strict=True)})
+    return TeacherMaps(frozen, {name: of_name.shape[1] for name, of_name in zip(names, maps, strict=True)})
 
 
 def stage_names(net: nn.Module) -> list[str]:
     """Modules whose outputs are the outputs of a CNN's stages, first to last.
 
     They are the modules that timm's `feature_info` names, without stem and head, which are of another class than most
-    of them; and where those stand in a sequence, such as EfficientNet's blocks, their neighbours of the same class:
+    of them; and where those stand in a sequence, such as EfficientNet's blocks, their neighbors of the same class:
     timm names the last stage of each resolution alone.
 
     Raises: UserError for a network without `feature_info`.
@@ -89,19 +89,19 @@ def stage_names(net: nn.Module) -> list[str]:
     if not kinds:
         raise UserError(f"{type(net).__name__} does not name its stages; name the modules whose outputs are wanted")
     kind = kinds.most_common(1)[0][0]
-    found = set(named)
+    chosen = set(named)
     for name in named:
         parent = name.rpartition(".")[0]
         within = modules.get(parent)
         if isinstance(within, nn.Sequential | nn.ModuleList):
-            found |= {f"{parent}.{child}" for child, _ in within.named_children()}
-    return [name for name, module in modules.items() if name in found and type(module) is kind]
+            chosen |= {f"{parent}.{child}" for child, _ in within.named_children()}
+    return [name for name, module in modules.items() if name in chosen and type(module) is kind]
 
 
 class Stages(nn.Module):
     """The outputs of a CNN's stages, resized; in bfloat16 on a GPU until then.
 
-    A batch is shown in portions, because the student's activations fill the memory while its teacher computes.
+    A batch is shown in chunks, because the student's activations fill the memory while its teacher computes.
 
     Shape: [B, 3, H, W] -> `Maps`.
 
@@ -111,18 +111,20 @@ class Stages(nn.Module):
         grids: sizes to resize to.
     """
 
-    def __init__(self, net: nn.Module, names: Sequence[str], grids: Sequence[Grid]) -> None:
+    def __init__(self, net: nn.Module, names: Sequence[str], grids: Sequence[PatchGrid]) -> None:
         super().__init__()
         self.net, self.names, self.grids = net, tuple(names), tuple(grids)
 
     def forward(self, images: Tensor) -> Maps:
-        found: dict[tuple[str, Grid], list[Tensor]] = {(name, grid): [] for name in self.names for grid in self.grids}
+        by_grid: dict[tuple[str, PatchGrid], list[Tensor]] = {
+            (name, grid): [] for name in self.names for grid in self.grids
+        }
 
         def resize(name: str, output: Any) -> None:
             if not isinstance(output, Tensor) or output.ndim != 4:
                 raise UserError(f"a stage must return maps [B, C, H, W], but {name} does not")
             for grid in self.grids:
-                found[name, grid].append(resized(output, grid))
+                by_grid[name, grid].append(resized(output, grid))
 
         handles = [
             self.net.get_submodule(name).register_forward_hook(
@@ -135,12 +137,12 @@ class Stages(nn.Module):
             half = torch.autocast("cuda", torch.bfloat16)
         try:
             with half:
-                for portion in images.chunk(PORTIONS):
-                    self._run(portion)
+                for chunk in images.chunk(CHUNKS):
+                    self._run(chunk)
         finally:
             for handle in handles:
                 handle.remove()
-        return {grid: [torch.cat(found[name, grid]) for name in self.names] for grid in self.grids}
+        return {grid: [torch.cat(by_grid[name, grid]) for name in self.names] for grid in self.grids}
 
     def _run(self, images: Tensor) -> None:
         """To the end of the last stage; the classifier is left out where timm knows how."""
@@ -151,6 +153,6 @@ class Stages(nn.Module):
             until_last_stage(images, indices=1, intermediates_only=True)
 
 
-def resized(maps: Tensor, grid: Grid) -> Tensor:
+def resized(maps: Tensor, grid: PatchGrid) -> Tensor:
     """[B, C, H, W] -> [B, C, rows, columns] float32; bicubic, corners not aligned, not antialiased."""
     return F.interpolate(maps, grid, mode="bicubic", align_corners=False).float()

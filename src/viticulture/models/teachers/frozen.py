@@ -15,18 +15,18 @@ from torch import Tensor, nn
 from ...errors import UserError, unknown
 from ..task import Task
 from ..weights.checkpoint_keys import encoder
-from ..weights.files import fetch, find, load, read_weights
+from ..weights.files import fetch, find_weights, load, read_weights
 
 
 class Frozen(nn.Module):
-    """A frozen network: it answers, but is no part of what trains.
+    """A network in inference mode, without gradient, that is no part of what is trained or saved.
 
     Hidden from parameters(), state_dict(), modules(), DDP, train() and compile(); it follows moves to a device and
-    stays in inference mode, so that neither weights nor batch statistics change. Answers carry no gradient.
+    stays in inference mode, so that neither weights nor batch statistics change. Its outputs carry no gradient.
     """
 
     memory: Callable[[Tensor, Callable[[], Any]], Any] | None = None
-    """What answers about images in its place, or asks it; see `training.replay`."""
+    """Called with images and a function that runs the network on them; gives the outputs, see `training.replay`."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -50,13 +50,13 @@ class Frozen(nn.Module):
 
 
 class Adapted(nn.Module):
-    """A teacher that reads images as a student gets them.
+    """A teacher with the student's input: images in another normalization and size than its own.
 
-        images' = (images * std_s + mean_s - mean_t) / std_t      one affine map from the student's normalisation
+        images' = (images * std_s + mean_s - mean_t) / std_t      one affine map from the student's normalization
 
     then resized (bicubic, antialiased) to the teacher's size where that differs.
 
-    Shape: [B, 3, H, W] -> what the teacher answers.
+    Shape: [B, 3, H, W] -> the teacher's outputs.
 
     Args:
         net: the teacher.
@@ -91,7 +91,7 @@ def load_teacher(source: str, task: Task, image_size: int | None = None) -> Froz
     Args:
         source: a run or a folder of weights; a timm name with pretrained weights, such as
             regnety_160.deit_in1k; or ARCHITECTURE=FILE, a timm architecture and its .safetensors or .pth.
-        task: what the student is shown, normalisation included.
+        task: what the student is shown, normalization included.
         image_size: show the teacher images of so many pixels on a side; None: of the size it learned with.
 
     Raises: UserError if the teacher cannot be read, or tells other classes apart than the student.
@@ -100,12 +100,12 @@ def load_teacher(source: str, task: Task, image_size: int | None = None) -> Froz
     _check_classes(source, known, task)
     if image_size is not None:
         known = replace(known, image_size=(image_size, image_size))
-    return shown(source, net, known, task)
+    return adapted(source, net, known, task)
 
 
 def open_teacher(source: str) -> tuple[nn.Module, Task]:
     """A network that has learned, and the classes and input that it learned with; source: as for `load_teacher`."""
-    folder = find(source)
+    folder = find_weights(source)
     architecture, equals, file = source.partition("=")
     if folder is not None:
         net, known, _ = load(folder)
@@ -117,7 +117,7 @@ def open_teacher(source: str) -> tuple[nn.Module, Task]:
     return net, _described(net) if timm.get_pretrained_cfg(architecture) else _assumed(net)
 
 
-def shown(source: str, net: nn.Module, known: Task, task: Task) -> Frozen:
+def adapted(source: str, net: nn.Module, known: Task, task: Task) -> Frozen:
     """The network, frozen, for images as a student gets them.
 
     Args:

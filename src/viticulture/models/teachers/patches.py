@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A frozen ViT that looks at the very patches a student sees, and goes no deeper than it is asked to."""
+"""A frozen ViT on the very patches that a student sees, run up to the last layer that is asked for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from ...errors import UserError
 from ..task import Task
 from ..vit.attention import is_plain
-from ..vit.patches import Grid, check, embed, finish
+from ..vit.patches import PatchGrid, check, embed, finish
 from .frozen import Adapted, Frozen, open_teacher
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What a teacher saw.
+class PatchReadings:
+    """Attention scores and output of a teacher in one forward pass.
 
     Args:
         scores: q k^T / sqrt(d) before the softmax, [B, h, T, T], prefix tokens first; one entry for each layer asked
@@ -30,13 +30,13 @@ class Looked:
     output: Tensor | None
 
 
-class Look(nn.Module):
+class PartialViT(nn.Module):
     """Runs a ViT's blocks up to the last layer needed; of that one no more than its queries and keys.
 
-    Shape: images [B, 3, H, W] and numbers [B, K] of the patches to look at (None: all) -> `Looked`.
+    Shape: images [B, 3, H, W] and numbers [B, K] of the patches to look at (None: all) -> `PatchReadings`.
 
     Args:
-        vit: checked by `masked_autoencoder.check`; blocks that are not needed are cut off.
+        vit: checked by `vit.patches.check`; blocks that are not needed are cut off.
         layers: numbers of layers from 0, never falling.
         to_the_end: whether its output is wanted too.
     """
@@ -47,15 +47,17 @@ class Look(nn.Module):
         if not to_the_end:
             vit.blocks = vit.blocks[: layers[-1] + 1]
 
-    def forward(self, images: Tensor, kept: Tensor | None = None) -> Looked:
-        found = {}
+    def forward(self, images: Tensor, kept: Tensor | None = None) -> PatchReadings:
+        by_layer = {}
         x = embed(self.vit, images, kept)
         for number, block in enumerate(self.vit.blocks):
             if number in self.layers:
-                found[number] = scores(block, x)
+                by_layer[number] = scores(block, x)
             if number < self.layers[-1] or self.to_the_end:
                 x = block(x)
-        return Looked([found[number] for number in self.layers], finish(self.vit, x) if self.to_the_end else None)
+        return PatchReadings(
+            [by_layer[number] for number in self.layers], finish(self.vit, x) if self.to_the_end else None
+        )
 
 
 def scores(block: nn.Module, x: Tensor) -> Tensor:
@@ -70,7 +72,7 @@ def scores(block: nn.Module, x: Tensor) -> Tensor:
     return result
 
 
-def load_patch_teacher(source: str, task: Task, grid: Grid) -> tuple[VisionTransformer, Task]:
+def load_patch_teacher(source: str, task: Task, grid: PatchGrid) -> tuple[VisionTransformer, Task]:
     """A ViT that has learned, for as many patches as the student sees, and what it reads.
 
     Args:
@@ -96,6 +98,6 @@ def load_patch_teacher(source: str, task: Task, grid: Grid) -> tuple[VisionTrans
     return vit, known
 
 
-def look(vit: VisionTransformer, known: Task, task: Task, layers: Sequence[int], to_the_end: bool = False) -> Frozen:
-    """The teacher, frozen: `teacher(images, kept)` gives `Looked` for images as the student gets them."""
-    return Frozen(Adapted(Look(vit, layers, to_the_end), task, known))
+def freeze(vit: VisionTransformer, known: Task, task: Task, layers: Sequence[int], to_the_end: bool = False) -> Frozen:
+    """The teacher, frozen: `teacher(images, kept)` gives `PatchReadings` for images as the student gets them."""
+    return Frozen(Adapted(PartialViT(vit, layers, to_the_end), task, known))

@@ -12,18 +12,18 @@ from timm.models import VisionTransformer
 from torch import Tensor, nn
 
 from ...errors import UserError
-from .patches import Grid, begin, check, patchify, position_tables, project
+from .patches import PatchGrid, begin, check, patchify, position_tables, project
 
 
 def at_any_size(student: nn.Module) -> Callable[[Tensor], Any] | None:
     """A plain ViT as a function of images of any size; None for other networks, which are called as they are."""
     try:
-        return partial(look, check(student))
+        return partial(forward_at_any_size, check(student))
     except UserError:
         return None
 
 
-def look(student: VisionTransformer, images: Tensor) -> Tensor:
+def forward_at_any_size(student: VisionTransformer, images: Tensor) -> Tensor:
     """The student's output, [B, C]; its positions are resampled (bicubic) where the grid of patches is another one.
 
     Equal to `student(images)` for images of its own size.
@@ -40,13 +40,13 @@ def look(student: VisionTransformer, images: Tensor) -> Tensor:
 
 # Not compiled: for sizes that vary, torch 2.15 fails on the backward pass.
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def stretched(table: Tensor, grid: Grid, wanted: Grid) -> Tensor:
+def stretched(table: Tensor, grid: PatchGrid, wanted: PatchGrid) -> Tensor:
     """Positions of patches, [1, P, D], for another grid (bicubic)."""
     return resample_abs_pos_embed(table, list(wanted), list(grid), num_prefix_tokens=0)
 
 
 def check_size(student: nn.Module, side: int) -> None:
-    """Raises: UserError, said of a recipe's `method.local_size`, if the student cannot look at squares of this side."""
+    """Raises: UserError, said of `method.local_crops.size`, if the student cannot look at squares of this side."""
     tried, reason = copy.deepcopy(student).to("meta").eval(), ""
     run = at_any_size(tried)
     if run is not None:
@@ -65,5 +65,5 @@ def check_size(student: nn.Module, side: int) -> None:
             reason = f"{type(student).__name__} does not take it ({first})"
     if reason:
         raise UserError(
-            f"method.local_size is {side} pixels, but {reason}; method.local_crops 0 goes without small views"
+            f"method.local_crops.size is {side} pixels, but {reason}; method.local_crops.count 0 goes without them"
         )

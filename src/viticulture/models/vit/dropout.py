@@ -29,7 +29,7 @@ def keep_bits(count: int, p: float) -> Tensor:
     """
     words = torch.randint(-(2**63), 2**63 - 1, (count // 8 + 1,))  # one of 2^64 values never comes
     low = math.floor(p * VALUES)
-    keep = words.view(torch.int8).ge_(low - VALUES // 2)  # written as int8, which torch does in a vectorised kernel
+    keep = words.view(torch.int8).ge_(low - VALUES // 2)  # written as int8, which torch does in a vectorized kernel
     rest = (p - low / VALUES) / (1 - low / VALUES)
     return (keep.index_fill_(0, occurrences(count, rest), 0) if rest else keep)[:count]
 

@@ -32,17 +32,17 @@ SIZES: dict[str, dict[str, int]] = {
 }
 
 
-def bare(name: str, options: dict[str, Any]) -> dict[str, Any]:
+def timm_arguments(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Arguments with which timm's `create_model(ARCHITECTURE, ...)` builds the same network, before it is started.
 
     Args:
         name: a key of `SIZES`.
-        options: keywords that `plant` was given.
+        options: keywords that `build` was given.
     """
     return {"img_size": 224, "patch_size": 16, **SIZES[name], **options}
 
 
-def plant(name: str, **options: Any) -> VisionTransformer:
+def build(name: str, **options: Any) -> VisionTransformer:
     """Build one of our sizes.
 
     Args:
@@ -53,13 +53,13 @@ def plant(name: str, **options: Any) -> VisionTransformer:
     options.pop("cache_dir", None)
     if any(sources):
         raise UserError(f"{name} has no pretrained weights; start it from a run, or from a checkpoint of MAE by init")
-    student = timm.create_model(ARCHITECTURE, **bare(name, options))
+    student = timm.create_model(ARCHITECTURE, **timm_arguments(name, options))
     assert isinstance(student, VisionTransformer)
-    start(student)
+    init_weights(student)
     return student
 
 
-def start(student: VisionTransformer) -> None:
+def init_weights(student: VisionTransformer) -> None:
     """Random weights as in MAE's `initialize_weights`; a classifier is drawn with std 0.02 as in its fine-tuning."""
     for module in student.modules():
         if isinstance(module, nn.Linear):
@@ -80,16 +80,16 @@ def start(student: VisionTransformer) -> None:
 @register_model
 def mae_tiny(**options: Any) -> VisionTransformer:
     """Width 192, 12 blocks of 12 heads."""
-    return plant("mae_tiny", **options)
+    return build("mae_tiny", **options)
 
 
 @register_model
 def mae_small(**options: Any) -> VisionTransformer:
     """Width 384, 12 blocks of 12 heads."""
-    return plant("mae_small", **options)
+    return build("mae_small", **options)
 
 
 @register_model
 def mae_base(**options: Any) -> VisionTransformer:
     """Width 768, 12 blocks of 12 heads."""
-    return plant("mae_base", **options)
+    return build("mae_base", **options)

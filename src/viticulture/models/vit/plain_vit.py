@@ -49,15 +49,15 @@ SIZES: dict[str, dict[str, Any]] = {
 
 SPARSE = ("vit_small_sparse", "vit_base_sparse")
 
-OURS = ("position_std", "start")  # keywords of `plant` that timm does not know
+OURS = ("position_std", "start")  # keywords of `build` that timm does not know
 
 
-def bare(name: str, options: dict[str, Any]) -> dict[str, Any]:
+def timm_arguments(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Arguments with which timm's `create_model(ARCHITECTURE, ...)` builds the same network, before it is started.
 
     Args:
         name: a key of `SIZES`.
-        options: keywords that `plant` was given.
+        options: keywords that `build` was given.
     """
     defaults = {"img_size": 32, "patch_size": 4, "weight_init": "moco", "pre_norm": False, **SIZES[name]}
     return defaults | {key: value for key, value in options.items() if key not in OURS}
@@ -94,7 +94,7 @@ STARTS: dict[str, Callable[[VisionTransformer], float]] = {"usual": usual, "publ
 """Ways to start the weights, in place; each returns the standard deviation that goes with it for the position table."""
 
 
-def plant(
+def build(
     name: str,
     start: str = "usual",
     position_std: float | None = None,
@@ -120,7 +120,7 @@ def plant(
         raise unknown("start", start, STARTS)
     if position_std is not None and position_std < 0:
         raise UserError(f"position_std must not be negative, got {position_std}")
-    student = timm.create_model(ARCHITECTURE, attn_layer=attention, **bare(name, options))
+    student = timm.create_model(ARCHITECTURE, attn_layer=attention, **timm_arguments(name, options))
     assert isinstance(student, VisionTransformer)
     cheapen(student)
     std = STARTS[start](student)
@@ -132,46 +132,46 @@ def plant(
 @register_model
 def vit_nano(**options: Any) -> VisionTransformer:
     """Width 64, 4 blocks of 8 heads."""
-    return plant("vit_nano", **options)
+    return build("vit_nano", **options)
 
 
 @register_model
 def vit_micro(**options: Any) -> VisionTransformer:
     """Width 128, 6 blocks of 4 heads."""
-    return plant("vit_micro", **options)
+    return build("vit_micro", **options)
 
 
 @register_model
 def vit_mini(**options: Any) -> VisionTransformer:
     """Width 192, 9 blocks of 3 heads."""
-    return plant("vit_mini", **options)
+    return build("vit_mini", **options)
 
 
 @register_model
 def vit_tiny(**options: Any) -> VisionTransformer:
     """Width 192, 12 blocks of 3 heads."""
-    return plant("vit_tiny", **options)
+    return build("vit_tiny", **options)
 
 
 @register_model
 def vit_small(**options: Any) -> VisionTransformer:
     """Width 288, 6 blocks of 9 heads, dropout 0.1: ViT-S of Bootstrapping ViTs."""
-    return plant("vit_small", **options)
+    return build("vit_small", **options)
 
 
 @register_model
 def vit_base(**options: Any) -> VisionTransformer:
     """Width 384, 12 blocks of 6 heads: ViT-B of Bootstrapping ViTs."""
-    return plant("vit_base", **options)
+    return build("vit_base", **options)
 
 
 @register_model
 def vit_small_sparse(**options: Any) -> VisionTransformer:
     """vit_small with sparse attention."""
-    return plant("vit_small", attention=SparseAttention, **options)
+    return build("vit_small", attention=SparseAttention, **options)
 
 
 @register_model
 def vit_base_sparse(**options: Any) -> VisionTransformer:
     """vit_base with sparse attention."""
-    return plant("vit_base", attention=SparseAttention, **options)
+    return build("vit_base", attention=SparseAttention, **options)

@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 
 from ...errors import UserError
 
-CENTRE, REACH = 1.5, 0.45
+CENTER, REACH = 1.5, 0.45
 STEPS = 8
 
 
@@ -84,7 +84,7 @@ class SparseAttention(Attention):
 
     def alpha(self) -> Tensor:
         """alpha, a scalar in (1.05, 1.95)."""
-        return CENTRE + REACH * torch.tanh(self.alpha_offset.float() / REACH)
+        return CENTER + REACH * torch.tanh(self.alpha_offset.float() / REACH)
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         if attn_mask is not None or is_causal:

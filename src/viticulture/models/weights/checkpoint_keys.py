@@ -4,8 +4,9 @@
     {"model": {...}}                                                        DeiT, and MAE with its decoder's decoder_*
     {"model": {"module.model.*", "module.tch_model.*"}}                     MAE-Lite, distilled or not
     {"state_dict": {"module.base_encoder.*", "module.momentum_encoder.*"}}  MoCo-v3; the same under "model" in MAE-Lite
-    {"state_dict": {"student.*", "aids.*"}}                                 a checkpoint of ours
+    {"state_dict": {"student.*", "auxiliary.*"}}                            a checkpoint of ours
     {"student": {...}, "teacher": {...}}                                    the first of the two
+    {"model": {"transformer.layers.*"}}, or "models.vit.*" beside an agent  Bootstrapping ViTs, by names of its own
 
 What stands beside the network that is kept stays under its name, so that nobody takes it for a part of it.
 """
@@ -19,13 +20,29 @@ from .load_matching import State
 
 WRAPPERS = ("state_dict", "model", "student", "teacher")  # keys under which scripts keep the weights
 AROUND = ("module.", "_orig_mod.")  # put before every name by wrappers of a whole network
-KEPT = ("base_encoder.", "model.", "student.")  # put before the names of one network among several
+KEPT = (
+    "base_encoder.",
+    "model.",
+    "student.",
+    "models.vit.",
+    "vit.",
+)  # put before the names of one network among several
 BESIDE = re.compile(  # what stands beside an encoder: of MAE, of MoCo-v3 with its projector, of MAE-Lite, of ours
-    r"decoder_|mask_token|head\.\d|(momentum_encoder|predictor|tch_model|attn_adapter|hidden_adapter|aids|guides)\."
+    r"decoder_|mask_token|head\.\d|(momentum_encoder|predictor|tch_model|attn_adapter|hidden_adapter|auxiliary|guides)\."
 )
+BOOTSTRAPPING = (
+    (r"^pos_embed\.pos_embed$", "pos_embed"),
+    (r"^transformer\.layers\.", "blocks."),
+    (r"^transformer\.norm\.", "norm."),
+    (r"^(blocks\.\d+)\.attention\.linear_(qkv)\.", r"\1.attn.\2."),
+    (r"^(blocks\.\d+)\.attention\.linear_out\.", r"\1.attn.proj."),
+    (r"^(blocks\.\d+)\.mlp\.linear(\d)\.", r"\1.mlp.fc\2."),
+    (r"^cls_head\.", "head."),
+)
+"""Names in github.com/zhfeing/Bootstrapping-ViTs-pytorch -> ours."""
 
 
-def bare(stored: Any) -> State:
+def strip_prefixes(stored: Any) -> State:
     """The named tensors of a file's content; empty where there are none."""
     while isinstance(stored, dict):
         wrapper = next((key for key in WRAPPERS if isinstance(stored.get(key), dict)), None)
@@ -37,7 +54,18 @@ def bare(stored: Any) -> State:
         if all(name.startswith(prefix) for name in tensors):
             tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
     prefix = next((prefix for prefix in KEPT if any(name.startswith(prefix) for name in tensors)), "")
-    return {name.removeprefix(prefix): value for name, value in tensors.items()}
+    found = {name.removeprefix(prefix): value for name, value in tensors.items()}
+    return _of_bootstrapping(found) if "pos_embed.pos_embed" in found else found
+
+
+def _of_bootstrapping(weights: State) -> State:
+    """Names and shapes of the plain ViT of Bootstrapping ViTs as timm's are; its positions are [T, 1, D] there."""
+    renamed = {}
+    for name, value in weights.items():
+        for theirs, ours in BOOTSTRAPPING:
+            name = re.sub(theirs, ours, name)
+        renamed[name] = value.transpose(0, 1) if name == "pos_embed" else value
+    return renamed
 
 
 def encoder(weights: State) -> State:

@@ -29,8 +29,8 @@ from ...disk import replacing
 from ...errors import UserError, unknown
 from ..students import FROM_DATA, blueprint, create_student
 from ..task import Task
-from .checkpoint_keys import bare
-from .load_matching import State, grid_of, transplant
+from .checkpoint_keys import strip_prefixes
+from .load_matching import State, grid_of, load_matching
 
 FILES = ("model.safetensors", "config.json")
 PLACES = (".", "weights/best", "weights/last")
@@ -47,7 +47,7 @@ def save(student: nn.Module, folder: Path, task: Task, extra: Mapping[str, Any] 
     Args:
         student: made by `create_student`.
         folder: created if need be; files of an earlier save are replaced.
-        task: class names and the input's size and normalisation.
+        task: class names and the input's size and normalization.
         extra: further facts for config.json. Under "pretrained_cfg" they override timm's description of the input,
             whose crop is otherwise the whole image (`crop_pct` 1).
 
@@ -143,7 +143,7 @@ def _read(config: dict[str, Any], path: Path) -> tuple[Task, str, dict[str, Any]
             raise ValueError(f"images of {channels}, {height}, {width}")
         mean, std = (tuple(map(float, described[key])) for key in ("mean", "std"))
         if len(mean) != 3 or len(std) != 3 or not all(math.isfinite(x) for x in mean + std) or min(std) <= 0:
-            raise ValueError(f"colours of mean {mean} and standard deviation {std}")
+            raise ValueError(f"colors of mean {mean} and standard deviation {std}")
         task = Task(tuple(map(str, names)), (height, width), mean, std)
         if len(task.classes) != classes:
             raise ValueError(f"{classes} classes but {len(task.classes)} names")
@@ -174,13 +174,13 @@ def read_weights(path: Path) -> State:
     try:
         if path.suffix == ".safetensors":
             content = path.read_bytes()
-            found = bare(safetensors.torch.load(content))
+            state = strip_prefixes(safetensors.torch.load(content))
             header, values = _opened(content)
             if header.get("__metadata__", {}).get(CHECKSUM) not in (None, f"{zlib.crc32(values):08x}"):
                 raise SafetensorError("its values are not those that were written (checksum)")
         else:
             with torch.serialization.safe_globals([argparse.Namespace]):
-                found = bare(torch.load(path, map_location="cpu", weights_only=True))
+                state = strip_prefixes(torch.load(path, map_location="cpu", weights_only=True))
     except FileNotFoundError as error:
         raise UserError(f"there is no weights file {path}") from error
     except SafetensorError as error:
@@ -192,9 +192,9 @@ def read_weights(path: Path) -> State:
             f"{named[1] if named else _brief(error)}; where you trust the file, load it with the code that wrote it "
             "and save the weights alone as .safetensors"
         ) from error
-    if not found:
+    if not state:
         raise UserError(f"{path} holds no weights by name")
-    return found
+    return state
 
 
 def _brief(error: BaseException) -> str:
@@ -202,7 +202,7 @@ def _brief(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def find(source: str) -> Path | None:
+def find_weights(source: str) -> Path | None:
     """The folder of weights that a path means, itself or inside a run; None if the path is no folder.
 
     Raises: UserError if the folder holds no weights.
@@ -234,8 +234,8 @@ def fetch(name: str) -> nn.Module:
         ) from error
 
 
-def initialise(student: nn.Module, source: str, blocks: int | None = None) -> list[str]:
-    """Start a student from other weights, resampled and cut to fit it (see `transplant`).
+def initialize(student: nn.Module, source: str, blocks: int | None = None) -> list[str]:
+    """Start a student from other weights, resampled and cut to fit it (see `load_matching`).
 
     Args:
         student: any network; takes the weights in place.
@@ -245,7 +245,7 @@ def initialise(student: nn.Module, source: str, blocks: int | None = None) -> li
     Returns: remarks for a person: what was taken, resampled, left as it was, left unused.
     Raises: UserError if the source cannot be read, if nothing but the head fits, or if there are no such blocks.
     """
-    folder, grid = find(source), None
+    folder, grid = find_weights(source), None
     if folder is not None:
         theirs = read_weights(folder / FILES[0])
         with torch.device("meta"):
@@ -255,4 +255,4 @@ def initialise(student: nn.Module, source: str, blocks: int | None = None) -> li
     else:
         net = fetch(source)
         theirs, grid = net.state_dict(), grid_of(net)
-    return [f"started from {source}", *transplant(student, theirs, grid, blocks)]
+    return [f"started from {source}", *load_matching(student, theirs, grid, blocks)]

@@ -18,16 +18,17 @@ from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import Tensor, nn
 
 from ...errors import UserError
+from ..vit.patches import PatchGrid
 
 State = dict[str, Tensor]
-Grid = tuple[int, int]
-"""Rows and columns of patches."""
 
 POSITIONS = "pos_embed"
 TOKENS = ("cls_token", "dist_token", "reg_token")  # that a position table may hold rows for, before the patches
 
 
-def transplant(student: nn.Module, theirs: State, grid: Grid | None = None, blocks: int | None = None) -> list[str]:
+def load_matching(
+    student: nn.Module, theirs: State, grid: PatchGrid | None = None, blocks: int | None = None
+) -> list[str]:
     """Put weights into a student, in place.
 
     Args:
@@ -92,12 +93,12 @@ def leading(student: nn.Module, blocks: int) -> list[str]:
     if not 0 <= blocks <= len(held):
         raise UserError(f"student.init_blocks must lie between 0 and the student's {len(held)} blocks, got {blocks}")
     names = list(student.state_dict())
-    first = next(place for place, name in enumerate(names) if name.startswith("blocks."))
+    first = next(position for position, name in enumerate(names) if name.startswith("blocks."))
     kept = tuple(f"blocks.{number}." for number in range(blocks))
     return names[:first] + [name for name in names[first:] if name.startswith(kept)]
 
 
-def resample_positions(theirs: Tensor, ours: Tensor, old: Grid, new: Grid) -> Tensor:
+def resample_positions(theirs: Tensor, ours: Tensor, old: PatchGrid, new: PatchGrid) -> Tensor:
     """A position table for another grid, [1, T, D]; rows of prefix tokens that both have are copied, else ours stay."""
     prefix, own = theirs.shape[1] - math.prod(old), ours.shape[1] - math.prod(new)
     both, patches = min(prefix, own), theirs[:, prefix:]
@@ -106,13 +107,13 @@ def resample_positions(theirs: Tensor, ours: Tensor, old: Grid, new: Grid) -> Te
     return torch.cat([theirs[:, :both], ours[:, both:own], patches], dim=1)
 
 
-def grid_of(network: nn.Module) -> Grid | None:
+def grid_of(network: nn.Module) -> PatchGrid | None:
     """Rows and columns of a network's patches; None where it does not say."""
-    grid: Grid | None = getattr(getattr(network, "patch_embed", None), "grid_size", None)
+    grid: PatchGrid | None = getattr(getattr(network, "patch_embed", None), "grid_size", None)
     return grid
 
 
-def _square(state: State, like: State | None = None, grid: Grid | None = None) -> Grid | None:
+def _square(state: State, like: State | None = None, grid: PatchGrid | None = None) -> PatchGrid | None:
     """The square grid for which a position table has rows, besides those of its tokens.
 
     Args:

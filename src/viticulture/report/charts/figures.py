@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures as SVG text for a page: lines, bars, a heat map, pictures. Colours come from the page's style sheet.
+"""Figures as SVG text for a page: lines, bars, a heat map, pictures. Colors come from the page's style sheet.
 
 Every function returns one `<figure>`; every text in it is escaped. Each is complete without a script; the page's
 script adds values under the pointer from `data-` attributes.
@@ -34,7 +34,7 @@ SMALL = 64  # pixels; such images are shown exactly
 FEW_POINTS = 30  # are drawn as dots too
 MAP = 64  # pixels, the smaller side of a drawn map
 HEAT = np.array([[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 255, 164]], dtype=np.float64)
-"""Five colours of matplotlib's inferno, dark to light: readable without colour vision and in print."""
+"""Five colors of matplotlib's inferno, dark to light: readable without color vision and in print."""
 
 
 def line_chart(
@@ -79,9 +79,9 @@ def line_chart(
     shapes.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" class="end axis">{text(axes[0])}</text>')
     shapes.append(f'<text x="0" y="11" class="axis">{text(axes[1] + (", logarithmic" if log else ""))}</text>')
     shapes.append(f'<path class="cursor" d="M0 {TOP}V{HEIGHT - BOTTOM}"/>')
-    colours = _colours(thinned)
+    colors = _colors(thinned)
     for name, points in thinned.items():
-        shapes.append(_line(colours[name], name, points, place))
+        shapes.append(_line(colors[name], name, points, place))
     scale = f"{x0:g} {x1:g} {LEFT} {WIDTH - RIGHT}"
     drawing = svg(
         "lines",
@@ -178,7 +178,7 @@ def _picture(pixels: Pixels, lines: Sequence[str]) -> str:
     return f'<img{small} src="{picture_uri(pixels)}" alt="{text(", ".join(lines))}">'
 
 
-def _colours(names: Iterable[str]) -> dict[str, str]:
+def _colors(names: Iterable[str]) -> dict[str, str]:
     """A class for each line: splits look the same in every chart, other lines take what is left in turn."""
     names, fixed = list(names), {"train": 0, "validation": 1, "test": 2}
     free = itertools.cycle(k for k in range(6) if k not in {fixed.get(name) for name in names})
@@ -187,14 +187,14 @@ def _colours(names: Iterable[str]) -> dict[str, str]:
 
 def _legend(lines: Mapping[str, Points], ends: bool) -> str:
     parts = []
-    colours = _colours(lines)
+    colors = _colors(lines)
     for name, points in lines.items():
         last = f" <b>{number(float(f'{points[-1][1]:.4g}'))}</b>" if ends and isfinite(points[-1][1]) else ""
-        parts.append(f'<span class="{colours[name]}"><i></i>{text(name)}{last}</span>')
+        parts.append(f'<span class="{colors[name]}"><i></i>{text(name)}{last}</span>')
     return f'<div class="legend">{"".join(parts)}</div>'
 
 
-def _line(colour: str, name: str, points: Points, place: Callable[[float, float], tuple[float, float]]) -> str:
+def _line(color: str, name: str, points: Points, place: Callable[[float, float], tuple[float, float]]) -> str:
     """Path, dots where points are few, and the values that the script shows."""
     path, dots, pen_up = "", "", True
     for x, y in points:
@@ -210,7 +210,7 @@ def _line(colour: str, name: str, points: Points, place: Callable[[float, float]
         [[float(f"{x:.4g}"), float(f"{y:.4g}")] for x, y in points if isfinite(y)], separators=(",", ":")
     )
     data = f'data-name="{text(name)}" data-points="{values}"'
-    return f'<g class="line {colour}" {data}><path d="{path}"/>{dots}</g>'
+    return f'<g class="line {color}" {data}><path d="{path}"/>{dots}</g>'
 
 
 def _thin(points: Points) -> Points:

@@ -21,7 +21,7 @@ MOST_PRINTED = 20  # classes whose counts are printed in the cells
 def heat_map(title: str, counts: NDArray[np.int64], rows: Sequence[str], columns: Sequence[str], note: str = "") -> str:
     """Counts as shades; each row is divided by its sum, the shade grows with the root of the share.
 
-    A square map shows its diagonal in a colour of its own. Numbers are printed where cells are wide enough.
+    A square map shows its diagonal in a color of its own. Numbers are printed where cells are wide enough.
 
     Args:
         title: what is shown.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Charts of several contenders: lines with bands, dots with whiskers, rows of dots.
+"""Charts of several candidates: lines with bands, dots with whiskers, rows of dots.
 
-A contender has one colour and one marker on every chart of a page, so that neither a missing line nor eyes that see
-few colours mix them up. Values appear under the pointer from `data-tip`; all of them stand in the page's tables too.
+A candidate has one color and one marker on every chart of a page, so that neither a missing line nor eyes that see
+few colors mix them up. Values appear under the pointer from `data-tip`; all of them stand in the page's tables too.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,18 +19,18 @@ LEFT, RIGHT, TOP, BOTTOM = 48, 16, 24, 40
 ROW = 30
 NAME, CELL = 30, 7.2
 """Longest name in terminal columns, and pixels that a column takes in a forest chart."""
-COLOURS, MARKERS = 6, 5
+COLORS, MARKERS = 6, 5
 Band = tuple[float, float] | None
 Place = Callable[[float, float], tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class Series:
-    """One contender's points.
+    """One candidate's points.
 
     Args:
         name: for the legend.
-        style: the contender's number on the page, from 0.
+        style: the candidate's number on the page, from 0.
         points: (x, y), x rising where they are joined.
         bands: lower and upper end for each point; None where nothing is known.
         tips: what each point says under the pointer.
@@ -63,13 +63,18 @@ class Axes:
 
 
 def band_chart(title: str, series: Sequence[Series], axes: Axes, note: str = "") -> str:
-    """A line a contender through its points, with a band from the lower to the upper ends."""
+    """A line a candidate through its points, with a band from the lower to the upper ends."""
     return _chart(title, series, axes, _joined, note)
 
 
 def scatter_chart(title: str, series: Sequence[Series], axes: Axes, note: str = "") -> str:
     """A dot with a whisker a point; a step line joins those on the Pareto front (less x, more y)."""
     return _chart(title, series, axes, _dots, note, pareto([p for one in series for p in one.points]))
+
+
+def point_chart(title: str, series: Sequence[Series], axes: Axes, note: str = "") -> str:
+    """The same without the front, where less x is no merit."""
+    return _chart(title, series, axes, _dots, note)
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -82,7 +87,7 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def forest_chart(title: str, series: Sequence[Series], label: str, note: str = "") -> str:
-    """A row a contender: every value a small dot, the mean with its interval a marker with a whisker.
+    """A row a candidate: every value a small dot, the mean with its interval a marker with a whisker.
 
     Args:
         title: what is shown.
@@ -120,7 +125,7 @@ def forest_chart(title: str, series: Sequence[Series], label: str, note: str = "
         for value, _ in one.points:
             inside += f'<circle class="seed" cx="{place(value, row)[0]:.1f}" cy="{y + 8:.1f}" r="2"/>'
         inside += _marker(one.style, x, y) + f'<text x="{width - 42}" y="{y + 4:.1f}" class="value">{mean:.1f}</text>'
-        shapes.append(f'<g class="line s{one.style % COLOURS}" data-tip="{text(tip)}">{inside}</g>')
+        shapes.append(f'<g class="line s{one.style % COLORS}" data-tip="{text(tip)}">{inside}</g>')
     drawing = svg("forest", width, height, f"{title}: {', '.join(one.name for one in series)}", "".join(shapes))
     return figure(title, f'<div class="scroll">{drawing}</div>', note)
 
@@ -176,10 +181,10 @@ def _chart(
 
 
 def legend(series: Sequence[Series]) -> str:
-    """Every contender with its marker."""
+    """Every candidate with its marker."""
     items = (
-        f'<span class="key s{one.style % COLOURS}"><svg viewBox="0 0 14 14" width="14" height="14" aria-hidden="true">'
-        f'<g class="line s{one.style % COLOURS}">{_marker(one.style, 7, 7)}</g></svg>{text(one.name)}</span>'
+        f'<span class="key s{one.style % COLORS}"><svg viewBox="0 0 14 14" width="14" height="14" aria-hidden="true">'
+        f'<g class="line s{one.style % COLORS}">{_marker(one.style, 7, 7)}</g></svg>{text(one.name)}</span>'
         for one in series
     )
     return f'<div class="legend">{"".join(items)}</div>'
@@ -198,11 +203,11 @@ def _joined(one: Series, place: Place) -> str:
         shapes += _points(one, place, whiskers)
     elif one.points:
         shapes += _marker(one.style, *place(*one.points[-1]))
-    return f'<g class="line s{one.style % COLOURS}">{shapes}</g>'
+    return f'<g class="line s{one.style % COLORS}">{shapes}</g>'
 
 
 def _dots(one: Series, place: Place) -> str:
-    return f'<g class="line s{one.style % COLOURS}">{_points(one, place, whiskers=True)}</g>'
+    return f'<g class="line s{one.style % COLORS}">{_points(one, place, whiskers=True)}</g>'
 
 
 def _points(one: Series, place: Place, whiskers: bool) -> str:

@@ -12,13 +12,13 @@ from .marks import figure, number, short, svg, text
 
 Values = NDArray[np.float64]
 HEADING = 18  # pixels above a map
-PALEST = 0.1  # share of colour in the least value
+PALEST = 0.1  # share of color in the least value
 
 
 def value_map(
     title: str, maps: Sequence[tuple[str, Values]], rows: Sequence[str], columns: Sequence[str], note: str = ""
 ) -> str:
-    """Values as shades of one colour, from the least of all maps (palest) to the largest.
+    """Values as shades of one color, from the least of all maps (palest) to the largest.
 
     A single map has its values printed where there are few columns; all of them appear under the pointer.
 

@@ -13,21 +13,26 @@ from ..sections.inside import inside_sections, likeness_section
 def write_explanation(run: RunDir, found: Explanation) -> Path:
     """Draw explain.html."""
     title = f"Inside {run.read('run.json')['student']['name']}: {run.path.name}"
-    return run.write("explain.html", document(title, f"<p>{text(_basis(found))}</p>", _sections(run, found)))
+    return run.write("explain.html", explanation_page(title, run.path.name, found))
+
+
+def explanation_page(title: str, name: str, found: Explanation) -> str:
+    """The page as HTML text; the network is called by `name`."""
+    return document(title, f"<p>{text(_basis(found))}</p>", _sections(name, found))
 
 
 def explanation_sections(run: RunDir, found: Explanation | None) -> list[Section]:
     """The same for the report; nothing where the run was not explained."""
     if found is None:
         return []
-    first, *others = _sections(run, found)
+    first, *others = _sections(run.path.name, found)
     return [Section(first.title, f"<p>{text(_basis(found))}</p>{first.html}"), *others]
 
 
-def _sections(run: RunDir, found: Explanation) -> list[Section]:
+def _sections(name: str, found: Explanation) -> list[Section]:
     sections = inside_sections(found.inside)
     if found.cka is not None:
-        sections.append(likeness_section(found.cka, run.path.name, found.beside, found.inside.reading))
+        sections.append(likeness_section(found.cka, name, found.beside, found.inside.reading))
     return sections
 
 
@@ -38,4 +43,4 @@ def _basis(found: Explanation) -> str:
         "blocks": "what a block gives, as it is",
     }[found.inside.reading]
     basis = f"Means over {found.inside.images:,} {found.split} images, {found.weights} weights."
-    return f"{basis} In likeness and smoothing, a layer is {layer}."
+    return f"{basis} In similarity and smoothing, a layer is {layer}."

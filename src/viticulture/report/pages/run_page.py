@@ -8,10 +8,10 @@ from pathlib import Path
 from ...analysis.explanation import read_explanation
 from ...analysis.galleries import FILE, read_galleries
 from ...analysis.link_extraction import read_links
-from ...evaluation.agreement.judge import read_agreement
-from ...evaluation.localization.judge import read_localisations
+from ...evaluation.agreement.evaluate import read_agreement
+from ...evaluation.localization.evaluate import read_localizations
 from ...evaluation.results import Evaluations, read_evaluations
-from ...evaluation.robustness.judge import read_robustness
+from ...evaluation.robustness.evaluate import read_robustness
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
 from ..charts.curves import read_curves
@@ -19,8 +19,9 @@ from ..charts.figures import gallery
 from ..document import Section
 from ..sections.agreement import agreement_section
 from ..sections.links import links_section
-from ..sections.localization import localisation_section
+from ..sections.localization import localization_section
 from ..sections.robustness import robustness_section
+from ..sections.stages import stages_section
 from ..tables.results import Evaluated
 from .explain_page import explanation_sections
 from .page import Costs, RunPage, render
@@ -60,10 +61,11 @@ def page_of(run: RunDir) -> RunPage:
         examples=kept.get("examples", ()),
         warnings=[*facts["remarks"], *([LOST.format(run.path)] if lost else [])],
         sections=[
+            stages_section(run),
             *agreement_section(read_agreement(run)),
             *robustness_section(read_robustness(run)),
             Section("Where it looks", "".join(map(gallery, kept.get("attention", ())))),
-            *localisation_section(read_localisations(run)),
+            *localization_section(read_localizations(run)),
             *_links(run, curves),
             Section("What it paints", "".join(map(gallery, kept.get("reconstruction", ())))),
             *explanation_sections(run, read_explanation(run)),

@@ -15,6 +15,7 @@ from ..charts.figures import gallery, table
 from ..charts.marks import figure, text
 from ..document import Section, document, duration, tile, warning_box
 from ..sections.class_differences import class_section
+from ..sections.stacked import sums_section, teaching_section
 from ..sections.study_charts import accuracy_charts, cost_charts, curve_charts
 from ..tables.latex import latex
 from ..tables.sheet import Cell, Column, Sheet
@@ -26,7 +27,7 @@ def write_study(study: Study) -> Path:
     folder, sheet = study.folder, results_sheet(study)
     record(folder, study.verdicts)
     every = full_sheet(study)
-    answer = escape(clean(study.answer), quote=False)
+    answer = escape(clean(study.conclusion), quote=False)
     folder.write("summary.md", f"{answer}\n\n{sheet.markdown()}\n{every.markdown()}")
     folder.write("summary.csv", sheet.csv())
     folder.write("summary.tex", f"{latex(sheet)}\n{latex(every)}")
@@ -39,10 +40,12 @@ def render_study(study: Study) -> str:
     title = f"Which method grows the best ViT on {subject(grid.data)}?"
     if grid.table:
         title = f"{grid.table}: published and ours" if grid.published else f"{grid.table} on {subject(grid.data)}"
-    header = f'<p class="answer">{text(study.answer)}</p>{_tiles(study)}{warning_box("Please note", _notes(study))}'
+    header = f'<p class="answer">{text(study.conclusion)}</p>{_tiles(study)}{warning_box("Please note", _notes(study))}'
     found = study.verdicts
     sections = [
         Section("Accuracy", accuracy_charts(study) + table(results_sheet(study)) if found else ""),
+        *teaching_section(study),
+        *sums_section(study),
         Section("Cost", cost_charts(study) if found else ""),
         Section("Learning curves", curve_charts(study) if found else ""),
         Section("Classes", class_section(study) if found else ""),
@@ -68,7 +71,7 @@ def _tiles(study: Study) -> str:
     spent = sum(float((one.facts or {}).get("seconds") or 0) for one in _single(study.outcomes))
     verdict = study.verdicts[-1] if study.verdicts else None
     tiles = [tile("Trainings", f"{done} of {wanted}", "finished")]
-    tiles.append(tile("Contenders", str(len(study.folder.grid.contenders)), "recipes"))
+    tiles.append(tile("Candidates", str(len(study.folder.grid.candidates)), "recipes"))
     tiles.append(tile("Seeds", str(len(study.folder.grid.seeds)), "trainings of everything"))
     tiles.append(tile("Training time", duration(spent), "of all cells together"))
     if verdict:
@@ -87,7 +90,7 @@ def _notes(study: Study) -> list[str]:
     notes = [f"{failed} training{'s' * (failed > 1)} failed; the errors stand below{kept}."] if failed else []
     notes += study.folder.facts.get("remarks", [])
     if study.verdicts and study.verdicts[-1].by == "test" and not study.folder.grid.published:
-        notes.append("Nothing is held out for validation, so test images rank, which favours the first.")
+        notes.append("Nothing is held out for validation, so test images rank, which favors the first.")
     if study.verdicts and all(len(one.outcomes) == 1 for one in study.verdicts[-1].standings):
         notes.append("One seed tells nothing about chance; train three or more.")
     data = [str(remark) for remark in ((study.outcomes[0].facts or {}).get("remarks") or [])]
@@ -127,14 +130,14 @@ def _rule(verdict: Verdict) -> str:
 
 
 def _commands(study: Study) -> str:
-    """One command a contender and amount, for the first seed, and the one for the whole study."""
+    """One command a candidate and subset, for the first seed, and the one for the whole study."""
     plan = study.plan
     rows: list[list[Cell]] = [["the whole study", "", str(study.folder.facts["command"])]]
     first = study.folder.grid.seeds[0]
     for cell in study.folder.grid.cells():
         if plan is not None and cell.seed == first:
-            rows.append([cell.contender.name, cell.amount.name, command(study.folder, cell, plan)])
-    columns = [Column("contender"), Column("training data"), Column("command", "prose")]
+            rows.append([cell.candidate.name, cell.subset.name, command(study.folder, cell, plan)])
+    columns = [Column("candidate"), Column("training data"), Column("command", "prose")]
     sheet = Sheet("", columns, rows, f"Seed {first}; another seed by --seed.")
     return table(sheet).replace('<div class="scroll tall">', '<div class="scroll tall commands">', 1)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A student, its heads and its teachers side by side, as a part of a run's page."""
 
-from ...evaluation.agreement.measure import Agreement
+from ...evaluation.agreement.metrics import Agreement
 from ..charts.figures import table
 from ..charts.marks import text
 from ..document import Section
@@ -47,7 +47,7 @@ def pairs(found: Agreement) -> tuple[Sheet, Sheet]:
     columns = [Column(""), *(Column(name, "percent") for name in names)]
     left, right = (
         [list[Cell]([name, *row]) for name, row in zip(names, matrix, strict=True)]
-        for matrix in (found.both_wrong, found.same_answer)
+        for matrix in (found.both_wrong, found.same_prediction)
     )
     return (
         Sheet("Both wrong, images", columns, left, "On the diagonal: the error of each."),

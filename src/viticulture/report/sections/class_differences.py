@@ -17,12 +17,12 @@ from ..charts.figures import table
 from ..charts.marks import figure, text
 from ..tables.sheet import Cell, Column, Sheet
 
-PAIRS = 8  # a contender
+PAIRS = 8  # a candidate
 MOST_PAIRS = 40
 
 
 def confusions(study: Study, verdict: Verdict) -> tuple[list[str], dict[str, NDArray[np.float64]]]:
-    """The classes, and for every contender the mean over seeds of its confusion matrix, [C, C], counts."""
+    """The classes, and for every candidate the mean over seeds of its confusion matrix, [C, C], counts."""
     names: list[str] = []
     found = {}
     for one in verdict.standings:
@@ -32,7 +32,7 @@ def confusions(study: Study, verdict: Verdict) -> tuple[list[str], dict[str, NDA
             if results is not None and results.counting is not None:
                 names = names or [score.name for score in results.counting.per_class]
                 matrices.append(results.counting.confusion)
-        found[one.contender.name] = np.mean(matrices, axis=0)
+        found[one.candidate.name] = np.mean(matrices, axis=0)
     return names, found
 
 
@@ -45,7 +45,7 @@ def class_section(study: Study) -> str:
     names, matrices = confusions(study, verdict)
     support = next(iter(matrices.values())).sum(1)
     recall = {who: 100 * m.diagonal() / np.maximum(m.sum(1), 1) for who, m in matrices.items()}
-    one, other = (standing.contender.name for standing in pair)
+    one, other = (standing.candidate.name for standing in pair)
     order = np.argsort(-np.abs(recall[one] - recall[other]), kind="stable")
     rows = "".join(_row(names[c], support[c], recall[one][c], recall[other][c]) for c in order)
     heads = ("class", "images", clean(one), clean(other), "difference, points")
@@ -65,8 +65,8 @@ def class_section(study: Study) -> str:
         f'<div class="scroll tall"><table class="compare"><thead><tr>{head}</thead><tbody>{rows}</tbody></table></div>'
     )
     note = (
-        f"Share of each class's test images that is recognised, %, means over seeds; {subject(verdict.data)}, "
-        f"{verdict.amount.name}. Few images of a class make large differences by chance."
+        f"Share of each class's test images that is recognized, %, means over seeds; {subject(verdict.data)}, "
+        f"{verdict.subset.name}. Few images of a class make large differences by chance."
     )
     return figure("Difference by class", inside, note) + confused_pairs(study, names, matrices, (one, other))
 

@@ -26,7 +26,7 @@ def inside_sections(found: Inside) -> list[Section]:
     heads = _over_layers("Attention distance, pixels", "pixels", found.distance, distance, DISTANCE)
     heads += _over_layers("Attention entropy, nats", "nats", found.entropy, entropy, ENTROPY)
     names = _layers("layer", len(found.cka), found.reading)
-    alike = value_map("Likeness of layers", [("CKA", found.cka.double().cpu().numpy())], names, names, ALIKE)
+    alike = value_map("Similarity of layers", [("CKA", found.cka.double().cpu().numpy())], names, names, ALIKE)
     sections = [Section("How far its heads look", heads), Section("Which layers are alike", alike)]
     return [*sections, Section("What its layers smooth", _smoothing(found))]
 
@@ -35,11 +35,11 @@ def likeness_section(cka: Tensor, first: str, second: str, reading: str) -> Sect
     """CKA between the layers of two students, by their names, and their layers with the same number as a line."""
     rows, columns = _layers(first, cka.shape[0], reading), _layers(second, cka.shape[1], reading)
     maps = [(f"{first}: down, {second}: to the right", cka.double().cpu().numpy())]
-    alike = value_map("Likeness of layers", maps, rows, columns, ALIKE)
+    alike = value_map("Similarity of layers", maps, rows, columns, ALIKE)
     if len(rows) != len(columns):
         return Section(f"Beside {second}", alike)
     line = {"CKA": list(enumerate(cka.diag().tolist(), _first(reading)))}
-    same = line_chart("Likeness of layers with the same number", line, ("layer", "CKA"))
+    same = line_chart("Similarity of layers with the same number", line, ("layer", "CKA"))
     return Section(f"Beside {second}", f'<div class="grid-2">{alike}{same}</div>')
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from ...analysis.link_extraction import TrainedLinks
-from ...models.links import LinkSet, write_link_set
+from ...models.links import LinkSet
 from ..charts.value_map import Values, value_map
 from ..document import Section
 from ..tables.sheet import Column, Sheet
@@ -25,30 +25,29 @@ def link_table(stages: Sequence[str], strengths: Tensor, linked: LinkSet, note: 
         note: a sentence below the table.
     """
     blocks, layers = strengths.shape
-    kept = dict(line.split(": ") for line in write_link_set(linked).splitlines())
-    columns = [Column("CNN block"), Column("kept"), *(Column(str(layer + 1), "decimal") for layer in range(layers))]
+    columns = [Column("CNN block"), Column("kept"), *(Column(str(layer), "decimal") for layer in range(layers))]
     rows = [
-        (f"{block + 1} {stages[block]}", kept.get(str(block + 1), "none"), *strengths[block].tolist())
+        (f"{block} {stages[block]}", ", ".join(map(str, linked[block])) or "none", *strengths[block].tolist())
         for block in range(blocks)
     ]
-    return Sheet("Strength of links from CNN blocks to the ViT's layers", columns, rows, note)
+    return Sheet("Strength of links from CNN blocks to the ViT's layers, both counted from 0", columns, rows, note)
 
 
 def links_section(trained: TrainedLinks) -> Section:
     """Heat maps of mean |w| by CNN block and layer, as in AAL's Figures 2 and B: at the end, and on the way there."""
-    stages = [f"block {number}, {name}" for number, name in enumerate(trained.links.channels, 1)]
-    layers = [f"layer {number + 1}" for number in range(len(trained.links.heads))]
+    stages = [f"block {number}, {name}" for number, name in enumerate(trained.links.channels)]
+    layers = [f"layer {number}" for number in range(len(trained.links.heads))]
     maps = [_linked_only(magnitudes, trained.links.linked) for magnitudes in trained.magnitudes]
     last = len(maps) - 1
     html = value_map(
-        "Mean magnitude of the links from CNN blocks to layers of the ViT",
+        "Mean magnitude of the links from CNN blocks to layers of the ViT, both counted from 0",
         [(f"after {last} epochs", maps[last])],
         stages,
         layers,
         "" if all(len(found) == len(layers) for found in trained.links.linked) else "Empty: not linked.",
     )
     shown = sorted({round(k * last / (EPOCHS_SHOWN - 1)) for k in range(EPOCHS_SHOWN)})
-    numbers = [str(number) for number in range(1, len(stages) + 1)], [str(n + 1) for n in range(len(layers))]
+    numbers = [str(number) for number in range(len(stages))], [str(number) for number in range(len(layers))]
     html += value_map(
         "The same on the way, CNN blocks downwards, layers to the right",
         [(f"after {epoch} epochs", maps[epoch]) for epoch in shown],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weakly supervised localisation as a table, and as a page of pictures with boxes."""
+"""Weakly supervised localization as a table, and as a page of pictures with boxes."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ...analysis.galleries import Gallery, Group
-from ...evaluation.localization.judge import Example, Localisation
-from ...evaluation.localization.measure import OVERLAPS, BoxAccuracy
+from ...evaluation.localization.evaluate import Example, Localization
+from ...evaluation.localization.metrics import OVERLAPS, BoxAccuracy
 from ..charts.figures import gallery, table
 from ..document import Section, document
 from ..tables.sheet import Cell, Column, Sheet
 
 SHOWN = 128  # pixels, the smaller side of a drawn view
-TRUE, FOUND = (240, 228, 66), (0, 114, 178)  # yellow and blue, told apart without colour vision
+TRUE, FOUND = (240, 228, 66), (0, 114, 178)  # yellow and blue, told apart without color vision
 
 
-def localisation_table(found: Localisation) -> Sheet:
+def localization_table(found: Localization) -> Sheet:
     """A row for each way to draw the box; thresholds in the note."""
     ways: list[tuple[str, BoxAccuracy]] = [
         ("largest part (MaxBoxAcc)", found.largest),
@@ -27,23 +27,24 @@ def localisation_table(found: Localisation) -> Sheet:
         ("whole image, without a student", found.everything),
     ]
     columns = [Column("box"), *(Column(f"IoU {one:g}", "percent") for one in OVERLAPS), Column("mean", "percent")]
-    rows: list[tuple[Cell, ...]] = [(name, *way.shares, way.mean) for name, way in ways]
+    rows: list[tuple[Cell, ...]] = [(name, *way.accuracies, way.mean) for name, way in ways]
     thresholds = ", ".join(f"{threshold:g}" for threshold in found.largest.thresholds)
-    note = f"{found.images} images, weights {found.weights}. Best thresholds of the largest part: {thresholds}."
+    note = f"{found.images} images, weights {found.weights}, protocol {found.protocol}. "
+    note += f"Best thresholds of the largest part: {thresholds}."
     if found.left_out:
         note += f" {found.left_out} images have no box in view and are left out."
     return Sheet("Images whose box is found", columns, rows, note)
 
 
-def localisation_section(every: Mapping[str, Localisation]) -> list[Section]:
+def localization_section(every: Mapping[str, Localization]) -> list[Section]:
     """A table for each set of images that was judged; nothing where none was."""
     tables = [
-        replace(localisation_table(found), title=f"Images whose box is found: {data}") for data, found in every.items()
+        replace(localization_table(found), title=f"Images whose box is found: {data}") for data, found in every.items()
     ]
-    return [Section("Localisation", "".join(table(sheet) for sheet in tables))] if tables else []
+    return [Section("Localization", "".join(table(sheet) for sheet in tables))] if tables else []
 
 
-def localisation_page(found: Localisation) -> str:
+def localization_page(found: Localization) -> str:
     """The table and the examples as HTML text; write it as UTF-8."""
     groups: list[Group] = [([_drawn(one), one.score], [one.name, f"IoU {one.overlap:.2f}"]) for one in found.examples]
     threshold = found.largest.thresholds[len(OVERLAPS) // 2]
@@ -52,7 +53,7 @@ def localisation_page(found: Localisation) -> str:
         f"IoU {OVERLAPS[len(OVERLAPS) // 2]:g}. Right: mean attention of the class token, light is much."
     )
     parts = [
-        Section("Accuracy", table(localisation_table(found))),
+        Section("Accuracy", table(localization_table(found))),
         Section("Pictures", gallery(Gallery("Some images as the student sees them", groups, note))),
     ]
     return document("Where it looks for objects", "", parts)
@@ -63,9 +64,9 @@ def _drawn(example: Example) -> NDArray[np.uint8]:
     block = max(1, SHOWN // min(example.view.shape[:2]))
     picture = Image.fromarray(example.view.repeat(block, 0).repeat(block, 1))
     draw = ImageDraw.Draw(picture)
-    for boxes, colour, inset in ((example.true, TRUE, 0), (example.box, FOUND, 2)):
+    for boxes, color, inset in ((example.true, TRUE, 0), (example.box, FOUND, 2)):
         for left, top, right, bottom in (boxes * block).tolist():
             corner, far = (left + inset, top + inset), (right - 1 - inset, bottom - 1 - inset)
             if far[0] >= corner[0] and far[1] >= corner[1]:
-                draw.rectangle((corner, far), outline=colour, width=2)
+                draw.rectangle((corner, far), outline=color, width=2)
     return np.asarray(picture)

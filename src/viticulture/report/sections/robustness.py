@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from statistics import fmean
 
 from ...evaluation.accuracy import ONE_HEAD
-from ...evaluation.robustness.measure import Robustness
+from ...evaluation.robustness.metrics import Robustness
 from ...evaluation.robustness.strengths import BLUR, DIGITAL, EXTRA, NOISE, SEVERITIES, WEATHER
 from ..charts.figures import bar_chart, line_chart, table
 from ..document import Section

@@ -22,18 +22,18 @@ COUNTS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def styles(study: Study) -> dict[str, int]:
-    """A contender's number on the page, which gives its colour and its marker."""
-    return {one.name: number for number, one in enumerate(study.folder.grid.contenders)}
+    """A candidate's number on the page, which gives its color and its marker."""
+    return {one.name: number for number, one in enumerate(study.folder.grid.candidates)}
 
 
 def accuracy_charts(study: Study) -> str:
-    """Rows of means on the largest amount; lines over the amount of data, where there are several."""
+    """Rows of means on the largest subset; lines over the size of the subset, where there are several."""
     found, style = study.verdicts, styles(study)
     last = found[-1]
     rows = [
         Series(
-            one.contender.name,
-            style[one.contender.name],
+            one.candidate.name,
+            style[one.candidate.name],
             [(100 * value, 0.0) for value in one.test.values],
             [_percents(one.test)],
             [_tip(one)],
@@ -41,7 +41,7 @@ def accuracy_charts(study: Study) -> str:
         for one in last.standings
     ]
     note = f"Small dots: single seeds. {INTERVALS} Best on {'validation' if last.by == 'val' else 'test'} first."
-    html = forest_chart(f"Accuracy on {subject(last.data)}, {last.amount.name}", rows, ACCURACY, note)
+    html = forest_chart(f"Accuracy on {subject(last.data)}, {last.subset.name}", rows, ACCURACY, note)
     for data in dict.fromkeys(verdict.data for verdict in found):
         here = [verdict for verdict in found if verdict.data == data]
         if len(here) > 1:
@@ -50,22 +50,22 @@ def accuracy_charts(study: Study) -> str:
 
 
 def _over_data(found: Sequence[Verdict], style: Mapping[str, int]) -> str:
-    lines, amounts = [], set[float]()
+    lines, subsets = [], set[float]()
     for name, number in style.items():
-        standings = [one for verdict in found for one in verdict.standings if one.contender.name == name]
+        standings = [one for verdict in found for one in verdict.standings if one.candidate.name == name]
         known = ((images, one) for one in standings if (images := one.fact("train_images")))
-        places = sorted(known, key=lambda place: place[0])  # two amounts may come to as many images
+        places = sorted(known, key=lambda place: place[0])  # two subsets may come to as many images
         if places:
             points = [(images, 100 * one.test.mean) for images, one in places]
             bands = [_percents(one.test) for _, one in places]
             lines.append(Series(name, number, points, bands, [_tip(one) for _, one in places]))
-            amounts |= {images for images, _ in places}
-    axes = Axes("training images", ACCURACY, log_x=True, at=sorted(amounts))
+            subsets |= {images for images, _ in places}
+    axes = Axes("training images", ACCURACY, log_x=True, at=sorted(subsets))
     return band_chart(f"Accuracy against training data, {subject(found[-1].data)}", lines, axes, INTERVALS)
 
 
 def cost_charts(study: Study) -> str:
-    """Accuracy against what a student costs to train, to store and to run, on the largest amount."""
+    """Accuracy against what a student costs to train, to store and to run, on the largest subset."""
     last, style = study.verdicts[-1], styles(study)
     charts = [
         ("Accuracy against training time", "seconds", "training time of one seed", CLOCK),
@@ -78,13 +78,13 @@ def cost_charts(study: Study) -> str:
         label = f"{words}, {name}"
         series = [
             Series(
-                one.contender.name,
-                style[one.contender.name],
+                one.candidate.name,
+                style[one.candidate.name],
                 [(value / unit, 100 * one.test.mean)],
                 [_percents(one.test)],
                 [_tip(one)],
             )
-            for one in sorted(last.standings, key=lambda one: style[one.contender.name])
+            for one in sorted(last.standings, key=lambda one: style[one.candidate.name])
             if (value := one.fact(key))
         ]
         html += scatter_chart(title, series, Axes(label, ACCURACY, log_x=True))
@@ -93,14 +93,14 @@ def cost_charts(study: Study) -> str:
 
 
 def curve_charts(study: Study) -> str:
-    """Accuracy on held-out images over epochs and over training time, on the largest amount; means over seeds."""
+    """Accuracy on held-out images over epochs and over training time, on the largest subset; means over seeds."""
     last, style = study.verdicts[-1], styles(study)
     unit, clock = _unit([one.fact("seconds") for one in last.standings], CLOCK)
     epochs, minutes = [], []
-    for one in sorted(last.standings, key=lambda one: style[one.contender.name]):
+    for one in sorted(last.standings, key=lambda one: style[one.candidate.name]):
         points = _mean_curve(study, one)
         if points:
-            name, number = one.contender.name, style[one.contender.name]
+            name, number = one.candidate.name, style[one.candidate.name]
             epochs.append(Series(name, number, points))
             seconds, length = one.fact("seconds"), one.fact("epochs")
             if seconds and length:
@@ -139,7 +139,7 @@ def _percents(found: Estimate) -> Band:
 def _tip(one: Standing) -> str:
     """What a point says under the pointer."""
     test, images = one.test, one.fact("train_images")
-    lines = [f"{one.contender.name}, {one.amount.name}" + (f" ({images:,.0f} images)" if images else "")]
+    lines = [f"{one.candidate.name}, {one.subset.name}" + (f" ({images:,.0f} images)" if images else "")]
     lines.append(f"{100 * test.mean:.1f} %" + (f" ± {100 * test.sd:.1f} sd" if test.sd is not None else " (one seed)"))
     if test.low is not None and test.high is not None:
         low, high = max(0.0, 100 * test.low), min(100.0, 100 * test.high)

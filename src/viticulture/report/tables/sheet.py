@@ -150,7 +150,7 @@ def show(cell: Cell, form: Form) -> str:
 
 
 def print_table(*tables: RenderableType, file: TextIO | None = None) -> None:
-    """Print tables: drawn to the width of a terminal, or whole and without colour where nobody watches."""
+    """Print tables: drawn to the width of a terminal, or whole and without color where nobody watches."""
     file = file or sys.stdout
     terminal = file.isatty()
     console = Console(file=file, highlight=False, width=None if terminal else 10_000)

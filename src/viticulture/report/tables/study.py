@@ -10,25 +10,25 @@ from ...study.study import Study
 from .sheet import Cell, Column, Sheet, Spread
 
 FEW_STEPS = 300
-"""Optimiser steps below which the plan warns: every method is still near chance."""
+"""Optimizer steps below which the plan warns: every method is still near chance."""
 
 
 def plan_sheet(grid: Grid, plan: Plan) -> Sheet:
-    """Epochs and minutes of every contender's cells, before anything is trained."""
+    """Epochs and minutes of every candidate's cells, before anything is trained."""
     rows: list[list[Cell]] = []
     known = {cell.name: cell for cell in reversed(grid.cells())}
     grouped: dict[tuple[str, str], list[GridCell]] = {}
     for cell in known.values():
-        grouped.setdefault((cell.contender.name, cell.amount.name), []).append(cell)
-    for one in grid.contenders:
-        for amount in grid.amounts.each():
-            if cells := grouped.get((one.name, amount.name)):
+        grouped.setdefault((cell.candidate.name, cell.subset.name), []).append(cell)
+    for one in grid.candidates:
+        for subset in grid.subsets.each():
+            if cells := grouped.get((one.name, subset.name)):
                 seconds = plan.seconds(cells[0], grid)
                 minutes = None if seconds is None else seconds / 60
                 total = None if minutes is None else minutes * len(cells)
-                epochs = plan.epochs[one.name, amount.name]
-                rows.append([one.name, amount.name, epochs, _minutes(minutes), len(cells), _minutes(total)])
-    columns = [Column("contender"), Column("training data"), Column("epochs", "count"), Column("min a cell", "decimal")]
+                epochs = plan.epochs[one.name, subset.name]
+                rows.append([one.name, subset.name, epochs, _minutes(minutes), len(cells), _minutes(total)])
+    columns = [Column("candidate"), Column("training data"), Column("epochs", "count"), Column("min a cell", "decimal")]
     columns += [Column("cells", "count"), Column("min", "decimal")]
     return Sheet("Plan", columns, rows, plan_note(grid, plan))
 
@@ -37,7 +37,7 @@ def plan_note(grid: Grid, plan: Plan) -> str:
     """The terms of a study in a sentence."""
     terms = {
         "epochs": "Every cell trains for the same number of epochs",
-        "time": "Every cell of one amount of data trains for the same time",
+        "time": "Every cell of one training subset trains for the same time",
         "recipe": "Every recipe trains for its own number of epochs",
     }[grid.terms.equal]
     if plan.share < 1:
@@ -56,16 +56,16 @@ def plan_note(grid: Grid, plan: Plan) -> str:
 
 
 def results_sheet(study: Study) -> Sheet:
-    """One row a contender, one column an amount of data: top-1 on test, %, mean and sd over seeds."""
+    """One row a candidate, one column a training subset: top-1 on test, %, mean and sd over seeds."""
     grid, found = study.folder.grid, study.verdicts
-    columns = [Column("contender")]
+    columns = [Column("candidate")]
     several = len({verdict.data for verdict in found}) > 1
     columns += [Column(_heading(verdict, several), "spread") for verdict in found]
     if grid.published:
         columns += [Column("published", "decimal"), Column("ours − published", "decimal")]
     rows: list[list[Cell]] = []
-    for one in grid.contenders:
-        standings = [next((s for s in verdict.standings if s.contender == one), None) for verdict in found]
+    for one in grid.candidates:
+        standings = [next((s for s in verdict.standings if s.candidate == one), None) for verdict in found]
         row: list[Cell] = [one.name, *(spread(s.test) if s else None for s in standings)]
         if grid.published:
             ours = next((100 * s.test.mean for s in standings if s), None)
@@ -78,9 +78,9 @@ def results_sheet(study: Study) -> Sheet:
 
 
 def full_sheet(study: Study) -> Sheet:
-    """One row a contender and amount of data, with everything that was measured."""
+    """One row a candidate and training subset, with everything that was measured."""
     several = len({verdict.data for verdict in study.verdicts}) > 1
-    columns = [Column("contender"), Column("training data")]
+    columns = [Column("candidate"), Column("training data")]
     columns += [Column("data")] if several else []
     columns += [
         Column("images", "count"),
@@ -98,7 +98,7 @@ def full_sheet(study: Study) -> Sheet:
     rows: list[list[Cell]] = []
     for verdict in study.verdicts:
         for one in verdict.standings:
-            row: list[Cell] = [one.contender.name, one.amount.name, *([subject(verdict.data)] if several else [])]
+            row: list[Cell] = [one.candidate.name, one.subset.name, *([subject(verdict.data)] if several else [])]
             images, epochs, seconds = one.fact("train_images"), one.fact("epochs"), one.fact("seconds")
             row += [
                 None if images is None else round(images),
@@ -115,7 +115,7 @@ def full_sheet(study: Study) -> Sheet:
             ]
             rows.append(row)
     note = (
-        "Contenders in the order of their validation accuracy. Intervals: 95 %, the wider of Student's over seeds "
+        "Candidates in the order of their validation accuracy. Intervals: 95 %, the wider of Student's over seeds "
         "and the binomial one of the test images. − baseline: "
         f"paired difference to {study.folder.grid.baseline.name} on the same seeds, with the wider of Student's "
         "interval and the bootstrap's over seeds and test images."
@@ -126,11 +126,11 @@ def full_sheet(study: Study) -> Sheet:
 def failures(study: Study) -> list[Sheet]:
     """What failed, with its error; nothing where nothing did."""
     rows: list[list[Cell]] = [
-        [one.cell.contender.name, one.cell.amount.name, one.cell.seed, one.error]
+        [one.cell.candidate.name, one.cell.subset.name, one.cell.seed, one.error]
         for one in study.outcomes
         if one.status == "failed"
     ]
-    columns = [Column("contender"), Column("training data"), Column("seed", "count"), Column("error", "prose")]
+    columns = [Column("candidate"), Column("training data"), Column("seed", "count"), Column("error", "prose")]
     again = f"`viticulture compare resume {study.path}` tries them again."
     return [Sheet("Failed", columns, rows, again)] if rows else []
 
@@ -154,7 +154,7 @@ def ends(found: Difference) -> str | None:
 
 
 def _heading(verdict: Verdict, several: bool) -> str:
-    return f"{subject(verdict.data)}, {verdict.amount.name}" if several else verdict.amount.name
+    return f"{subject(verdict.data)}, {verdict.subset.name}" if several else verdict.subset.name
 
 
 def _seeds_note(found: list[Verdict]) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test images that one method recognises and another does not, with where both look.
+"""Test images that one method recognizes and another does not, with where both look.
 
 Which images those are, the cells' answers tell; pictures need the images and the students. They are gathered once and
 kept in the study's disagreement.npz, so that the page can be drawn without either.
@@ -17,14 +17,14 @@ from ...analysis.attention_maps import class_map
 from ...analysis.galleries import Gallery, Group, keep_galleries, read_galleries
 from ...data.images import Images
 from ...errors import UserError
-from ...evaluation.results import ANSWERS, read_answers
+from ...evaluation.results import PREDICTIONS, read_predictions
 from ...evaluation.subject import of_run
 from ...models.taps import Taps
 from ...training.rundir import RunDir
 from ...training.session import dataset_of, recipe_of
-from ..declare.grid import Contender
+from ..declare.grid import Candidate
 from ..folder import StudyDir
-from ..run.cell import place
+from ..run.cell import data_of
 from .verdict import Standing, Verdict
 
 FILE = "disagreement.npz"
@@ -49,12 +49,12 @@ class _Side:
     said: NDArray[np.int32]
 
 
-def opponents(verdict: Verdict, baseline: Contender | None) -> tuple[Standing, Standing] | None:
+def opponents(verdict: Verdict, baseline: Candidate | None) -> tuple[Standing, Standing] | None:
     """The two that a person wants to see beside one another first: the leader, and the baseline or the second."""
-    others = [one for one in verdict.standings if one is not verdict.leader]
+    others = [standing for standing in verdict.standings if standing is not verdict.leader]
     if not others:
         return None
-    return verdict.leader, next((one for one in others if one.contender == baseline), others[0])
+    return verdict.leader, next((standing for standing in others if standing.candidate == baseline), others[0])
 
 
 def disagreements(study: StudyDir, verdict: Verdict) -> Sequence[Gallery]:
@@ -63,12 +63,18 @@ def disagreements(study: StudyDir, verdict: Verdict) -> Sequence[Gallery]:
     Raises: UserError for damaged answers, or where pictures are to be gathered and the images cannot be read any more.
     """
     pair = opponents(verdict, study.grid.baseline)
-    if pair is None or not all((study.run(o.cell).path / ANSWERS).exists() for one in pair for o in one.outcomes):
+    if pair is None or not all(
+        (study.run(o.cell).path / PREDICTIONS).exists() for standing in pair for o in standing.outcomes
+    ):
         return ()
-    truth = read_answers(study.run(pair[0].outcomes[0].cell)).labels
+    truth = read_predictions(study.run(pair[0].outcomes[0].cell)).labels
     sides = _sides(study, pair, truth)
     about = [
-        [[[one.contender.name, *_trained(one)] for one in side.pair], side.chosen.tolist(), verdict.amount.name]
+        [
+            [[standing.candidate.name, *_trained(standing)] for standing in side.pair],
+            side.chosen.tolist(),
+            verdict.subset.name,
+        ]
         for side in sides
     ]
     known = read_galleries(study.path / FILE, about)
@@ -84,16 +90,16 @@ def disagreements(study: StudyDir, verdict: Verdict) -> Sequence[Gallery]:
 
 def _sides(study: StudyDir, pair: tuple[Standing, Standing], truth: NDArray[np.int32]) -> list[_Side]:
     """Both directions, as far as there are such images."""
-    one, other = pair
-    shared = sorted({o.cell.seed for o in one.outcomes} & {o.cell.seed for o in other.outcomes})
+    first, second = pair
+    shared = sorted({o.cell.seed for o in first.outcomes} & {o.cell.seed for o in second.outcomes})
     if not shared:
         return []
-    ours, theirs = _said(study, one, shared), _said(study, other, shared)
+    ours, theirs = _said(study, first, shared), _said(study, second, shared)
     if ours.shape != theirs.shape:
         return []
     gap = (ours == truth).mean(0) - (theirs == truth).mean(0)  # [N], from -1 to 1
     sides = []
-    for better, worse, sign, said in ((one, other, 1, theirs), (other, one, -1, ours)):
+    for better, worse, sign, said in ((first, second, 1, theirs), (second, first, -1, ours)):
         chosen = np.argsort(-sign * gap, kind="stable")[:EACH]
         chosen = chosen[sign * gap[chosen] > 0]
         if len(chosen):
@@ -101,46 +107,46 @@ def _sides(study: StudyDir, pair: tuple[Standing, Standing], truth: NDArray[np.i
     return sides
 
 
-def _said(study: StudyDir, one: Standing, seeds: Sequence[int]) -> NDArray[np.int32]:
+def _said(study: StudyDir, standing: Standing, seeds: Sequence[int]) -> NDArray[np.int32]:
     """[S, N] predicted classes."""
-    by_seed = {o.cell.seed: o for o in one.outcomes}
-    return np.stack([read_answers(study.run(by_seed[seed].cell)).predicted for seed in seeds])
+    by_seed = {o.cell.seed: o for o in standing.outcomes}
+    return np.stack([read_predictions(study.run(by_seed[seed].cell)).predicted for seed in seeds])
 
 
-def _trained(one: Standing) -> list[Any]:
+def _trained(standing: Standing) -> list[Any]:
     """Which training is looked into."""
-    outcome = one.outcomes[0]
+    outcome = standing.outcomes[0]
     return [outcome.cell.name, (outcome.facts or {}).get("started")]
 
 
 def _gallery(study: StudyDir, images: Images, classes: Sequence[str], side: _Side, truth: NDArray[np.int32]) -> Gallery:
     """The images of one direction, with what the worse one says instead."""
     better, worse = side.pair
-    looks = [_looks(study.run(one.outcomes[0].cell), images, side.chosen) for one in side.pair]
+    views_and_maps = [_looks(study.run(standing.outcomes[0].cell), images, side.chosen) for standing in side.pair]
     groups: list[Group] = []
     for i, number in enumerate(side.chosen.tolist()):
         wrong = [int(answer) for answer in side.said[:, number] if answer != truth[number]]
         taken = classes[max(set(wrong), key=wrong.count)]
         pictures: list[NDArray[Any]] = []
-        for view, seen_there in (looked[i] for looked in looks if looked):
+        for view, seen_there in (shown[i] for shown in views_and_maps if shown):
             known = any(np.array_equal(view, picture) for picture in pictures)
             pictures += [seen_there] if known else [view, seen_there]
         pictures = pictures or [images.original(number)]
         name = images.records.names[number].rsplit("/", 1)[-1]
-        groups.append((pictures, [f"is {classes[int(truth[number])]}", f"{worse.contender.name} says {taken}", name]))
-    seen = [one.contender.name for one, maps in zip(side.pair, looks, strict=True) if maps]
+        groups.append((pictures, [f"is {classes[int(truth[number])]}", f"{worse.candidate.name} says {taken}", name]))
+    seen = [standing.candidate.name for standing, maps in zip(side.pair, views_and_maps, strict=True) if maps]
     note = (
         f"Beside each image, as it is shown: where the class token of {' and of '.join(seen)} looks in the last layer."
         if seen
         else ""
     )
-    return Gallery(f"{better.contender.name} is right, {worse.contender.name} is not", groups, note)
+    return Gallery(f"{better.candidate.name} is right, {worse.candidate.name} is not", groups, note)
 
 
-def _images(study: StudyDir, one: Standing) -> tuple[Images, Sequence[str]]:
+def _images(study: StudyDir, standing: Standing) -> tuple[Images, Sequence[str]]:
     """The split that was asked about."""
-    run = study.run(one.outcomes[0].cell)
-    dataset = dataset_of(run, recipe_of(run), place(study, one.contender))
+    run = study.run(standing.outcomes[0].cell)
+    dataset = dataset_of(run, recipe_of(run), data_of(study, standing.candidate))
     images = dataset.test if dataset.test is not None else dataset.val
     if images is None:
         raise UserError("nothing is held out")
@@ -158,8 +164,8 @@ def _looks(
         assert taps.layout is not None
         ((_, pixels),) = subject.views(images.part(torch.from_numpy(chosen)))
         with torch.inference_mode():
-            seen = taps(subject.normalised(pixels))
-        maps = class_map(seen.attention[-1], taps.layout.grid(subject.task.image_size)).cpu().numpy()
+            readings = taps(subject.normalized(pixels))
+        maps = class_map(readings.attention[-1], taps.layout.grid(subject.task.image_size)).cpu().numpy()
     except (UserError, ValueError, RuntimeError, IndexError):
         return []
     return list(zip(pixels.permute(0, 2, 3, 1).numpy(), maps, strict=True))

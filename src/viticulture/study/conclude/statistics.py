@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import sqrt
 
 import numpy as np
@@ -48,11 +49,11 @@ def estimate(values: Sequence[float], level: float = LEVEL, floor: float = 0.0) 
 
     Source: Student, "The probable error of a mean", Biometrika 1908, 6(1).
     """
-    found, n = np.asarray(values, dtype=np.float64), len(values)
-    mean = float(found.mean())
+    array, n = np.asarray(values, dtype=np.float64), len(values)
+    mean = float(array.mean())
     if n < 2:
         return Estimate(tuple(values), mean, None, None, None)
-    sd = float(found.std(ddof=1))
+    sd = float(array.std(ddof=1))
     half = float(stats.t.ppf((1 + level) / 2, n - 1)) * max(sd, floor) / sqrt(n)
     return Estimate(tuple(values), mean, sd, mean - half, mean + half)
 
@@ -66,15 +67,17 @@ def accuracy(values: Sequence[float], images: int | None) -> Estimate:
     counts none) the former alone; none for a single seed.
 
     Source: Agresti and Coull, "Approximate is better than 'exact' for interval estimation of binomial proportions",
-    The American Statistician 1998, 52(2); deviation: centred on the mean.
+    The American Statistician 1998, 52(2); deviation: centered on the mean.
     """
-    found = estimate(values)
-    if found.low is None or found.high is None or not images:
-        return found
+    over_seeds = estimate(values)
+    if over_seeds.low is None or over_seeds.high is None or not images:
+        return over_seeds
     z = float(stats.norm.ppf((1 + LEVEL) / 2))
-    share = (found.mean * images + z**2 / 2) / (images + z**2)
+    share = (over_seeds.mean * images + z**2 / 2) / (images + z**2)
     half = z * sqrt(max(0.0, share * (1 - share)) / (images + z**2))
-    return replace(found, low=min(found.low, found.mean - half), high=max(found.high, found.mean + half))
+    return replace(
+        over_seeds, low=min(over_seeds.low, over_seeds.mean - half), high=max(over_seeds.high, over_seeds.mean + half)
+    )
 
 
 def level_of_look(number: int) -> float:
@@ -124,7 +127,10 @@ class Difference:
         if self.over_images is None and (len(self.over_seeds.values) < 3 or not self.over_seeds.sd):
             return False
         known = [self.over_seeds, *([self.over_images] if self.over_images else [])]
-        return all(one.low is not None and one.high is not None and (one.low > 0 or one.high < 0) for one in known)
+        return all(
+            interval.low is not None and interval.high is not None and (interval.low > 0 or interval.high < 0)
+            for interval in known
+        )
 
 
 def difference(
@@ -176,15 +182,23 @@ def bootstrap(right: NDArray[np.int8], level: float = LEVEL, resamples: int = RE
     Owen, "The pigeonhole bootstrap", Annals of Applied Statistics 2007, 1(2), arXiv:0712.1111.
     """
     S, N = right.shape
-    draw = np.random.default_rng(seed)
+    normal, seeds = _draws(S, resamples, seed)  # [R, S] each
     covariance = np.atleast_2d(np.cov(right, bias=True)) / N  # [S, S], of means over N resampled images
-    images = draw.multivariate_normal(right.mean(1), covariance, size=resamples, method="svd")  # [R, S]
-    seeds = draw.multinomial(S, np.full(S, 1 / S), size=resamples) / S  # [R, S]
+    axes, spreads, _ = np.linalg.svd(covariance)
     values = right.mean(1)
+    images = values + normal @ (axes * np.sqrt(spreads)).T  # [R, S]
     mean = float(values.mean())
     means = mean + sqrt(S / (S - 1)) * ((seeds * images).sum(1) - mean)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return Estimate(tuple(values.tolist()), mean, float(values.std(ddof=1)), float(low), float(high))
+
+
+@cache
+def _draws(seeds: int, resamples: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Standard normal numbers, and how often each seed is drawn as a share; the same for every pair of a study."""
+    draw = np.random.default_rng(seed)
+    normal = draw.standard_normal((resamples, seeds))
+    return normal, draw.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples) / seeds
 
 
 def seeds_needed(mean: float, sd: float | None, level: float = LEVEL, power: float = POWER) -> int | None:

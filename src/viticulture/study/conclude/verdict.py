@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UserError
-from ...evaluation.results import read_answers
-from ..declare.grid import Contender, Grid
-from ..declare.terms import Amount
+from ...evaluation.results import read_predictions
+from ..declare.grid import Candidate, Grid
+from ..declare.terms import Subset
 from ..folder import StudyDir
 from ..run.outcomes import Outcome
 from .statistics import LEVEL, Difference, Estimate, accuracy, difference, estimate, level_of_look
@@ -29,19 +29,19 @@ from .statistics import LEVEL, Difference, Estimate, accuracy, difference, estim
 
 @dataclass(frozen=True)
 class Standing:
-    """One contender on one amount of data, over its finished seeds.
+    """One candidate on one training subset, over its finished seeds.
 
     Args:
-        contender: which.
-        amount: of training data.
+        candidate: which.
+        subset: of training data.
         outcomes: its finished cells, by rising seed.
         test: accuracy on test images (validation images, where nothing is held out as test), in [0, 1].
         val: accuracy on validation images, which ranks; None without.
         versus_baseline: its difference to the baseline; None for the baseline, and without common seeds.
     """
 
-    contender: Contender
-    amount: Amount
+    candidate: Candidate
+    subset: Subset
     outcomes: tuple[Outcome, ...]
     test: Estimate
     val: Estimate | None
@@ -65,23 +65,23 @@ class Standing:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The comparison on one data set and one amount of it.
+    """The comparison on one data set and one subset of it.
 
     Args:
         data: the images.
-        amount: of training data.
+        subset: of training data.
         standings: best first, by validation where every one has it.
         by: the split that ranked: val or test.
         leader: the first ViT, or else the first.
-        rivals: contender -> the leader's difference to it, at the level of this look; the closest first.
+        rivals: candidate -> the leader's difference to it, at the level of this look; the closest first.
         reference: the leader's difference to the best network that is no ViT, with its name; None without.
         named: whether the leader is a winner.
         level: of the intervals that name one.
-        unsettled: contender -> why it is not known how well it does: its trainings failed, or are not finished.
+        unsettled: candidate -> why it is not known how well it does: its trainings failed, or are not finished.
     """
 
     data: str
-    amount: Amount
+    subset: Subset
     standings: tuple[Standing, ...]
     by: str
     leader: Standing
@@ -94,97 +94,100 @@ class Verdict:
     @property
     def key(self) -> str:
         """What it is about, as study.json says it."""
-        return f"{self.data}, {self.amount.name}"
+        return f"{self.data}, {self.subset.name}"
 
     @property
     def trainings(self) -> int:
         """How many it rests on."""
-        return sum(len(one.outcomes) for one in self.standings)
+        return sum(len(standing.outcomes) for standing in self.standings)
 
     @property
     def close(self) -> list[str]:
         """Rivals that the leader cannot be told apart from, the closest first."""
-        return [name for name, one in self.rivals.items() if not (one.separates() and one.mean > 0)]
+        return [
+            name for name, difference in self.rivals.items() if not (difference.separates() and difference.mean > 0)
+        ]
 
 
 def verdicts(study: StudyDir, outcomes: Iterable[Outcome]) -> list[Verdict]:
-    """One for every data set and amount with finished cells of the full length; the largest amount comes last."""
-    grid, groups = study.grid, dict[tuple[str, Amount], list[Outcome]]()
-    for one in outcomes:
-        groups.setdefault((one.cell.contender.data or grid.data, one.cell.amount), []).append(one)
+    """One for every data set and subset with finished cells of the full length; the largest subset comes last."""
+    grid, groups = study.grid, dict[tuple[str, Subset], list[Outcome]]()
+    for outcome in outcomes:
+        groups.setdefault((outcome.cell.candidate.data or grid.data, outcome.cell.subset), []).append(outcome)
     wanted = [
-        (data, amount)
-        for data in dict.fromkeys(one.data or grid.data for one in grid.contenders)
-        for amount in grid.amounts.each()
+        (data, subset)
+        for data in dict.fromkeys(candidate.data or grid.data for candidate in grid.candidates)
+        for subset in grid.subsets.each()
     ]
     looks = study.facts.get("looks", {})
-    found = (_verdict(study, *key, groups.get(key, []), looks.get(f"{key[0]}, {key[1].name}", [])) for key in wanted)
-    return [one for one in found if one is not None]
+    reached = (_verdict(study, *key, groups.get(key, []), looks.get(f"{key[0]}, {key[1].name}", [])) for key in wanted)
+    return [verdict for verdict in reached if verdict is not None]
 
 
-def record(study: StudyDir, found: Iterable[Verdict]) -> None:
+def record(study: StudyDir, reached: Iterable[Verdict]) -> None:
     """Keep in study.json which comparisons were looked at, by the number of their trainings."""
     known = study.facts.get("looks", {})
     looks = dict(known)
-    for one in found:
-        if one.rivals and not one.unsettled and not study.grid.published:
-            looks[one.key] = sorted({*looks.get(one.key, []), one.trainings})
+    for verdict in reached:
+        if verdict.rivals and not verdict.unsettled and not study.grid.published:
+            looks[verdict.key] = sorted({*looks.get(verdict.key, []), verdict.trainings})
     if looks != known:
         study.update(looks=looks)
 
 
 def _verdict(
-    study: StudyDir, data: str, amount: Amount, outcomes: Sequence[Outcome], looks: Sequence[int]
+    study: StudyDir, data: str, subset: Subset, outcomes: Sequence[Outcome], looks: Sequence[int]
 ) -> Verdict | None:
     """None where nothing is finished; looks: numbers of trainings of which this comparison was seen."""
-    grid, last = study.grid, len(study.grid.terms.rounds) - 1
-    answers = _Answers(study)
+    grid, last = study.grid, len(study.grid.terms.rungs) - 1
+    correctness = _Correctness(study)
     groups: dict[str, list[Outcome]] = {}
-    for one in sorted(outcomes, key=lambda one: one.cell.seed):
-        if one.status == "finished" and one.cell.round == last and _score(one) is not None:
-            groups.setdefault(one.cell.contender.name, []).append(one)
-    groups = {one.name: groups[one.name] for one in grid.contenders if one.name in groups}
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.cell.seed):
+        if outcome.status == "finished" and outcome.cell.rung == last and _score(outcome) is not None:
+            groups.setdefault(outcome.cell.candidate.name, []).append(outcome)
+    groups = {name: groups[name] for name in (candidate.name for candidate in grid.candidates) if name in groups}
     if not groups:
         return None
     unsettled = {
-        one.cell.contender.name: "have failed" if one.status == "failed" else "are not finished"
-        for one in sorted(outcomes, key=lambda one: one.status == "failed")
-        if one.status == "failed" or (one.status != "finished" and one.status != "dropped" and one.cell.round == last)
+        outcome.cell.candidate.name: "have failed" if outcome.status == "failed" else "are not finished"
+        for outcome in sorted(outcomes, key=lambda outcome: outcome.status == "failed")
+        if outcome.status == "failed" or (outcome.status not in ("finished", "dropped") and outcome.cell.rung == last)
     }
     baseline = groups.get(grid.baseline.name)
     standings = [
         Standing(
-            group[0].cell.contender,
-            amount,
+            group[0].cell.candidate,
+            subset,
             tuple(group),
-            accuracy([_score(one) or 0.0 for one in group], _images(group)),
-            estimate([one.val or 0.0 for one in group]) if all(one.val is not None for one in group) else None,
-            paired(answers, group, baseline) if baseline and name != grid.baseline.name else None,
+            accuracy([_score(outcome) or 0.0 for outcome in group], _images(group)),
+            estimate([o.val or 0.0 for o in group]) if all(o.val is not None for o in group) else None,
+            paired(correctness, group, baseline) if baseline and name != grid.baseline.name else None,
         )
         for name, group in groups.items()
     ]
-    by = "val" if all(one.val for one in standings) else "test"
-    standings.sort(key=lambda one: -(one.score if by == "val" else one.test.mean))
-    leader = next((one for one in standings if one.vit), standings[0])
-    others = [one for one in standings if one is not leader]
-    if leader.vit and any(one.vit for one in others):
-        others = [one for one in others if one.vit]
+    by = "val" if all(standing.val for standing in standings) else "test"
+    standings.sort(key=lambda standing: -(standing.score if by == "val" else standing.test.mean))
+    leader = next((standing for standing in standings if standing.vit), standings[0])
+    others = [standing for standing in standings if standing is not leader]
+    if leader.vit and any(other.vit for other in others):
+        others = [other for other in others if other.vit]
     level = level_of_look(1 + sum(seen < sum(map(len, groups.values())) for seen in looks))
     rivals = {
-        one.contender.name: found
-        for one in others
-        if (found := paired(answers, leader.outcomes, one.outcomes, level)) is not None
+        other.candidate.name: lead
+        for other in others
+        if (lead := paired(correctness, leader.outcomes, other.outcomes, level)) is not None
     }
     rivals = dict(sorted(rivals.items(), key=lambda item: item[1].mean))
-    clear = all(one.separates() and one.mean > 0 for one in rivals.values())
+    clear = all(lead.separates() and lead.mean > 0 for lead in rivals.values())
     named = clear and len(rivals) == len(others) > 0 and not unsettled and not grid.published
-    best = next((one for one in standings if not one.vit and one not in others and one is not leader), None)
-    beside = paired(answers, leader.outcomes, best.outcomes) if best else None
-    reference = (best.contender.name, beside) if best and beside else None
-    return Verdict(data, amount, tuple(standings), by, leader, rivals, reference, named, level, unsettled)
+    outside = (standing for standing in standings if not standing.vit and standing not in others)
+    best = next((standing for standing in outside if standing is not leader), None)
+    beside = paired(correctness, leader.outcomes, best.outcomes) if best else None
+    reference = (best.candidate.name, beside) if best and beside else None
+    return Verdict(data, subset, tuple(standings), by, leader, rivals, reference, named, level, unsettled)
 
 
-class _Answers:
+class _Correctness:
     """Answers to every test image, each file read once."""
 
     def __init__(self, study: StudyDir) -> None:
@@ -194,30 +197,30 @@ class _Answers:
     def right(self, outcome: Outcome) -> NDArray[np.bool_] | None:
         """[N] whether each image was classified as it should be."""
         name = outcome.cell.name
-        if outcome.cell.contender.measure != "accuracy":
+        if outcome.cell.candidate.measure != "accuracy":
             return None
         if name not in self._known:
             run = self.study.run(outcome.cell)
             self._known[name] = None
             with suppress(UserError):  # missing or damaged: the intervals over seeds are left
-                answers = read_answers(run)
+                answers = read_predictions(run)
                 self._known[name] = answers.predicted == answers.labels
         return self._known[name]
 
 
 def paired(
-    answers: _Answers, ours: Sequence[Outcome], theirs: Sequence[Outcome], level: float = LEVEL
+    correctness: _Correctness, ours: Sequence[Outcome], theirs: Sequence[Outcome], level: float = LEVEL
 ) -> Difference | None:
     """Difference over the seeds that both have; None without any."""
-    other = {one.cell.seed: one for one in theirs}
-    pairs = [(one, other[one.cell.seed]) for one in ours if one.cell.seed in other]
+    by_seed = {outcome.cell.seed: outcome for outcome in theirs}
+    pairs = [(outcome, by_seed[outcome.cell.seed]) for outcome in ours if outcome.cell.seed in by_seed]
     if not pairs:
         return None
-    columns = [(answers.right(one), answers.right(two)) for one, two in pairs]
+    columns = [(correctness.right(our), correctness.right(their)) for our, their in pairs]
     right = None
     if all(a is not None and b is not None and len(a) == len(b) for a, b in columns):
         right = np.stack([a.astype(np.int8) - b.astype(np.int8) for a, b in columns if a is not None and b is not None])
-    values = [(_score(one) or 0.0, _score(two) or 0.0) for one, two in pairs]
+    values = [(_score(our) or 0.0, _score(their) or 0.0) for our, their in pairs]
     return difference([a for a, _ in values], [b for _, b in values], right, level)
 
 
@@ -228,19 +231,19 @@ def _score(outcome: Outcome) -> float | None:
 def _images(group: Sequence[Outcome]) -> int | None:
     """How many images an accuracy was counted on; None for another measure."""
     numbers = group[0].numbers or {}
-    return int(numbers.get("images", 0)) or None if group[0].cell.contender.measure == "accuracy" else None
+    return int(numbers.get("images", 0)) or None if group[0].cell.candidate.measure == "accuracy" else None
 
 
-def answer(grid: Grid, found: Sequence[Verdict], finished: int, cells: int) -> str:
-    """The study's conclusion in one sentence or two, about the largest amount of data."""
+def conclusion(grid: Grid, reached: Sequence[Verdict], finished: int, cells: int) -> str:
+    """The study's conclusion in one sentence or two, about the largest training subset."""
     left = "" if finished == cells else f" ({finished} of {cells} trainings are finished.)"
-    if not found:
+    if not reached:
         return f"Nothing is finished yet: 0 of {cells} trainings."
     if grid.published:
-        return _beside_published(grid, found) + left
-    verdict = found[-1]
+        return _beside_published(grid, reached) + left
+    verdict = reached[-1]
     leader = verdict.leader
-    who, where = leader.contender.name, f"{subject(verdict.data)}, {verdict.amount.name}"
+    who, where = leader.candidate.name, f"{subject(verdict.data)}, {verdict.subset.name}"
     scored = (
         f"{_percent(leader.test)} of the {'test' if verdict.by == 'val' or _tested(leader) else 'validation'} images"
     )
@@ -276,28 +279,32 @@ def _beside_reference(verdict: Verdict) -> str:
     """How the leader stands to the best network that is no ViT."""
     if verdict.reference is None:
         return ""
-    name, found = verdict.reference
-    if not found.separates():
-        return f" It cannot be told apart from {name}, which is no ViT ({_points(found)} points)."
-    return f" {name}, which is no ViT, does {'worse' if found.mean > 0 else 'better'} ({_points(found)} points)."
+    name, difference = verdict.reference
+    if not difference.separates():
+        return f" It cannot be told apart from {name}, which is no ViT ({_points(difference)} points)."
+    return (
+        f" {name}, which is no ViT, does {'worse' if difference.mean > 0 else 'better'} ({_points(difference)} points)."
+    )
 
 
-def _beside_published(grid: Grid, found: Sequence[Verdict]) -> str:
-    rows = [one for verdict in found for one in verdict.standings if one.contender.published is not None]
+def _beside_published(grid: Grid, reached: Sequence[Verdict]) -> str:
+    rows = [
+        standing for verdict in reached for standing in verdict.standings if standing.candidate.published is not None
+    ]
     if not rows:
         return f"{grid.table}: no row that has a published number is finished yet."
-    gaps = [100 * one.test.mean - (one.contender.published or 0.0) for one in rows]
+    gaps = [100 * standing.test.mean - (standing.candidate.published or 0.0) for standing in rows]
     inside = [
-        one
-        for one in rows
-        if one.test.low is not None
-        and one.test.high is not None
-        and 100 * one.test.low <= (one.contender.published or 0.0) <= 100 * one.test.high
+        standing
+        for standing in rows
+        if standing.test.low is not None
+        and standing.test.high is not None
+        and 100 * standing.test.low <= (standing.candidate.published or 0.0) <= 100 * standing.test.high
     ]
     words = f"{grid.table}: ours minus published is {fmean(gaps):+.1f} points on average over {len(rows)} rows"
     if len(rows) > 1:
         words += f", from {min(gaps):+.1f} to {max(gaps):+.1f}"
-    if any(one.test.sd is not None for one in rows):
+    if any(standing.test.sd is not None for standing in rows):
         words += f"; {len(inside)} of the published numbers lie inside our 95 % intervals"
     return words + "."
 
@@ -315,20 +322,20 @@ def _tested(standing: Standing) -> bool:
     return standing.outcomes[0].test is not None
 
 
-def _percent(found: Estimate) -> str:
-    if found.low is None or found.high is None:
-        return f"{100 * found.mean:.1f} %"
-    low, high = max(0.0, 100 * found.low), min(100.0, 100 * found.high)
-    return f"{100 * found.mean:.1f} % (95 % interval {low:.1f} to {high:.1f}, {len(found.values)} seeds)"
+def _percent(accuracy: Estimate) -> str:
+    if accuracy.low is None or accuracy.high is None:
+        return f"{100 * accuracy.mean:.1f} %"
+    low, high = max(0.0, 100 * accuracy.low), min(100.0, 100 * accuracy.high)
+    return f"{100 * accuracy.mean:.1f} % (95 % interval {low:.1f} to {high:.1f}, {len(accuracy.values)} seeds)"
 
 
-def _points(found: Difference) -> str:
+def _points(difference: Difference) -> str:
     """The wider of the two intervals, so that the words never claim more than is known."""
-    seeds, images = found.over_seeds, found.over_images
+    seeds, images = difference.over_seeds, difference.over_images
     if seeds.low is None or seeds.high is None:
-        return f"{100 * found.mean:.1f}"
+        return f"{100 * difference.mean:.1f}"
     ends = [(seeds.low, seeds.high)]
     if images is not None and images.low is not None and images.high is not None:
         ends.append((images.low, images.high))
     low, high = max(-1.0, min(low for low, _ in ends)), min(1.0, max(high for _, high in ends))
-    return f"{100 * found.mean:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+    return f"{100 * difference.mean:.1f} ({100 * low:.1f} to {100 * high:.1f})"

@@ -1,50 +1,74 @@
 # SPDX-License-Identifier: Apache-2.0
 """From what a person asks for to a declared grid."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from ...data.open import open_source
 from ...data.sources.source import Source
-from ...errors import UserError
+from ...errors import UserError, unknown
 from ...training.session import default_recipe
 from ...training.table import read_table
-from .grid import CONDITIONS, Contender, Grid, of_recipes, of_table
-from .terms import Amounts, Terms
+from .grid import CONDITIONS, Candidate, Grid, of_recipes, of_table
+from .terms import Subsets, Terms
 
 BUDGET = "1h"
 """Of a study that names neither recipes nor a length."""
 
 
 def of_own_images(
-    data: str, recipes: Sequence[str], amounts: Amounts, seeds: int, terms: Terms, overrides: dict[str, Any]
+    data: str, recipes: Sequence[str], subsets: Subsets, seeds: int, terms: Terms, overrides: dict[str, Any]
 ) -> Grid:
     """Recipes on a person's images; without recipes the field for images of their size, within an hour."""
     overrides, epochs = _length(overrides)
-    contenders = of_recipes(recipes)
-    if not contenders:
-        contenders = field(open_source(data))
+    candidates = of_recipes(recipes)
+    if not candidates:
+        candidates = field(open_source(data))
         if not terms.budget and epochs is None:
             terms = replace(terms, budget=BUDGET)
     conditions = {**CONDITIONS, **overrides}
-    return Grid(data, contenders, amounts, _seeds(seeds), conditions, terms, epochs)
+    return Grid(data, candidates, subsets, _seeds(seeds), conditions, terms, epochs)
 
 
-def of_a_table(name: str, data: str, amounts: Amounts, seeds: int, terms: Terms, overrides: dict[str, Any]) -> Grid:
-    """A paper's table, every row as the paper trains it; `data` replaces its data sets."""
+def of_a_table(name: str, data: str, subsets: Subsets, seeds: int, terms: Terms, overrides: dict[str, Any]) -> Grid:
+    """A paper's table, every row as the paper trains it; `data` replaces its data sets.
+
+    `student.init` among the overrides may be a mapping: row -> weights that it starts from.
+    """
     overrides, epochs = _length(overrides)
-    contenders = of_table(read_table(name))
-    sets = list(dict.fromkeys(one.data for one in contenders))
+    candidates = of_table(read_table(name))
+    if isinstance(weights := overrides.get("student.init"), Mapping):
+        candidates = _started(candidates, weights)
+        overrides = {key: value for key, value in overrides.items() if key != "student.init"}
+    sets = list(dict.fromkeys(candidate.data for candidate in candidates))
     if data or len(sets) == 1:
         data = data or sets[0]
-        contenders = tuple(replace(one, data="") for one in contenders)
-    return Grid(data or sets[0], contenders, amounts, _seeds(seeds), overrides, terms, epochs, name)
+        candidates = tuple(replace(candidate, data="") for candidate in candidates)
+    return Grid(data or sets[0], candidates, subsets, _seeds(seeds), overrides, terms, epochs, name)
 
 
-def field(source: Source) -> tuple[Contender, ...]:
+def field(source: Source) -> tuple[Candidate, ...]:
     """The shipped field for images of a source's size: a table named as the default recipe is."""
-    return tuple(replace(one, data="") for one in of_table(read_table(default_recipe(source))))
+    return tuple(replace(candidate, data="") for candidate in of_table(read_table(default_recipe(source))))
+
+
+def _started(candidates: tuple[Candidate, ...], weights: Mapping[str, str]) -> tuple[Candidate, ...]:
+    """Rows that start from weights which a person names, by their names or by a pattern such as DHVT-T*; rows that are
+    trained alike share them."""
+    names = [candidate.name for candidate in candidates]
+    given: list[tuple[list[Any], str]] = []
+    for pattern, path in weights.items():
+        alike = [candidate.training for candidate in candidates if fnmatchcase(candidate.name, pattern)]
+        if not alike:
+            raise unknown("row to start from weights", pattern, names)
+        given += [(training, path) for training in alike]
+    starts = [next((path for training, path in given if training == one.training), None) for one in candidates]
+    return tuple(
+        candidate if path is None else replace(candidate, overrides={**candidate.overrides, "student.init": path})
+        for candidate, path in zip(candidates, starts, strict=True)
+    )
 
 
 def _length(overrides: dict[str, Any]) -> tuple[dict[str, Any], int | None]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a study compares: contenders x amounts of data x seeds, declared in one YAML file that a person may extend."""
+"""What a study compares: candidates x training subsets x seeds, declared in one YAML file that a person may extend."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from ...errors import UserError, unknown
 from ...text import read_yaml, write_yaml
 from ...training.references import references
 from ...training.table import Row, Table
-from .terms import ALL_IMAGES, EQUAL_EPOCHS, Amount, Amounts, Terms
+from .terms import ALL_IMAGES, EQUAL_EPOCHS, Subset, Subsets, Terms
 
 CONDITIONS: dict[str, Any] = {
     "data.val_fraction": 0.1,
@@ -25,18 +25,18 @@ CONDITIONS: dict[str, Any] = {
     "data.split_seed": 0,
     "train.watch": "val",
 }
-"""Recipe keys that every contender shares, so that all learn from, choose by and are tested on the same images."""
+"""Recipe keys that every candidate shares, so that all learn from, choose by and are tested on the same images."""
 
 
 @dataclass(frozen=True)
-class Contender:
-    """One thing that is compared.
+class Candidate:
+    """A recipe with overrides, compared with others under one name.
 
     Args:
         name: what people call it.
         recipe: a shipped recipe or a YAML file.
-        overrides: dotted recipe keys that differ from the recipe; `row:NAME` is the run of another contender, on the
-            same amount of data and from the same seed.
+        overrides: dotted recipe keys that differ from the recipe; `row:NAME` is the run of another candidate, on the
+            same training subset and from the same seed.
         data: its own data set, for a paper's table with several; empty for the study's.
         published: a paper's number, percent.
         measure: what the published number is: the student's accuracy, or see `outcomes.other_measure`.
@@ -53,39 +53,39 @@ class Contender:
 
     @property
     def training(self) -> list[Any]:
-        """All that decides what is trained; contenders that agree in it share their cells."""
+        """All that decides what is trained; candidates that agree in it share their cells."""
         return [self.recipe, self.overrides, self.data, self.seed_offset]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One training of a study.
+    """One training of a study: a candidate, on a subset, from a seed, in a rung of halving.
 
     Args:
-        contender: what is trained.
-        amount: on how much data.
+        candidate: what is trained.
+        subset: on how much data.
         seed: from which seed.
-        round: which of the study's rounds, 0-based; the last one is the full length.
+        rung: which of the study's rungs, 0-based; the last one is the full length.
         name: of its folder; cells that train the same thing share one.
     """
 
-    contender: Contender
-    amount: Amount
+    candidate: Candidate
+    subset: Subset
     seed: int
-    round: int
+    rung: int
     name: str
 
     @property
     def training_seed(self) -> int:
         """What the training's own randomness follows from."""
-        return self.seed + self.contender.seed_offset
+        return self.seed + self.candidate.seed_offset
 
     def overrides(self, conditions: Mapping[str, Any]) -> dict[str, Any]:
-        """Recipe keys that say which images it learns from: those of its seed, whatever the contender adds to it,
-        unless the study's conditions or the contender choose them."""
-        chosen = "data.subset_seed" in {**conditions, **self.contender.overrides}
-        shared = {"data.subset_seed": self.seed} if self.contender.seed_offset and not chosen else {}
-        return {**self.amount.overrides, **shared}
+        """Recipe keys that say which images it learns from: those of its seed, whatever the candidate adds to it,
+        unless the study's conditions or the candidate choose them."""
+        chosen = "data.subset_seed" in {**conditions, **self.candidate.overrides}
+        shared = {"data.subset_seed": self.seed} if self.candidate.seed_offset and not chosen else {}
+        return {**self.subset.overrides, **shared}
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ class Grid:
 
     Args:
         data: where the images are.
-        contenders: what is compared; the first one is the baseline of all differences.
-        amounts: of training data.
+        candidates: what is compared; the first one is the baseline of all differences.
+        subsets: of training data.
         seeds: each is one training of everything.
         conditions: recipe keys that hold for every cell.
         terms: how long the cells train.
@@ -104,8 +104,8 @@ class Grid:
     """
 
     data: str
-    contenders: tuple[Contender, ...]
-    amounts: Amounts = ALL_IMAGES
+    candidates: tuple[Candidate, ...]
+    subsets: Subsets = ALL_IMAGES
     seeds: tuple[int, ...] = (0, 1, 2)
     conditions: dict[str, Any] = field(default_factory=lambda: dict(CONDITIONS))
     terms: Terms = EQUAL_EPOCHS
@@ -113,11 +113,11 @@ class Grid:
     table: str = ""
 
     def __post_init__(self) -> None:
-        names = [contender.name for contender in self.contenders]
+        names = [candidate.name for candidate in self.candidates]
         if not names:
             raise UserError("a study compares at least one recipe; name some by --recipes a,b")
         if repeated := [name for name, times in Counter(names).items() if times > 1]:
-            raise UserError(f"contenders need different names, got {repeated[0]!r} twice")
+            raise UserError(f"candidates need different names, got {repeated[0]!r} twice")
         if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
             raise UserError(f"seeds must be different numbers from 0 on, at least one, got {list(self.seeds)}")
         if self.epochs is not None and self.epochs < 1:
@@ -128,107 +128,107 @@ class Grid:
 
     def _check_references(self, names: list[str]) -> None:
         """Every row that is named exists, and none waits for itself."""
-        wanted = {one.name: list(references(one.overrides).values()) for one in self.contenders}
-        for key, row in [pair for one in self.contenders for pair in references(one.overrides).items()]:
+        wanted = {candidate.name: list(references(candidate.overrides).values()) for candidate in self.candidates}
+        for key, row in [pair for candidate in self.candidates for pair in references(candidate.overrides).items()]:
             if row not in names:
-                raise unknown(f"contender that {key} names", row, names)
+                raise unknown(f"candidate that {key} names", row, names)
         if any(wanted.values()) and self.terms.halving:
-            raise UserError("contenders that learn from each other cannot be halved; leave --halving out")
+            raise UserError("candidates that learn from each other cannot be halved; leave --halving out")
         left = set(names)
         while ready := {name for name in left if not left & set(wanted[name])}:
             left -= ready
         if left:
-            raise UserError(f"contenders wait for each other in a circle: {', '.join(sorted(left))}")
+            raise UserError(f"candidates wait for each other in a circle: {', '.join(sorted(left))}")
 
     @property
-    def baseline(self) -> Contender:
+    def baseline(self) -> Candidate:
         """What the others are compared with."""
-        return self.contenders[0]
+        return self.candidates[0]
 
     @property
     def published(self) -> bool:
-        """Whether there are a paper's numbers to reproduce; otherwise the contenders compete."""
-        return any(one.published is not None for one in self.contenders)
+        """Whether there are a paper's numbers to reproduce; otherwise the candidates compete."""
+        return any(candidate.published is not None for candidate in self.candidates)
 
     def slugs(self) -> dict[str, str]:
-        """Contender -> its name in file names; contenders that train the same thing share the first one's."""
+        """Candidate -> its name in file names; candidates that train the same thing share the first one's."""
         return dict(self._slugs)
 
     @cached_property
     def _slugs(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+        slugs: dict[str, str] = {}
         known: dict[str, str] = {}
-        for contender in self.contenders:
-            content = digest(contender.training)
+        for candidate in self.candidates:
+            content = digest(candidate.training)
             if content not in known:
-                known[content] = _unused(contender.name, known.values())
-            found[contender.name] = known[content]
-        return found
+                known[content] = _unused(candidate.name, known.values())
+            slugs[candidate.name] = known[content]
+        return slugs
 
-    def cells(self, round: int = -1) -> list[Cell]:
-        """Every cell of one round (the last by default), seed by seed, so that an early stop leaves whole
+    def cells(self, rung: int = -1) -> list[Cell]:
+        """Every cell of one rung (the last by default), seed by seed, so that an early stop leaves whole
         comparisons."""
-        return list(self._rounds[round])
+        return list(self._rungs[rung])
 
     @cached_property
-    def _rounds(self) -> list[list[Cell]]:
-        """The cells of every round."""
-        return [self._round(round) for round in range(len(self.terms.rounds))]
+    def _rungs(self) -> list[list[Cell]]:
+        """The cells of every rung."""
+        return [self._rung(rung) for rung in range(len(self.terms.rungs))]
 
-    def _round(self, round: int) -> list[Cell]:
-        slugs, amounts = self._slugs, [(amount, slug(amount.name)) for amount in self.amounts.each()]
-        mark = "" if round == len(self.terms.rounds) - 1 else f".round-{round + 1}"
+    def _rung(self, rung: int) -> list[Cell]:
+        slugs, subsets = self._slugs, [(subset, slug(subset.name)) for subset in self.subsets.each()]
+        mark = "" if rung == len(self.terms.rungs) - 1 else f".rung-{rung + 1}"
         return [
-            Cell(one, amount, seed, round, f"{slugs[one.name]}.{named}.seed-{seed}{mark}")
+            Cell(candidate, subset, seed, rung, f"{slugs[candidate.name]}.{named}.seed-{seed}{mark}")
             for seed in self.seeds
-            for amount, named in amounts
-            for one in self.contenders
+            for subset, named in subsets
+            for candidate in self.candidates
         ]
 
     @cached_property
-    def _places(self) -> dict[tuple[str, Amount, int, int], Cell]:
-        """Every cell by its contender's name, amount, seed and round."""
-        every = [cell for cells in self._rounds for cell in cells]
-        return {(cell.contender.name, cell.amount, cell.seed, cell.round): cell for cell in every}
+    def _places(self) -> dict[tuple[str, Subset, int, int], Cell]:
+        """Every cell by its candidate's name, subset, seed and rung."""
+        every = [cell for cells in self._rungs for cell in cells]
+        return {(cell.candidate.name, cell.subset, cell.seed, cell.rung): cell for cell in every}
 
     @cached_property
     def _needs(self) -> dict[str, list[str]]:
-        """Name of every contender -> of those that it learns from, in the grid's order."""
-        named = {one.name: set(references(one.overrides).values()) for one in self.contenders}
-        order = [one.name for one in self.contenders]
+        """Name of every candidate -> of those that it learns from, in the grid's order."""
+        named = {candidate.name: set(references(candidate.overrides).values()) for candidate in self.candidates}
+        order = [candidate.name for candidate in self.candidates]
         return {name: [other for other in order if other in wanted] if wanted else [] for name, wanted in named.items()}
 
     def named(self, name: str) -> list[Cell]:
         """The cells that share a folder of that name."""
-        return [cell for cells in self._rounds for cell in cells if cell.name == name]
+        return [cell for cells in self._rungs for cell in cells if cell.name == name]
 
     def needs(self, cell: Cell) -> list[Cell]:
         """The cells whose runs a cell learns from; they are trained first."""
-        wanted = self._needs[cell.contender.name]
-        return [self._places[name, cell.amount, cell.seed, cell.round] for name in wanted]
+        wanted = self._needs[cell.candidate.name]
+        return [self._places[name, cell.subset, cell.seed, cell.rung] for name in wanted]
 
     def to_yaml(self) -> str:
         """The declaration as a file."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        plain["contenders"] = [_differences(Contender, one) for one in self.contenders]
-        plain["amounts"] = _differences(Amounts, self.amounts)
+        plain["candidates"] = [_differences(Candidate, candidate) for candidate in self.candidates]
+        plain["subsets"] = _differences(Subsets, self.subsets)
         plain["terms"] = _differences(Terms, self.terms)
         plain["seeds"] = list(self.seeds)
-        kept = {key: value for key, value in plain.items() if value not in (None, "", {})}
+        kept = {key: value for key, value in plain.items() if value not in (None, "", {}) or key == "conditions"}
         return write_yaml(kept)
 
     @staticmethod
     def from_yaml(text: str, name: str) -> "Grid":
         """A declaration. Raises: UserError naming what is wrong with it."""
         values = _checked(Grid, read_yaml(text, name), name)
-        for key in ("data", "contenders"):
+        for key in ("data", "candidates"):
             if not values.get(key):
                 raise UserError(f"{name} must say {key}")
         try:
-            values["contenders"] = tuple(
-                Contender(**_checked(Contender, one, f"{name}, contenders")) for one in values["contenders"]
+            values["candidates"] = tuple(
+                Candidate(**_checked(Candidate, entry, f"{name}, candidates")) for entry in values["candidates"]
             )
-            values["amounts"] = Amounts(**_checked(Amounts, values.get("amounts") or {}, f"{name}, amounts"))
+            values["subsets"] = Subsets(**_checked(Subsets, values.get("subsets") or {}, f"{name}, subsets"))
             values["terms"] = Terms(**_checked(Terms, values.get("terms") or {}, f"{name}, terms"))
             values["seeds"] = tuple(map(int, values.get("seeds", (0, 1, 2))))
             return Grid(**values)
@@ -236,20 +236,20 @@ class Grid:
             raise UserError(f"{name} is malformed: {error}") from error
 
 
-def of_recipes(names: Sequence[str]) -> tuple[Contender, ...]:
+def of_recipes(names: Sequence[str]) -> tuple[Candidate, ...]:
     """Recipes by their names; a file by its own name, without folder and ending, where no two are alike."""
     short = [Path(name).stem if name.endswith((".yaml", ".yml")) else name for name in names]
     clear = len(set(short)) == len(names)
-    return tuple(Contender(short[i] if clear else name, name) for i, name in enumerate(names))
+    return tuple(Candidate(short[i] if clear else name, name) for i, name in enumerate(names))
 
 
-def of_table(table: Table, data: str = "") -> tuple[Contender, ...]:
+def of_table(table: Table, data: str = "") -> tuple[Candidate, ...]:
     """A table's rows; `data` replaces all their data sets."""
     return tuple(_of_row(row, data) for row in table.rows)
 
 
-def _of_row(row: Row, data: str) -> Contender:
-    return Contender(
+def _of_row(row: Row, data: str) -> Candidate:
+    return Candidate(
         row.name, row.recipe, dict(row.overrides), data or row.data or "", row.published, row.measure, row.seed_offset
     )
 
@@ -268,17 +268,17 @@ def digest(content: Any) -> str:
 def _unused(name: str, taken: Iterable[str]) -> str:
     stem, known = slug(name), set(taken)
     tries = (stem if i == 1 else f"{stem}-{i}" for i in count(1))
-    return next(one for one in tries if one not in known)
+    return next(slug_tried for slug_tried in tries if slug_tried not in known)
 
 
 def _differences(cls: Callable[..., Any], value: Any) -> dict[str, Any]:
     """The fields of a dataclass that are not its defaults, as YAML can hold them."""
-    required = {"name", "recipe"} if cls is Contender else set()
-    default = cls("", "") if cls is Contender else cls()
-    found = {f.name: getattr(value, f.name) for f in fields(value)}
+    required = {"name", "recipe"} if cls is Candidate else set()
+    default = cls("", "") if cls is Candidate else cls()
+    values = {f.name: getattr(value, f.name) for f in fields(value)}
     return {
         key: list(content) if isinstance(content, tuple) else content
-        for key, content in found.items()
+        for key, content in values.items()
         if key in required or content != getattr(default, key)
     }
 

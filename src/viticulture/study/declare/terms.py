@@ -7,11 +7,19 @@ from typing import Any, Literal
 
 from ...errors import UserError, unknown
 
-UNITS = {"": 60.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+UNITS = {"": 60.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "night": 36000.0, "d": 86400.0}
+
+
+def duration(words: str) -> float:
+    """Seconds of a time such as 90s, 30m, 2h, 1night (ten hours) or 1d. Raises: UserError if it is none."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(words).lower())
+    if not match or match[2] not in UNITS or float(match[1]) <= 0:
+        raise UserError(f"a budget is a time such as 90min, 2h or 1d, got {words!r}")
+    return float(match[1]) * UNITS[match[2]]
 
 
 @dataclass(frozen=True)
-class Amounts:
+class Subsets:
     """How many training images are learnt from; both left out, all of them.
 
     Args:
@@ -32,16 +40,16 @@ class Amounts:
             if images < 1:
                 raise UserError(f"per_class must be at least 1, got {images}")
 
-    def each(self) -> list["Amount"]:
+    def each(self) -> list["Subset"]:
         """Smallest first within each kind."""
-        found = [Amount("data.per_class", images) for images in sorted(set(self.per_class))]
-        found += [Amount("data.fraction", share) for share in sorted(set(self.fractions))]
-        return found or [Amount("", 1)]
+        subsets = [Subset("data.per_class", images) for images in sorted(set(self.per_class))]
+        subsets += [Subset("data.fraction", share) for share in sorted(set(self.fractions))]
+        return subsets or [Subset("", 1)]
 
 
 @dataclass(frozen=True)
-class Amount:
-    """One amount of training data: the recipe key that asks for it (none for all images) and its value."""
+class Subset:
+    """One training subset: the recipe key that asks for it (none for all images) and its value."""
 
     key: str
     value: float
@@ -61,13 +69,13 @@ class Amount:
 
 @dataclass(frozen=True)
 class Terms:
-    """How long every contender may train.
+    """How long every candidate may train.
 
     Args:
         budget: time for the whole study on this machine, such as 90min or 2h; it shortens the trainings to fit. Empty
             sets no limit.
         equal: what cells share. epochs: as many epochs for all (--epochs, else the longest recipe's); time: as many
-            minutes for all that learn from the same amount of data; recipe: every recipe's own length.
+            minutes for all that learn from the same training subset; recipe: every recipe's own length.
         halving: train briefly first and go on with the better half, twice; the baseline always stays.
     """
 
@@ -85,15 +93,10 @@ class Terms:
     @property
     def seconds(self) -> float | None:
         """The budget. Raises: UserError if it is no time."""
-        if not self.budget:
-            return None
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(self.budget).lower())
-        if not match or match[2] not in UNITS or float(match[1]) <= 0:
-            raise UserError(f"a budget is a time such as 90min, 2h or 1d, got {self.budget!r}")
-        return float(match[1]) * UNITS[match[2]]
+        return duration(self.budget) if self.budget else None
 
     @property
-    def rounds(self) -> tuple[float, ...]:
+    def rungs(self) -> tuple[float, ...]:
         """Shares of the full length that are trained one after the other."""
         return (0.25, 0.5, 1.0) if self.halving else (1.0,)
 
@@ -123,7 +126,7 @@ class Where:
             raise UserError("give one of --workers, --ray and --slurm")
 
 
-ALL_IMAGES = Amounts()
+ALL_IMAGES = Subsets()
 EQUAL_EPOCHS = Terms()
 OWN_LENGTHS = Terms(equal="recipe")
 HERE = Where()

@@ -4,7 +4,7 @@
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,7 +16,7 @@ from ...data.dataset import Dataset
 from ...methods.method import Method
 from ...training.assemble import assemble
 from ...training.recipe import Recipe, resolve
-from ...training.run import Watched, fit
+from ...training.run import ValidationLoader, fit
 from ...training.rundir import RunDir
 from ...training.session import Session
 
@@ -34,32 +34,38 @@ class Pace:
     """Seconds that a training takes, apart from what it costs to start.
 
     Args:
-        step: an optimiser step, guides included.
+        step: an optimizer step, guides included.
         steps: of an epoch.
-        look: measuring an image, without gradients.
-        watched: images measured after every epoch.
-        judged: images measured at the end, for each kept set of weights.
+        inference: measuring an image, without gradients.
+        val_images: images measured after every epoch.
+        held_out_images: images measured at the end, for each kept set of weights.
         keep: writing a checkpoint.
     """
 
     step: float
     steps: int
-    look: float
-    watched: int
-    judged: int
+    inference: float
+    val_images: int
+    held_out_images: int
     keep: float = 0.0
 
     @property
     def epoch(self) -> float:
         """An epoch with its validation and its checkpoint."""
-        return self.step * self.steps + self.look * self.watched + self.keep + EPOCH
+        return self.step * self.steps + self.inference * self.val_images + self.keep + EPOCH
 
     def training(self, epochs: float) -> float:
         """A whole cell: its epochs, then the best and the last weights on every held-out image."""
-        return self.epoch * epochs + 2 * self.look * self.judged
+        return self.epoch * epochs + 2 * self.inference * self.held_out_images
+
+    def scaled(self, factor: float) -> "Pace":
+        """That of a network which takes so many times as long."""
+        return replace(self, step=self.step * factor, inference=self.inference * factor)
 
 
-def measure(recipe: Recipe, dataset: Dataset, folder: Path, seed: int = 0) -> Pace:
+def measure_pace(
+    recipe: Recipe, dataset: Dataset, folder: Path, seed: int = 0, now: Callable[[], float] = time.perf_counter
+) -> Pace:
     """Begin a training as any other, end it after a few steps, and forget what was learnt.
 
     Args:
@@ -67,8 +73,9 @@ def measure(recipe: Recipe, dataset: Dataset, folder: Path, seed: int = 0) -> Pa
         dataset: the images of one cell.
         folder: on the disk that the study is on; made, and removed with what was learnt.
         seed: of weights and order.
+        now: tells the time; `time.process_time` counts that of the processors.
     """
-    recipe = recipe.settled("images", dataset.pictures)
+    recipe = recipe.with_section("images", dataset.image_settings)
     watch = {"val": dataset.val, "test": dataset.test}.get(recipe.section("train").watch)
     longer = {"train.epochs": max(MOST_STEPS, recipe.section("train").epochs)}
     recipe = resolve(recipe.name, recipe.values, {**BARE, **longer})
@@ -79,16 +86,16 @@ def measure(recipe: Recipe, dataset: Dataset, folder: Path, seed: int = 0) -> Pa
         run = RunDir(folder)
         run.write("run.json", {"status": "measured"})  # without it a training would take its folder for removed
         session = Session(run, recipe, dataset, method, seed, [])
-        clock = Clock(session)
+        clock = Clock(session, now)
         fit(session, clock)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return Pace(
         step=median(clock.steps[1:] or clock.steps),  # the first one pays for what happens once
-        steps=method.steps_per_epoch,
-        look=clock.look,
-        watched=len(watch) if watch is not None else 0,
-        judged=sum(len(split) for split in (dataset.val, dataset.test) if split is not None),
+        steps=method.course.steps_per_epoch,
+        inference=clock.inference,
+        val_images=len(watch) if watch is not None else 0,
+        held_out_images=sum(len(split) for split in (dataset.val, dataset.test) if split is not None),
         keep=min(clock.keeps),
     )
 
@@ -98,14 +105,15 @@ class Clock(Callback):
 
     Args:
         session: what is trained.
+        now: tells the time.
     """
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, session: Session, now: Callable[[], float] = time.perf_counter) -> None:
+        self.session, self.now = session, now
         self.steps: list[float] = []
         self.keeps: list[float] = []
-        self.look = 0.0
-        self.last = self.began = time.perf_counter()
+        self.inference = 0.0
+        self.last = self.began = now()
         self.kept_from: float | None = None
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -134,8 +142,8 @@ class Clock(Callback):
         held = self.session.dataset.val if self.session.dataset.val is not None else self.session.dataset.test
         if held is not None:
             some = held.part(torch.arange(min(len(held), EVALUATION_BATCH)))
-            (batch,) = Watched(some, self.session, trainer.strategy.root_device)
-            self.look = self._timed(lambda: self._measure(trainer, pl_module, batch)) / len(some)
+            (batch,) = ValidationLoader(some, self.session, trainer.strategy.root_device)
+            self.inference = self._timed(lambda: self._measure(trainer, pl_module, batch)) / len(some)
 
     @staticmethod
     def _measure(trainer: Trainer, method: Method, batch: Any) -> None:
@@ -156,9 +164,8 @@ class Clock(Callback):
             self.keeps.append(self._now() - self.kept_from)
         self.kept_from = None
 
-    @staticmethod
-    def _now() -> float:
+    def _now(self) -> float:
         """Seconds on a clock, once the device is done."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        return time.perf_counter()
+        return self.now()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ...errors import UserError
-from ...evaluation.judge import judge
+from ...evaluation.evaluate import evaluate_run
 from ...models.taps import layout
 from ...text import command_line
 from ...training.references import replaced
@@ -17,7 +17,7 @@ from ...training.run import fit
 from ...training.rundir import RunDir
 from ...training.session import Session, begin, recipe_of, reopen
 from ...training.state import load_checkpoint
-from ..declare.grid import Cell, Contender, digest
+from ..declare.grid import Candidate, Cell, digest
 from ..folder import StudyDir
 from ..plan.plan import Plan
 
@@ -35,9 +35,9 @@ def train_cell(study: StudyDir, cell: Cell, plan: Plan, data: str = "") -> None:
     """
     session = _session(study, cell, plan, data)
     try:
-        study.check_splits(cell.contender.data or study.grid.data, session.dataset.split_names)
+        study.check_splits(cell.candidate.data or study.grid.data, session.dataset.split_names)
         fit(session)
-        judge(session.run, session.dataset)
+        evaluate_run(session.run, session.dataset)
         session.run.update(status="finished")  # last: a kill before this is made good by the next start
     finally:
         session.run.unlock()
@@ -49,15 +49,15 @@ def train_cell(study: StudyDir, cell: Cell, plan: Plan, data: str = "") -> None:
 
 def contents(study: StudyDir, cell: Cell, plan: Plan) -> str:
     """Digest of everything that decides what a cell learns, but for the images."""
-    known = study.facts["recipes"][study.slugs[cell.contender.name]]
-    return digest([known, plan.overrides(study.grid, cell), cell.training_seed, cell.contender.data])
+    known = study.facts["recipes"][study.slugs[cell.candidate.name]]
+    return digest([known, plan.overrides(study.grid, cell), cell.training_seed, cell.candidate.data])
 
 
 def command(study: StudyDir, cell: Cell, plan: Plan) -> str:
     """The shell command that trains the same thing by itself."""
-    contender = cell.contender
-    words = ["viticulture", "train", contender.data or study.grid.data, "--recipe", contender.recipe]
-    chosen = {**contender.overrides, **teachers(study, cell), **study.grid.conditions}
+    candidate = cell.candidate
+    words = ["viticulture", "train", candidate.data or study.grid.data, "--recipe", candidate.recipe]
+    chosen = {**candidate.overrides, **teachers(study, cell), **study.grid.conditions}
     chosen |= plan.overrides(study.grid, cell)
     for key, value in chosen.items():
         written = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
@@ -67,8 +67,8 @@ def command(study: StudyDir, cell: Cell, plan: Plan) -> str:
 
 def teachers(study: StudyDir, cell: Cell) -> dict[str, Any]:
     """Recipe keys that name the runs of other cells that this one learns from."""
-    runs = {need.contender.name: str(study.run(need).path) for need in study.grid.needs(cell)}
-    return replaced(cell.contender.overrides, runs)
+    runs = {need.candidate.name: str(study.run(need).path) for need in study.grid.needs(cell)}
+    return replaced(cell.candidate.overrides, runs)
 
 
 def is_vit(student: nn.Module) -> bool:
@@ -81,7 +81,7 @@ def is_vit(student: nn.Module) -> bool:
 
 def _session(study: StudyDir, cell: Cell, plan: Plan, data: str) -> Session:
     run, marked = study.run(cell), contents(study, cell, plan)
-    where = data or place(study, cell.contender)
+    where = data or data_of(study, cell.candidate)
     if (run.path / "run.json").exists():
         RunDir(run.path).lock()  # raises if someone resumes the run by itself; falls at once
         if not _damaged(run):
@@ -91,7 +91,7 @@ def _session(study: StudyDir, cell: Cell, plan: Plan, data: str) -> Session:
                 )
             return _marked(reopen(str(run.path), where), cell, marked)
     study.clear(cell)
-    recipe = study.recipe_file(cell.contender)
+    recipe = study.recipe_file(cell.candidate)
     overrides = {**teachers(study, cell), **study.grid.conditions, **plan.overrides(study.grid, cell)}
     alone = command(study, cell, plan)
     session = begin(where, str(recipe), cell.training_seed, str(run.path), False, overrides, alone)
@@ -100,7 +100,7 @@ def _session(study: StudyDir, cell: Cell, plan: Plan, data: str) -> Session:
 
 def _marked(session: Session, cell: Cell, marked: str) -> Session:
     epochs = session.recipe.section("train").epochs
-    session.run.update(recipe=cell.contender.recipe, cell=marked, vit=is_vit(session.method.student), epochs=epochs)
+    session.run.update(recipe=cell.candidate.recipe, cell=marked, vit=is_vit(session.method.student), epochs=epochs)
     return session
 
 
@@ -116,10 +116,10 @@ def _damaged(run: RunDir) -> bool:
     return False
 
 
-def place(study: StudyDir, contender: Contender) -> str:
-    """Where a contender's images are: under the name that the study gives them, else in the folder where they were."""
-    given = contender.data or study.grid.data
+def data_of(study: StudyDir, candidate: Candidate) -> str:
+    """Where a candidate's images are: under the name that the study gives them, else in the folder where they were."""
+    given = candidate.data or study.grid.data
     folder = study.facts.get("folder")
-    if not contender.data and folder and not Path(given).exists() and Path(folder).exists():
+    if not candidate.data and folder and not Path(given).exists() and Path(folder).exists():
         return str(folder)
     return given

@@ -10,11 +10,11 @@ from statistics import fmean
 from typing import Any
 
 from ...errors import UserError
-from ...evaluation.agreement.judge import read_agreement
-from ...evaluation.localization.judge import read_localisations
-from ...evaluation.localization.measure import OVERLAPS
+from ...evaluation.agreement.evaluate import read_agreement
+from ...evaluation.localization.evaluate import read_localizations
+from ...evaluation.localization.metrics import OVERLAPS, PUBLISHED
 from ...evaluation.results import RESULTS, read_evaluations
-from ...evaluation.robustness.judge import read_robustness
+from ...evaluation.robustness.evaluate import read_robustness
 from ...training.rundir import RunDir
 from ..declare.grid import Cell
 from ..folder import StudyDir, read_json
@@ -22,7 +22,7 @@ from ..folder import StudyDir, read_json
 NUMBERS = ("train_images", "test_images", "test_accuracy", "val_accuracy", "epochs", "seconds", "parameters", "macs")
 """Of a row, what charts and tables reckon with."""
 
-NUMBERS_OF_ANSWERS = ("images", "balanced_accuracy", "macro_f1", "nll", "calibration_error")
+NUMBERS_OF_PREDICTIONS = ("images", "balanced_accuracy", "macro_f1", "nll", "calibration_error")
 """Of an evaluation, what an outcome keeps."""
 
 
@@ -56,12 +56,12 @@ class Outcome:
         student, images = facts.get("student", {}), facts.get("data", {}).get("images", {})
         seconds, steps = facts.get("seconds"), facts.get("steps")
         return {
-            "contender": cell.contender.name,
-            "recipe": cell.contender.recipe,
-            "data": cell.contender.data or facts.get("data", {}).get("source", ""),
-            "amount": cell.amount.name,
+            "candidate": cell.candidate.name,
+            "recipe": cell.candidate.recipe,
+            "data": cell.candidate.data or facts.get("data", {}).get("source", ""),
+            "subset": cell.subset.name,
             "seed": cell.seed,
-            "round": cell.round + 1,
+            "rung": cell.rung + 1,
             "status": self.status,
             "train_images": images.get("train"),
             "test_accuracy": self.test,
@@ -85,7 +85,7 @@ class Outcome:
 
 
 class Outcomes:
-    """Reads cells, and reads no finished one twice.
+    """Outcomes of a study's cells, read from the folder; finished ones are remembered.
 
     Args:
         study: whose cells.
@@ -97,11 +97,11 @@ class Outcomes:
 
     def of(self, cell: Cell) -> Outcome:
         """One cell as it stands now."""
-        key = cell.name, cell.contender.name
-        found = self._known.get(key) or self._read(cell)
-        if found.status == "finished":
-            self._known[key] = found
-        return found
+        key = cell.name, cell.candidate.name
+        outcome = self._known.get(key) or self._read(cell)
+        if outcome.status == "finished":
+            self._known[key] = outcome
+        return outcome
 
     def all(self, cells: Iterable[Cell]) -> list[Outcome]:
         """Several cells as they stand now."""
@@ -110,12 +110,12 @@ class Outcomes:
     def _read(self, cell: Cell) -> Outcome:
         """A folder that says less than a page needs is one failure, told, and trained again; the others stand."""
         try:
-            found = self._as_written(cell)
-            _ = {**found.row, **{name: found.row[name] / 1 for name in NUMBERS if found.row[name] is not None}}
+            outcome = self._as_written(cell)
+            _ = {**outcome.row, **{name: outcome.row[name] / 1 for name in NUMBERS if outcome.row[name] is not None}}
         except (UserError, OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             told = str(error) if isinstance(error, UserError) else f"{type(error).__name__} {error}"
             return Outcome(cell, "failed", f"{self.study.run(cell).path} is damaged: {told}")
-        return found
+        return outcome
 
     def _as_written(self, cell: Cell) -> Outcome:
         run = self.study.run(cell)
@@ -125,13 +125,18 @@ class Outcomes:
             if results is None:
                 raise UserError(f"{run.path} holds no {RESULTS}")
             counting = results.counting
+            measure = cell.candidate.measure
             if counting is None:  # it learnt without labels
-                return Outcome(cell, "finished", facts=facts)
-            shares = {split: found.top1 if (found := results.of_split(split)) else None for split in ("test", "val")}
-            test, val, measure = shares["test"], shares["val"], cell.contender.measure
+                return Outcome(
+                    cell, "finished", "", other_measure(run, measure) if "/" in measure else None, facts=facts
+                )
+            shares = {
+                split: evaluation.top1 if (evaluation := results.of_split(split)) else None for split in ("test", "val")
+            }
+            test, val = shares["test"], shares["val"]
             if measure != "accuracy":
                 test, val = other_measure(run, measure), None
-            numbers = {key: getattr(counting, key) for key in NUMBERS_OF_ANSWERS}
+            numbers = {key: getattr(counting, key) for key in NUMBERS_OF_PREDICTIONS}
             return Outcome(cell, "finished", "", test, val, numbers, facts)
         failure = self.study.failure(cell)
         if failure:
@@ -142,13 +147,19 @@ class Outcomes:
 def other_measure(run: RunDir, measure: str) -> float | None:
     """What a table's number is where it is not the student's accuracy; None where the run does not know it.
 
+    top5                           the true class is among the five likeliest; None where there are fewer classes
     divergence/HEAD/TEACHER        nats, from agreement.json
     robustness/FOLDER/HEAD         from robustness.json: the mean error of corruptions; accuracy where there are none
-    localisation/0.3,0.5           from localisation.json: MaxBoxAcc at an overlap, or its mean over several
+    localization/0.3,0.5           from localization.json, published protocol: MaxBoxAcc, or its mean over overlaps
+    probe/JUDGE                    from probe.json: linear probe or k-NN, of the features that validation chooses
     anything else                  the last value that a guide measured on held-out images while it trained
     """
     kind, _, rest = measure.partition("/")
     name, _, of = rest.partition("/")
+    if kind == "top5":
+        results = read_evaluations(run)
+        evaluation = results and (results.of_split("test") or results.counting)
+        return evaluation.topk if evaluation and evaluation.k == 5 else None
     if kind == "divergence":
         agreement = read_agreement(run)
         heads = [head.removesuffix(" token") for head in agreement.heads] if agreement else []
@@ -156,27 +167,31 @@ def other_measure(run: RunDir, measure: str) -> float | None:
             return None
         return agreement.divergence[heads.index(name)][agreement.teachers.index(of)]
     if kind == "robustness":
-        for data, found in read_robustness(run).items():
-            if Path(data).name == name and of in found.heads:
-                head = found.heads.index(of)
-                return found.mean_error(head) if found.errors else 1 - found.clean[head]
+        for data, result in read_robustness(run).items():
+            if Path(data).name == name and of in result.heads:
+                head = result.heads.index(of)
+                return result.mean_error(head) if result.errors else 1 - result.clean[head]
         return None
-    if kind == "localisation":
-        places = [OVERLAPS.index(float(overlap)) for overlap in rest.split(",")]
-        every = [fmean(found.largest.shares[place] for place in places) for found in read_localisations(run).values()]
-        return every[0] if every else None
+    if kind == "probe":
+        probes = read_json(run.path / "probe.json") if (run.path / "probe.json").exists() else {}
+        findings = [one for probe in probes.values() for one in probe["findings"] if one["judge"] == rest]
+        return max(findings, key=lambda one: max(one["sweep"].values()))["top1"] if findings else None
+    if kind == "localization":
+        positions = [OVERLAPS.index(float(overlap)) for overlap in rest.split(",")]
+        known = [result for result in read_localizations(run).values() if result.protocol == PUBLISHED.name]
+        return fmean(known[0].largest.accuracies[position] for position in positions) if known else None
     return _last_value(run, measure)
 
 
 def _last_value(run: RunDir, measure: str) -> float | None:
     names = {f"{split}/{measure}" for split in ("test", "val")}
-    found = None
+    last = None
     if run.metrics.exists():
         with run.metrics.open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 if row["name"] in names:
-                    found = float(row["value"])
-    return found
+                    last = float(row["value"])
+    return last
 
 
 def rows_as_csv(rows: list[dict[str, Any]]) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 
 from ...errors import UserError
 from ..folder import StudyDir
+from .halving import schedule
 from .outcomes import Outcomes
-from .rounds import schedule
 from .work import Work
 
 RETRIES = 3
@@ -22,7 +22,7 @@ PATIENCE = 5.0  # seconds between two looks at what is finished
 
 
 def run_on_ray(study: StudyDir, address: str, tell: Callable[[str], None], data: str = "") -> None:
-    """Hand out every cell, round after round, and wait.
+    """Hand out every cell, rung after rung, and wait.
 
     Args:
         study: its folder, under a path that every machine sees.
@@ -54,10 +54,10 @@ def run_on_ray(study: StudyDir, address: str, tell: Callable[[str], None], data:
         waiting = {task.remote(path, cell.name, data, str(Path.cwd())): cell for cell in left}
         while waiting:
             done, _ = ray.wait(list(waiting), timeout=PATIENCE)
-            for one in done:
-                cell = waiting.pop(one)
+            for reference in done:
+                cell = waiting.pop(reference)
                 try:
-                    for words in ray.get(one):
+                    for words in ray.get(reference):
                         tell(words)
                 except ray.exceptions.RayError as error:
                     study.record_failure(cell, f"its Ray task was lost {RETRIES + 1} times: {type(error).__name__}")

@@ -9,8 +9,8 @@ from ..declare.grid import Cell
 from ..folder import StudyDir
 from ..plan.plan import Plan
 from .cell import contents, train_cell
+from .halving import Decision, every_cell, schedule, write_table
 from .outcomes import Outcome, Outcomes
-from .rounds import Decision, every_cell, schedule, write_table
 
 POLL_SECONDS = 1.0
 Tell = Callable[[str], None]
@@ -33,7 +33,7 @@ class Work:
         self.tried = set(skip)  # a cell that fails is tried once by each process
 
     def run(self) -> None:
-        """Until nothing is left that this process can do. Waits where a round depends on others' cells."""
+        """Until nothing is left that this process can do. Waits where a rung depends on others' cells."""
         gc.freeze()  # what was imported need not be searched after every cell
         try:
             self._run()
@@ -74,7 +74,7 @@ class Work:
         failed = [need for need in self._unmet(cell) if need.name in self.tried]
         for need in failed[:1]:
             self.tried.add(cell.name)
-            self.study.record_failure(cell, f"it learns from {need.contender.name}, which failed")
+            self.study.record_failure(cell, f"it learns from {need.candidate.name}, which failed")
             self._say(self.outcomes.of(cell), 0.0)
         return bool(failed)
 
@@ -101,12 +101,12 @@ class Work:
     def _say(self, outcome: Outcome, seconds: float) -> None:
         cell = outcome.cell
         cells = {cell.name: cell for cell in self.study.grid.cells()}
-        done = sum(self._finished(one) for one in cells.values())
+        done = sum(self._finished(other) for other in cells.values())
         share = outcome.test if outcome.test is not None else outcome.val
         number = "trained" if share is None else f"{100 * share:.1f} %"
         came = f"failed: {outcome.error}" if outcome.status == "failed" else number
-        stage = f", round {cell.round + 1}" if self.study.grid.terms.halving else ""
-        words = f"{cell.contender.name}, {cell.amount.name}, seed {cell.seed}{stage}: {came}, {seconds:.0f} s"
+        stage = f", rung {cell.rung + 1}" if self.study.grid.terms.halving else ""
+        words = f"{cell.candidate.name}, {cell.subset.name}, seed {cell.seed}{stage}: {came}, {seconds:.0f} s"
         self.tell(f"[{done}/{len(cells)}] {words}")
 
     def _log(self, decisions: list[Decision]) -> None:

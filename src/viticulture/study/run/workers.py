@@ -44,15 +44,15 @@ def run_workers(study: StudyDir, workers: int, tell: Callable[[str], None], data
     if workers == 1:
         Work(study, tell, data).run()
         return
-    places = Places(study, workers, tell, data)
-    threads = [threading.Thread(target=places.keep_alive, args=(number,), daemon=True) for number in range(workers)]
+    pool = WorkerPool(study, workers, tell, data)
+    threads = [threading.Thread(target=pool.keep_alive, args=(number,), daemon=True) for number in range(workers)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-class Places:
+class WorkerPool:
     """Worker processes, each replaced when it dies of a cell, until it has died of it `LIVES` times.
 
     Args:
@@ -64,11 +64,11 @@ class Places:
 
     def __init__(self, study: StudyDir, workers: int, tell: Callable[[str], None], data: str) -> None:
         self.study, self.workers, self.tell, self.data = study, workers, tell, data
-        self.deaths: Counter[str] = Counter()  # by the cell's name, over all places; empty where none was claimed
+        self.deaths: Counter[str] = Counter()  # by the cell's name, over all workers; empty where none was claimed
         self.lock = threading.Lock()
 
     def keep_alive(self, number: int) -> None:
-        """One place: its process, and the next one when that dies of a cell."""
+        """One worker: its process, and the next one when that dies of a cell."""
         while (cause := self._one_process(number)) is not None:
             pid, code = cause
             lost = claimed_by(self.study, pid)
@@ -104,21 +104,21 @@ class Places:
 
 def environment(number: int, workers: int) -> dict[str, str]:
     """A worker's environment: its own GPU, or its share of the cores."""
-    found = dict(os.environ)
+    variables = dict(os.environ)
     if gpus := torch.cuda.device_count():
         shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         names = [name for name in shown.split(",") if name] or [str(i) for i in range(gpus)]
-        found["CUDA_VISIBLE_DEVICES"] = names[number % len(names)]
+        variables["CUDA_VISIBLE_DEVICES"] = names[number % len(names)]
     else:
-        found.setdefault("OMP_NUM_THREADS", str(max(1, torch.get_num_threads() // workers)))
-    return found
+        variables.setdefault("OMP_NUM_THREADS", str(max(1, torch.get_num_threads() // workers)))
+    return variables
 
 
 def claimed_by(study: StudyDir, pid: int) -> Cell | None:
     """The unfinished cell that a process of this machine held when it died."""
     folder = study.path / "locks"
-    for round in range(len(study.grid.terms.rounds)):
-        for cell in study.grid.cells(round):
+    for rung in range(len(study.grid.terms.rungs)):
+        for cell in study.grid.cells(rung):
             path = folder / cell.name
             mine = path.exists() and path.read_text(encoding="utf-8").split()[-1:] == [str(pid)]
             if mine and not study.finished(cell):
@@ -126,7 +126,7 @@ def claimed_by(study: StudyDir, pid: int) -> Cell | None:
     return None
 
 
-def find(study: StudyDir, name: str) -> Cell:
+def cell_named(study: StudyDir, name: str) -> Cell:
     """The cell of that name. Raises: UserError if study.yaml does not ask for it any more."""
     cells = study.grid.named(name)
     if not cells:
@@ -149,7 +149,7 @@ def main() -> int:
     try:
         work = Work(StudyDir.open(given.study), lambda words: print(words, flush=True), given.data, given.skip)
         if given.only:
-            work.one(find(work.study, given.only))
+            work.one(cell_named(work.study, given.only))
         else:
             work.run()
     except UserError as error:

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One training on disk, as Python and notebooks look at it."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+    from ..evaluation.accuracy import Evaluation
+    from ..evaluation.predict import Prediction
+    from ..evaluation.results import Evaluations
+    from ..export.int8 import Quantized
+    from ..training.rundir import RunDir
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training on disk, finished or not. Tables are pandas frames where pandas is installed, else lists of dicts.
+
+    Args:
+        path: its folder.
+    """
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))  # a string will do
+
+    @property
+    def folder(self) -> "RunDir":
+        """The folder's files. Raises: UserError if there is no run."""
+        from ..training.rundir import RunDir
+
+        return RunDir.open(self.path)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What run.json says: versions, seed, data, student, status, hardware."""
+        return self.folder.read("run.json")
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """Every recipe key with the value that it was trained with."""
+        from ..training.session import recipe_of
+
+        return {section: dict(values) for section, values in recipe_of(self.folder).values.items()}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names in the order of the logits; empty for a run without labels."""
+        return tuple(self.facts["data"]["classes"])
+
+    @property
+    def report(self) -> Path:
+        """The page."""
+        return self.path / "report.html"
+
+    @property
+    def evaluations(self) -> "Evaluations":
+        """Results by weights and split, such as `best/test`; `counting` is the one that counts, `counts` its key."""
+        from ..evaluation.results import RESULTS, read_evaluations
+
+        evaluations = read_evaluations(self.folder)
+        if evaluations is None:
+            raise UserError(f"{self.path} holds no {RESULTS}; to have it: viticulture evaluate {self.path}")
+        return evaluations
+
+    @property
+    def accuracy(self) -> float:
+        """Top-1 in [0, 1] of the weights that count: best on validation, else the last; on test where there is one."""
+        return self._counting().top1
+
+    @property
+    def metrics(self) -> Any:
+        """A table with a row a result: weights, split, images, and its measures (shares in [0, 1]; nll in nats)."""
+        rows = []
+        for key, result in self.evaluations.items():
+            weights, _, split = key.partition("/")
+            numbers = {k: v for k, v in result.to_dict().items() if isinstance(v, (int, float))}
+            rows.append({"weights": weights, "split": split, "counts": key == self.evaluations.counts, **numbers})
+        return _frame(rows)
+
+    @property
+    def history(self) -> Any:
+        """A table with a row an epoch, counted from 1: the last value in it of everything that was logged."""
+        from ..training.metrics import read_history
+
+        return _frame(read_history(self.path / "metrics.csv"))
+
+    @property
+    def confusion(self) -> Any:
+        """A table of the result that counts: a row a true class, a column a predicted one, numbers of images."""
+        names, counts = self.classes, self._counting().confusion
+        return _frame([dict(zip(names, map(int, row), strict=True)) for row in counts], names)
+
+    @property
+    def answers(self) -> Any:
+        """A table of the result that counts, a row an image: name, label, predicted, and a probability a class."""
+        from ..evaluation.results import read_predictions
+
+        kept, names = read_predictions(self.folder, probabilities=True), self.classes
+        split = self.evaluations.counts.partition("/")[2]
+        images = self.folder.read("split.json")["names"][split]
+        rows: list[dict[str, Any]] = [
+            {"name": image, "label": names[label], "predicted": names[predicted]}
+            for image, label, predicted in zip(images, kept.labels, kept.predicted, strict=True)
+        ]
+        if kept.probabilities is not None:
+            for row, shares in zip(rows, kept.probabilities.tolist(), strict=True):
+                row.update(zip(names, shares, strict=True))
+        return _frame(rows)
+
+    def predict(self, images: Any, weights: str = "") -> "list[Prediction]":
+        """Classify images.
+
+        Args:
+            images: a file or folder, by str or Path; an image of PIL, an array [H, W] or [H, W, 3] or a tensor
+                [3, H, W], of uint8 or of floats in [0, 1]; or a list, a batch, or a column of a data frame of these.
+            weights: best, last or ema; by default those that count.
+        """
+        from .runs import predict
+
+        return predict(str(self.path), images, weights)
+
+    def evaluate(self, data: str = "") -> "Mapping[str, Evaluation]":
+        """Measure on the run's own or other images; see the function of that name."""
+        from .runs import evaluate
+
+        return evaluate(str(self.path), data)
+
+    def export(self, out: str, weights: str = "", int8: bool = False) -> "Path | Quantized":
+        """Write ONNX; see the function of that name."""
+        from .runs import export
+
+        return export(str(self.path), out, weights, int8)
+
+    def student(self, weights: str = "") -> "nn.Module":
+        """The trained network in evaluation mode; weights: best, last or ema, by default those that count."""
+        from ..models.weights.files import load
+        from ..training.session import recipe_of
+
+        recipe_of(self.folder)  # imports what a student of a person's own needs
+        return load(self.folder.weights(weights or self.folder.which()[0]))[0]
+
+    def _counting(self) -> "Evaluation":
+        if (counting := self.evaluations.counting) is None:
+            raise UserError(f"{self.path} learnt without labels, so it has no accuracy")
+        return counting
+
+    def _repr_html_(self) -> str:
+        """The head of the page, for notebooks: what was trained on what, and how well it does."""
+        try:
+            facts = self.facts
+            student, data = facts["student"]["name"], facts["data"]["source"]
+            lines = [
+                f"<b>{escape(str(self.path))}</b>: {escape(str(student))} on {escape(str(data))}, {facts['status']}"
+            ]
+            if (self.path / "evaluation.json").exists() and (result := self.evaluations.counting):
+                low, high = (f"{100 * end:.1f}" for end in result.top1_interval)
+                split = self.evaluations.counts.partition("/")[2]
+                lines.append(f"top-1 {100 * result.top1:.1f} % ({low} to {high}) on {result.images:,} {split} images")
+        except (UserError, LookupError, TypeError) as error:
+            return escape(f"{self.path}: {error}")
+        link = f'<a href="{escape(self.report.as_posix())}">report</a>' if self.report.exists() else ""
+        return "<br>".join([*lines, link])
+
+
+def open_run(path: "str | os.PathLike[str]") -> Run:
+    """A training that is on disk already. Raises: UserError if the folder holds none."""
+    run = Run(Path(path))
+    _ = run.folder
+    return run
+
+
+def _frame(rows: Sequence[dict[str, Any]], index: Sequence[str] | None = None) -> Any:
+    if find_spec("pandas") is None:
+        return list(rows)
+    import pandas
+
+    return pandas.DataFrame(rows, index=None if index is None else list(index))

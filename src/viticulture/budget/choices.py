@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a budget buys: which student on how many pixels, in which stages. Every threshold of it stands here.
+
+The thresholds come from LOG.md and are its experiments' to change; nothing else needs to change with them. Where no
+experiment has been made yet they are guesses, on the side of the plain run. A step is an optimizer step, and the
+steps that count here are those which the whole budget would buy for the student alone (`plain steps`).
+
+    plain steps          stages
+    any                  the student on labels
+    from TEACHER_FROM    a CNN on the same images first, whose decisions are labels besides the true ones
+    from MAE_FROM        before both, the student paints masked patches of all images, where it is a plain ViT
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["mae", "teacher", "student"]
+"""Stages in the order in which they are trained; the last one's student is kept."""
+
+LEAST_EPOCHS, LEAST_STEPS = 30, 1000
+"""A larger student, or larger images, are taken only where the budget buys so many of both; the smallest always is."""
+MOST_EPOCHS = 2000
+"""Of any stage; a longer budget ends early."""
+
+TEACHER_FROM, TEACHER_SHARE = 2000, 0.35
+MAE_FROM, MAE_FROM_IMAGES, MAE_SHARE = 5000, 1000, 0.25
+"""From so many plain steps (and images), and the stage's share of the time."""
+FEWEST_EPOCHS: dict[Kind, int] = {"mae": 20, "teacher": 5, "student": 10}
+"""A stage that gets fewer is left out; where it is the student's own, it trains alone."""
+
+STRONG_TEACHER_FROM = 20000
+"""Plain steps from which the teacher is the larger one."""
+
+AFTER_MAE: dict[str, Any] = {"optim.layer_decay": 0.85}
+UNDER_TEACHER: dict[str, Any] = {
+    "method.label_weight": 0.5,
+    "guides.logits": {"kind": "hard", "weight": 0.5},
+}
+"""Recipe keys of the student's stage besides, where a person says nothing else of them."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A student and the images that it sees.
+
+    Args:
+        student: its name.
+        image_size: pixels; images that are smaller stay as they are.
+        patch_size: side of a patch, pixels; None goes by the images, as for any recipe.
+    """
+
+    student: str
+    image_size: int
+    patch_size: int | None = None
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """Recipe keys that ask for it."""
+        keys = {"student.name": self.student, "images.image_size": self.image_size}
+        return keys if self.patch_size is None else {**keys, "student.patch_size": self.patch_size}
+
+
+LADDER = (
+    Rung("dhvt_nano", 64, 8),
+    Rung("dhvt_micro", 64, 8),
+    Rung("dhvt_micro", 96, 8),
+    Rung("dhvt_mini", 96, 8),
+    Rung("dhvt_mini", 224, 16),
+)
+"""From cheap to large."""
+
+
+def rungs(side: int, student: str = "", image_size: int | None = None) -> tuple[Rung, ...]:
+    """The ladder for images of a size, from cheap to large.
+
+    Args:
+        side: of the images, pixels: no rung has larger ones.
+        student: the one that a person wants; "" leaves it open. A named one's patches go by the images.
+        image_size: the side that a person wants; None leaves it open.
+    """
+    found: dict[Rung, None] = {}  # an ordered set
+    for rung in LADDER:
+        size = image_size or min(rung.image_size, side)
+        patch = rung.patch_size if size == rung.image_size and not student else None
+        if image_size is None and size < LADDER[0].image_size:
+            size = max(size - size % 4, 4) if size >= 32 else size - size % 2  # what patches of that size tile
+        found[Rung(student or rung.student, size, patch)] = None
+    return tuple(found)
+
+
+def kinds(images: int, steps: int, paints: bool) -> tuple[tuple[Kind, float], ...]:
+    """Stages and their shares of the time; the student's own takes what the others leave.
+
+    Args:
+        images: to learn from.
+        steps: plain ones.
+        paints: whether the student is one that masked patches can be taken from.
+    """
+    found: list[tuple[Kind, float]] = []
+    if paints and steps >= MAE_FROM and images >= MAE_FROM_IMAGES:
+        found.append(("mae", MAE_SHARE))
+    if steps >= TEACHER_FROM:
+        found.append(("teacher", TEACHER_SHARE))
+    return (*found, ("student", 1 - sum(share for _, share in found)))
+
+
+def teacher(steps: int) -> str:
+    """The CNN that teaches, for so many plain steps."""
+    return "resnet18" if steps >= STRONG_TEACHER_FROM else "resnet10t"

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long every stage trains: pure functions of seconds and measured paces.
+
+    cost(stage) = pace.training(epochs) + RESERVE
+    sum of costs <= seconds
+
+Lengths are whole epochs and fixed before a stage's first step: a schedule that a clock cuts short could not be resumed
+bit for bit.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..study.plan.pace import Pace
+from .choices import FEWEST_EPOCHS, LEAST_EPOCHS, LEAST_STEPS, MOST_EPOCHS, Kind, Rung, kinds
+
+MARGIN = 0.05
+"""Share of a budget that is not planned: paces of a few steps err by as much."""
+RESERVE = 5.0
+"""Seconds that a stage takes besides epochs and evaluation: to open its images, to draw its pictures and its page."""
+HASTE = 1.5
+"""A larger student takes less time a multiply-add; up to so much less, and it is measured before it is passed over."""
+
+PaceOf = Callable[[Kind, bool], Pace]
+"""Stage, and whether a teacher teaches in it -> its pace."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """A stage as far as time goes.
+
+    Args:
+        kind: of stage.
+        epochs: that it trains.
+        seconds: that it takes, all in all.
+    """
+
+    kind: Kind
+    epochs: int
+    seconds: float
+
+
+def cost(pace: Pace, epochs: int) -> float:
+    """Seconds of a stage."""
+    return pace.training(epochs) + RESERVE
+
+
+def fitting(pace: Pace, seconds: float) -> int:
+    """Epochs of a stage that takes so many seconds: 0 where not one fits, and no more than make sense."""
+    return max(0, min(MOST_EPOCHS, int((seconds - cost(pace, 0)) / pace.epoch)))
+
+
+def affords(pace: Pace, seconds: float) -> bool:
+    """Whether there is time for a training that deserves the student."""
+    epochs = fitting(pace, seconds)
+    return epochs >= LEAST_EPOCHS and epochs * pace.steps >= LEAST_STEPS
+
+
+def climb(
+    ladder: Sequence[Rung], seconds: Callable[[], float], pace: Callable[[Rung], Pace], macs: Callable[[Rung], int]
+) -> Rung:
+    """The largest rung that the time affords; the first one where it affords none.
+
+    Measuring takes time, and of a large student more than a small budget has. So the paces of larger rungs are guessed
+    from their multiply-adds, and only those are measured that might do.
+
+    Args:
+        ladder: from cheap to large.
+        seconds: that are left; asked again after each measurement.
+        pace: measures a rung's student, alone.
+        macs: multiply-adds for one image.
+    """
+    best, ceiling, known = 0, len(ladder), pace(ladder[0]) if len(ladder) > 1 else None
+    while known is not None and best + 1 < ceiling:
+        guesses = {i: known.scaled(macs(ladder[i]) / macs(ladder[best]) / HASTE) for i in range(best + 1, ceiling)}
+        promising = [i for i, guess in guesses.items() if affords(guess, seconds())]
+        if not promising:
+            break
+        measured = pace(ladder[promising[-1]])
+        if affords(measured, seconds()):
+            best, known = promising[-1], measured
+        else:
+            ceiling = promising[-1]
+    return ladder[best]
+
+
+def divide(seconds: float, images: int, pace: PaceOf, search: bool, paints: bool) -> tuple[Length, ...]:
+    """The stages and their lengths; at least one epoch each, or nothing where not even the student's own one fits.
+
+    Args:
+        seconds: for all stages.
+        images: to learn from.
+        pace: of a stage; asked for those that come into question.
+        search: whether stages before the student's own are wanted.
+        paints: whether the student is one that masked patches can be taken from.
+    """
+    alone = pace("student", False)
+    plain = fitting(alone, seconds)
+    wanted = kinds(images, plain * alone.steps, paints) if search else (("student", 1.0),)
+    while True:
+        lengths = _shared(seconds, wanted, pace)
+        missing = {length.kind for length in lengths if length.epochs < FEWEST_EPOCHS[length.kind]}
+        if not missing or len(wanted) == 1:
+            return lengths if lengths[-1].epochs else ()
+        gone = missing - {"student"} or {kind for kind, _ in wanted if kind != "student"}
+        wanted = tuple(part for part in wanted if part[0] not in gone)
+
+
+def _shared(seconds: float, wanted: Sequence[tuple[Kind, float]], pace: PaceOf) -> tuple[Length, ...]:
+    """Every stage in its share, the last one in what is left of all."""
+    lengths, left = list[Length](), seconds
+    taught = any(kind == "teacher" for kind, _ in wanted)
+    for kind, share in wanted:
+        own = pace(kind, taught and kind == "student")
+        epochs = fitting(own, left if kind == "student" else share * seconds)
+        lengths.append(Length(kind, epochs, cost(own, epochs)))
+        left -= lengths[-1].seconds
+    return tuple(lengths)
+
+
+def again(pace: Pace, planned: Sequence[float], seconds: float, slowness: float) -> int:
+    """Epochs of the first of the stages that are left, now that the earlier ones have shown how fast it goes.
+
+    Args:
+        pace: of the stage, as it was measured.
+        planned: seconds that each stage which is left was to take.
+        seconds: that are left for them.
+        slowness: seconds that the earlier stages took over those that were planned.
+    """
+    share = planned[0] / sum(planned)
+    return max(1, fitting(pace, share * seconds / slowness))

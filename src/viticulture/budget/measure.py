@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paces of students of any size on images of any size, before one of them is decoded: by a few steps on noise."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..data.dataset import Dataset, ImageSettings
+from ..data.image_settings import NORMALIZE, choose_image_size, choose_store_size
+from ..data.images import Images, Records, StoredImages
+from ..data.sources.source import Source
+from ..data.splits import check_classes, select
+from ..data.statistics import sample_sizes
+from ..errors import UserError
+from ..models.students import count, create_student
+from ..models.task import Task
+from ..models.vit.patches import check as check_vit
+from ..models.weights.files import save
+from ..study.plan.pace import Pace, measure_pace
+from ..training.assemble import patch_size, task_of
+from ..training.recipe import Recipe, method_class
+from ..training.session import load_dataset
+
+DIFFERENT = 64
+"""Images of noise; each stands for many."""
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What is found out about trainings on some images.
+
+    Args:
+        source: the images.
+        seed: of the run.
+        folder: on the run's disk, to try things in.
+        now: tells the time.
+    """
+
+    source: Source
+    seed: int
+    folder: Path
+    now: Callable[[], float]
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Height and width of some of the images, [n, 2], pixels."""
+        return sample_sizes(self.source)
+
+    @property
+    def side(self) -> int:
+        """The image size that suits the images, whatever it costs."""
+        return choose_image_size(self.sizes)
+
+    def guessed(self, recipe: Recipe) -> Pace:
+        """The pace on noise of the images' number and size; on the images themselves where they are streamed."""
+        return self.pace(recipe, self._noise(recipe))
+
+    def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+        """The pace on a data set."""
+        return measure_pace(recipe, dataset, self.folder / "pace", self.seed, self.now)
+
+    def macs(self, recipe: Recipe) -> int:
+        """Multiply-adds of a recipe's student for one image."""
+        wanted, side = recipe.section("student"), recipe.section("images").image_size
+        task = Task(self.source.classes, (side, side), *NORMALIZE["half"])
+        student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
+        return count(student, task.image_size)[1]
+
+    def double(self, recipe: Recipe, dataset: Dataset) -> str:
+        """A folder with random weights of a recipe's student, in place of a run that is not there yet."""
+        wanted, task = recipe.section("student"), task_of(dataset)
+        folder = self.folder / "double"
+        save(create_student(wanted.name, task, patch_size(wanted, task), wanted.options), folder, task)
+        return str(folder)
+
+    def _noise(self, recipe: Recipe) -> Dataset:
+        """As `load_dataset` would give, but for the pixels."""
+        labeled = method_class(recipe).batch_spec.labels
+        if labeled:
+            check_classes(self.source, np.arange(len(self.source)))
+        settings: ImageSettings = recipe.section("images")
+        assert settings.image_size is not None
+        store_size = settings.store_size or choose_store_size(settings.image_size, self.sizes)
+        image_bytes = 3 * store_size**2
+        if settings.stream or (settings.stream is None and len(self.source) * image_bytes > settings.budget_gb * 1e9):
+            return load_dataset(self.source, recipe, self.seed)
+        splits, _ = select(self.source, recipe.section("data"), self.seed, labeled)
+        generator = torch.Generator().manual_seed(0)
+        pixels = torch.randint(256, (DIFFERENT, 3, store_size, store_size), dtype=torch.uint8, generator=generator)
+        size = torch.from_numpy(np.median(self.sizes, axis=0).astype(np.int32))
+
+        def images(kind: str) -> Images | None:
+            if kind not in splits:
+                return None
+            labels = torch.from_numpy(self.source.labels[splits[kind]])
+            records = Records(labels, size.expand(len(labels), 2), [""] * len(labels))
+            return StoredImages(pixels, torch.arange(len(labels)) % DIFFERENT, records)
+
+        train = images("train")
+        assert train is not None, "without them, select raises"
+        return Dataset(
+            name=self.source.name,
+            classes=self.source.classes if labeled else (),
+            train=train,
+            val=images("val"),
+            test=images("test"),
+            image_size=settings.image_size,
+            mean=NORMALIZE["half"][0],
+            std=NORMALIZE["half"][1],
+            image_settings=replace(settings, store_size=store_size),
+            split_names={},
+            skipped={},
+            warnings=(),
+            fingerprint="",
+        )
+
+
+def paints(recipe: Recipe, dataset: Dataset) -> bool:
+    """Whether masked patches can be taken from a recipe's student."""
+    wanted, task = recipe.section("student"), task_of(dataset)
+    student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
+    try:
+        check_vit(student)
+    except UserError:
+        return False
+    return True

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a budget is to be spent on, written down before the first stage: budget.json in the run's folder.
+
+runs/x/             the run of the last stage, whose student is kept
+runs/x/budget.json  the plan
+runs/x/stages/      1-mae, 2-teacher: a run folder each
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..study.plan.pace import Pace
+from ..training.recipe import Recipe, resolve
+from ..training.rundir import PLAN, RunDir
+from ..version import VERSION
+from .budget import Budget
+from .choices import Kind
+from .recipes import of_length
+
+STAGES = "stages"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One training of the plan.
+
+    Args:
+        name: of its folder; the last one's is the run itself.
+        kind: of stage.
+        recipe: its base recipe's name.
+        values: its recipe, complete but for the length.
+        pace: as it was measured.
+        epochs: that it trains.
+        seconds: that it was to take, all in all.
+        begun: whether its length is settled.
+        spent: seconds that it took; None until it is done.
+    """
+
+    name: str
+    kind: Kind
+    recipe: str
+    values: dict[str, Any]
+    pace: Pace
+    epochs: int
+    seconds: float
+    begun: bool = False
+    spent: float | None = None
+
+    @property
+    def student(self) -> str:
+        """Its network."""
+        return str(self.values["student"]["name"])
+
+    @property
+    def image_size(self) -> int:
+        """Side of its images, pixels."""
+        return int(self.values["images"]["image_size"])
+
+    @property
+    def resolved(self) -> Recipe:
+        """Its recipe, with its length."""
+        return of_length(resolve(self.recipe, self.values), self.epochs, self.values["train"]["epochs"])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Stages within a budget.
+
+    Args:
+        budget: as a person gave it.
+        data: as for `train`.
+        folder: where it is; None for data that has no folder.
+        seed: of every stage.
+        command: that asked for all this.
+        prepared: seconds until the plan was made.
+        stages: in their order.
+        version: of this package.
+    """
+
+    budget: str
+    data: str
+    folder: str | None
+    seed: int
+    command: str
+    prepared: float
+    stages: tuple[Stage, ...]
+    version: str = VERSION
+
+    @property
+    def spent(self) -> float:
+        """Seconds so far; those that a kill made void are not counted."""
+        return self.prepared + sum(stage.spent or 0 for stage in self.stages)
+
+    @property
+    def planned(self) -> float:
+        """Seconds that all was to take."""
+        return self.prepared + sum(stage.seconds for stage in self.stages)
+
+    def with_stage(self, number: int, stage: Stage) -> "Plan":
+        """The plan with another stage in a place."""
+        return replace(self, stages=(*self.stages[:number], stage, *self.stages[number + 1 :]))
+
+    def place(self, run: Path, number: int) -> Path:
+        """The run folder of a stage."""
+        return run if number == len(self.stages) - 1 else run / STAGES / self.stages[number].name
+
+    def write(self, run: Path) -> None:
+        """Into a run's folder."""
+        RunDir(run).write(PLAN, {"format": 1, **asdict(self), "seconds": Budget(self.budget).seconds})
+
+
+def is_planned(run: str | Path) -> bool:
+    """Whether a folder is a run within a budget."""
+    return (Path(run) / PLAN).is_file()
+
+
+def read_plan(run: str | Path) -> Plan:
+    """What `write` wrote. Raises: UserError if it is damaged, or of a version that would go on with it otherwise."""
+    folder = RunDir(run)
+    found = folder.read(PLAN)
+    try:
+        plan = _plan(found)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{folder.path / PLAN} is damaged: {error}; bring back a copy, or train anew") from error
+    return plan
+
+
+def check_version(run: Path, plan: Plan) -> None:
+    """Raises: UserError if a stage that has not begun might learn otherwise here than where the plan was made."""
+    if plan.version.split(".")[:2] != VERSION.split(".")[:2]:
+        raise UserError(
+            f"{run} was planned by viticulture {plan.version}; this is {VERSION}: install that version to go on"
+        )
+
+
+def _plan(found: Mapping[str, Any]) -> Plan:
+    known = {key: value for key, value in found.items() if key not in ("format", "seconds", "stages")}
+    stages = tuple(Stage(**{**stage, "pace": Pace(**stage["pace"])}) for stage in found["stages"])
+    if not stages:
+        raise TypeError("it has no stages")
+    return Plan(**known, stages=stages)

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a budget to a plan: everything is checked, and every pace measured, before the run has a folder.
+
+1. The ladder's students are tried on noise, as few of them as tell which one the time affords.
+2. The images are decoded for that one.
+3. Its stages are tried on the images, and share what is left of the time.
+
+When the machine gets slower afterwards (or was slowed while it was measured), the stages that have not begun are given
+lengths by what the earlier ones took, `follow.py`; a stage under way keeps its own, so that it resumes exactly, and
+takes longer by as much. So does a training of one stage.
+"""
+
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ..data.dataset import Dataset
+from ..data.open import open_source
+from ..errors import UserError
+from ..keywords import BITS
+from ..study.plan.pace import Pace
+from ..training.recipe import Recipe, read, resolve
+from ..training.rundir import RunDir
+from ..training.session import default_recipe, load_dataset
+from . import recipes
+from .budget import Budget
+from .choices import Kind, Rung, teacher
+from .lengths import MARGIN, climb, cost, divide, fitting
+from .measure import Measurements, paints
+from .plan import STAGES, Plan, Stage
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a person asks for.
+
+    Args:
+        data: as for `train`.
+        recipe: as for `train`; a named one is the base of the student's stage, and its student stays.
+        seed: of every stage.
+        out: the run's folder.
+        overrides: recipe keys, which nothing replaces.
+        budget: for all of it.
+        search: whether stages before the student's own may be planned.
+        overwrite: replace the run in that folder.
+    """
+
+    data: str
+    recipe: str
+    seed: int
+    out: Path
+    overrides: dict[str, Any]
+    budget: Budget
+    search: bool = True
+    overwrite: bool = False
+
+
+def make_plan(
+    wish: Wish,
+    command: str,
+    now: Callable[[], float],
+    began: float,
+    measurements: Callable[..., Measurements] = Measurements,
+) -> Plan:
+    """What the budget is spent on. Raises: UserError for any mistake, or for a budget in which nothing can be learnt.
+
+    Args:
+        wish: what is asked for.
+        command: that asks.
+        now: tells the time.
+        began: when the command did, by that clock.
+        measurements: finds out about paces.
+    """
+    if not 0 <= wish.seed < 2**BITS:
+        raise UserError(f"the seed must not be negative nor beyond {BITS} bits, got {wish.seed}")
+    RunDir.check_free(wish.out, wish.overwrite)
+    named = wish.recipe != "default"
+    base = resolve(wish.recipe, read(wish.recipe), wish.overrides) if named else None
+    source = open_source(wish.data)
+    default = default_recipe(source)
+    base = base or resolve(default, read(default), wish.overrides)
+    recipes.check(base, wish.overrides)
+
+    def left() -> float:
+        return wish.budget.seconds * (1 - MARGIN) - (now() - began)
+
+    disk = next(folder for folder in wish.out.absolute().parents if folder.exists())
+    with TemporaryDirectory(prefix=".viticulture-", dir=disk) as folder:
+        tried = measurements(source, wish.seed, Path(folder), now)
+        recipe = _chosen(wish, base, named, tried, left)
+        dataset = load_dataset(source, recipe, wish.seed)
+        return Plan(
+            budget=wish.budget.words,
+            data=wish.data,
+            folder=str(Path(wish.data).absolute()) if Path(wish.data).exists() else None,
+            seed=wish.seed,
+            command=command,
+            stages=_stages(wish, recipe, default, dataset, tried, left),
+            prepared=now() - began,
+        )
+
+
+def _chosen(wish: Wish, base: Recipe, named: bool, tried: Measurements, left: Callable[[], float]) -> Recipe:
+    """The recipe with the student and the image size that the budget affords."""
+
+    def of_rung(rung: Rung) -> Recipe:
+        return recipes.of_rung(base, rung, wish.overrides)
+
+    ladder = recipes.ladder(base, wish.overrides, named, tried.side)
+    return of_rung(
+        climb(ladder, left, lambda rung: tried.guessed(of_rung(rung)), lambda rung: tried.macs(of_rung(rung)))
+    )
+
+
+def _stages(
+    wish: Wish, recipe: Recipe, default: str, dataset: Dataset, tried: Measurements, left: Callable[[], float]
+) -> tuple[Stage, ...]:
+    """The stages, each with its recipe, its pace and its length."""
+    known: dict[tuple[Kind, bool], Pace] = {}
+    made: dict[Kind, Recipe] = {"student": recipe}
+    known["student", False] = alone = tried.pace(recipe, dataset)
+    steps = fitting(alone, left()) * alone.steps
+    made["teacher"] = recipes.of_teacher(recipe, default, teacher(steps))
+
+    def pace(kind: Kind, taught: bool) -> Pace:
+        if (kind, taught) not in known:
+            if kind == "mae":
+                made["mae"] = recipes.of_mae(recipe)
+                images = load_dataset(tried.source, made["mae"], wish.seed)
+                known[kind, taught] = tried.pace(made["mae"], images)
+            elif kind == "teacher":
+                known[kind, taught] = tried.pace(made["teacher"], dataset)
+            else:
+                double = tried.double(made["teacher"], dataset)
+                known[kind, taught] = tried.pace(recipes.of_student(recipe, wish.overrides, "", double), dataset)
+        return known[kind, taught]
+
+    may_start = recipes.may_be_started(recipe) and paints(recipe, dataset)
+    search = wish.search and recipes.may_be_taught(recipe)
+    lengths = divide(left(), len(dataset.train), pace, search, may_start)
+    if lengths:  # measuring took some of the time that was divided
+        lengths = divide(left(), len(dataset.train), pace, search, may_start)
+    if not lengths:
+        raise UserError(_too_short(wish, recipe, alone, left()))
+    kinds = [length.kind for length in lengths]
+    names = [f"{number}-{kind}" for number, kind in enumerate(kinds, 1)]
+    places = {kind: str(wish.out / STAGES / name) for kind, name in zip(kinds, names, strict=True)}
+    made["student"] = recipes.of_student(recipe, wish.overrides, places.get("mae", ""), places.get("teacher", ""))
+    if "schedule.warmup_epochs" in wish.overrides:  # a person's is meant for the length that is planned
+        made["student"] = recipes.of_length(made["student"], lengths[-1].epochs, lengths[-1].epochs)
+    stages = []
+    for name, (kind, epochs, seconds) in zip(names, map(astuple, lengths), strict=True):
+        own = known[kind, kind == "student" and "teacher" in kinds]
+        stages.append(Stage(name, kind, made[kind].name, made[kind].values, own, epochs, seconds))
+    return tuple(stages)
+
+
+def _too_short(wish: Wish, recipe: Recipe, pace: Pace, left: float) -> str:
+    """What a person can do about it."""
+    student, side = recipe.values["student"]["name"], recipe.values["images"]["image_size"]
+    least = (wish.budget.seconds * (1 - MARGIN) - left + cost(pace, 1)) / (1 - MARGIN)
+    return (
+        f"a budget of {wish.budget.words} is too short: to begin, and one epoch of {student} at {side} px on these "
+        f"images, take about {least:.0f} s; give more, or learn from a part of the images (--fraction 0.1)"
+    )
+
+
+def make_folder(wish: Wish, plan: Plan) -> None:
+    """The run's folder with the plan in it, from which on it can be resumed."""
+    run = RunDir.create(wish.out, wish.overwrite)
+    plan.write(run.path)
+    run.unlock()

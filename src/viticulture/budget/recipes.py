@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recipe of every stage, made from the student's own: the same images, the same machine."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import UserError
+from ..optim import shortened_warmup
+from ..training.assemble import check_parts
+from ..training.processes import check_devices
+from ..training.recipe import Recipe, method_class, of_class, read, resolve
+from ..training.references import check_alone
+from .choices import AFTER_MAE, UNDER_TEACHER, Rung, rungs
+
+SHARED = ("data", "images", "engine")
+"""Sections that all stages have in common."""
+WITHOUT_LABELS = "mae/photos"
+"""Says how the stage without labels learns; it sees the images as the student does later."""
+
+
+def check(recipe: Recipe, overrides: Mapping[str, Any]) -> None:
+    """Raises: UserError for what no budget can keep, or what any training refuses."""
+    if "train.epochs" in overrides:
+        raise UserError(
+            f"a budget chooses the epochs; give --budget or --epochs, not both, got {overrides['train.epochs']} epochs"
+        )
+    engine = recipe.section("engine")
+    if engine.devices * engine.nodes > 1:
+        raise UserError(
+            f"a budget is kept by one process on one device, got {engine.devices * engine.nodes}; leave out --devices, "
+            "or give --epochs in place of --budget"
+        )
+    check_alone(recipe.values)
+    check_parts(recipe)
+    check_devices(engine)
+
+
+def ladder(recipe: Recipe, overrides: Mapping[str, Any], named: bool, side: int) -> tuple[Rung, ...]:
+    """What is left to choose of student and size, from cheap to large.
+
+    Args:
+        recipe: as far as it is known, a person's keys included.
+        overrides: a person's keys; those of the student, but for its patch, make it theirs.
+        named: whether the person named the recipe, whose student then stays.
+        side: of the images, pixels.
+    """
+    own = any(key.partition(".")[0] == "student" and key != "student.patch_size" for key in overrides)
+    student = recipe.values["student"]["name"] if named or own else ""
+    return rungs(side, student, recipe.section("images").image_size)
+
+
+def of_rung(recipe: Recipe, rung: Rung, overrides: Mapping[str, Any]) -> Recipe:
+    """The recipe with a rung's student and images; what a person says of the patch holds."""
+    student = recipe.values["student"]
+    patch = student["patch_size"] if rung.student == student["name"] else None  # another student's is another's
+    keys = {"student.patch_size": patch, **rung.overrides}
+    if "student.patch_size" in overrides:
+        keys["student.patch_size"] = overrides["student.patch_size"]
+    return resolve(recipe.name, recipe.values, keys)
+
+
+def of_mae(recipe: Recipe) -> Recipe:
+    """The student learns from all images without labels; they are varied as later, but not mixed."""
+    values = {key: recipe.values[key] for key in (*SHARED, "student", "augment")}
+    mixed = of_class(values["augment"], "mix")
+    values["augment"] = {key: made for key, made in values["augment"].items() if key not in mixed}
+    return resolve(WITHOUT_LABELS, {**read(WITHOUT_LABELS), **values})
+
+
+def of_teacher(recipe: Recipe, default: str, name: str) -> Recipe:
+    """A CNN learns from the images as the default recipe teaches."""
+    values = {**read(default), **{key: recipe.values[key] for key in SHARED}, "student": {"name": name}}
+    return resolve(default, values)
+
+
+def of_student(recipe: Recipe, overrides: Mapping[str, Any], start: str, teacher: str) -> Recipe:
+    """The student's own stage.
+
+    Args:
+        recipe: its recipe alone.
+        overrides: a person's keys, which nothing replaces.
+        start: a run to start from; "" for random numbers.
+        teacher: a run to learn from; "" for none.
+    """
+    keys: dict[str, Any] = {}
+    if start:
+        keys |= {**AFTER_MAE, "student.init": start}
+    if teacher:
+        keys |= UNDER_TEACHER
+        keys["guides.logits"] = {**UNDER_TEACHER["guides.logits"], "teacher": teacher}
+    if recipe.values["optim"]["layer_decay"] is not None:
+        keys.pop("optim.layer_decay", None)
+    kept = {key: value for key, value in keys.items() if key not in overrides}
+    return resolve(recipe.name, recipe.values, kept) if kept else recipe
+
+
+def may_be_taught(recipe: Recipe) -> bool:
+    """Whether a teacher may be put beside the student: it learns from labels, and from no guide that a person chose."""
+    return method_class(recipe).batch_spec.labels and not recipe.values["guides"]
+
+
+def may_be_started(recipe: Recipe) -> bool:
+    """Whether the student may start from an earlier stage: it learns from labels, and nobody named its start."""
+    return method_class(recipe).batch_spec.labels and recipe.values["student"]["init"] is None
+
+
+def of_length(recipe: Recipe, epochs: int, own: int) -> Recipe:
+    """The recipe with other epochs; a warm-up keeps its share of them.
+
+    Args:
+        recipe: of a stage.
+        epochs: that it is to train.
+        own: epochs that its warm-up was meant for.
+    """
+    keys: dict[str, Any] = {"train.epochs": epochs}
+    warmup = recipe.values["schedule"]["warmup_epochs"]
+    if warmup is not None and epochs != own:
+        keys["schedule.warmup_epochs"] = shortened_warmup(warmup, own, epochs)
+    return resolve(recipe.name, recipe.values, keys)

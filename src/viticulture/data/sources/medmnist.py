@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MedMNIST's files of arrays: `viticulture train pathmnist.npz`, or `medmnist:pathmnist`, which is looked for in
+VITICULTURE_DATA and downloaded by the package `medmnist` where that is installed.
+
+    train_images, val_images, test_images    [N, H, W] or [N, H, W, 3] uint8
+    train_labels, val_labels, test_labels    [N] or [N, 1]
+
+Source: Yang et al., "MedMNIST v2", Scientific Data 2023, arXiv:2110.14795.
+"""
+
+import importlib
+import zlib
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from ...cache import data_folder
+from ...errors import UserError
+from .arrays import from_arrays
+from .source import Source
+
+SPLITS = ("train", "val", "test")
+PREFIX = "medmnist:"
+
+
+def open_named(name: str) -> Source:
+    """A set by its name, such as pathmnist. Raises: UserError that says what to put where."""
+    path = data_folder() / f"{name}.npz"
+    if not path.is_file():
+        _download(name, path)
+    return open_npz(path)
+
+
+def open_npz(path: Path) -> Source:
+    """A file of the six arrays. Raises: UserError for other arrays, volumes, or several labels an image."""
+    keys = [f"{split}_{part}" for split in SPLITS for part in ("images", "labels")]
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if missing := [key for key in keys if key not in file]:
+                raise UserError(f"{path} lacks {missing[0]}; of .npz files, MedMNIST's are read: {', '.join(keys)}")
+            arrays = {key: file[key] for key in keys}
+    except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path} is no file of arrays that can be read: {error}") from error
+    parts = {split: _part(path, split, arrays[f"{split}_images"], arrays[f"{split}_labels"]) for split in SPLITS}
+    number = 1 + max(int(labels.max()) for _, labels in parts.values() if len(labels))
+    return from_arrays(
+        path.stem, _names(path.stem, number), {split: part for split, part in parts.items() if len(part[1])}
+    )
+
+
+def _part(path: Path, split: str, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if images.dtype != np.uint8 or not (images.ndim == 3 or (images.ndim == 4 and images.shape[-1] == 3)):
+        raise UserError(
+            f"{split}_images of {path} must be [N, H, W] or [N, H, W, 3] uint8, got {list(images.shape)} {images.dtype}"
+        )
+    if len(labels) != len(images) or labels.size != len(labels) or labels.dtype.kind not in "iu":
+        raise UserError(
+            f"{split}_labels of {path} must hold one class an image, got {list(labels.shape)} {labels.dtype} for "
+            f"{len(images)} images"
+        )
+    return images, labels.reshape(-1).astype(np.int64)
+
+
+def _names(name: str, number: int) -> tuple[str, ...]:
+    """The published names of the classes where the package knows them, else numbers."""
+    known = _package().get(name.partition("_")[0], {}).get("label", {})
+    names = tuple(f"{known.get(str(label), label)}" for label in range(number))
+    return names if len(set(names)) == number else tuple(map(str, range(number)))
+
+
+def _package() -> dict[str, Any]:
+    try:
+        info: dict[str, Any] = importlib.import_module("medmnist").INFO
+    except ImportError:
+        return {}
+    return info
+
+
+def _download(name: str, path: Path) -> None:
+    where = f"put {path.name} into {path.parent} (or point VITICULTURE_DATA at its folder)"
+    known = _package()
+    if not known:
+        raise UserError(f"{PREFIX}{name} is not there: {where}, or pip install medmnist, which downloads it")
+    if name not in known:
+        raise UserError(f"MedMNIST has no set {name!r}; it has {', '.join(known)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        made = getattr(importlib.import_module("medmnist"), known[name]["python_class"])
+        made(split="train", download=True, root=str(path.parent))
+    except (RuntimeError, OSError, ValueError) as error:
+        raise UserError(f"{PREFIX}{name} could not be downloaded ({error}); {where}") from error

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists of paths in text files, one a split, named by any of them: `viticulture train domainnet/clipart_train.txt`.
+
+    clipart_train.txt, clipart_test.txt                 DomainNet, ImageNet-LT (ImageNet_LT_train.txt, _val, _test)
+    train.txt, test.txt, val.txt                        Caltech-101 and many others
+
+    PATH NUMBER     relative to the lists' folder; classes are called by the folder that all their images stand in
+    PATH            the class is the folder that the image stands in
+
+Source: github.com/VisionLearningGroup (DomainNet), github.com/zhmiao/OpenLongTailRecognition-OLTR (ImageNet-LT).
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from ...errors import UserError
+from .labels import split_of
+from .listed import Listed, from_list, lines_of
+from .source import Source
+
+_SPLIT = re.compile(r"(?P<stem>.*?)(?P<split>train|trainval|val|valid|validation|test)", re.IGNORECASE)
+
+
+def open_lists(path: Path) -> Source:
+    """Open a list and those of the other splits beside it.
+
+    Raises: UserError for a name that says no split, lines that are none, or lists without training images.
+    """
+    match = _SPLIT.fullmatch(path.stem)
+    if match is None:
+        raise UserError(f"{path} must say by its name which split it lists, as NAME_train.txt or test.txt do")
+    lists = {kind: file for file in sorted(path.parent.glob("*.txt")) if (kind := _kind(file, match["stem"]))}
+    if "train" not in lists:
+        raise UserError(f"{path} has no {match['stem']}train.txt beside it, which would list the training images")
+    rows = {kind: [_row(file, number, line) for number, line in lines_of(file)] for kind, file in lists.items()}
+    names = _class_names([row for kind in rows for row in rows[kind]], rows["train"])
+    images = [Listed(file, names[label], kind) for kind in rows for file, label in rows[kind]]
+    return from_list(match["stem"].strip("_- ") or path.parent.name or path.name, path.parent, images)
+
+
+def _kind(file: Path, stem: str) -> str | None:
+    """The split of a list of that stem; None for any other file."""
+    if not file.stem.lower().startswith(stem.lower()):
+        return None
+    word = file.stem[len(stem) :]
+    return "train" if word.lower() == "trainval" else split_of(word)
+
+
+def _row(file: Path, number: int, line: str) -> tuple[str, str]:
+    """Path and label; without a number the folder is the label."""
+    path, _, label = line.rpartition(" ")
+    if not (path and label.isdigit()):
+        path, label = line, ""
+    path = path.strip().removeprefix("./")
+    folder = Path(path).parent.name
+    if path.startswith("/") or ".." in Path(path).parts or not (label or folder):
+        raise UserError(f"{file}, line {number}: expected PATH NUMBER, or CLASS/FILE, got {line!r}")
+    return path, label or f"/{folder}"
+
+
+def _class_names(rows: list[tuple[str, str]], train: list[tuple[str, str]]) -> Mapping[str, str]:
+    """Label -> name: the one folder of its training images, where no other class has the same; else the number."""
+    folders: dict[str, set[str]] = {}
+    for path, label in train:
+        folders.setdefault(label, set()).add(Path(path).parent.name)
+    single = {label: next(iter(names)) for label, names in folders.items() if len(names) == 1 and "" not in names}
+    taken = list(single.values())
+    clear = len(single) == len(folders) and len(set(taken)) == len(taken)
+    every = {label for _, label in rows}
+    return {
+        label: label[1:] if label.startswith("/") else single.get(label, label) if clear else label for label in every
+    }

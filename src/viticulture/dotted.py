@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a recipe or a command names: by a short name what ships with the package, by a dotted path a person's own code.
+
+    guides: {energy: {class: my_module.AttentionTransfer, weight: 0.1}}
+    viticulture train python:my_module.open_scans
+
+Reading a name of code runs that code, as `import my_module` does. Python looks for it where it always does:
+in installed packages and PYTHONPATH, and the command adds the current folder, behind them. Nothing is looked for beside
+a recipe or in a run's folder, and weights never lead to an import.
+"""
+
+import importlib
+import inspect
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from .errors import UserError, shortened, unknown
+
+
+def class_of(kind: str, name: Any, shipped: Mapping[str, str], base: type, given: tuple[str, ...] = ()) -> type:
+    """The class that a name in a recipe stands for.
+
+    Args:
+        kind: what it is, for errors: "guide".
+        name: a short name, or MODULE.CLASS.
+        shipped: short name -> dotted path.
+        base: what it must be.
+        given: the first arguments of its constructor, which no recipe sets.
+
+    Raises: UserError if there is no such class, or it cannot be made by a recipe.
+    """
+    if isinstance(name, str) and name in shipped:
+        cls: type = imported(kind, shipped[name])
+        return cls
+    if not isinstance(name, str) or "." not in name:
+        raise unknown(kind, name, shipped)
+    cls = imported(kind, name)
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        raise UserError(
+            f"{kind} {name} must be a subclass of {base.__module__}.{base.__name__}, got {shortened(repr(cls))}"
+        )
+    if left := sorted(getattr(cls, "__abstractmethods__", ())):
+        raise UserError(f"{kind} {name} must define {', '.join(left)}")
+    parameters = list(inspect.signature(cls).parameters.values())
+    if tuple(parameter.name for parameter in parameters[: len(given)]) != given:
+        raise UserError(
+            f"the constructor of {kind} {name} must take {', '.join(given)} first, got {_words(parameters)}"
+        )
+    if bare := [p.name for p in parameters[len(given) :] if p.annotation is p.empty or p.kind is p.VAR_KEYWORD]:
+        raise UserError(
+            f"the constructor of {kind} {name} must name a type for each keyword; {', '.join(bare)} has none"
+        )
+    return cls
+
+
+def imported(kind: str, path: str) -> Any:
+    """What a dotted path names. Raises: UserError if the module is not there or broken, or lacks the name."""
+    module_name, _, name = path.rpartition(".")
+    if not module_name or not all(part.isidentifier() for part in path.split(".")):
+        raise UserError(f"{kind} {shortened(repr(path))} is no dotted path, such as my_module.MyClass")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise UserError(
+                f"{kind} {path}: module {module_name} needs {error.name}, which is not installed"
+            ) from error
+        raise UserError(
+            f"{kind} {path}: there is no module {module_name}; start where {module_name.split('.')[0]}.py lies, or "
+            "add its folder to PYTHONPATH"
+        ) from error
+    except Exception as error:
+        raise UserError(f"{kind} {path}: {module_name} fails at {blamed(error)}") from error
+    if not hasattr(module, name):
+        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise unknown(f"name in module {module_name}", name, names)
+    return getattr(module, name)
+
+
+def blamed(error: Exception) -> str:
+    """Where an exception of a person's code arose, and what it says, in a line."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else f"{last.filename}:{last.lineno}"
+    return f"{place}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+def _words(parameters: list[inspect.Parameter]) -> str:
+    return ", ".join(map(str, parameters)) or "nothing"

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask a run's student, head by head, and its teachers about the same images (metrics.py says what is made of it)."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ...data.images import Images
+from ...errors import UserError
+from ...models.teachers.frozen import Frozen
+from ...models.weights.files import load
+from ...training.assemble import build_guides
+from ...training.recipe import Recipe, of_class
+from ...training.rundir import RunDir
+from ..heads import all_logits, heads_of
+from ..kept import read_kept
+from ..subject import Subject, of_run
+from .metrics import Agreement, agree, collected
+
+BATCH = 128  # images at once, for student and teachers together
+FILE = "agreement.json"
+ADVISED = ("co_advise", "logits")
+"""Guides whose teachers answer with logits."""
+
+
+def evaluate_agreement(run: RunDir, recipe: Recipe, key: str, images: Images) -> Agreement | None:
+    """Measure and keep in agreement.json how the student, its heads and its teachers agree; None without teachers.
+
+    A teacher that is no longer there leaves what was measured before, else its reason: the run can be judged without.
+
+    Args:
+        run: with weights.
+        recipe: the run's.
+        key: WEIGHTS/SPLIT.
+        images: of that split.
+    """
+    if not of_class(recipe.values["guides"], *ADVISED):
+        return None
+    weights, _, split = key.partition("/")
+    subject = of_run(run, weights, BATCH)
+    try:
+        teachers = _teachers(recipe, run.weights(weights))
+    except UserError as error:
+        if (earlier := read_agreement(run)) is not None and not earlier.missing:
+            return earlier
+        agreement = Agreement(weights, split, missing=str(error))
+    else:
+        agreement = _ask(subject, teachers, recipe, images, Agreement(weights, split))
+    run.write(FILE, agreement.to_dict())
+    return agreement
+
+
+def read_agreement(run: RunDir) -> Agreement | None:
+    """What was measured; None where nothing was."""
+    return read_kept(run, FILE, Agreement.from_dict, None)
+
+
+def _teachers(recipe: Recipe, weights: Path) -> dict[str, Frozen]:
+    """By the names that the recipe gives them; `teacher` where it gives none."""
+    own = of_class(recipe.values["guides"], *ADVISED)
+    student, task, _ = load(weights)
+    guides = build_guides(Recipe(recipe.name, {**recipe.values, "guides": own}), student.train(), task)
+    return {
+        key if (label := name.rpartition(".")[2]) == "teacher" and key not in ADVISED else label: module
+        for key, guide in guides.items()
+        for name, module in guide.named_modules()
+        if isinstance(module, Frozen)
+    }
+
+
+@torch.inference_mode()
+def _ask(subject: Subject, teachers: dict[str, Frozen], recipe: Recipe, images: Images, blank: Agreement) -> Agreement:
+    tokens: list[Tensor] = []
+    advice: list[list[Tensor]] = []
+    heads = None
+    for teacher in teachers.values():
+        teacher.to(subject.device)
+    for batch in subject.batches(images):
+        heads = heads or heads_of(subject.network, batch["image"], recipe)
+        tokens.append(all_logits(subject.network, batch["image"]))
+        advice.append([teacher(batch["image"]) for teacher in teachers.values()])
+    assert heads is not None, "a split holds images"
+    by_head = collected([list(part) for part in tokens])
+    by_teacher = collected(advice)
+    measured = agree(
+        heads.combine(by_head),
+        dict(zip(heads.names, by_head, strict=True)),
+        dict(zip(teachers, by_teacher, strict=True)),
+        images.records.labels,
+    )
+    return Agreement(blank.weights, blank.split, rule=heads.rule, **measured)

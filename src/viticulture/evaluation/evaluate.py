@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure every set of weights that a run keeps, on every split that did not teach it."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..data.dataset import Dataset, prepare_test
+from ..data.images import Images
+from ..errors import UserError
+from ..models.weights.files import load
+from ..training.progress import showing
+from ..training.recipe import Recipe
+from ..training.rundir import RunDir
+from ..training.session import recipe_of
+from .accuracy import Evaluation, Predictions, collect, evaluate_predictions
+from .agreement.evaluate import evaluate_agreement
+from .heads import heads_of
+from .results import RESULTS, Evaluations, keep_predictions
+from .subject import of_run
+
+FEW = 8  # images that tell which heads make the output
+
+
+@dataclass(frozen=True)
+class Result:
+    """The evaluation of one set of weights on one split.
+
+    Args:
+        evaluation: the numbers.
+        predictions: probabilities behind them.
+        images: the split.
+    """
+
+    evaluation: Evaluation
+    predictions: Predictions
+    images: Images
+
+
+@dataclass(frozen=True)
+class EvaluatedRun:
+    """The results of one run.
+
+    Args:
+        counts: the key, WEIGHTS/SPLIT, of the result that counts; "" without results.
+        results: by key.
+    """
+
+    counts: str
+    results: dict[str, Result]
+
+    @property
+    def evaluations(self) -> Evaluations:
+        """The numbers."""
+        return Evaluations(self.counts, {key: result.evaluation for key, result in self.results.items()})
+
+    @property
+    def counting(self) -> Result | None:
+        """The result that counts."""
+        return self.results.get(self.counts)
+
+
+def evaluate_run(run: RunDir, dataset: Dataset) -> EvaluatedRun:
+    """Evaluate every kept set of weights on every split that did not teach.
+
+    The numbers are kept in evaluation.json, the predictions behind them in predictions.npz. The result that counts is
+    that of the best weights (the last, where no validation chose), on test (on validation, where there is no test).
+    Weights that were learnt without labels tell no classes apart: no results.
+    """
+    splits = {name: images for name, images in (("test", dataset.test), ("val", dataset.val)) if images is not None}
+    recipe = recipe_of(run)
+    results: dict[str, Result] = {
+        f"{weights}/{split}": _result(run, recipe, weights, images)
+        for split, images in splits.items()
+        for weights in run.which()
+        if dataset.classes
+    }
+    counts = f"{run.which()[0]}/{next(iter(splits))}" if results else ""
+    judged = EvaluatedRun(counts, results)
+    run.write(RESULTS, judged.evaluations.to_dict())
+    if counts:
+        keep_predictions(run, counts, {key: result.predictions for key, result in results.items()})
+        evaluate_agreement(run, recipe, counts, results[counts].images)
+    return judged
+
+
+def evaluate_other(run: RunDir, data: str) -> dict[str, Evaluation]:
+    """The same for images that the run has never seen; nothing is kept."""
+    recipe = recipe_of(run)
+    _, task, _ = load(run.weights(run.which()[0]))
+    check_classes(run, task.classes)
+    skip = recipe.section("data").skip_unreadable
+    with showing("reading images") as progress:
+        images, _ = prepare_test(data, task.classes, recipe.section("images"), skip, progress)
+    return {f"{weights}/{data}": _result(run, recipe, weights, images).evaluation for weights in run.which()}
+
+
+def check_classes(run: RunDir, classes: tuple[str, ...]) -> None:
+    """Raises: UserError for a run that learnt without labels."""
+    if not classes:
+        student = run.read("run.json")["student"]["name"]
+        raise UserError(
+            f"{run.path} learnt without labels, so it tells no classes apart; teach it some first: "
+            f"viticulture train DATA --student {student} --init {run.path}"
+        )
+
+
+def _result(run: RunDir, recipe: Recipe, weights: str, images: Images) -> Result:
+    subject = of_run(run, weights)
+    predictions = collect(subject.network, subject.batches(images), images.records.names)
+    few = next(subject.batches(images.part(torch.arange(min(FEW, len(images))))))
+    rule = heads_of(subject.network, few["image"], recipe).rule
+    return Result(replace(evaluate_predictions(predictions, subject.task.classes), rule=rule), predictions, images)

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure where a run's student looks, on images whose objects have boxes (metrics.py holds the metric).
+
+AAL, arXiv:2211.13852, Table C: the mean of the class token's attention in all layers and heads, against true boxes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from ...data.dataset import Dataset, prepare_test
+from ...data.images import Images
+from ...errors import UserError
+from ...models.taps import Taps, layout
+from ...models.weights.files import load
+from ...training.progress import showing
+from ...training.rundir import RunDir
+from ...training.session import recipe_of
+from ..evaluate import check_classes
+from ..kept import read_kept
+from ..subject import Subject, of_run
+from .boxes import boxes_of, in_view
+from .metrics import (
+    AS_EVALUATED,
+    OVERLAPS,
+    PUBLISHED,
+    BoxAccuracy,
+    Boxes,
+    Protocol,
+    best_overlaps,
+    component_boxes,
+    intersection_over_union,
+    max_box_accuracy,
+    score_maps,
+)
+
+FILE = "localization.json"
+BATCH = 64  # images at once, with the attention of every layer
+EXAMPLES = 12
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """One image as the student saw it.
+
+    Args:
+        name: of the image.
+        view: [H, W, 3] uint8.
+        score: [H, W] float32 in [0, 1].
+        true: its boxes, pixels of the view.
+        overlap: the best intersection over union of `box` and a true box.
+        box: around the largest part at the threshold that is best at the middle overlap; none where nothing is left.
+    """
+
+    name: str
+    view: NDArray[np.uint8]
+    score: NDArray[np.float32]
+    true: Boxes
+    overlap: float
+    box: Boxes
+
+
+@dataclass(frozen=True)
+class Localization:
+    """MaxBoxAcc of one set of weights on one set of images.
+
+    Args:
+        weights: best, last or ema.
+        images: how many were judged.
+        left_out: images without a box, or whose boxes the crop cuts off.
+        largest: by the box of the largest part (MaxBoxAcc).
+        any_part: by the best of all parts' boxes (MaxBoxAccV2).
+        everything: by a box around the whole image, which takes no student.
+        examples: a few images, evenly spread; not kept with the numbers.
+        protocol: published or evaluation, see `measure`.
+    """
+
+    weights: str
+    images: int
+    left_out: int
+    largest: BoxAccuracy
+    any_part: BoxAccuracy
+    everything: BoxAccuracy
+    examples: tuple[Example, ...] = ()
+    protocol: str = PUBLISHED.name
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers, ready for JSON."""
+        counts = {"weights": self.weights, "protocol": self.protocol, "images": self.images, "left_out": self.left_out}
+        return {**counts, **{way: asdict(getattr(self, way)) for way in _WAYS}}
+
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> "Localization":
+        """What `to_dict` gave."""
+        largest, any_part, everything = (
+            BoxAccuracy(tuple(content[way]["accuracies"]), tuple(content[way]["thresholds"])) for way in _WAYS
+        )
+        protocol = content.get("protocol", AS_EVALUATED.name)  # what was kept before there were two
+        counts = content["weights"], content["images"], content["left_out"]
+        return Localization(*counts, largest, any_part, everything, protocol=protocol)
+
+
+_WAYS = ("largest", "any_part", "everything")
+
+
+def held_out(dataset: Dataset) -> Images:
+    """The images to localize in: the test split, or the validation split where there is none."""
+    images = dataset.test or dataset.val
+    if images is None:
+        raise UserError(f"{dataset.name} has neither test nor validation images; name other data to localize in")
+    return images
+
+
+def other_images(run: RunDir, data: str) -> Images:
+    """Images that the run has never seen: their test split where they declare one, else all of them."""
+    recipe = recipe_of(run)
+    _, task, _ = load(run.weights(run.which()[0]))
+    check_classes(run, task.classes)
+    with showing("reading images") as progress:
+        skip = recipe.section("data").skip_unreadable
+        return prepare_test(data, task.classes, recipe.section("images"), skip, progress)[0]
+
+
+def class_taps(student: nn.Module) -> Taps:
+    """Taps on the class token's attention. Raises: UserError for a student that has none."""
+    where = layout(student)
+    if not (where.class_token and where.attention):
+        raise UserError(
+            f"localization reads the class token's attention, which {type(student).__name__} has not; "
+            "it takes a ViT with a class token"
+        )
+    return Taps(student, frozenset({"class_attention"}))
+
+
+def localize(
+    run: RunDir, images: Images, boxes: Mapping[str, Boxes], weights: str = "", protocol: Protocol = PUBLISHED
+) -> Localization:
+    """Look at every image that has a box once, and compare.
+
+    Args:
+        run: a run with weights, of a ViT with a class token.
+        images: of any split.
+        boxes: by the names of the box file, pixels of the originals.
+        weights: best, last or ema; by default those that count.
+        protocol: which part of an image is shown, and how scores become boxes.
+
+    Raises: UserError if no image has a box, a box lies outside its image, or the student has no class attention.
+    """
+    weights = weights or run.which()[0]
+    subject = replace(of_run(run, weights, BATCH), whole=protocol.whole)
+    numbers, true = _in_view(subject, images, boxes)
+    part = images.part(torch.tensor(numbers))
+    (largest, any_part), shown = _compare(subject, part, true, protocol)
+    height, width = subject.task.image_size
+    everything = np.array([intersection_over_union(np.array([[0.0, 0.0, width, height]]), some).max() for some in true])
+    accuracy = max_box_accuracy(largest, protocol.thresholds)
+    middle = int(np.searchsorted(protocol.thresholds, accuracy.thresholds[len(OVERLAPS) // 2]))
+    examples = [
+        Example(
+            name=part.records.names[i],
+            view=view,
+            score=score,
+            true=true[i],
+            overlap=float(largest[i, middle]),
+            box=component_boxes(protocol.levels(score), float(protocol.cuts[middle]))[:1],
+        )
+        for i, (view, score) in sorted(shown.items())
+    ]
+    return Localization(
+        weights=weights,
+        images=len(true),
+        left_out=len(images) - len(true),
+        largest=accuracy,
+        any_part=max_box_accuracy(any_part, protocol.thresholds),
+        everything=max_box_accuracy(everything[:, None], np.zeros(1)),
+        examples=tuple(examples),
+        protocol=protocol.name,
+    )
+
+
+def _in_view(subject: Subject, images: Images, boxes: Mapping[str, Boxes]) -> tuple[list[int], list[Boxes]]:
+    """Places of the images whose boxes are seen, and those boxes in pixels of the view."""
+    numbers: list[int] = []
+    true: list[Boxes] = []
+    for number, given in enumerate(boxes_of(images.records.names, boxes)):
+        if given is not None:
+            seen = in_view(given, images.extent(number), subject.crop, subject.task.image_size)
+            if len(seen):
+                numbers.append(number)
+                true.append(seen)
+    if not true:
+        raise UserError("the evaluation's crop cuts off every box; --protocol published shows the whole image")
+    return numbers, true
+
+
+@torch.inference_mode()
+def _compare(
+    subject: Subject, images: Images, true: Sequence[Boxes], protocol: Protocol
+) -> tuple[NDArray[np.float64], dict[int, tuple[NDArray[np.uint8], NDArray[np.float32]]]]:
+    """How well each image's boxes are found, [2, N, thresholds], and view and scores of the examples by place."""
+    taps = class_taps(subject.network)
+    overlaps: list[NDArray[np.float64]] = []
+    shown: dict[int, tuple[NDArray[np.uint8], NDArray[np.float32]]] = {}
+    examples = _spread(len(true))
+    for index, pixels in subject.views(images):
+        seen = taps(subject.normalized(pixels)).class_attention
+        scores = score_maps(seen, subject.task.image_size).cpu().numpy()
+        for i, view, score in zip(index.tolist(), pixels, scores, strict=True):
+            overlaps.append(best_overlaps(score, true[i], protocol))
+            if i in examples:
+                shown[i] = view.permute(1, 2, 0).numpy(), score
+    return np.stack(overlaps, 1), shown
+
+
+def keep(run: RunDir, data: str, result: Localization) -> None:
+    """Write the numbers into the run's localization.json, beside those of other weights, data and protocols."""
+    way = "" if result.protocol == PUBLISHED.name else f", {result.protocol}"
+    every = {**read_localizations(run), f"{result.weights}/{data}{way}": result}
+    run.write(FILE, {name: entry.to_dict() for name, entry in every.items()})
+
+
+def read_localizations(run: RunDir) -> dict[str, Localization]:
+    """What was measured so far, by weights and data."""
+    return read_kept(
+        run, FILE, lambda every: {name: Localization.from_dict(content) for name, content in every.items()}, {}
+    )
+
+
+def _spread(images: int) -> set[int]:
+    """Places of the examples among so many images."""
+    return set(np.linspace(0, images - 1, min(EXAMPLES, images)).round().astype(int).tolist())

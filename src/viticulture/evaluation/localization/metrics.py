@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weakly supervised localization: does a student that learnt classes alone look where the object is? MaxBoxAcc [1].
+
+    scores = score_maps(readings.class_attention, (H, W))               # [B, H, W], in [0, 1]
+    found = np.stack([best_overlaps(score, true) for score, true in zip(scores.numpy(), true_boxes)])
+    max_box_accuracy(found[:, 0])                                    # MaxBoxAcc
+    max_box_accuracy(found[:, 1]).mean                               # MaxBoxAccV2
+
+Two protocols. PUBLISHED is the authors' [1]: an image is squeezed whole into the network's input, scores are rounded
+down to 256 steps, there are 1,000 thresholds, and a mask holds the scores above one. AS_EVALUATED shows what the run's
+own evaluation shows, does not round, and takes 100 thresholds from which a mask holds the scores up, as the paper's
+formula has it.
+
+Deviations that remain from the authors' code: images are squeezed by a bicubic filter from the store, not by PIL's
+bilinear one; the largest part is that of most pixels, where theirs encloses the largest area, and holes are no parts;
+boxes and overlaps are measured in edges, so that a box of one pixel has area 1; true boxes are not rounded to pixels.
+
+[1] Choe et al., "Evaluating Weakly Supervised Object Localization Methods Right", CVPR 2020, arXiv:2001.07437; V2 in
+    its extension arXiv:2007.04178.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from scipy import ndimage
+from torch import Tensor
+
+Boxes = NDArray[np.float64]
+"""[n, 4]: left, top, right and bottom edge, pixels; a pixel in the corner is 0, 0, 1, 1."""
+
+OVERLAPS = (0.3, 0.5, 0.7)
+"""Intersections over unions from which a box counts as found [1]."""
+
+THRESHOLDS = np.linspace(0, 0.99, 100)
+"""Of AS_EVALUATED: scores from which a pixel belongs to the object; the best for the whole set counts."""
+
+
+@dataclass(frozen=True, eq=False)
+class Protocol:
+    """How an image is shown and its scores become masks.
+
+    Args:
+        name: what a person calls it.
+        whole: show the whole image, squeezed, rather than the part that the run's evaluation shows.
+        thresholds: [n] scores in [0, 1); the best for the whole set counts.
+        steps: scores are rounded down to multiples of 1 / steps, thresholds too, and a mask holds what lies above; 0
+            rounds nothing, and a mask holds the threshold itself, too.
+    """
+
+    name: str
+    whole: bool
+    thresholds: NDArray[np.float64]
+    steps: int = 0
+
+    def levels(self, score: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Scores as masks see them."""
+        return np.floor(score * self.steps) if self.steps else score
+
+    @property
+    def cuts(self) -> NDArray[np.float64]:
+        """[n] lowest levels that the masks of the thresholds hold."""
+        return np.floor(self.thresholds * self.steps) + 1 if self.steps else self.thresholds
+
+
+PUBLISHED = Protocol("published", True, np.arange(1000) / 1000, 255)
+AS_EVALUATED = Protocol("evaluation", False, THRESHOLDS)
+PROTOCOLS = {protocol.name: protocol for protocol in (PUBLISHED, AS_EVALUATED)}
+
+_TOUCHING = np.ones((3, 3), dtype=bool)  # corners touch
+
+
+@dataclass(frozen=True)
+class BoxAccuracy:
+    """Share of images whose box is found, each overlap with the threshold that is best for the set.
+
+    Args:
+        accuracies: one for each overlap, in [0, 1].
+        thresholds: the lowest of the best, in [0, 1].
+    """
+
+    accuracies: tuple[float, ...]
+    thresholds: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Over the overlaps."""
+        return sum(self.accuracies) / len(self.accuracies)
+
+
+def score_maps(maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
+    """Mean of all layers' and heads' maps, bicubically resized, min-max normalized image by image.
+
+    Each map is scaled to mean 1 over its own grid first, so that a coarse one, whose softmax has fewer patches to share
+    among, counts no more than a fine one. Where all maps have one size this changes nothing.
+
+    Args:
+        maps: one a layer, [B, h, rows, columns], rows and columns of any number; each map sums to 1.
+        size: H, W.
+
+    Returns: [B, H, W] float32 in [0, 1]; 0 throughout where a map is flat.
+    """
+    heads = sum(layer.shape[1] for layer in maps)
+    total = torch.zeros(len(maps[0]), 1, *size, device=maps[0].device)
+    for layer in maps:
+        density = layer.float().sum(1, keepdim=True) * layer.shape[-2] * layer.shape[-1]
+        total += F.interpolate(density, size=size, mode="bicubic", align_corners=False)
+    mean = total[:, 0] / heads
+    low, high = mean.amin((1, 2), keepdim=True), mean.amax((1, 2), keepdim=True)
+    flat = high - low < 1e-6  # rounding of a mean that is 1
+    return torch.where(flat, 0.0, (mean - low) / torch.where(flat, 1.0, high - low))
+
+
+def component_boxes(score: NDArray[np.floating], threshold: float) -> Boxes:
+    """Tight boxes around the connected parts of score >= threshold, the part of most pixels first.
+
+    Args:
+        score: [H, W].
+        threshold: on the score's own scale.
+
+    Returns: [n, 4], n = 0 where no pixel is left. Parts that touch at a corner are one; equals keep reading order.
+    """
+    labels, count = ndimage.label(score >= threshold, _TOUCHING)
+    pixels = np.bincount(labels.ravel(), minlength=count + 1)[1:]
+    edges = [
+        (columns.start, rows.start, columns.stop, rows.stop) for rows, columns in ndimage.find_objects(labels, count)
+    ]
+    boxes: Boxes = np.array(edges, dtype=np.float64).reshape(count, 4)
+    return boxes[np.argsort(-pixels, kind="stable")]
+
+
+def intersection_over_union(boxes: Boxes, others: Boxes) -> NDArray[np.float64]:
+    """Shared area / covered area of each pair, [n, 4], [m, 4] -> [n, m], in [0, 1]. Areas must be above 0."""
+    corner = np.maximum(boxes[:, None, :2], others[None, :, :2])
+    far = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    shared = np.clip(far - corner, 0, None).prod(-1)
+    covered = _area(boxes)[:, None] + _area(others)[None] - shared
+    overlaps: NDArray[np.float64] = shared / covered
+    return overlaps
+
+
+def best_overlaps(score: NDArray[np.floating], true: Boxes, protocol: Protocol = PUBLISHED) -> NDArray[np.float64]:
+    """How well a score map finds any of an image's true boxes, at every threshold; equal masks are looked at once.
+
+    Args:
+        score: [H, W] in [0, 1].
+        true: [m, 4], m >= 1, pixels of the score map.
+        protocol: the n thresholds, and what a mask holds.
+
+    Returns: [2, n]; row 0: the largest part's box (MaxBoxAcc), row 1: the best of all parts' (MaxBoxAccV2). 0 where
+        nothing is left above a threshold.
+    """
+    levels, (cuts, places) = protocol.levels(score), np.unique(protocol.cuts, return_inverse=True)
+    overlaps = np.zeros((2, len(cuts)))
+    for number, cut in enumerate(cuts):
+        boxes = component_boxes(levels, float(cut))
+        if len(boxes):
+            best = intersection_over_union(boxes, true).max(1)
+            overlaps[:, number] = best[0], best.max()
+    return overlaps[:, places]
+
+
+def max_box_accuracy(
+    ious: NDArray[np.float64],
+    thresholds: NDArray[np.float64] = PUBLISHED.thresholds,
+    overlaps: Sequence[float] = OVERLAPS,
+) -> BoxAccuracy:
+    """MaxBoxAcc(d) = max over t of the share of images with IoU(box at t, true box) >= d: [1], Eq. (3) and (4).
+
+    Args:
+        ious: [N, n] intersections over unions, N >= 1.
+        thresholds: [n].
+        overlaps: the d.
+    """
+    accuracies = np.stack([(ious >= overlap).mean(0) for overlap in overlaps])  # [overlaps, n]
+    best = accuracies.argmax(1)
+    return BoxAccuracy(tuple(accuracies.max(1).tolist()), tuple(thresholds[best].tolist()))
+
+
+def _area(boxes: Boxes) -> NDArray[np.float64]:
+    area: NDArray[np.float64] = (boxes[:, 2:] - boxes[:, :2]).prod(-1)
+    return area

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a run and a name to images that it has not seen the like of, and to what it makes of them (robustness.py).
+
+What a folder is, is told by its layout:
+
+    CORRUPTION/SEVERITY/CLASS/file, or GROUP/CORRUPTION/...    ImageNet-C: all that is there is judged, as it is
+    nNNNNNNNN/file, fewer than the run's classes               ImageNet-A, -R and the like: the run chooses between the
+                                                               classes that are there
+    0/file to 999/file                                         ImageNet-V2, by the numbers of ImageNet's classes
+    a .json                                                    ReaL: the run's own test images, any of several classes
+    anything else                                              a test set: the 19 corruptions are made on the fly
+
+Corrupted images are kept in the cache as far as the recipe's budget goes, results in the run's robustness.json after
+every corruption, so that a stopped evaluation goes on where it was. Deviation: ImageNet-A and -R are cropped as the
+run's own test images; the authors of Co-advise squeeze them to 256 x 256 and take the middle.
+"""
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ...data.dataset import prepare_test
+from ...data.images import Images
+from ...data.open import open_source
+from ...data.sources.source import Source, digest
+from ...data.transfer import send
+from ...errors import UserError
+from ...models.task import Task
+from ...outputs import csv_text
+from ...training.progress import showing
+from ...training.recipe import Recipe
+from ...training.rundir import RunDir
+from ...training.session import dataset_of, recipe_of
+from ..evaluate import check_classes
+from ..heads import OutputHeads, heads_of
+from ..kept import read_kept
+from ..subject import Subject, of_run
+from .corrupted import BATCH, Batches, Views, corrupted
+from .metrics import IMAGENET_CLASSES, Robustness, wrong_predictions
+from .relabeled import read_truth, relabeled
+from .strengths import CORRUPTIONS, SETS, SEVERITIES, nearest
+
+FILE = "robustness.json"
+_WNID = re.compile(r"n\d{8}")
+
+Cell = Callable[[str, int], Batches]
+"""A corruption and a severity -> images and labels."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Context:
+    """A run's student, ready to be asked."""
+
+    subject: Subject
+    recipe: Recipe
+
+    def errors(self, batches: Batches, heads: OutputHeads, among: Tensor | None = None) -> list[float]:
+        """The share of wrong answers by head."""
+        wrong: Tensor | int = 0
+        images = 0
+        for pixels, labels in batches:
+            truth = send(labels, self.subject.device)
+            wrong = wrong + wrong_predictions(
+                self.subject.network, heads, self.subject.normalized(pixels), truth, among
+            )
+            images += len(labels)
+        assert isinstance(wrong, Tensor), "there are images"
+        return (wrong.double() / images).tolist()
+
+    def heads(self, pixels: Tensor) -> OutputHeads:
+        return heads_of(self.subject.network, self.subject.normalized(pixels), self.recipe)
+
+
+def evaluate_robustness(run: RunDir, data: str = "", limit: int = 0, weights: str = "") -> Robustness:
+    """Measure a run's weights out of distribution; the result joins the run's robustness.json.
+
+    Args:
+        run: a run with weights.
+        data: a folder as above, or any test set; empty for the run's own test images.
+        limit: images to corrupt, evenly spread over the split; 0 for all.
+        weights: best, last or ema; by default those that count.
+
+    Raises: UserError for data without labels, or of other classes than the run's.
+    """
+    if limit < 0:
+        raise UserError(f"limit must not be negative, got {limit}; 0 takes all images")
+    weights = weights or run.which()[0]
+    context = _Context(of_run(run, weights, BATCH), recipe_of(run))
+    task = context.subject.task
+    check_classes(run, task.classes)
+    mark = hashlib.blake2b((run.weights(weights) / "model.safetensors").read_bytes(), digest_size=16).hexdigest()
+    blank = Robustness(data or "test", weights, 0, len(task.classes), len(task.classes), "", "", (), key=mark)
+    if data.endswith(".json"):
+        return _judge_relabeled(run, context, blank, Path(data).expanduser())
+    folders = corrupted_folders(Path(data).expanduser()) if data else {}
+    if folders:
+        return _evaluate_folders(run, context, blank, folders)
+    source = open_source(data) if data else None
+    numbered = source is not None and is_numbered(source, task)
+    if source is not None:
+        source = _by_number(source, task) if numbered else _named_like(source, run, task)
+    if source is not None and (numbered or is_part(source, task)):
+        return _evaluate_part(run, context, blank, source)
+    return _evaluate_corrupted(run, context, blank, source, limit)
+
+
+def corrupted_folders(path: Path) -> dict[str, Path]:
+    """Corruption -> its folder of severities, where a folder is laid out like ImageNet-C; else nothing.
+
+    Raises: UserError if a severity is missing.
+    """
+    tops = [path, *sorted(entry for entry in path.iterdir() if entry.is_dir())] if path.is_dir() else []
+    by_corruption = {name: top / name for top in tops for name in CORRUPTIONS if (top / name / "1").is_dir()}
+    for folder in by_corruption.values():
+        for severity in SEVERITIES:
+            if not (folder / str(severity)).is_dir():
+                raise UserError(f"{folder} must hold the severities 1 to 5 as folders, but {severity} is missing")
+    return {name: by_corruption[name] for name in CORRUPTIONS if name in by_corruption}
+
+
+def is_part(source: Source, task: Task) -> bool:
+    """Whether data holds some of ImageNet's classes only, as ImageNet-A and -R do."""
+    named = all(_WNID.fullmatch(name) for name in source.classes) or len(task.classes) == IMAGENET_CLASSES
+    return named and 0 < len(source.classes) < len(task.classes)
+
+
+def _named_like(source: Source, run: RunDir, task: Task) -> Source:
+    """Folders called by WordNet ids, for a run that learnt torchvision's `imagenet` and calls classes by words."""
+    ids = bool(source.classes) and all(_WNID.fullmatch(name) for name in source.classes)
+    if not ids or set(source.classes) <= set(task.classes) or len(task.classes) != IMAGENET_CLASSES:
+        return source
+    from timm.data.imagenet_info import ImageNetInfo
+
+    wnids: list[str] = ImageNetInfo("imagenet-1k").label_names()  # type: ignore[no-untyped-call]
+    index_of = {wnid: i for i, wnid in enumerate(wnids)}
+    unknown = [name for name in source.classes if name not in index_of]
+    if unknown:
+        raise UserError(f"{unknown[0]} is none of ImageNet's 1,000 classes; remove its folder from {source.name}")
+    return dataclasses.replace(source, classes=tuple(task.classes[index_of[name]] for name in source.classes))
+
+
+def is_numbered(source: Source, task: Task) -> bool:
+    """Whether data calls ImageNet's classes by their numbers, as ImageNet-V2 does."""
+    numbers = [name.isascii() and name.isdigit() and int(name) < IMAGENET_CLASSES for name in source.classes]
+    known = len(task.classes) == IMAGENET_CLASSES and not set(source.classes) <= set(task.classes)
+    return known and bool(numbers) and all(numbers)
+
+
+def _by_number(source: Source, task: Task) -> Source:
+    """The same with the run's names of those classes."""
+    return dataclasses.replace(source, classes=tuple(task.classes[int(name)] for name in source.classes))
+
+
+def _judge_relabeled(run: RunDir, context: _Context, blank: Robustness, file: Path) -> Robustness:
+    """ReaL: the images on which the run is tested, as they are; each may have several right answers."""
+    if blank.known != IMAGENET_CLASSES:
+        raise UserError(f"{file} relabels ImageNet's 1,000 classes, and {run.path} knows {blank.known}")
+    images = dataset_of(run, context.recipe).test
+    if images is None:
+        raise UserError(f"{run.path} was not tested on ImageNet's validation images, which {file} relabels")
+    kept, classes = relabeled(images.records.names, read_truth(file))
+    heads, part = context.heads(_first(images, context)), images.part(kept)
+    batches = ((pixels, classes[numbers]) for numbers, pixels in context.subject.views(part))
+    errors = context.errors(batches, heads)
+    return _keep(run, replace(_about(blank, heads), images=len(part), clean=tuple(errors)))
+
+
+def _evaluate_part(run: RunDir, context: _Context, blank: Robustness, source: Source) -> Robustness:
+    """ImageNet-A, -R: as they are, with the answers that they allow."""
+    skip = context.recipe.section("data").skip_unreadable
+    with showing("reading images") as progress:
+        images, _ = prepare_test(source, context.subject.task.classes, context.recipe.section("images"), skip, progress)
+    among = torch.tensor(
+        [name in source.classes for name in context.subject.task.classes], device=context.subject.device
+    )
+    heads = context.heads(_first(images, context))
+    clean = context.errors(_views(images, context.subject), heads, among)
+    result = replace(_about(blank, heads), images=len(images), classes=len(source.classes), clean=tuple(clean))
+    return _keep(run, result)
+
+
+def _evaluate_folders(run: RunDir, context: _Context, blank: Robustness, folders: dict[str, Path]) -> Robustness:
+    """ImageNet-C: decoded once and not stored; shown whole, since the published images are crops already."""
+    whole = replace(
+        context.subject.image_settings,
+        stream=True,
+        store_size=context.subject.task.image_size[0],
+        eval_crop=1.0,
+        eval_interpolation="bicubic",
+    )
+    skip = context.recipe.section("data").skip_unreadable
+
+    def images_of(corruption: str, severity: int) -> Images:
+        source = _named_like(open_source(folders[corruption] / str(severity)), run, context.subject.task)
+        return prepare_test(source, context.subject.task.classes, whole, skip)[0]
+
+    first = images_of(next(iter(folders)), 1)
+    heads = context.heads(_first(first, context))
+    key = digest([blank.key, *(str(folder.resolve()) for folder in folders.values()), *first.records.names])
+    blank = replace(_about(blank, heads), images=len(first), key=key)
+
+    def cell(corruption: str, severity: int) -> Batches:
+        return _views(images_of(corruption, severity), replace(context.subject, image_settings=whole))
+
+    return _over_cells(run, context, blank, list(folders), cell)
+
+
+def _evaluate_corrupted(
+    run: RunDir, context: _Context, blank: Robustness, source: Source | None, limit: int
+) -> Robustness:
+    """A test set: clean, then corrupted in 19 ways and 5 strengths."""
+    if source is None:
+        dataset = dataset_of(run, context.recipe)
+        images = dataset.test or dataset.val
+        if images is None:
+            raise UserError(f"{dataset.name} has neither test nor validation images; name other data to judge by")
+    else:
+        skip = context.recipe.section("data").skip_unreadable
+        with showing("reading images") as progress:
+            images, _ = prepare_test(
+                source, context.subject.task.classes, context.recipe.section("images"), skip, progress
+            )
+    numbers = torch.linspace(0, len(images) - 1, min(limit or len(images), len(images))).round().long()
+    some = images.part(numbers)
+    clean = Views(lambda: _views(some, context.subject), some.records.labels, numbers, context.subject.task.image_size)
+    heads = context.heads(_first(some, context))
+    blank = replace(
+        _about(blank, heads), images=len(some), corrupted_by=SETS[nearest(min(context.subject.task.image_size))]
+    )
+    blank = replace(blank, key=digest([blank.key, clean.content]), clean=tuple(context.errors(clean.open(), heads)))
+    budget = int(context.recipe.section("images").budget_gb * 1e9)
+    return _over_cells(
+        run, context, blank, list(CORRUPTIONS), lambda name, severity: corrupted(clean, name, severity, budget)
+    )
+
+
+def _over_cells(run: RunDir, context: _Context, blank: Robustness, names: list[str], cell: Cell) -> Robustness:
+    """Every corruption at every severity; those that an earlier, stopped evaluation finished are taken from it."""
+    earlier = read_robustness(run).get(blank.data)
+    by_corruption = dict(earlier.errors) if earlier is not None and earlier.key == blank.key else {}
+    heads = OutputHeads(blank.heads[1:] or blank.heads, blank.rule)
+    with showing("corruptions") as progress:
+        for done, name in enumerate(names):
+            if name not in by_corruption:
+                errors = []
+                for severity in SEVERITIES:
+                    errors.append(tuple(context.errors(cell(name, severity), heads)))
+                    progress(len(SEVERITIES) * done + severity, len(SEVERITIES) * len(names))
+                by_corruption[name] = tuple(errors)
+                _keep(run, replace(blank, errors=by_corruption))
+    return _keep(run, replace(blank, errors={name: by_corruption[name] for name in names}))
+
+
+def read_robustness(run: RunDir) -> dict[str, Robustness]:
+    """What was measured so far, by data."""
+    return read_kept(
+        run, FILE, lambda every: {data: Robustness.from_dict(content) for data, content in every.items()}, {}
+    )
+
+
+def _keep(run: RunDir, result: Robustness) -> Robustness:
+    """Write robustness.json, and beside it the same as a long table."""
+    every = {**read_robustness(run), result.data: result}
+    run.write(FILE, {data: entry.to_dict() for data, entry in every.items()})
+    rows: list[tuple[object, ...]] = [("data", "weights", "corruption", "severity", "head", "error")]
+    for data, entry in every.items():
+        rows += [(data, entry.weights, name, s, head, round(error, 6)) for name, s, head, error in entry.rows()]
+    run.write("robustness.csv", csv_text(rows))
+    return result
+
+
+def _about(blank: Robustness, heads: OutputHeads) -> Robustness:
+    names = ("student",) if len(heads.names) == 1 else ("student", *heads.names)
+    return replace(blank, rule=heads.rule, heads=names)
+
+
+def _views(images: Images, subject: Subject) -> Batches:
+    """Pixels as the student is shown them, before normalization, and labels; on the CPU."""
+    for numbers, pixels in subject.views(images):
+        yield pixels, images.records.labels[numbers]
+
+
+def _first(images: Images, context: _Context) -> Tensor:
+    """A few images, to ask the student with."""
+    return next(_views(images.part(torch.arange(min(8, len(images)))), context.subject))[0]

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A student whose large products are computed in eight bits, and what that costs in accuracy on its own test images.
+
+Static quantization by onnxruntime: weights of convolutions and linear layers as int8, one scale a channel of their
+output; what flows into them as uint8, with scales from training images. All else stays in float32: sums around the
+blocks, norms, softmax, and the two products of attention, whose operands have no fixed weights.
+"""
+
+import logging
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.images import Images
+from ..disk import replacing
+from ..errors import UserError
+from ..evaluation.subject import Subject
+from ..outputs import check_out
+from .onnx_file import check_installed, to_onnx
+
+CALIBRATION = 256
+"""Training images whose values set the scales."""
+TIMED = 30
+"""Single images whose times are compared."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one file takes and gives.
+
+    Args:
+        top1: accuracy on the test images, in [0, 1].
+        size: bytes of the file.
+        milliseconds: processor time of one image by itself, median, on one thread.
+    """
+
+    top1: float
+    size: int
+    milliseconds: float
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A file in eight bits beside the float32 file of the same student.
+
+    Args:
+        path: the file.
+        before: of float32.
+        after: of eight bits.
+        same: share of the test images that both give the same class.
+        images: how many test images there were.
+    """
+
+    path: Path
+    before: Cost
+    after: Cost
+    same: float
+    images: int
+
+
+def to_int8(subject: Subject, train: Images, test: Images | None, path: Path) -> Quantized:
+    """Write a student as ONNX with eight-bit products, and ask both files about the same images.
+
+    Inputs, outputs and metadata are those of `to_onnx`. The file appears under its name only once it is whole.
+
+    Args:
+        subject: the student, and how it is shown images.
+        train: what it learnt from; the first images of its first batches set the scales.
+        test: labeled images, which decide nothing.
+        path: the file, .onnx.
+
+    Raises: UserError if onnxruntime is not installed, there are no test images, or the file cannot be written.
+    """
+    check_installed("onnx", "onnxscript", "onnxruntime")
+    check_out(path, ".onnx")
+    if not test or not len(test):
+        raise UserError("what eight bits cost is measured on test images, of which this run has none")
+    with tempfile.TemporaryDirectory() as folder, replacing(path) as unfinished:
+        plain = to_onnx(subject.network, Path(folder) / "float32.onnx", subject.task)
+        _quantize(plain, unfinished, _some(subject, train))
+        before, said = _cost(plain, subject, test)
+        after, says = _cost(unfinished, subject, test)
+    return Quantized(path, before, after, int((said == says).sum()) / len(said), len(said))
+
+
+def _some(subject: Subject, train: Images) -> Iterator[Tensor]:
+    """The calibration images, a batch at a time; strided, as the first of a split may be of one class."""
+    stride = max(1, len(train) // CALIBRATION)
+    batches = subject.batches(train)
+    chosen = (batch["image"][::stride].cpu() for batch in batches)
+    return islice((images for images in chosen if len(images)), CALIBRATION)
+
+
+def _quantize(plain: Path, out: Path, images: Iterable[Tensor]) -> None:
+    import onnx
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
+        def __init__(self) -> None:
+            self.feeds = ({"image": batch.numpy()} for batch in images)
+
+        def get_next(self) -> Any:
+            return next(self.feeds, None)
+
+    logger, ready = logging.getLogger(), plain.with_name("folded.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it warns of every vector that has no channels to scale one by one
+    try:
+        quant_pre_process(str(plain), str(ready), skip_symbolic_shape=True)  # folds BatchNorm into convolutions
+        graph = onnx.load(str(ready), load_external_data=False).graph
+        weights = {tensor.name for tensor in graph.initializer}
+        free = [node.name for node in graph.node if node.op_type == "MatMul" and not weights & set(node.input)]
+        quantize_static(
+            str(ready),
+            str(out),
+            Reader(),
+            op_types_to_quantize=["Conv", "MatMul", "Gemm"],
+            nodes_to_exclude=free,
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+        )
+    finally:
+        logger.setLevel(level)
+    whole = onnx.load(str(out))
+    onnx.helper.set_model_props(whole, {p.key: p.value for p in onnx.load(str(plain)).metadata_props})
+    onnx.save(whole, str(out))
+
+
+def _cost(path: Path, subject: Subject, test: Images) -> tuple[Cost, Tensor]:
+    """What a file costs, and the class that it gives to every image."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    classes: list[Tensor] = []
+    labels: list[Tensor] = []
+    spent: list[float] = []
+    for batch in subject.batches(test):
+        images = batch["image"].cpu().numpy()
+        classes.append(torch.from_numpy(session.run(["logits"], {"image": images})[0]).argmax(1))
+        labels.append(batch["label"].cpu())
+        for i in range(min(TIMED - len(spent), len(images))):
+            start = time.process_time()
+            session.run(["logits"], {"image": images[i : i + 1]})
+            spent.append(time.process_time() - start)
+    said = torch.cat(classes)
+    right = int((said == torch.cat(labels)).sum())
+    return Cost(right / len(said), path.stat().st_size, 1e3 * median(spent)), said

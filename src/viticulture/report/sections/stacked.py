@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What candidates of a study are to each other: students beside their teachers, sums beside their parts."""
+
+from ...study.conclude.sums import sums
+from ...study.conclude.teaching import families, family, teachers_of
+from ...study.study import Study
+from ..charts.figures import table
+from ..charts.plots import Axes, Series, point_chart
+from ..document import Section
+from ..tables.sheet import Cell, Column, Sheet, Spread
+
+FEWEST = 3  # students with a teacher that make a chart
+
+
+def teaching_section(study: Study) -> list[Section]:
+    """Every student's accuracy against its one teacher's, on the largest subset, by the teachers' families."""
+    standings = {one.candidate.name: one for one in study.verdicts[-1].standings} if study.verdicts else {}
+    every = {one.name: one.overrides for one in study.folder.grid.candidates}
+    pairs = [(who, by) for who, by in teachers_of(every).items() if who in standings and by in standings]
+    if len(pairs) < FEWEST:
+        return []
+    nets = {by: str((standings[by].outcomes[0].facts or {}).get("student", {}).get("name", "")) for _, by in pairs}
+    series = []
+    for number, kind in enumerate(families(nets.values())):
+        mine = [(standings[who], standings[by]) for who, by in pairs if family(nets[by]) == kind]
+        points = [(100 * by.test.mean, 100 * who.test.mean) for who, by in mine]
+        tips = [
+            f"{who.candidate.name}\n{y:.1f} %, its teacher {x:.1f} %"
+            for (x, y), (who, _) in zip(points, mine, strict=True)
+        ]
+        bands = [
+            None if who.test.low is None or who.test.high is None else (100 * who.test.low, 100 * who.test.high)
+            for who, _ in mine
+        ]
+        series.append(Series(kind, number, points, bands, tips))
+    axes = Axes("accuracy of the teacher, %", "accuracy of the student, %")
+    note = "Each point is a student beside the one teacher that it learnt from. Flat: better teachers teach no better."
+    return [Section("Students and their teachers", point_chart("By the teacher's family", series, axes, note))]
+
+
+def sums_section(study: Study) -> list[Section]:
+    """A table of sums, on the largest subset; nothing where none is finished."""
+    sheet = sums_sheet(study)
+    return [Section("Sums and their parts", table(sheet))] if sheet else []
+
+
+def sums_sheet(study: Study) -> Sheet | None:
+    """Gains over the baseline of every sum and of its parts together, points, and what the sum gains beyond them."""
+    if not study.verdicts:
+        return None
+    accuracies = {
+        one.candidate.name: {outcome.cell.seed: outcome.test for outcome in one.outcomes if outcome.test is not None}
+        for one in study.verdicts[-1].standings
+    }
+    baseline = study.folder.grid.baseline.name
+    rows: list[list[Cell]] = [
+        [one.name, _points(one.gain), _points(one.parts_gain), _points(one.excess)]
+        for one in sums(accuracies, baseline)
+    ]
+    heads = ["the sum gains", "its parts gain together", "excess"]
+    columns = [Column("sum"), *(Column(head, "spread") for head in heads)]
+    note = (
+        f"Points of top-1 over {baseline}, mean ± sd over seeds. Excess above zero: the sum is more than its parts; a "
+        "few seeds tell it only where it is far above its spread."
+    )
+    return Sheet("Sums and their parts", columns, rows, note) if rows else None
+
+
+def _points(shares: tuple[float, ...]) -> Spread:
+    return Spread(tuple(100 * share for share in shares))

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stages that a budget was spent on: each one's share of the time, its score, and a link to its page."""
+
+from urllib.parse import quote
+
+from ...budget.plan import STAGES, is_planned, read_plan
+from ...evaluation.results import read_evaluations
+from ...training.rundir import RunDir
+from ..charts.figures import table
+from ..charts.marks import text
+from ..document import Section
+from ..tables.stages import NAMES, stages_sheet
+
+
+def stages_section(run: RunDir) -> Section:
+    """Empty for a run without a budget."""
+    title = "Stages"
+    if not is_planned(run.path):
+        return Section(title, "")
+    plan = read_plan(run.path)
+    places = [RunDir(plan.place(run.path, number)) for number in range(len(plan.stages))]
+    found = [read_evaluations(place) for place in places]
+    results = [None if evaluations is None else evaluations.counting for evaluations in found]
+    links = ", ".join(
+        f'<a href="{STAGES}/{quote(stage.name)}/report.html">{text(NAMES[stage.kind])}</a>'
+        for stage in plan.stages[:-1]
+    )
+    pages = f"<p>Reports of the stages before this one: {links}.</p>" if links else ""
+    return Section(title, table(stages_sheet(plan, results)) + pages)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stages of a run within a budget: before it, and what each of them took and reached."""
+
+from collections.abc import Sequence
+
+from ...budget.budget import Budget
+from ...budget.lengths import MARGIN
+from ...budget.plan import Plan
+from ...evaluation.accuracy import Evaluation
+from .sheet import Column, Sheet
+
+NAMES = {"mae": "MAE, no labels", "teacher": "CNN teacher", "student": "student"}
+
+
+def plan_sheet(plan: Plan) -> Sheet:
+    """What is about to be trained."""
+    columns = [Column("stage"), Column("network"), Column("image size", "count"), Column("epochs", "count")]
+    columns.append(Column("min", "significant"))
+    rows = [
+        (NAMES[stage.kind], stage.student, stage.image_size, stage.epochs, stage.seconds / 60) for stage in plan.stages
+    ]
+    kind = " of the processors' time" if Budget(plan.budget).counts_processors else ""
+    words = (
+        f"{plan.planned / 60:.1f} min{kind} of the {plan.budget} are planned, the {plan.prepared / 60:.1f} until now "
+        f"among them; {100 * MARGIN:.0f} % stay free for what takes longer."
+    )
+    free = Budget(plan.budget).seconds * (1 - MARGIN) - plan.planned
+    if free > plan.stages[-1].pace.epoch:
+        words += " Longer trainings than these make no sense, so it ends early."
+    return Sheet("Plan", columns, rows, words)
+
+
+def stages_sheet(plan: Plan, results: Sequence[Evaluation | None]) -> Sheet:
+    """What became of it.
+
+    Args:
+        plan: with the times that its stages took, as far as they are known.
+        results: of each stage, the one that counts.
+    """
+    columns = [Column("stage"), Column("network"), Column("image size", "count"), Column("epochs", "count")]
+    columns += [Column("min planned", "significant"), Column("min", "significant"), Column("of the time", "percent")]
+    columns.append(Column("top-1", "percent"))
+    total = plan.spent or 1.0  # a clock may not have ticked yet
+    rows: list[tuple[str | int | float | None, ...]] = [
+        ("choosing", "", None, None, None, plan.prepared / 60, plan.prepared / total, None)
+    ]
+    for stage, result in zip(plan.stages, results, strict=True):
+        minutes = None if stage.spent is None else stage.spent / 60
+        share = None if stage.spent is None else stage.spent / total
+        top1 = None if result is None else result.top1
+        rows.append(
+            (NAMES[stage.kind], stage.student, stage.image_size, stage.epochs, stage.seconds / 60, minutes, share, top1)
+        )
+    note = (
+        f"Within {plan.budget}, of which {plan.spent / 60:.1f} min are spent. Lengths follow from what was measured on "
+        "that machine; to train the same again, take each stage's recipe.yaml."
+    )
+    return Sheet("", columns, rows, note)

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a budget buys, as pure functions of injected paces: nothing here trains or reads a clock."""
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from viticulture.budget import choices, lengths
+from viticulture.budget.budget import Budget
+from viticulture.budget.choices import LADDER, Kind, Rung, kinds, rungs
+from viticulture.budget.follow import settled
+from viticulture.budget.lengths import MARGIN, RESERVE, again, climb, cost, divide, fitting
+from viticulture.budget.plan import Plan, Stage
+from viticulture.errors import UserError
+from viticulture.study.plan.pace import Pace
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds", "processors"),
+    [
+        ("90s", 90, False),
+        ("30m", 1800, False),
+        ("30", 1800, False),
+        ("1.5 h", 5400, False),
+        ("1night", 36000, False),
+        ("15core-m", 900, True),
+        ("900 core-s", 900, True),
+        ("1COREh", 3600, True),
+        ("5 core", 300, True),
+    ],
+)
+def test_a_time_is_read_as_people_write_it(words: str, seconds: float, processors: bool) -> None:
+    """Fails for a unit that is lost, or processors' time that is counted by the wall."""
+    assert Budget(words).seconds == seconds
+    assert Budget(words).counts_processors is processors
+
+
+@pytest.mark.parametrize("words", ["", "soon", "0m", "-5m", "core-m", "1e3s", "3 weeks", "15m core"])
+def test_what_is_no_time_is_refused(words: str) -> None:
+    with pytest.raises(UserError, match="a budget is a time such as"):
+        Budget(words)
+
+
+def drawn(random_numbers: random.Random) -> tuple[dict[tuple[Kind, bool], Pace], int]:
+    """Paces of every stage, of machines slow and fast, and a number of images."""
+    images = int(10 ** random_numbers.uniform(1, 5))
+    steps = max(1, images // 32)
+
+    def pace() -> Pace:
+        step = 10 ** random_numbers.uniform(-3, 1)
+        return Pace(step, steps, step / 100, images // 10, images // 4, random_numbers.uniform(0, 0.5))
+
+    keys: list[tuple[Kind, bool]] = [("mae", False), ("teacher", False), ("student", False), ("student", True)]
+    return {key: pace() for key in keys}, images
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_planned_fits_and_more_time_never_buys_less(seed: int) -> None:
+    """For any paces: stages cost no more than the seconds, each trains an epoch at least, and with more time the
+    same stages get no fewer epochs (the last one, but for what whole epochs shift), and what was possible stays so.
+
+    Fails for a reserve that is not counted, a share that is taken twice, a stage of no epochs.
+    """
+    random_numbers = random.Random(seed)
+    paces, images = drawn(random_numbers)
+    before: tuple[lengths.Length, ...] = ()
+    for seconds in sorted(10 ** random_numbers.uniform(0, 6) for _ in range(60)):
+        search, paints = random_numbers.random() < 0.8, random_numbers.random() < 0.8
+        found = divide(seconds, images, lambda kind, taught: paces[kind, taught], search, paints)
+        always = divide(seconds, images, lambda kind, taught: paces[kind, taught], True, True)
+        for plan in (found, always):
+            assert sum(length.seconds for length in plan) <= seconds
+            assert all(length.epochs >= 1 for length in plan)
+            assert [length.kind for length in plan][-1:] == ["student"] * bool(plan)
+        assert always or not before
+        if before and [length.kind for length in always] == [length.kind for length in before]:
+            rest = sum(paces[length.kind, False].epoch for length in always[:-1])  # what whole epochs may shift
+            assert all(now.epochs >= then.epochs for now, then in zip(always[:-1], before[:-1], strict=True))
+            own = paces["student", len(always) > 1 and always[-2].kind == "teacher"].epoch
+            assert always[-1].seconds > before[-1].seconds - rest - own
+        assert len(found) <= 1 or search
+        assert "mae" not in {length.kind for length in found} or paints
+        before = always
+
+
+def test_nearly_all_of_the_time_is_used() -> None:
+    """Fails if what a stage leaves of its share is lost, or if the last stage plans by its share alone."""
+    paces: dict[tuple[Kind, bool], Pace] = {
+        ("mae", False): Pace(0.1, 50, 0.001, 0, 0),
+        ("teacher", False): Pace(0.5, 50, 0.001, 100, 200),
+        ("student", False): Pace(0.05, 50, 0.001, 100, 200),
+        ("student", True): Pace(0.1, 50, 0.001, 100, 200),
+    }
+    plan = divide(1200, 2000, lambda kind, taught: paces[kind, taught], True, True)
+    assert [length.kind for length in plan] == ["mae", "teacher", "student"]
+    assert 1200 - sum(length.seconds for length in plan) < paces["student", True].epoch
+    capped = divide(10**7, 2000, lambda kind, taught: paces[kind, taught], True, True)
+    assert [length.epochs for length in capped] == [lengths.MOST_EPOCHS] * 3
+
+
+def test_a_stage_that_would_be_too_short_is_left_out() -> None:
+    """A slow teacher leaves; where the taught student would get too little, it trains alone. Fails if a plan holds
+    what `FEWEST_EPOCHS` forbids, or if everything is given up for one stage."""
+    fast, slow = Pace(0.1, 100, 0.001, 0, 0), Pace(20.0, 100, 0.001, 0, 0)
+    keys: list[tuple[Kind, bool]] = [("mae", False), ("teacher", False), ("student", False), ("student", True)]
+    paces = dict.fromkeys(keys, fast)
+    seconds = 1.1 * choices.MAE_FROM * fast.step + 10
+    every = divide(seconds, 2000, lambda kind, taught: paces[kind, taught], True, False)
+    assert [length.kind for length in every] == ["teacher", "student"]
+    alone = divide(seconds, 2000, lambda kind, taught: {**paces, ("teacher", False): slow}[kind, taught], True, False)
+    assert [length.kind for length in alone] == ["student"]
+    alone = divide(seconds, 2000, lambda kind, taught: {**paces, ("student", True): slow}[kind, taught], True, False)
+    assert [length.kind for length in alone] == ["student"]
+    assert divide(RESERVE, 2000, lambda kind, taught: slow, True, False) == ()
+
+
+@pytest.mark.parametrize("power", [0.7, 0.9, 1.0])
+def test_more_time_never_buys_a_smaller_student(power: float) -> None:
+    """Paces that grow as a power of the multiply-adds. Fails if a guess stands for a measurement that was made, or if
+    a rung is taken that is measured not to fit; and if large students are measured in a small budget."""
+    ladder = rungs(224)
+    macs = {rung: 4**i for i, rung in enumerate(ladder)}
+    taken = []
+    for seconds in [10 * 2**k for k in range(20)]:
+        measured: list[Rung] = []
+
+        def pace(rung: Rung, measured: list[Rung] = measured) -> Pace:
+            measured.append(rung)
+            return Pace(0.01 * macs[rung] ** power, 50, 0.0001, 100, 300)
+
+        rung = climb(ladder, lambda seconds=seconds: seconds, pace, macs.__getitem__)  # type: ignore[misc]
+        taken.append(ladder.index(rung))
+        assert rung == ladder[0] or lengths.affords(pace(rung), seconds)
+        assert len(set(measured)) <= len(ladder)
+        assert seconds > 100 or ladder[-1] not in measured
+    assert taken == sorted(taken)
+    assert taken[-1] == len(ladder) - 1
+    assert taken[0] == 0
+
+
+def test_a_single_rung_is_not_measured() -> None:
+    def pace(rung: Rung) -> Pace:
+        raise AssertionError(rung)
+
+    assert climb(LADDER[:1], lambda: 1.0, pace, lambda rung: 1) == LADDER[0]
+
+
+def test_the_ladder_suits_images_of_any_size() -> None:
+    """Fails for images larger than there are pixels, sizes that patches do not tile, a person's choice replaced, or a
+    rung that stands twice."""
+    assert rungs(224) == LADDER
+    for side in (8, 17, 28, 32, 45, 64, 96, 128, 160, 224):
+        found = rungs(side)
+        assert len(set(found)) == len(found)
+        for rung in found:
+            patch = rung.patch_size or next((p for p in (16, 8, 4) if rung.image_size >= 8 * p), 2)
+            assert rung.image_size <= side
+            assert rung.image_size > side - patch or side > 64
+            assert rung.image_size % patch == 0
+    assert {rung.student for rung in rungs(32)} == {rung.student for rung in LADDER}
+    assert {rung.student for rung in rungs(96, "vit_tiny")} == {"vit_tiny"}
+    assert {rung.image_size for rung in rungs(224, image_size=50)} == {50}
+    assert rungs(224, "vit_tiny", 50) == (Rung("vit_tiny", 50),)
+
+
+def test_stages_share_the_time() -> None:
+    """Fails for shares that are not the whole, and thresholds that are not where they are said to be."""
+    for images in (10, choices.MAE_FROM_IMAGES, 10**6):
+        for steps in (0, choices.TEACHER_FROM, choices.MAE_FROM):
+            found = dict(kinds(images, steps, True))
+            assert sum(found.values()) == pytest.approx(1)
+            assert min(found.values()) > 0
+            assert ("teacher" in found) is (steps >= choices.TEACHER_FROM)
+            assert ("mae" in found) is (steps >= choices.MAE_FROM and images >= choices.MAE_FROM_IMAGES)
+    assert dict(kinds(10**6, 10**6, False)).keys() == {"teacher", "student"}
+
+
+def planned(budget: str = "1000s") -> Plan:
+    """Two stages, 400 and 500 seconds of 1,000, 50 having gone."""
+    pace = Pace(0.1, 40, 0.0, 0, 0)
+    epochs = fitting(pace, 400), fitting(pace, 500)
+    values = {"student": {"name": "vit_nano"}, "images": {"image_size": 8}, "train": {"epochs": 100}}
+    stages = [
+        Stage(f"{n}-{kind}", kind, "r", values, pace, epochs[n - 1], cost(pace, epochs[n - 1]))  # type: ignore[arg-type]
+        for n, kind in ((1, "teacher"), (2, "student"))
+    ]
+    return Plan(budget, "digits", None, 0, "", 50.0, tuple(stages))
+
+
+@pytest.mark.parametrize("slowness", [0.8, 1.0, 1.25])
+def test_a_later_stage_makes_good_for_what_an_earlier_one_took(slowness: float) -> None:
+    """At any speed between, all stages end within the budget and use it to within an epoch. Fails if the time that is
+    left, or the speed that showed, is not heeded, and if the first stage is planned anew."""
+    plan = settled(planned(), 0)
+    first = plan.stages[0]
+    assert (first.epochs, first.begun) == (planned().stages[0].epochs, True)
+    plan = plan.with_stage(0, replace(first, spent=slowness * first.seconds))
+    last = settled(plan, 1).stages[1]
+    took = plan.spent + slowness * cost(last.pace, last.epochs)
+    assert took <= 1000 * (1 - MARGIN)
+    assert took > 1000 * (1 - MARGIN) - slowness * last.pace.epoch
+    assert last.seconds == pytest.approx(slowness * cost(last.pace, last.epochs))
+
+
+def test_a_stage_trains_however_late_it_is() -> None:
+    assert again(Pace(1.0, 100, 0.0, 0, 0), [10.0], -50.0, 2.0) == 1
+
+
+def test_epochs_grow_with_seconds() -> None:
+    """Fails for a fractional or negative number of epochs."""
+    pace = Pace(0.1, 40, 0.001, 50, 100, 0.02)
+    epochs = [fitting(pace, seconds) for seconds in range(0, 2000, 7)]
+    assert epochs[0] == 0
+    assert all(now >= before for before, now in pairwise(epochs))
+    assert all(cost(pace, n) <= s < cost(pace, n + 1) for n, s in zip(epochs, range(0, 2000, 7), strict=True) if n)

@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trainings within a budget, end to end: real stages on digits, at a pace that is told and by a clock that is set."""
+
+import json
+import re
+import signal
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import viticulture
+from children import die_at, start
+from photographs import pictures
+from viticulture.budget import choices, lengths
+from viticulture.budget.budget import Budget
+from viticulture.budget.follow import follow
+from viticulture.budget.measure import Measurements
+from viticulture.budget.plan import Plan, read_plan
+from viticulture.budget.prepare import Wish, make_folder, make_plan
+from viticulture.cli import main
+from viticulture.data.dataset import Dataset
+from viticulture.data.open import open_source
+from viticulture.errors import UserError
+from viticulture.report.terminal import long_training
+from viticulture.study.plan.pace import Pace
+from viticulture.training import progress
+from viticulture.training.recipe import Recipe, read, resolve
+from viticulture.training.run import fit
+from viticulture.training.session import Session
+
+TINY: dict[str, Any] = {
+    "student.name": "vit_nano",
+    "student.options": {"depth": 1, "proj_drop_rate": 0.1},
+    "data.per_class": 6,
+    "train.batch_size": 20,
+    "engine.device": "cpu",
+}
+STEP = 2.0
+"""Seconds a step, as they are told: nothing takes as long."""
+
+
+class Told(Measurements):
+    """Paces that nobody measured; what is assembled to be measured is assembled."""
+
+    def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+        assert len(dataset.train)
+        return Pace(STEP, max(1, len(dataset.train) // 20), 0.001, 0, 0)
+
+
+class SetClock:
+    """A clock that is set forward by hand."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def eager(place: Any = None) -> None:
+    """Thresholds that are reached on digits."""
+    place = place or type("Place", (), {"setattr": staticmethod(setattr)})
+    place.setattr(choices, "TEACHER_FROM", 1)
+    place.setattr(choices, "MAE_FROM", 1)
+    place.setattr(choices, "MAE_FROM_IMAGES", 1)
+    place.setattr(lengths, "FEWEST_EPOCHS", {"mae": 1, "teacher": 1, "student": 1})
+
+
+def planned(out: Path, budget: str = "60s", overrides: dict[str, Any] | None = None, **wish: Any) -> Plan:
+    """The plan of a run on digits, in its folder."""
+    asked = Wish("digits", "default", 0, out, {**TINY, **(overrides or {})}, Budget(budget), **wish)
+    plan = make_plan(asked, "test", SetClock(), 0.0, Told)
+    make_folder(asked, plan)
+    return plan
+
+
+def trained(run: Path, most: int = 99) -> None:
+    """Train what is missing, without measuring or drawing; every stage takes the time that was planned."""
+    clock, left = SetClock(), most
+
+    def grow(session: Session) -> None:
+        nonlocal left
+        fit(session)
+        session.run.update(status="finished")
+        session.run.unlock()
+        plan = read_plan(run)
+        clock.seconds += next(stage.seconds for stage in plan.stages if stage.spent is None)
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+
+    follow(run, grow, lambda words: None, now=clock)
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "weights" / "last" / "model.safetensors")
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """Bit for bit, stage by stage."""
+    for stage in ("stages/1-mae", "stages/2-teacher", "."):
+        ours, theirs = weights(one / stage), weights(other / stage)
+        assert ours.keys() == theirs.keys()
+        for name, value in ours.items():
+            torch.testing.assert_close(theirs[name], value, rtol=0, atol=0)
+
+
+def test_stages_build_on_one_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole command: a start without labels, a teacher, the student; then every verb on what it left.
+
+    Catches: a stage that another does not read, other images in a stage, a plan that is not what is trained, a page
+    without its stages, a second resume that trains, verbs that do not take the run for one.
+    """
+    eager(monkeypatch)
+    monkeypatch.setattr(Measurements, "pace", Told.pace)
+    monkeypatch.setattr(Budget, "clock", property(lambda self: SetClock()))
+    monkeypatch.setattr("viticulture.budget.follow.MOST_SLOWNESS", 1.0)  # or a clock that stands promises many epochs
+    out = tmp_path / "run"
+    run = viticulture.train("digits", out=str(out), overrides=TINY, budget="60s")
+    shown = capsys.readouterr().err
+    assert re.search(r"0\.[89] min of the\s+60s are planned", shown)
+    assert "stage    3 of 3: student" in shown
+    plan = read_plan(out)
+    assert [stage.name for stage in plan.stages] == ["1-mae", "2-teacher", "3-student"]
+    facts = []
+    for number, stage in enumerate(plan.stages):
+        folder = viticulture.Run(plan.place(out, number)).folder
+        recipe = stage.resolved
+        assert folder.read("run.json")["settings"] == json.loads(json.dumps(recipe.values)) | {
+            "images": folder.read("run.json")["settings"]["images"]
+        }
+        assert recipe.section("train").epochs == stage.epochs
+        assert (folder.path / "report.html").exists()
+        facts.append(folder.read("run.json"))
+    assert [fact["status"] for fact in facts] == ["finished"] * 3
+    assert len({fact["data"]["fingerprint"] for fact in facts[1:]}) == 1
+    settings = run.facts["settings"]
+    assert settings["student"]["init"] == str(out / "stages/1-mae")
+    assert settings["guides"]["logits"]["teacher"] == str(out / "stages/2-teacher")
+    assert facts[1]["student"]["name"] == "resnet10t"
+    page = (out / "report.html").read_text()
+    assert all(f'href="stages/{name}/report.html"' in page for name in ("1-mae", "2-teacher"))
+    assert "Stages" not in (out / "stages/2-teacher/report.html").read_text()
+    before = weights(out)
+    viticulture.resume(str(out))
+    assert all(torch.equal(value, before[name]) for name, value in weights(out).items())
+    assert viticulture.evaluate(str(out))
+    assert main(["report", str(out)]) == 0
+    with pytest.raises(UserError, match="exists already"):
+        viticulture.train("digits", out=str(out), overrides=TINY, budget="60s")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "wish", "kinds"),
+    [
+        ({}, {"search": False}, ["student"]),
+        ({"student.init": "x"}, {}, ["teacher", "student"]),
+        ({"student.name": "dhvt_nano"}, {}, ["teacher", "student"]),
+        ({}, {}, ["mae", "teacher", "student"]),
+    ],
+    ids=["no search", "a start of one's own", "no plain ViT", "all"],
+)
+def test_what_a_person_says_is_left_alone(
+    overrides: dict[str, Any], wish: dict[str, Any], kinds: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails for a stage that nobody can use, or a person's key that is replaced."""
+    eager(monkeypatch)
+    keys = {"optim.lr": 3e-3, "method.smoothing": 0.2, **overrides}
+    if "student.init" in keys:
+        first = viticulture.train(
+            "digits", "default/digits", out=str(tmp_path / "first"), overrides={**TINY, "train.epochs": 1}
+        )
+        keys["student.init"] = str(first.path)
+    if keys.get("student.name") == "dhvt_nano":
+        keys["student.options"] = {"depth": 1}
+    plan = planned(tmp_path / "run", overrides=keys, **wish)
+    assert [stage.kind for stage in plan.stages] == kinds
+    values = plan.stages[-1].resolved.values
+    assert values["optim"]["lr"] == 3e-3
+    assert values["method"]["smoothing"] == 0.2
+    assert values["student"]["name"] == keys.get("student.name", TINY["student.name"])
+    for stage in plan.stages:
+        assert stage.values["data"] == values["data"]
+        assert stage.values["images"] == values["images"]
+        assert stage.values["engine"] == values["engine"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "budget", "student"),
+    [
+        ("default", "60s", "dhvt_nano"),
+        ("default", "1night", "dhvt_mini"),
+        ("default/digits", "1night", "vit_nano"),
+    ],
+)
+def test_time_chooses_the_student_unless_a_recipe_is_named(
+    recipe: str, budget: str, student: str, tmp_path: Path
+) -> None:
+    """Fails if a named recipe's student is replaced, if more time buys nothing, or if images are enlarged."""
+    keys = {key: value for key, value in TINY.items() if not key.startswith("student")}
+    wish = Wish("digits", recipe, 0, tmp_path / "run", keys, Budget(budget), search=False)
+    (stage,) = make_plan(wish, "test", SetClock(), 0.0, Told).stages
+    assert (stage.student, stage.image_size) == (student, 8)
+    assert stage.resolved.values["student"]["patch_size"] in (None, 2)
+
+
+def test_images_without_labels_are_measured_too(tmp_path: Path) -> None:
+    """For a recipe that needs none. Fails if noise stands for labeled images alone."""
+    folder = pictures(tmp_path / "bare", {"": 12}, 40)
+    recipe = resolve("mae/photos", read("mae/photos"), {"images.image_size": 32, "student.patch_size": 4})
+    told = Told(open_source(str(folder)), 0, tmp_path, SetClock())
+    assert told.guessed(recipe).step == STEP
+    with pytest.raises(UserError, match="no labels"):
+        told.guessed(resolve("default/photos", read("default/photos"), {"images.image_size": 32}))
+
+
+def test_a_long_training_is_told_by_its_later_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step takes 90 s, the others one each. Fails if the first one is counted, if it is told twice, or if
+    what is proposed takes longer than half."""
+    heard: list[float] = []
+    clock = SetClock()
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=clock))
+    bar = progress.ProgressBar(8, forecast=lambda seconds: heard.append(seconds) or "")  # type: ignore[func-returns-value]
+    bar.total, bar.began_step, bar.warm_at = 5400, 0, 0.0
+    for step in range(1, 60):
+        clock.seconds = 89.0 + step
+        bar._foretell(step)
+    assert heard == [5400.0]
+    words = long_training(100, 224, 5400)
+    assert "100 epochs at 224 px take about 1 h 30 min" in words
+    assert "`--budget 30m`" in words
+    assert "`--budget 1night`" in long_training(100, 224, 90000)
+    assert long_training(100, 224, 600) == ""
+
+
+def test_a_warm_up_keeps_its_share_and_a_persons_own_its_epochs(tmp_path: Path) -> None:
+    """default/digits warms up 5 of 100 epochs. Fails if a short stage warms up for its whole length, or a person's
+    warm-up is taken for one of the recipe's length."""
+    plan = planned(tmp_path / "a", "200s", search=False)
+    epochs = plan.stages[0].epochs
+    assert plan.stages[0].resolved.values["schedule"]["warmup_epochs"] == pytest.approx(5 * epochs / 100)
+    plan = planned(tmp_path / "b", "200s", {"schedule.warmup_epochs": 2}, search=False)
+    assert plan.stages[0].resolved.values["schedule"]["warmup_epochs"] == 2
+
+
+MISTAKES: dict[str, tuple[list[str], str]] = {
+    "no time": (["--budget", "soon"], "a budget is a time such as 90s"),
+    "epochs besides": (["--budget", "5m", "--epochs", "3"], "give --budget or --epochs"),
+    "two processes": (["--budget", "5m", "--devices", "2"], "leave out --devices"),
+    "too short": (["--budget", "10s"], "is too short: to begin, and one epoch of"),
+    "a word": (["--budget", "5m", "--method-search", "maybe"], "valid: off, on"),
+    "no such student": (["--budget", "5m", "--student", "vit_nan"], "did you mean vit_nano"),
+    "a size that no patch divides": (
+        ["--budget", "5m", "--student", "vit_nano", "--image-size", "9"],
+        "multiple of the patch size",
+    ),
+    "a seed": (["--budget", "5m", "--seed", "-1"], "negative"),
+    "no such recipe": (["--budget", "5m", "--recipe", "default/digit"], "default/digits"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_budget_that_cannot_be_kept_is_refused_before_a_folder_is_made(
+    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line, exit 2, nothing left behind: neither the run nor what paces were measured in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Measurements, "pace", Told.pace)
+    monkeypatch.setattr(Budget, "clock", property(lambda self: SetClock()))
+    words, message = MISTAKES[mistake]
+    assert main(["train", "digits", *words]) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.count("\n") <= 2
+    assert {path.name for path in tmp_path.iterdir()} <= {"cache", "sets"}
+
+
+def test_a_run_before_its_last_stage_says_how_to_go_on(tmp_path: Path) -> None:
+    """Fails for advice that does not help, and if such a folder may be trained into, or cannot be replaced."""
+    run = tmp_path / "run"
+    planned(run)
+    for verb in (viticulture.evaluate, viticulture.report):
+        with pytest.raises(UserError, match="not come to its last stage yet: viticulture resume"):
+            verb(str(run))
+    with pytest.raises(UserError, match="exists already"):
+        viticulture.train("digits", "default/digits", out=str(run), overrides=TINY)
+    planned(run, overwrite=True)
+    (run / "budget.json").write_text(json.dumps({"stages": []}))
+    with pytest.raises(UserError, match=r"budget.json is damaged"):
+        viticulture.resume(str(run))
+
+
+def test_a_plan_comes_back_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    eager(monkeypatch)
+    plan = planned(tmp_path / "run")
+    back = read_plan(tmp_path / "run")
+    assert json.dumps(asdict(back)) == json.dumps(asdict(plan))
+    assert [stage.resolved for stage in back.stages] == [stage.resolved for stage in plan.stages]
+    known = json.loads((tmp_path / "run/budget.json").read_text())
+    known["version"] = "0.0.0"
+    (tmp_path / "run/budget.json").write_text(json.dumps(known))
+    with pytest.raises(UserError, match=r"was planned by viticulture 0\.0\.0"):
+        trained(tmp_path / "run")
+
+
+def test_a_run_stopped_between_its_stages_goes_on_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each stage in turn. Catches: a stage trained twice, a length that is chosen again, a start or a teacher
+    other than the uninterrupted run's."""
+    eager(monkeypatch)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    planned(whole)
+    trained(whole)
+    planned(broken)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            trained(broken, most=1)
+    trained(broken)
+    assert [stage.epochs for stage in read_plan(whole).stages] == [stage.epochs for stage in read_plan(broken).stages]
+    same_but_for_names(broken, whole)
+
+
+def same_but_for_names(broken: Path, whole: Path) -> None:
+    assert_same(whole, broken)
+
+
+def in_a_process(out: str, dies: int | None, after: str = "") -> None:
+    """Plan, or go on; until its moment comes. Runs in a child."""
+    eager()
+    run = Path(out)
+    if dies is not None:
+        die_at(run, dies, after)
+    if not (run / "budget.json").exists():
+        planned(run, "90s", {"engine.checkpoint_minutes": 1e-9})
+    trained(run)
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_any_moment_of_any_stage_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    """kill -9 at one moment of writing after the other, before, within and between stages; bit for bit the same.
+
+    Catches: a plan without a folder, a stage begun twice or under another length, a half-made run folder that bars the
+    way, a last stage that sweeps the others away.
+    """
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    child = start(in_a_process, str(whole), None)
+    moments = [(2, ""), (9, ""), (1, "last.ckpt"), (7, "last.ckpt"), (30, ""), (60, ""), (1, "last.ckpt"), (45, "")]
+    moments += [(3, "last.ckpt"), (90, ""), (1, "last.ckpt"), (5, "last.ckpt")]
+    killed = 0
+    for moment, after in moments:
+        other = start(in_a_process, str(broken), moment, after)
+        other.join()
+        assert other.exitcode in (0, -signal.SIGKILL)
+        killed += other.exitcode != 0
+    assert killed >= 8
+    last = start(in_a_process, str(broken), None)
+    for process in (child, last):
+        process.join()
+        assert process.exitcode == 0
+    assert_same(whole, broken)

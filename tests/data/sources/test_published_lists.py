@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data sets as they are published, with the lists that belong to them."""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from viticulture.data.inspect import inspect
+from viticulture.data.open import open_source
+from viticulture.data.sources.imagenet100 import WNIDS, hundred_classes
+from viticulture.data.sources.source import Source
+from viticulture.data.splits import Selection, select
+from viticulture.errors import UserError
+
+
+def pictures(root: Path, *paths: str) -> None:
+    """Small pictures, each of its own gray."""
+    for gray, path in enumerate(paths):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4), (gray,) * 3).save(root / path)
+
+
+def told(source: Source) -> dict[str, list[tuple[str, str]]]:
+    """Split -> name and class of its images."""
+    return {
+        kind: [(source.names[i], source.classes[source.labels[i]]) for i in rows]
+        for kind, rows in source.splits.items()
+    }
+
+
+def test_cub_is_read_by_its_three_lists(tmp_path: Path) -> None:
+    """Lines in different orders. Fails if lists are joined by line instead of by number, 1 is taken for test, or class
+    numbers are taken for positions."""
+    pictures(tmp_path / "images", "002.Owl/b.jpg", "001.Wren/a b.jpg", "002.Owl/c.jpg")
+    (tmp_path / "images.txt").write_text("7 002.Owl/b.jpg\n8 001.Wren/a b.jpg\n9 002.Owl/c.jpg\n")
+    (tmp_path / "image_class_labels.txt").write_text("9 2\n8 1\n7 2\n")
+    (tmp_path / "train_test_split.txt").write_text("8 1\n7 1\n9 0\n")
+    train = [("images/002.Owl/b.jpg", "2"), ("images/001.Wren/a b.jpg", "1")]
+    assert told(open_source(tmp_path)) == {"train": train, "test": [("images/002.Owl/c.jpg", "2")]}
+    (tmp_path / "classes.txt").write_text("1 001.Wren\n2 002.Owl\n")
+    source = open_source(str(tmp_path))
+    assert source.classes == ("001.Wren", "002.Owl")
+    assert source.read(0).getpixel((0, 0)) == (0, 0, 0)
+    for name, text, words in (
+        ("train_test_split.txt", "8 1\n7 1\n", "do not list the same images: 9"),
+        ("train_test_split.txt", "8 1\n7 1\n9 2\n", "must say 1"),
+        ("train_test_split.txt", "8 1\n8 1\n", "line 2: 8 stands there twice"),
+        ("images.txt", "7\n", "line 1: expected a number and a value"),
+    ):
+        kept = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(text)
+        with pytest.raises(UserError, match=words):
+            open_source(tmp_path)
+        (tmp_path / name).write_text(kept)
+
+
+def test_lists_of_paths_are_read_by_the_name_of_any(tmp_path: Path) -> None:
+    """DomainNet's form, with another domain beside it. Fails if a list is left out, another domain's is taken in, or
+    classes lose the names of their folders."""
+    pictures(tmp_path, "clipart/ant/1.jpg", "clipart/bee/2.jpg", "clipart/ant/3.jpg", "real/ant/1.jpg")
+    (tmp_path / "clipart_train.txt").write_text("clipart/ant/1.jpg 0\nclipart/bee/2.jpg 1\n")
+    (tmp_path / "clipart_test.txt").write_text("clipart/ant/3.jpg 0\n\n")
+    (tmp_path / "real_train.txt").write_text("real/ant/1.jpg 0\n")
+    expected = {
+        "train": [("clipart/ant/1.jpg", "ant"), ("clipart/bee/2.jpg", "bee")],
+        "test": [("clipart/ant/3.jpg", "ant")],
+    }
+    for name in ("clipart_train.txt", "clipart_test.txt"):
+        source = open_source(str(tmp_path / name))
+        assert told(source) == expected
+        assert source.name == "clipart"
+
+
+def test_a_class_is_called_by_its_number_where_folders_do_not_tell(tmp_path: Path) -> None:
+    """ImageNet-LT's test images stand in one folder; its training images name the classes. Without numbers the folder
+    is the class. Fails if test images make classes of their own, or two classes share a name."""
+    pictures(tmp_path, "train/n02/1.jpg", "train/n01/2.jpg", "val/3.jpg", "val/4.jpg", "x/a/1.jpg", "y/a/2.jpg")
+    (tmp_path / "LT_train.txt").write_text("train/n02/1.jpg 0\ntrain/n01/2.jpg 1\n")
+    (tmp_path / "LT_val.txt").write_text("val/3.jpg 1\n")
+    (tmp_path / "LT_test.txt").write_text("val/4.jpg 0\n")
+    source = told(open_source(str(tmp_path / "LT_test.txt")))
+    assert (source["val"], source["test"]) == ([("val/3.jpg", "n01")], [("val/4.jpg", "n02")])
+    (tmp_path / "same_train.txt").write_text("x/a/1.jpg 4\ny/a/2.jpg 5\n")
+    assert open_source(str(tmp_path / "same_train.txt")).classes == ("4", "5")
+    (tmp_path / "train.txt").write_text("train/n02/1.jpg\n./train/n01/2.jpg\n")
+    (tmp_path / "test.txt").write_text("train/n02/1.jpg\n")
+    with pytest.raises(UserError, match=r"lists train/n02/1\.jpg twice"):
+        open_source(str(tmp_path / "train.txt"))
+    (tmp_path / "test.txt").unlink()
+    assert open_source(str(tmp_path / "train.txt")).classes == ("n01", "n02")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("notes.txt", "hello", "must say by its name which split"),
+        ("a_test.txt", "b/1.jpg 0", "has no a_train.txt beside it"),
+        ("a_train.txt", "b/1.jpg 0", "1 file that .* does not hold: b/1.jpg"),
+        ("a_train.txt", "/etc/1.jpg 0", "line 1: expected PATH NUMBER"),
+        ("a_train.txt", "b/../../1.jpg 0", "line 1: expected PATH NUMBER"),
+        ("a_train.txt", "1.jpg", "line 1: expected PATH NUMBER"),
+        ("notes.json", "{}", "is no data: of JSON files"),
+        ("train2018.json", "[]", "none of iNaturalist's lists"),
+        ("val2018.json", "{}", "needs train2018.json beside it"),
+        ("a.npz", "text", "no file of arrays"),
+    ],
+)
+def test_lists_that_are_none_are_refused_in_a_line(tmp_path: Path, name: str, text: str, words: str) -> None:
+    """Catches: a traceback, an image outside the lists' folder, a split guessed."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=words) as refused:
+        open_source(str(tmp_path / name))
+    assert "\n" not in str(refused.value)
+
+
+def test_inaturalist_is_tested_on_its_validation_images(tmp_path: Path) -> None:
+    """Fails if they choose the weights, or a part of the training images is held out beside them."""
+    for word, count in (("train", 3), ("val", 1)):
+        names = [f"train_val2018/{word}/{i}.jpg" for i in range(count)]
+        pictures(tmp_path, *names)
+        images = [{"id": 10 * i, "file_name": name} for i, name in enumerate(names)]
+        annotations = [{"image_id": 10 * i, "category_id": i} for i in reversed(range(count))]
+        (tmp_path / f"{word}2018.json").write_text(json.dumps({"images": images, "annotations": annotations}))
+    source = open_source(str(tmp_path / "train2018.json"))
+    assert told(source)["test"] == [("train_val2018/val/0.jpg", "0")]
+    assert len(told(source)["train"]) == 3
+    (tmp_path / "val2018.json").unlink()
+    assert "val2018.json is not there" in open_source(str(tmp_path / "train2018.json")).notes[0]
+
+
+def arrays(**changed: np.ndarray) -> dict[str, np.ndarray]:
+    """The six arrays, of two classes."""
+    draw = np.random.default_rng(0)
+    made = {}
+    for split, count in (("train", 4), ("val", 2), ("test", 3)):
+        made[f"{split}_images"] = draw.integers(0, 255, (count, 5, 6, 3), dtype=np.uint8)
+        made[f"{split}_labels"] = (np.arange(count) % 2).astype(np.uint8)[:, None]
+    return {**made, **changed}
+
+
+def test_medmnists_arrays_keep_their_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By file and by name; published class names where the package knows them. Fails if splits are mixed, a column of
+    labels stays one, or volumes and several labels an image are learnt as something else."""
+    np.savez(tmp_path / "pathmnist.npz", **arrays())
+    monkeypatch.setenv("VITICULTURE_DATA", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "medmnist", None)
+    for data in (str(tmp_path / "pathmnist.npz"), "medmnist:pathmnist"):
+        source = open_source(data)
+        assert {kind: len(rows) for kind, rows in source.splits.items()} == {"train": 4, "val": 2, "test": 3}
+        assert source.labels[source.splits["test"]].tolist() == [0, 1, 0]
+        assert np.array_equal(np.asarray(source.read(6)), arrays()["test_images"][0])
+        assert source.classes == ("0", "1")
+    with pytest.raises(UserError, match="pip install medmnist"):
+        open_source("medmnist:bloodmnist")
+    known = {"pathmnist": {"label": {"0": "adipose", "1": "mucus"}}}
+    monkeypatch.setitem(sys.modules, "medmnist", SimpleNamespace(INFO=known))  # type: ignore[arg-type]
+    assert open_source("medmnist:pathmnist").classes == ("adipose", "mucus")
+    with pytest.raises(UserError, match="has no set 'cats'"):
+        open_source("medmnist:cats")
+    for changed, words in (
+        ({"train_labels": np.zeros((4, 14), int)}, "one class an image"),
+        ({"train_images": np.zeros((4, 5, 5, 5), np.uint8)}, "must be"),
+        ({"train_images": np.zeros((4, 5, 5))}, "uint8"),
+    ):
+        np.savez(tmp_path / "bad.npz", **arrays(**changed))
+        with pytest.raises(UserError, match=words):
+            open_source(str(tmp_path / "bad.npz"))
+    np.savez(tmp_path / "bad.npz", images=np.zeros(3))
+    with pytest.raises(UserError, match="lacks train_images"):
+        open_source(str(tmp_path / "bad.npz"))
+
+
+def test_classes_may_lie_one_level_deeper(tmp_path: Path) -> None:
+    """`data` says so where no class folder holds images itself, and the path with /* reads them. Fails if the note
+    stands at folders that are classes, two groups' classes of one name are one, or splits are taken for groups."""
+    for split, files in (("train", ("a/x/1", "a/x/2", "a/y/3", "b/x/4")), ("test", ("a/x/5",))):
+        pictures(tmp_path / "deep" / split, *(f"{file}.jpg" for file in files))
+    deep = str(tmp_path / "deep")
+    assert open_source(deep).classes == ("a", "b")
+    assert "its 3 inner folders do" in " ".join(inspect(deep).notes)
+    source = open_source(f"{deep}/*")
+    assert source.classes == ("a/x", "a/y", "b/x")
+    assert told(source)["test"] == [("test/a/x/5.jpg", "a/x")]
+    assert not source.notes
+    pictures(tmp_path / "flat", "a/1.jpg", "b/2.jpg", "b/inner/3.jpg")
+    assert not open_source(tmp_path / "flat").notes
+
+
+def test_validation_images_of_the_data_may_be_learnt_from_or_tested_on(tmp_path: Path) -> None:
+    """As papers do with Flowers and Aircraft, and with folders of train/ and val/. Fails if an image is learnt from and
+    tested on, some are lost, or what is not there is passed over."""
+    pictures(
+        tmp_path, *(f"{split}/{name}/{i}.jpg" for split in ("train", "val", "test") for name in "ab" for i in range(2))
+    )
+    source = open_source(tmp_path)
+    plain, _ = select(source, Selection(), 0)
+    both, _ = select(source, Selection(train_on="train+val", val_fraction=0), 0)
+    assert both.keys() == {"train", "test"}
+    assert sorted(both["train"]) == sorted([*plain["train"], *plain["val"]])
+    tested, _ = select(source, Selection(test_on="val", val_fraction=0), 0)
+    assert tested.keys() == {"train", "test"}
+    assert np.array_equal(tested["test"], plain["val"])
+    assert np.array_equal(tested["train"], plain["train"])
+    with pytest.raises(UserError, match="test on what was learnt"):
+        Selection(train_on="train+val", test_on="val")
+    with pytest.raises(UserError, match="asks for validation images, and digits declares none"):
+        select(open_source("digits"), Selection(train_on="train+val"), 0)
+
+
+def test_imagenet100_is_a_hundred_classes_of_imagenet_in_its_splits(tmp_path: Path) -> None:
+    """All of them and one beside. Fails if labels keep ImageNet's numbers, a split is lost, images are read by their
+    old places, or a class that is not there goes unnoticed."""
+    assert len(WNIDS) == 100
+    wnids = sorted({*WNIDS, "n00000001"})
+    pictures(tmp_path, *(f"{split}/{wnid}/1.jpg" for split in ("train", "test") for wnid in wnids))
+    source = hundred_classes(open_source(tmp_path))
+    assert source.classes == tuple(sorted(WNIDS))
+    for kind in ("train", "test"):
+        assert all(name == f"{kind}/{label}/1.jpg" for name, label in told(source)[kind])
+        assert len(told(source)[kind]) == 100
+    first = source.splits["test"][0]
+    assert source.read(int(first)).getpixel((0, 0))[0] == pytest.approx(101 + 1, abs=3)
+    (tmp_path / "train" / wnids[-1] / "1.jpg").unlink()
+    (tmp_path / "test" / wnids[-1] / "1.jpg").unlink()
+    with pytest.raises(UserError, match="lacks 1 of"):
+        hundred_classes(open_source(tmp_path))

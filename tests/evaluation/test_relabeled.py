@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ImageNet-V2, which calls classes by number, and ReaL, which gives an image several: arXiv:1902.10811, 2006.07159."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from photographs import pictures
+from untrained import untrained
+from viticulture.errors import UserError
+from viticulture.evaluation.heads import ONE_HEAD, OutputHeads
+from viticulture.evaluation.robustness.evaluate import evaluate_robustness
+from viticulture.evaluation.robustness.metrics import wrong_predictions
+from viticulture.evaluation.robustness.relabeled import read_truth, relabeled
+from viticulture.evaluation.subject import of_run
+from viticulture.study.run.outcomes import other_measure
+from viticulture.training.rundir import RunDir
+from viticulture.training.session import dataset_of, recipe_of
+
+CLASSES = tuple(f"n{number:08d}" for number in range(1000))
+
+
+def answers(run: RunDir) -> dict[str, int]:
+    """What the run's student says of its test images, by name."""
+    subject, images = of_run(run), dataset_of(run, recipe_of(run)).test
+    assert images is not None
+    (batch,) = subject.batches(images)
+    said = subject.network(batch["image"]).argmax(-1).tolist()
+    return dict(zip(images.records.names, said, strict=True))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """A student of ImageNet's 1,000 classes with random weights, tested on four images."""
+    pictures(tmp_path / "photos" / "train", {"a": 1, "b": 1})
+    pictures(tmp_path / "photos" / "test", {"a": 2, "b": 2})
+    for number, file in enumerate(sorted((tmp_path / "photos" / "test").rglob("*.png")), 1):
+        file.rename(file.with_name(f"ILSVRC2012_val_{number:08d}.png"))
+    grown = untrained(tmp_path / "run", CLASSES)
+    facts = grown.read("run.json")
+    facts["data"]["folder"] = str(tmp_path / "photos")
+    grown.write("run.json", facts)
+    names = {
+        split: [str(p.relative_to(tmp_path / "photos")) for p in sorted((tmp_path / "photos" / split).rglob("*.png"))]
+        for split in ("train", "test")
+    }
+    grown.write("split.json", {"names": names})
+    return grown
+
+
+def test_any_of_several_classes_is_right_and_images_without_one_are_left_out(run: RunDir, tmp_path: Path) -> None:
+    """Four images: one whose answer is among its classes, one that it misses, one without classes, one with its own
+    alone. Fails if numbers count from 0, the wrong image is left out, or the last class wins."""
+    said = answers(run)
+    truth = []
+    for place, name in enumerate(sorted(said, key=lambda name: name[-6:])):
+        right = said[name]
+        truth.append([[(right + 1) % 1000, right, (right + 2) % 1000], [(right + 1) % 1000], [], [right]][place])
+    file = tmp_path / "real.json"
+    file.write_text(json.dumps(truth))
+    found = evaluate_robustness(run, str(file))
+    assert found.images == 3
+    assert found.clean == pytest.approx((1 / 3,))
+    assert other_measure(run, "robustness/real.json/student") == pytest.approx(2 / 3)
+    for text, words in (("[[1000]]", "beyond"), ("{", "no list"), ("[[]]", "none of ImageNet's|none of the run's")):
+        file.write_text(text)
+        with pytest.raises(UserError, match=words):
+            evaluate_robustness(run, str(file))
+
+
+def test_folders_of_numbers_are_imagenets_classes_and_nothing_is_corrupted(run: RunDir, tmp_path: Path) -> None:
+    """V2's folders 0 to 999 in the order of WordNet ids. Fails if 10 comes before 2, images are judged among the
+    folders that are there alone, or corrupted."""
+    said = answers(run)
+    for place, (name, right) in enumerate(sorted(said.items())):
+        number = right if place < 3 else (right + 1) % 1000
+        folder = tmp_path / "imagenetv2" / str(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / Path(name).name).write_bytes((tmp_path / "photos" / name).read_bytes())
+    found = evaluate_robustness(run, str(tmp_path / "imagenetv2"))
+    assert found.clean == pytest.approx((1 / 4,))
+    assert not found.errors
+
+
+def test_a_mask_of_true_classes_counts_as_labels_do() -> None:
+    """With one class an image both forms agree. Fails for a mask read by the wrong axis."""
+    torch.manual_seed(0)
+    net, images, labels = torch.nn.Linear(3, 5).eval(), torch.randn(7, 3), torch.randint(0, 5, (7,))
+    heads = OutputHeads(("class",), ONE_HEAD)
+    mask = torch.nn.functional.one_hot(labels, 5).bool()
+    assert (
+        wrong_predictions(net, heads, images, mask).tolist() == wrong_predictions(net, heads, images, labels).tolist()
+    )
+    kept, classes = relabeled(["x/ILSVRC2012_val_00000002.JPEG", "ILSVRC2012_val_00000001.JPEG"], [[], [7, 3]])
+    assert kept.tolist() == [0]
+    assert classes[0].nonzero()[:, 0].tolist() == [3, 7]
+    with pytest.raises(UserError, match="is none of ImageNet's validation images"):
+        relabeled(["cat.jpg"], [[1]])
+    with pytest.raises(UserError, match="no list of true classes"):
+        read_truth(Path("nowhere.json"))

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that start from weights which a person must name: `given:WHAT` is refused in a line until they are."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import viticulture
+from viticulture import cli
+from viticulture.errors import UserError
+from viticulture.study.declare.field import of_a_table
+from viticulture.study.declare.terms import ALL_IMAGES, OWN_LENGTHS, Where
+from viticulture.training.table import read_table
+
+SMALL = {
+    "train.batch_size": 4,
+    "train.epochs": 1,
+    "student.options": {"embed_dim": 16, "depth": 1, "num_heads": 2},
+    "data.per_class": 4,
+    "schedule.warmup_epochs": 0,
+}
+GIVEN = "given:a ViT that knows much"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    """Two rows that need weights, the first with a second measure, and one that needs none."""
+    rows = [
+        {"name": "taught", "overrides": {**SMALL, "student.init": GIVEN}, "also": {"top5": 90.0}, "published": 80.0},
+        {"name": "taught less", "overrides": {**SMALL, "student.init": GIVEN, "data.per_class": 3}, "published": 70.0},
+        {"name": "alone", "overrides": SMALL, "published": 60.0},
+    ]
+    file = tmp_path / "mine.yaml"
+    file.write_text(json.dumps({"title": "t", "recipe": "default/digits", "data": "digits", "rows": rows}))
+    return str(file)
+
+
+def test_a_row_without_its_weights_is_refused_in_a_line_and_goes_on_once_they_are_named(
+    table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fails if the row trains from scratch, its error does not say what is asked for and how it is given, others are
+    held up, or weights that are named in study.yaml later are refused."""
+    study = viticulture.compare_table(table, where=Where(str(tmp_path / "s"), workers=1))
+    assert [row["status"] for row in study.rows] == ["failed", "failed", "failed", "finished"]
+    errors = {row["error"] for row in study.rows[:3]}
+    assert len(errors) == 1
+    assert "student.init asks for weights that you name, a ViT that knows much" in (line := errors.pop())
+    assert '--init "ROW=WEIGHTS"' in line
+    assert "\n" not in line
+    assert "could not be measured on all images: student.init asks for" in capsys.readouterr().err
+    start = str(tmp_path / "s" / study.rows[3]["folder"])
+    declared = tmp_path / "s" / "study.yaml"
+    assert declared.read_text().count(GIVEN) == 3
+    declared.write_text(declared.read_text().replace(GIVEN, start))
+    study = viticulture.compare_resume(str(tmp_path / "s"))
+    assert [row["status"] for row in study.rows] == ["finished"] * 4
+    remarks = json.loads((tmp_path / "s" / study.rows[0]["folder"] / "run.json").read_text())["remarks"]
+    assert f"started from {start}" in remarks
+
+
+def test_weights_are_given_by_row_or_by_pattern_and_shared_by_rows_that_are_trained_alike(table: str) -> None:
+    """Fails if a measure's row stays behind, one row's weights reach another, or a row that is none is passed over."""
+
+    def starts(**weights: str) -> list[str | None]:
+        grid = of_a_table(
+            table,
+            "",
+            ALL_IMAGES,
+            1,
+            OWN_LENGTHS,
+            {"student.init": {k.replace("_", " "): v for k, v in weights.items()}},
+        )
+        return [one.overrides.get("student.init") for one in grid.candidates]
+
+    assert starts(taught="a") == ["a", "a", GIVEN, None]
+    assert starts(taught="a", taught_less="b") == ["a", "a", "b", None]
+    assert starts(**{"taught*": "a"}) == ["a", "a", "a", None]
+    with pytest.raises(UserError, match="unknown row to start from weights"):
+        starts(tough="a")
+    asked = cli.read(["compare", "--table", "t", "--init", "ViT-S, pre-trained=runs/a", "--init", "b=c=d", "--lr", "1"])
+    assert asked.keywords["overrides"] == {"student.init": {"ViT-S, pre-trained": "runs/a", "b": "c=d"}, "optim.lr": 1}
+    with pytest.raises(UserError, match="--init"):
+        cli.read(["compare", "--table", "t", "--init", "runs/a"])
+
+
+@pytest.mark.parametrize("recipe", ["bootstrap/cifar-finetune", "dhvt/finetune-tiny", "mae/transfer"])
+def test_a_recipe_that_goes_on_from_weights_asks_for_them(recipe: str, tmp_path: Path) -> None:
+    """Fails if fine-tuning trains from scratch in silence, or a folder is left behind."""
+    with pytest.raises(UserError, match=r"--student\.init WEIGHTS"):
+        viticulture.train("digits", recipe, out=str(tmp_path / "r"))
+    assert not (tmp_path / "r").exists()
+
+
+def test_no_row_that_a_paper_calls_pre_trained_starts_from_scratch() -> None:
+    """Bootstrapping, Table 1; DHVT, Tables 1 and 8. Fails if one of them loses its start."""
+    for name in ("bootstrap/table1-cifar10", "bootstrap/table1-cifar100", "dhvt/table1", "dhvt/table8"):
+        rows = [row for row in read_table(name).rows if "pre-trained" in row.name or name.startswith("dhvt")]
+        assert rows
+        for row in rows:
+            assert row.recipe.rpartition("/")[2] in ("cifar-finetune", "finetune-tiny")

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/papers.md says what the table files hold, item by item."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from viticulture.training.table import read_table, tables
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAPERS = yaml.safe_load((DOCS / "papers.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """docs/papers.py."""
+    spec = importlib.util.spec_from_file_location("papers", DOCS / "papers.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_what_the_script_makes_of_the_tables(script: ModuleType) -> None:
+    """Fails if a table was changed and the page was not: python docs/papers.py."""
+    assert (DOCS / "papers.md").read_text(encoding="utf-8") == script.render()
+
+
+def test_every_item_is_trained_shown_or_says_why_not() -> None:
+    """Fails for an item without table, place or reason, a table that does not exist, or a shipped table of a paper that
+    no item names, but for those of our own at CPU size."""
+    named = set()
+    for paper, about in PAPERS.items():
+        for name, item in about["items"].items():
+            assert item.get("tables") or item.get("place"), (paper, name)
+            assert "tables" in item or item["state"] in ("built", "shown", "drawing", "measured", "missing"), name
+            assert item.get("state") != "missing" or item["why"]
+            named |= {f"{paper}/{file}" for file in item.get("tables", ())}
+    assert named <= set(tables())
+    rest = {name for name in tables() if name not in named and not name.startswith(("default/", "combinations/"))}
+    assert all(name.endswith("/cpu") for name in rest), rest
+
+
+def test_what_a_table_leaves_out_has_its_numbers_and_a_reason() -> None:
+    """Fails if a number is dropped without a word, or a reason is missing."""
+    left = {name: read_table(name).left_out for name in tables() if read_table(name).left_out}
+    assert left
+    for name, reasons in left.items():
+        for what, why in reasons.items():
+            assert re.search(r"\d", what), (name, what)
+            assert len(why.split()) > 2

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the shipped tables hold, as far as no test of recipes or of studies sees it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from viticulture.errors import UserError
+from viticulture.evaluation.accuracy import Predictions, measure
+from viticulture.evaluation.results import RESULTS, Evaluations
+from viticulture.study.declare.grid import Grid, of_table
+from viticulture.study.run.outcomes import other_measure
+from viticulture.training.rundir import RunDir
+from viticulture.training.table import read_table, tables
+
+TABLES = {name: read_table(name) for name in tables()}
+
+
+def test_a_row_has_a_further_row_for_each_measure_and_they_share_a_training(tmp_path: Path) -> None:
+    """Fails if `also` trains twice, loses the row's overrides, or a further row keeps the accuracy's number."""
+    file = tmp_path / "t.yaml"
+    file.write_text(
+        "{title: t, recipe: default/digits, data: digits, rows: [{name: a, published: 1, overrides: {optim.lr: 2},"
+        " also: {top5: 2, divergence/x/y: 3}}, {name: b}]}"
+    )
+    rows = read_table(str(file)).rows
+    assert [(row.name, row.measure, row.published) for row in rows] == [
+        ("a", "accuracy", 1),
+        ("a, top5", "top5", 2),
+        ("a, divergence/x/y", "divergence/x/y", 3),
+        ("b", "accuracy", None),
+    ]
+    grid = Grid("digits", of_table(read_table(str(file))))
+    assert len({cell.name for cell in grid.cells()}) == 2 * len(grid.seeds)
+    file.write_text("{title: t, recipe: default/digits, data: digits, rows: [{name: a, also: {top5: many}}]}")
+    with pytest.raises(UserError, match="published"):
+        read_table(str(file))
+
+
+def test_top5_is_read_where_there_are_five_classes_to_choose_between(tmp_path: Path) -> None:
+    """Six classes, two images: of one the true class is second, of the other sixth. Fails for top-1, for the validation
+    split, or for a top-k of fewer classes, which says another thing."""
+
+    def kept(classes: int) -> RunDir:
+        folder = tmp_path / str(classes)
+        folder.mkdir()
+        shares = torch.arange(classes, 0, -1.0).repeat(2, 1)
+        found = measure(
+            Predictions(shares / shares.sum(1, keepdim=True), torch.tensor([1, classes - 1]), ["a", "b"]),
+            list("abcdef"[:classes]),
+        )
+        best = measure(Predictions(torch.eye(classes)[:2], torch.tensor([0, 1]), ["a", "b"]), list("abcdef"[:classes]))
+        run = RunDir(folder)
+        run.write(RESULTS, Evaluations("best/val", {"best/val": best, "best/test": found}).to_dict())
+        return run
+
+    assert other_measure(kept(6), "top5") == 0.5
+    assert other_measure(kept(4), "top5") is None
+
+
+def test_every_top5_of_aal_is_a_row() -> None:
+    """48 numbers in Tables 2, 3, 5, 6, B, E (three seeds, as their mean) and of the decay."""
+    counts = {name: sum(row.measure == "top5" for row in table.rows) for name, table in TABLES.items()}
+    wanted = {"table2": 15, "table3": 10, "table5": 10, "table6": 2, "tableB": 6, "tableE": 1, "lambda": 2}
+    assert {name.partition("/")[2]: count for name, count in counts.items() if count} == wanted
+    for name, table in TABLES.items():
+        known = {row.name: row.published for row in table.rows}
+        for row in table.rows:
+            if row.measure == "top5" and row.published is not None:
+                assert row.published > (known[row.name.removesuffix(", top5")] or 0), (name, row.name)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Python and notebooks see of a training: tables, images of any kind, the head of its page."""
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import viticulture
+from viticulture.api import run as api_run
+from viticulture.data.open import open_source
+from viticulture.errors import UserError
+from viticulture.evaluation.given import as_images
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> viticulture.Run:
+    path = tmp_path_factory.mktemp("runs") / "digits & <co>"
+    few = {"data.per_class": 4, "train.epochs": 2, "train.batch_size": 20, "schedule.warmup_epochs": 1}
+    return viticulture.train("digits", "default/digits", out=str(path), overrides=few)
+
+
+def test_a_run_is_opened_by_its_folders_name(run: viticulture.Run, tmp_path: Path) -> None:
+    """Catches: a path that stays a string, a folder without a run that is only told when it is asked something."""
+    for opened in (viticulture.open(str(run.path)), viticulture.Run(str(run.path))):  # type: ignore[arg-type]
+        assert opened == run
+        assert opened.path / "run.json" == run.path / "run.json"
+    with pytest.raises(UserError, match="no run"):
+        viticulture.open(tmp_path)
+
+
+def test_tables_hold_what_the_files_hold(run: viticulture.Run) -> None:
+    """Catches: a confusion matrix turned over, probabilities beside the wrong image, an epoch counted from 0."""
+    pandas = pytest.importorskip("pandas")
+    counting = run.evaluations.counting
+    assert counting is not None
+    metrics, history, confusion, answers = run.metrics, run.history, run.confusion, run.answers
+    assert all(isinstance(table, pandas.DataFrame) for table in (metrics, history, confusion, answers))
+    assert metrics.loc[metrics.counts, "top1"].item() == run.accuracy
+    assert list(history.epoch) == [1, 2]
+    with (run.path / "metrics.csv").open() as file:
+        last = [row["value"] for row in csv.DictReader(file) if row["name"] == "train/loss"][-1]
+    assert history["train/loss"].iloc[-1] == float(last)
+    assert tuple(confusion.columns) == tuple(confusion.index) == run.classes
+    assert (confusion.to_numpy() == counting.confusion).all()
+    assert (answers.label == answers.predicted).mean() == run.accuracy
+    assert (answers[list(run.classes)].idxmax(axis=1) == answers.predicted).mean() > 0.99  # ties in float16
+    assert pandas.crosstab(answers.label, answers.predicted).loc["3"].sum() == confusion.loc["3"].sum()
+    assert run.recipe["student"]["name"] == "vit_nano"
+    assert run.report.is_file()
+
+
+def test_without_pandas_a_table_is_a_list(run: viticulture.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_run, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert [row["epoch"] for row in run.history] == [1, 2]
+    assert run.metrics[0].keys() >= {"weights", "split", "top1"}
+
+
+def test_an_image_is_the_same_in_every_guise(run: viticulture.Run, tmp_path: Path) -> None:
+    """A path, a Path, PIL, arrays and tensors, one by one, in a list, a batch or a column get the same probabilities.
+    Catches: a string taken apart letter by letter, channels taken for rows, floats truncated, the order lost."""
+    gray = np.random.default_rng(0).integers(0, 256, (2, 8, 8), np.uint8)
+    pixels = gray[..., None].repeat(3, axis=-1)
+    files = []
+    for i, array in enumerate(pixels):
+        files.append(tmp_path / f"{i}.png")
+        Image.fromarray(array).save(files[-1])
+    first, second = (prediction.probabilities for prediction in run.predict(files))
+    assert first != pytest.approx(second, abs=1e-3)
+    tensors = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    alone = [str(files[0]), files[0], Image.open(files[0]), gray[0], pixels[0], pixels[0] / 255, tensors[0]]
+    for image in [*alone, tensors[0].float() / 255, tensors[0, :1]]:
+        (prediction,) = run.predict(image)
+        assert prediction.probabilities == pytest.approx(first, abs=1e-5), "float32, in batches of one and two"
+    together = [files, [str(files[0]), pixels[1]], pixels, tensors, tuple(tensors / 255), str(tmp_path), iter(files)]
+    if pandas := sys.modules.get("pandas"):
+        together.append(pandas.DataFrame({"path": files}).path)
+    for images in together:
+        assert [prediction.probabilities for prediction in run.predict(images)] == [first, second]
+    assert [prediction.name for prediction in run.predict([pixels[0], files[1]])] == ["image 0", str(files[1])]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    {
+        "": "name is empty",
+        3: "no image: 3",
+        b"x.png": "no image",
+        (None,): "no image: None",
+    }.items(),
+)
+def test_what_is_no_image_is_refused(given: object, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        as_images(given)
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (np.zeros((2, 8, 8), np.uint8), r"\[2, 8, 8\]"),
+        (np.zeros(5), r"\[5\]"),
+        (np.zeros((0, 8, 3), np.uint8), "an image if"),
+        (np.zeros((8, 8), np.int64), "int64"),
+        (np.full((8, 8), 255.0), "0, 1"),
+        (np.full((8, 8), np.nan), "nan"),
+    ],
+)
+def test_numbers_that_are_no_colors_are_refused(array: np.ndarray, said: str) -> None:
+    """Catches: an image in [0, 255] as floats that is clipped to white, channels first read as rows."""
+    with pytest.raises(UserError, match=said):
+        as_images(array)
+
+
+def test_pil_stands_upright() -> None:
+    """A camera's tag turns the pixels, as it does for a file."""
+    image = Image.fromarray(np.arange(24, dtype=np.uint8).reshape(2, 4, 3))
+    image.getexif()[0x0112] = 6
+    (pixels,) = as_images(image)
+    assert isinstance(pixels, np.ndarray)
+    assert pixels.shape == (4, 2, 3)
+
+
+def test_a_notebook_shows_the_head_of_the_page(run: viticulture.Run, tmp_path: Path) -> None:
+    """Catches: markup out of a folder's name, an error in place of a word where there is no run."""
+    shown = run._repr_html_()
+    assert "digits &amp; &lt;co&gt;" in shown
+    assert f"top-1 {100 * run.accuracy:.1f} %" in shown
+    assert "no run" in viticulture.Run(tmp_path)._repr_html_()
+
+
+def test_predicting_by_its_source_again(run: viticulture.Run) -> None:
+    """The run's own test images, handed over as arrays, get the answers that were kept of them."""
+    pytest.importorskip("pandas")
+    source, answers = open_source("digits"), run.answers
+    arrays = [np.asarray(source.reader.open(list(source.names).index(name))) for name in answers.name[:5]]
+    assert [prediction.label for prediction in run.predict(arrays)] == list(answers.predicted[:5])
