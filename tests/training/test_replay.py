@@ -22,7 +22,6 @@ from viticulture.models.taps import Readings
 from viticulture.models.task import Task
 from viticulture.models.teachers.frozen import Frozen
 from viticulture.models.weights.files import load, save
-from viticulture.training import replay
 from viticulture.training.replay import Budget, Memory, identity
 from viticulture.training.settings import Engine
 
@@ -176,7 +175,7 @@ def test_a_run_stopped_inside_an_epoch_goes_on_with_the_right_answers(
 
     often = {"engine.replay_gb": 1, "engine.checkpoint_minutes": 1e-9}
     with monkeypatch.context() as patch:
-        patch.setattr(replay.os, "pwrite", stopping)
+        patch.setattr(os, "pwrite", stopping)
         with pytest.raises(KeyboardInterrupt):
             grow("stopped", **often)
     copy = shutil.copytree(

@@ -28,8 +28,8 @@ def pictures(count: int, side: int = 20) -> Tensor:
     return (256 * uniform(count, 3, side, side, seed=1)).to(torch.uint8)
 
 
-def everything() -> list[ResizedCrop | Flip | RandAugment | ColorJitter | Gray | Blur | Solarize | Erase | Mix]:
-    changes = [Flip(), RandAugment(), ColorJitter(hue=0.1), Gray(), Blur(), Solarize()]
+def everything() -> list[Transform]:
+    changes: list[Transform] = [Flip(), RandAugment(), ColorJitter(hue=0.1), Gray(), Blur(), Solarize()]
     return [ResizedCrop(interpolation="random"), *changes, Erase(), Mix()]
 
 
