@@ -18,9 +18,11 @@ HERE = Path(__file__).parent
 STATES = {"built": "built, tested", "shown": "drawn", "drawing": "no experiment", "measured": "benchmark"}
 HEAD = """# The five papers, item by item
 
-What trains or shows every table and figure. A row is trained by `viticulture compare --table TABLE` with all others, or
-by `viticulture train DATA --table TABLE --row ROW`; published numbers stand beside ours on the study's page. Which
-recipes have been trained here, and what they gave, stands in their headers. Made by `python docs/papers.py`.
+What trains or shows every table and figure. A row is trained with all others, as by
+`viticulture compare --table co_advise/table7`, or by itself, as by
+`viticulture train imagenet100 --table co_advise/table7 --row "1 token"`; published numbers stand beside ours on the
+study's page. Which recipes have been trained here, and what they gave, stands in their headers. Made by
+`python docs/papers.py`.
 """
 TABLE = "| item | shows | table file | command or place | state |\n|---|---|---|---|---|\n"
 

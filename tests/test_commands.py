@@ -4,6 +4,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,8 @@ def test_a_command_that_we_show_is_understood(source: str, command: str) -> None
     if "table" in given:
         rows = read_table(given["table"]).rows
         assert "row" not in given or given["row"] in [row.name for row in rows]
+        weights = given["overrides"].pop("student.init", {})  # row -> what it starts from
+        assert all(any(fnmatchcase(row.name, pattern) for row in rows) for pattern in weights)
         chosen = [(row.recipe, {**row.overrides, **given["overrides"]}) for row in rows[:1]]
     else:
         names = given.get("recipes", (given.get("recipe", "default"),))

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from viticulture.data.resample import by_matrices, on_pixels, one_by_one, resample
+from viticulture.data.resample import by_matrices, on_pixels, one_by_one, resample, squeeze
 
 SIDE = 40
 
@@ -73,11 +73,36 @@ def test_each_image_has_its_own_box_and_filter() -> None:
     assert torch.equal(whole, resample(list(images), shares(EDGES), (20, 20), cubic))
 
 
+@pytest.mark.parametrize("size", [(20, 20), (SIDE, SIDE)])
+def test_the_layout_of_the_store_is_no_matter(size: tuple[int, int]) -> None:
+    """A pixel's colors together, as a store keeps them, or each channel by itself: the same result, in memory too.
+
+    Fails if colors become columns, or what follows has to walk through memory in steps of three."""
+    images, cubic = pictures(len(EDGES)), torch.tensor([True, False, True, False, True])
+    stored = images.contiguous(memory_format=torch.channels_last)
+    boxes = shares(EDGES) if size != (SIDE, SIDE) else torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(len(EDGES), 1)
+    found = resample(list(stored), boxes, size, cubic)
+    assert found.is_contiguous()
+    assert torch.equal(found, resample(list(images), boxes, size, cubic))
+
+
 def test_nothing_to_do_changes_nothing() -> None:
     """Limit: the whole image at its own size, whatever the filter."""
     images = pictures(3)
     boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(3, 1)
     assert torch.equal(resample(list(images), boxes, (SIDE, SIDE), torch.tensor([True, False, True])), images)
+
+
+@pytest.mark.parametrize("shape", [(30, 50), (5, 7), (1, 1), (1, 40), (16, 16)])
+def test_squeezing_is_pillows_within_a_level(shape: tuple[int, int]) -> None:
+    """Smaller, larger, a line, a pixel. Fails if sides change places, edges are cut, or the result is no plain array
+    that can be written to a file as it lies."""
+    pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    found = squeeze(pixels, 16)
+    wanted = np.asarray(Image.fromarray(pixels).resize((16, 16), Image.Resampling.BICUBIC))
+    assert found.flags.c_contiguous
+    assert found.shape == (16, 16, 3)
+    assert np.abs(found.astype(int) - wanted).max() <= 1
 
 
 def test_boxes_end_on_pixels_inside_the_image() -> None:

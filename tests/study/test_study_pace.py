@@ -104,3 +104,15 @@ def test_a_measured_step_does_what_a_training_step_does(
     assert pace.step > 0
     assert pace.inference > 0
     assert pace.keep > 0
+
+
+def test_patience_buys_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that stands never says enough, so steps alone end it. Fails if the factor is lost, or if the recipe's one
+    epoch of a few steps ends the measurement before them."""
+    session = begin("digits", "default/digits", 0, str(tmp_path / "run"), False, SMALL, "test")
+    session.run.unlock()
+    recipe = resolve("default/digits", read("default/digits"), SMALL)
+    for patience in (1.0, 2.5):
+        with counting(monkeypatch) as measured:
+            measure_pace(recipe, session.dataset, tmp_path / "pace", 0, lambda: 0.0, patience)
+        assert measured["steps"] == int(patience * MOST_STEPS)

@@ -20,11 +20,13 @@ from ..models.students import count, create_student
 from ..models.task import Task
 from ..models.vit.patches import check as check_vit
 from ..models.weights.files import save
-from ..study.plan.pace import Pace, measure_pace
+from ..study.plan.pace import MOST_SECONDS, Pace, measure_pace
 from ..training.assemble import patch_size, task_of
 from ..training.recipe import Recipe, method_class
 from ..training.session import load_dataset
 
+PACE_SHARE = 0.005
+"""Share of a budget for which each stage that comes into question is tried, where that is more than `measure` takes."""
 DIFFERENT = 64
 """Images of noise; each stands for many."""
 
@@ -38,12 +40,14 @@ class Measurements:
         seed: of the run.
         folder: on the run's disk, to try things in.
         now: tells the time.
+        seconds: of the budget; a long one is worth more steps.
     """
 
     source: Source
     seed: int
     folder: Path
     now: Callable[[], float]
+    seconds: float = 0.0
 
     @cached_property
     def sizes(self) -> np.ndarray:
@@ -57,11 +61,12 @@ class Measurements:
 
     def guessed(self, recipe: Recipe) -> Pace:
         """The pace on noise of the images' number and size; on the images themselves where they are streamed."""
-        return self.pace(recipe, self._noise(recipe))
+        return replace(self, seconds=0.0).pace(recipe, self._noise(recipe))
 
     def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
         """The pace on a data set."""
-        return measure_pace(recipe, dataset, self.folder / "pace", self.seed, self.now)
+        patience = max(1.0, PACE_SHARE * self.seconds / MOST_SECONDS)
+        return measure_pace(recipe, dataset, self.folder / "pace", self.seed, self.now, patience)
 
     def macs(self, recipe: Recipe) -> int:
         """Multiply-adds of a recipe's student for one image."""

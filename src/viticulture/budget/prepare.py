@@ -88,7 +88,7 @@ def make_plan(
 
     disk = next(folder for folder in wish.out.absolute().parents if folder.exists())
     with TemporaryDirectory(prefix=".viticulture-", dir=disk) as folder:
-        tried = measurements(source, wish.seed, Path(folder), now)
+        tried = measurements(source, wish.seed, Path(folder), now, wish.budget.seconds)
         recipe = _chosen(wish, base, named, tried, left)
         dataset = load_dataset(source, recipe, wish.seed)
         return Plan(

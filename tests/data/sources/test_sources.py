@@ -376,6 +376,8 @@ def test_a_csv_lists_images(text: str, tmp_path: Path) -> None:
         ("path,label,split\n3.png,cat,dev\n", "line 2: split must be train, val or test, got 'dev'"),
         ("path,label,split\n3.png,cat,\n", "split must be train, val or test, got ''"),
         ("path,label\n3.png,cat\n3.png,dog\n", "lists 3.png in lines 2 and 3"),
+        ("path,label\n3.png,cat\n./3.png,dog\n", "lists ./3.png in lines 2 and 3"),
+        ("path,label,label\n3.png,cat,dog\n", "two columns label"),
         ('path,label\n"3.png,cat\n', "line 2: unexpected end of data"),
     ],
 )
@@ -462,6 +464,20 @@ def test_bad_shards_are_refused(files: list[tuple[str, dict[str, bytes]]], messa
     """Fails if a traceback escapes or a wrong label is made up."""
     with pytest.raises(UserError, match=message):
         open_source(tars(tmp_path / "shards", *files))
+
+
+def test_a_shard_without_an_end_is_refused(tmp_path: Path) -> None:
+    """Cut off between two samples, in the middle of one, or with a header that two bytes have hit: tarfile reads what
+    comes before and says nothing. Fails if a data set loses the rest of a shard that is still being written."""
+    root = tars(tmp_path / "shards", ("x.tar", {f"{i}.{end}": b"1" * 600 for i in range(4) for end in ("jpg", "cls")}))
+    path = root / "x.tar"
+    raw = path.read_bytes()
+    assert len(list(archives.tar_spans(path))) == 8
+    header = 4 * 1536  # of the fifth file: a header's block and two of data each
+    for damaged in (raw[:header], raw[: header + 512], raw[: header + 1000], raw[:header] + b"\xff" * 512 + raw[-512:]):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"no end mark|as an uncompressed tar"):
+            open_source(root)
 
 
 def test_missing_shards_of_a_pattern_are_told(tmp_path: Path) -> None:

@@ -134,15 +134,25 @@ def zip_spans(path: Path) -> tuple[list[Span], list[str]]:
 def tar_spans(path: Path) -> Iterator[Span]:
     """The files of an uncompressed tar.
 
-    Raises: UserError if it is compressed or damaged.
+    Raises: UserError if it is compressed, damaged, cut off, or still being written.
     """
+    end = 0
     try:
         with tarfile.open(path, "r:") as file:
             for member in file:
+                end = file.offset
                 if member.isreg():
                     yield Span(member.name, member.offset_data, member.size, member.size)
+        with path.open("rb") as raw:
+            raw.seek(end)
+            closed = raw.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE)
     except (tarfile.TarError, OSError, EOFError) as error:
         raise UserError(f"{path} cannot be read as an uncompressed tar: {error}") from error
+    if not closed:  # tarfile stops there without a word
+        raise UserError(
+            f"{path} has no end mark behind its last file: it is still being written, was cut off or is damaged; wait"
+            " for it, or fetch it again"
+        )
 
 
 def _plain(path: str) -> str:

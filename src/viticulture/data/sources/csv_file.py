@@ -7,6 +7,7 @@ An empty label means none; splits are train, val (or valid, validation) and test
 
 import csv
 import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -72,6 +73,8 @@ def _rows(path: Path) -> Iterator[Row]:
         columns = [name.strip().lower() for name in next(lines, [])]
         if "path" not in columns or "label" not in columns:
             raise UserError(f"{path} needs a header with the columns path,label[,split], got {header.strip()!r}")
+        if twice := [name for name in ("path", "label", "split") if columns.count(name) > 1]:
+            raise UserError(f"{path} has two columns {twice[0]}; keep one of them")
         for row in lines:
             if not any(row):
                 continue
@@ -97,8 +100,7 @@ def _check(path: Path, rows: list[Row]) -> None:
             raise UserError(f"{path}, line {row.line}: the path holds a NUL, which no file's name does")
         if row.split is not None and split_of(row.split) is None:
             raise UserError(f"{path}, line {row.line}: split must be train, val or test, got {row.split!r}")
-        if row.path in first:
-            raise UserError(
-                f"{path} lists {row.path} in lines {first[row.path]} and {row.line}; an image has one label"
-            )
-        first[row.path] = row.line
+        root = os.path.normpath(row.path)  # ./a.png is a.png
+        if root in first:
+            raise UserError(f"{path} lists {row.path} in lines {first[root]} and {row.line}; an image has one label")
+        first[root] = row.line

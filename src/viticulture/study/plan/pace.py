@@ -64,7 +64,12 @@ class Pace:
 
 
 def measure_pace(
-    recipe: Recipe, dataset: Dataset, folder: Path, seed: int = 0, now: Callable[[], float] = time.perf_counter
+    recipe: Recipe,
+    dataset: Dataset,
+    folder: Path,
+    seed: int = 0,
+    now: Callable[[], float] = time.perf_counter,
+    patience: float = 1.0,
 ) -> Pace:
     """Begin a training as any other, end it after a few steps, and forget what was learnt.
 
@@ -74,10 +79,11 @@ def measure_pace(
         folder: on the disk that the study is on; made, and removed with what was learnt.
         seed: of weights and order.
         now: tells the time; `time.process_time` counts that of the processors.
+        patience: factor on `MOST_STEPS` and `MOST_SECONDS`: more steps tell more.
     """
     recipe = recipe.with_section("images", dataset.image_settings)
     watch = {"val": dataset.val, "test": dataset.test}.get(recipe.section("train").watch)
-    longer = {"train.epochs": max(MOST_STEPS, recipe.section("train").epochs)}
+    longer = {"train.epochs": max(int(MOST_STEPS * patience), recipe.section("train").epochs)}
     recipe = resolve(recipe.name, recipe.values, {**BARE, **longer})
     method, _ = assemble(recipe, dataset, seed)
     shutil.rmtree(folder, ignore_errors=True)  # what a kill left
@@ -86,7 +92,7 @@ def measure_pace(
         run = RunDir(folder)
         run.write("run.json", {"status": "measured"})  # without it a training would take its folder for removed
         session = Session(run, recipe, dataset, method, seed, [])
-        clock = Clock(session, now)
+        clock = Clock(session, now, patience)
         fit(session, clock)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -106,10 +112,11 @@ class Clock(Callback):
     Args:
         session: what is trained.
         now: tells the time.
+        patience: factor on both.
     """
 
-    def __init__(self, session: Session, now: Callable[[], float] = time.perf_counter) -> None:
-        self.session, self.now = session, now
+    def __init__(self, session: Session, now: Callable[[], float] = time.perf_counter, patience: float = 1.0) -> None:
+        self.session, self.now, self.patience = session, now, patience
         self.steps: list[float] = []
         self.keeps: list[float] = []
         self.inference = 0.0
@@ -130,8 +137,8 @@ class Clock(Callback):
         now = self._now()
         self.steps.append(now - self.last)
         self.last = now
-        enough = len(self.steps) > 1 and now - self.began > MOST_SECONDS
-        trainer.should_stop = enough or len(self.steps) >= MOST_STEPS
+        enough = len(self.steps) > 1 and now - self.began > MOST_SECONDS * self.patience
+        trainer.should_stop = enough or len(self.steps) >= int(MOST_STEPS * self.patience)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.kept_from = self._now()  # Lightning calls what writes checkpoints last
