@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import Predictions, measure
+from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.results import RESULTS, Evaluations
 from viticulture.study.declare.grid import Grid, of_table
 from viticulture.study.run.outcomes import other_measure
@@ -46,11 +46,13 @@ def test_top5_is_read_where_there_are_five_classes_to_choose_between(tmp_path: P
         folder = tmp_path / str(classes)
         folder.mkdir()
         shares = torch.arange(classes, 0, -1.0).repeat(2, 1)
-        found = measure(
+        found = evaluate_predictions(
             Predictions(shares / shares.sum(1, keepdim=True), torch.tensor([1, classes - 1]), ["a", "b"]),
             list("abcdef"[:classes]),
         )
-        best = measure(Predictions(torch.eye(classes)[:2], torch.tensor([0, 1]), ["a", "b"]), list("abcdef"[:classes]))
+        best = evaluate_predictions(
+            Predictions(torch.eye(classes)[:2], torch.tensor([0, 1]), ["a", "b"]), list("abcdef"[:classes])
+        )
         run = RunDir(folder)
         run.write(RESULTS, Evaluations("best/val", {"best/val": best, "best/test": found}).to_dict())
         return run

@@ -15,6 +15,7 @@ from viticulture.data.augment.jitter import ColorJitter
 from viticulture.data.augment.mix import Mix
 from viticulture.data.augment.rand_augment import RandAugment
 from viticulture.data.augment.solarize import Solarize
+from viticulture.data.augment.transform import Transform
 from viticulture.errors import UserError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
