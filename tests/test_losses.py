@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from timm.data import Mixup
+from timm.data.mixup import Mixup
 
 from conftest import Golden
 from viticulture.losses import cross_entropy, hard_distillation, soft_distillation

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-from timm.optim import param_groups_layer_decay, param_groups_weight_decay
+from timm.optim._param_groups import param_groups_layer_decay, param_groups_weight_decay
 from torch import nn
 
 from conftest import Golden

@@ -2,6 +2,7 @@
 """A run's folder whose student has random weights: what looks at runs can be tested without a training."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,14 @@ def untrained(folder: Path, classes: tuple[str, ...] = ("a", "b"), **overrides: 
     keys = {**sizes, "student.name": "vit_nano", "student.patch_size": 4, **overrides}
     name = "default/small-images"
     run.write("recipe.yaml", resolve(name, read(name), keys).to_yaml())
-    data = {"source": "photos", "folder": None, "name": "photos", "fingerprint": "", "classes": classes, "images": {}}
+    data: dict[str, Any] = {
+        "source": "photos",
+        "folder": None,
+        "name": "photos",
+        "fingerprint": "",
+        "classes": classes,
+        "images": {},
+    }
     facts = {"seed": 0, "command": "", "commit": None, "started": "", "remarks": []}
     student = {"name": "vit_nano", "parameters": 0, "macs": None}
     known = {"format": FORMAT, "recipe": name, "status": "finished", "hardware": {}, "data": data}

@@ -91,12 +91,12 @@ def test_a_run_gives_its_links_to_the_next(tmp_path: Path, capsys: pytest.Captur
     assert f"--guides.attention_link.links{out}" in "".join(capsys.readouterr().out.split())
     assert read_link_set(str(out), *strengths.shape) == select(strengths, threshold)
     settings["guides.attention_link.links"] = str(out)
-    chosen = api.train("digits", "default/digits", out=str(tmp_path / "selective"), overrides=settings)
+    chosen = trained(tmp_path / "selective", settings)
     assert set(read_links(RunDir.open(chosen.path)).links.weights()) == {
         (block, layer) for block, layer in torch.nonzero(strengths > threshold).tolist()
     }
     plain = {key: value for key, value in settings.items() if "guides" not in key}
-    api.train("digits", "default/digits", out=str(tmp_path / "plain"), overrides=plain)
+    trained(tmp_path / "plain", plain)
     assert main(["links", str(tmp_path / "plain")]) == 2
     assert "trained without the guide attention_link" in capsys.readouterr().err
     assert main(["links", str(run.path), "--rule", "signed"]) == 2

@@ -9,7 +9,7 @@ import pytest
 
 from viticulture.budget import choices, lengths
 from viticulture.budget.budget import Budget
-from viticulture.budget.choices import LADDER, Kind, Rung, kinds, rungs
+from viticulture.budget.choices import LADDER, MOST_EPOCHS, Kind, Rung, kinds, rungs
 from viticulture.budget.follow import settled
 from viticulture.budget.lengths import MARGIN, RESERVE, again, climb, cost, divide, fitting
 from viticulture.budget.plan import Plan, Stage
@@ -97,7 +97,7 @@ def test_nearly_all_of_the_time_is_used() -> None:
     assert [length.kind for length in plan] == ["mae", "teacher", "student"]
     assert 1200 - sum(length.seconds for length in plan) < paces["student", True].epoch
     capped = divide(10**7, 2000, lambda kind, taught: paces[kind, taught], True, True)
-    assert [length.epochs for length in capped] == [lengths.MOST_EPOCHS] * 3
+    assert [length.epochs for length in capped] == [MOST_EPOCHS] * 3
 
 
 def test_a_stage_that_would_be_too_short_is_left_out() -> None:

@@ -4,6 +4,7 @@
 import contextlib
 import errno
 import fcntl
+import importlib
 import json
 import os
 import resource
@@ -20,12 +21,13 @@ import torch
 from PIL import Image
 
 from children import start
-from viticulture import cache
 from viticulture.data import store
 from viticulture.data.open import open_source
 from viticulture.data.sources.arrays import from_arrays
 from viticulture.data.sources.source import Source
 from viticulture.errors import UserError
+
+cache = importlib.import_module("viticulture.cache")  # to mypy `viticulture.cache` is the verb
 
 
 def noise(count: int, height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -274,8 +276,8 @@ def build(says: Connection, waits: Connection | None = None) -> None:
         nonlocal waits
         says.send(done)
         if waits is not None:
-            waits, word = None, waits.recv()
-            assert word == "go on"
+            assert waits.recv() == "go on"
+            waits = None
 
     says.send("begins")
     pixels = noise(400, 8, 8)

@@ -10,7 +10,8 @@ import torch
 from photographs import pictures
 from untrained import untrained
 from viticulture.errors import UserError
-from viticulture.evaluation.heads import ONE_HEAD, OutputHeads
+from viticulture.evaluation.accuracy import ONE_HEAD
+from viticulture.evaluation.heads import OutputHeads
 from viticulture.evaluation.robustness.evaluate import evaluate_robustness
 from viticulture.evaluation.robustness.metrics import wrong_predictions
 from viticulture.evaluation.robustness.relabeled import read_truth, relabeled

@@ -143,8 +143,8 @@ def test_parameters_and_multiply_adds_are_the_official_ones() -> None:
             depth = 8 if size == "base" else 1
             painter = Decoder(student.embed_dim, (14, 14), values, decoder, depth, decoder // 32)
             images, order = torch.empty(1, 3, 224, 224), torch.empty(1, 196, dtype=torch.long)
-            with FlopCounterMode(display=False) as counter, torch.no_grad():
-                painter(encode(student, images, order[:, :49]), order[:, :49], order[:, 49:])
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            painter(encode(student, images, order[:, :49]), order[:, :49], order[:, 49:])
         encoder = sum(p.numel() for p in student.parameters())
         own = sum(p.numel() for p in painter.parameters())
         tables = 197 * (student.embed_dim + decoder)

@@ -54,10 +54,11 @@ def test_it_is_the_official_code(golden: Load, monkeypatch: pytest.MonkeyPatch) 
     data = golden("moco_tiny_step")
     config, moco = data.about["config"], method()
     moco.auxiliary["momentum"].updates, moco.course = config["iter"], Course(config["total_iters"])
-    for part, student, projector in (
+    parts: list[tuple[str, Any, Any]] = [
         ("base_encoder", moco.student, moco.auxiliary["projector"]),
         ("momentum_encoder", *moco.auxiliary["momentum"].children()),
-    ):
+    ]
+    for part, student, projector in parts:
         state = data.part(f"w/{part}.")
         head = {key.removeprefix("head."): value for key, value in state.items() if key.startswith("head.")}
         student.load_state_dict({key: value for key, value in state.items() if not key.startswith("head.")})

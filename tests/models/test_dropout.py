@@ -107,7 +107,7 @@ def test_layers_are_exchanged_where_they_drop() -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Dropout(0.3), nn.Dropout(0.0)), nn.AlphaDropout(0.3)).eval()
     keys = list(net.state_dict())
     cheapen(net)
-    assert [type(layer) for layer in net[1]] == [Dropout, nn.Dropout]
+    assert [type(layer) for layer in net[1].children()] == [Dropout, nn.Dropout]
     assert (net[1][0].p, net[1][0].training, type(net[2])) == (0.3, False, nn.AlphaDropout)
     assert list(net.state_dict()) == keys
 

@@ -166,7 +166,15 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     for key, colors in (("mean", [0.5]), ("mean", "abc"), ("mean", [0, 0, float("nan")]), ("std", [1, 1, 0])):
         spoil(folder / "config.json", lambda config, key=key, to=colors: config["pretrained_cfg"].update({key: to}))
         refused("damaged or not written by viticulture")
-    for nonsense in ({"depth": 100_000}, {"depth": "abc"}, {"num_heads": []}, {"mlp_ratio": {}}, 7, {"dim": None}):
+    nonsensical: list[Any] = [
+        {"depth": 100_000},
+        {"depth": "abc"},
+        {"num_heads": []},
+        {"mlp_ratio": {}},
+        7,
+        {"dim": None},
+    ]
+    for nonsense in nonsensical:
         spoil(folder / "config.json", lambda config, to=nonsense: config.update(model_args=to))
         refused("damaged|does not work|option")
     spoil(folder / "config.json", lambda config: config.update(num_classes=10**12))

@@ -334,9 +334,9 @@ def test_a_runs_links_are_drawn_by_block_layer_and_epoch() -> None:
     html = links_section(TrainedLinks(links, magnitudes)).html
     large, small = html.split("</figure>")[:2]
     assert set(cells(large)) == {
-        "block 1, s1, layer 1: 11",
-        "block 1, s1, layer 2: 22",
-        "block 2, s2, layer 2: 33",
+        "block 0, s1, layer 0: 11",
+        "block 0, s1, layer 1: 22",
+        "block 1, s2, layer 1: 33",
     }
     assert "Empty: not linked." in large
     assert re.findall(r">after (\d+) epochs<", small) == ["0", "2", "4", "6", "8", "10"]

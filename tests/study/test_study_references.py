@@ -236,8 +236,12 @@ def test_a_row_that_needs_another_is_not_trained_alone(photos: Path, tmp_path: P
 
 def test_a_row_alone_has_the_seed_and_the_images_of_its_cell(photos: Path, tmp_path: Path) -> None:
     """Fails if `--row` forgets the row's offset, or draws other images by it."""
-    rows = [{"name": "a"}, {"name": "b", "seed_offset": 3}]
-    shared = {"recipe": "default/digits", "data": str(photos), "overrides": {**SMALL, "data.per_class": 4}}
+    rows: list[dict[str, Any]] = [{"name": "a"}, {"name": "b", "seed_offset": 3}]
+    shared: dict[str, Any] = {
+        "recipe": "default/digits",
+        "data": str(photos),
+        "overrides": {**SMALL, "data.per_class": 4},
+    }
     file = tmp_path / "mine.yaml"
     file.write_text(json.dumps({"title": "t", "rows": [{**row, **shared} for row in rows]}))
     found = []

@@ -50,7 +50,9 @@ def test_top5_is_read_where_there_are_five_classes_to_choose_between(tmp_path: P
             Predictions(shares / shares.sum(1, keepdim=True), torch.tensor([1, classes - 1]), ["a", "b"]),
             list("abcdef"[:classes]),
         )
-        best = evaluate_predictions(Predictions(torch.eye(classes)[:2], torch.tensor([0, 1]), ["a", "b"]), list("abcdef"[:classes]))
+        best = evaluate_predictions(
+            Predictions(torch.eye(classes)[:2], torch.tensor([0, 1]), ["a", "b"]), list("abcdef"[:classes])
+        )
         run = RunDir(folder)
         run.write(RESULTS, Evaluations("best/val", {"best/val": best, "best/test": found}).to_dict())
         return run

@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import distributed
+from torch._C._distributed_c10d import TCPStore
 
 from children import command, start
 from viticulture.cli import main
@@ -31,7 +32,7 @@ ALONE = {"OMP_NUM_THREADS": "1"}
 
 def take_part(rank: int, ending: str, ports: Any, arrived: Any, words: Any) -> None:
     """One of two processes at the end of a training; runs in a child."""
-    store = distributed.TCPStore("127.0.0.1", 0 if rank == 0 else ports.get(), None, rank == 0, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0 if rank == 0 else ports.get(), None, rank == 0, wait_for_workers=False)
     if rank == 0:
         ports.put(store.port)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
@@ -113,7 +114,7 @@ def test_a_training_on_two_processes_is_that_on_one(tmp_path: Path) -> None:
         port = free.getsockname()[1]
     logs = [tmp_path / f"log {rank}" for rank in (0, 1)]
     pair = [
-        command(tmp_path, log, ["train", *SMALL, *settings, "--out", "two"], epoch_step_of(rank, port))
+        command(tmp_path, log, ["train", *SMALL, *settings, "--out", "two"], role_of(rank, port))
         for rank, log in enumerate(logs)
     ]
     for process in pair:
@@ -130,9 +131,15 @@ def test_a_training_on_two_processes_is_that_on_one(tmp_path: Path) -> None:
         torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5)
 
 
-def epoch_step_of(rank: int, port: int) -> dict[str, str]:
+def role_of(rank: int, port: int) -> dict[str, str]:
     """What torchrun tells one of two processes on a machine."""
-    told = {"LOCAL_RANK": rank, "RANK": rank, "GROUP_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+    told: dict[str, int | str] = {
+        "LOCAL_RANK": rank,
+        "RANK": rank,
+        "GROUP_RANK": 0,
+        "WORLD_SIZE": 2,
+        "LOCAL_WORLD_SIZE": 2,
+    }
     told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
     return {name: str(value) for name, value in told.items()}
 

@@ -66,7 +66,7 @@ def steps() -> dict[str, Step]:
     Recipes that differ only in data, start, schedule, length, or in a rate or weight of method, guides or optimizer
     take the same step, so the first of them stands for all.
     """
-    asked = [(name, name, {}) for name in shipped()]
+    asked: list[tuple[str, str, dict[str, Any]]] = [(name, name, {}) for name in shipped()]
     for table in TABLES.values():
         asked += [(f"{table.name}: {row.name}", row.recipe, row_overrides(table, row)) for row in table.rows]
     first: dict[tuple[str, str], tuple[str, str, dict[str, Any]]] = {}

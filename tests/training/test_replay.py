@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import viticulture
+from trained import trained
 from viticulture.api import cache
 from viticulture.errors import UserError
 from viticulture.guides.co_advise import CoAdvise
@@ -21,7 +22,6 @@ from viticulture.models.taps import Readings
 from viticulture.models.task import Task
 from viticulture.models.teachers.frozen import Frozen
 from viticulture.models.weights.files import load, save
-from viticulture.training import replay
 from viticulture.training.replay import Budget, Memory, identity
 from viticulture.training.settings import Engine
 
@@ -50,18 +50,16 @@ def grow(teachers: dict[str, str], tmp_path: Path) -> Grow:
 
 def grower(teachers: dict[str, str], folder: Path) -> Grow:
     def run(name: str, seed: int = 0, **changes: Any) -> viticulture.Run:
-        return viticulture.train(
-            "digits",
-            "default/digits",
-            seed=seed,
-            out=str(folder / name),
-            overrides={
+        return trained(
+            folder / name,
+            {
                 "student.name": "cit_tiny", "student.patch_size": 4,
                 "student.options": {**TINY, "depth": 2, "tokens": 2, "drop_path_rate": 0.3},
                 "guides.co_advise": {"teachers": teachers}, "data.per_class": 3, "data.val_fraction": 0,
                 "augment.mix": {"mixup": 0.8}, "train.epochs": 2, "train.batch_size": 10, "train.watch": "none",
                 "schedule.warmup_epochs": 0, "engine.device": "cpu", **changes,
             },
+            seed,
         )  # fmt: skip
 
     return run
@@ -177,7 +175,7 @@ def test_a_run_stopped_inside_an_epoch_goes_on_with_the_right_answers(
 
     often = {"engine.replay_gb": 1, "engine.checkpoint_minutes": 1e-9}
     with monkeypatch.context() as patch:
-        patch.setattr(replay.os, "pwrite", stopping)
+        patch.setattr(os, "pwrite", stopping)
         with pytest.raises(KeyboardInterrupt):
             grow("stopped", **often)
     copy = shutil.copytree(

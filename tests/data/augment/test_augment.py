@@ -15,6 +15,7 @@ from viticulture.data.augment.jitter import ColorJitter
 from viticulture.data.augment.mix import Mix
 from viticulture.data.augment.rand_augment import RandAugment
 from viticulture.data.augment.solarize import Solarize
+from viticulture.data.augment.transform import Transform
 from viticulture.errors import UserError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -28,8 +29,8 @@ def pictures(count: int, side: int = 20) -> Tensor:
     return (256 * uniform(count, 3, side, side, seed=1)).to(torch.uint8)
 
 
-def everything() -> list[ResizedCrop | Flip | RandAugment | ColorJitter | Gray | Blur | Solarize | Erase | Mix]:
-    changes = [Flip(), RandAugment(), ColorJitter(hue=0.1), Gray(), Blur(), Solarize()]
+def everything() -> list[Transform]:
+    changes: list[Transform] = [Flip(), RandAugment(), ColorJitter(hue=0.1), Gray(), Blur(), Solarize()]
     return [ResizedCrop(interpolation="random"), *changes, Erase(), Mix()]
 
 

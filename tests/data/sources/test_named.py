@@ -54,7 +54,7 @@ class Maker:
 
 
 def cifar(make: Maker, cls: Any, key: str) -> None:
-    lists = {}
+    lists: dict[str, list[Any]] = {}
     for attribute, files in (("train_list", cls.train_list), ("test_list", cls.test_list)):
         lists[attribute] = []
         for name, _ in files:
@@ -158,7 +158,7 @@ def svhn(make: Maker) -> None:
 def stl10(make: Maker) -> None:
     cls, base = torchvision.datasets.STL10, "stl10_binary"
     make.file(f"{base}/class_names.txt", "airplane\nbird\n")
-    lists = {}
+    lists: dict[str, list[Any]] = {}
     for attribute, start in (("train_list", "train"), ("test_list", "test")):
         images = make.file(f"{base}/{start}_X.bin", make.pixels(2, 3, 96, 96).tobytes())
         labels = make.file(f"{base}/{start}_y.bin", bytes([2, 1]))

@@ -600,9 +600,9 @@ def test_deep_json_in_a_shard_is_refused(tmp_path: Path) -> None:
 def test_listing_costs_one_stat_a_file_and_no_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted for 40 and for 80 files: the difference is 40. Fails if a file is asked for twice, or opened."""
     calls: list[int] = []
-    asked = folders.file_fingerprint
+    asked = folders.file_fingerprint  # type: ignore[attr-defined]
     monkeypatch.setattr(folders, "file_fingerprint", lambda status: calls.append(1) or asked(status))
-    monkeypatch.setattr(folders.FileReader, "open", lambda self, i: pytest.fail("opened"))
+    monkeypatch.setattr("viticulture.data.sources.files.FileReader.open", lambda self, i: pytest.fail("opened"))
     counts = []
     for count in (40, 80):
         root = write(tmp_path / str(count), *(f"train/{'ab'[i % 2]}/{i}.png" for i in range(count)))
@@ -641,7 +641,7 @@ def test_shards_over_processes_give_every_sample_once(
                     member.size = len(raw)
                     file.addfile(member, io.BytesIO(raw))
     listed: list[Path] = []
-    listing = shards.tar_spans
+    listing = shards.tar_spans  # type: ignore[attr-defined]
     monkeypatch.setattr(shards, "tar_spans", lambda path: listed.append(path) or listing(path))
     read: list[int] = []
     opening = archives.TarReader.open

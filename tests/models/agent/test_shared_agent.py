@@ -235,7 +235,7 @@ def test_one_backward_pass_leaves_two_gradients() -> None:
     assert not qkv[:24].any()
     assert (qkv[24:] == 1).all()
     filled = {name: float(p.grad.flatten()[-1]) for name, p in student.named_parameters() if p.grad.any()}
-    inside = ("attn.qkv.weight", "attn.proj.weight", "attn.proj.bias")
+    inside = ["attn.qkv.weight", "attn.proj.weight", "attn.proj.bias"]
     inside += ("mlp.fc1.weight", "mlp.fc1.bias", "mlp.fc2.weight", "mlp.fc2.bias")
     assert filled == {f"blocks.{b}.{name}": 7.0 * b + k for b in (0, 1) for k, name in enumerate(inside, start=1)}
     agent.forget_gradients()

@@ -128,7 +128,7 @@ def test_the_recipe_chooses_what_answers(options: dict[str, Any], inference: str
     assert [logits.shape for logits in heads] == [(2, 5)] * (1 + len(options.get("stems", range(3))))
     assert not torch.allclose(heads[0], heads[1], rtol=1e-2)
     features = student.eval().forward_features(x)
-    heads = [head(features[:, k]) for k, head in enumerate(student.get_classifier())]
+    heads = tuple(head(features[:, k]) for k, head in enumerate(student.get_classifier()))
     expected = heads[0] if inference == "class" else torch.stack(heads).mean(0)
     torch.testing.assert_close(student(x), expected)
 

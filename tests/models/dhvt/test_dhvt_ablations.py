@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import timm
 import torch
-from timm.models.vision_transformer import Attention, VisionTransformer
+from timm.layers.attention import Attention
+from timm.models import VisionTransformer
 from torch import Tensor, nn
 
 from networks import error, random_images, randomized

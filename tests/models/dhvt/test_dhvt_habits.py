@@ -6,7 +6,7 @@ from pathlib import Path
 
 import timm
 import torch
-from timm.optim import param_groups_layer_decay, param_groups_weight_decay
+from timm.optim._param_groups import param_groups_layer_decay, param_groups_weight_decay
 from torch import Tensor
 
 from conftest import Golden

@@ -125,5 +125,6 @@ def _evaluated(found: Evaluations | None) -> list[Evaluated]:
 
 
 def _links(run: RunDir, curves: Mapping[str, object]) -> list[Section]:
-    """A section for a run whose guide trained links; others do not have their checkpoint read."""
-    return [links_section(read_links(run))] if "train/attention_link" in curves else []
+    """A section for a run whose guide trained links, once there is a checkpoint; others do not have theirs read."""
+    linked = "train/attention_link" in curves and run.checkpoint.exists()
+    return [links_section(read_links(run))] if linked else []
