@@ -4,7 +4,7 @@
 In single precision how far two correct trainings drift depends on the processor: it chooses how its sums are split.
 """
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from viticulture.training.session import Session
 
@@ -15,16 +15,9 @@ CLOSE = {"rtol": 1e-6, "atol": 1e-8}
 def in_double(session: Session) -> Session:
     """The session with every number of its method in float64, images and mixed labels included."""
     method = session.method.double()
-    single = method.losses
-
-    def losses(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        return single(doubled(batch))
-
-    def widen(module: nn.Module, images: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(image.double() for image in images)
-
-    method.losses = losses  # type: ignore[method-assign]
-    method.student.register_forward_pre_hook(widen)  # measuring does not ask for losses
+    losses, measured = method.losses, method.measured
+    method.losses = lambda batch: losses(doubled(batch))  # type: ignore[method-assign]
+    method.measured = lambda batch: measured(doubled(batch))  # type: ignore[method-assign]
     return session
 
 

@@ -21,6 +21,7 @@ from viticulture.cli import VERBS, main
 from viticulture.cli import _parser as parser_of
 from viticulture.training.recipe import read, resolve
 from viticulture.training.table import read_table
+from viticulture.waiting import waiting
 
 KEYS = ("optim.weight_decay", "schedule.rule", "engine.precision", "images.budget_gb", "method.smoothing")
 FAST = ["--epochs", "1", "--per-class", "4", "--student.name", "vit_nano"]
@@ -90,6 +91,36 @@ def test_a_mistyped_option_is_named_with_the_nearest_one(
     first and hides the slip."""
     assert main(command.split()) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_stopped_training_is_told_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Catches: advice with a placeholder that a person cannot paste."""
+    import viticulture.training.run
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(viticulture.training.run, "fit", stop)
+    run = tmp_path / "run"
+    assert cli.main(["train", "digits", "--per-class", "2", "--student", "vit_nano", "--out", str(run)]) == 130
+    assert f"stopped; `viticulture resume {run}` goes on" in capsys.readouterr().err
+
+
+def test_what_takes_long_says_so_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    """Catches: half a minute without a sign of life, and a line for what is over at once."""
+    from threading import Event
+
+    written = Event()
+    with waiting("loading", after=0.0):
+        for _ in range(1000):
+            if (said := capsys.readouterr().err) or written.wait(0.01):
+                break
+    assert said == "loading ...\n"
+    with waiting("loading", after=600):
+        pass
+    assert capsys.readouterr().err == ""
 
 
 def test_localise_is_localize() -> None:

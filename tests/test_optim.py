@@ -85,6 +85,14 @@ def test_a_constant_rate_warms_up_and_stays() -> None:
     assert [schedule.rate(update, 4, 2, 1.0) for update in range(5)] == [0.0, 0.5, 1.0, 1.0, 1.0]
 
 
+def test_a_rate_drops_twice_by_ten() -> None:
+    """At 24/27 and 26/27 of the training; in 27 epochs of one step, with epoch 24 and with epoch 26. Fails for a drop
+    that comes a step late, or twice as deep."""
+    schedule = Schedule("drops", "step", 0.0)
+    rates = [schedule.rate(update, 1, 27, 1.0) for update in range(27)]
+    assert rates == pytest.approx([1.0] * 24 + [0.1] * 2 + [0.01])
+
+
 def test_a_scheduler_keeps_the_groups_ratios_and_survives_a_restart() -> None:
     """Layer-wise rates are fixed fractions of the schedule's rate, warm-up start and end included (MAE's lr_scale).
     A scheduler restored from its state continues with the same values.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: argument parsing only. Verbs, options, defaults and help are read off the functions in `api`.
 
-A parameter without default is a word of the command, and so are `data` and `pattern`; the others are options, and so
-are `out`, `table`, `row` and `boxes` everywhere. `list[str]` takes all remaining words, `bool` is a switch. Verbs with
-`overrides` also take every recipe key: `--optim.lr 1e-4`.
+A parameter without default is a word of the command, and so are `data`, `pattern` and `folder`; the others are
+options, and so are `out`, `table`, `row` and `boxes` everywhere. `list[str]` takes all remaining words, `bool` is a
+switch. Verbs with `overrides` also take every recipe key: `--optim.lr 1e-4`.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from collections.abc import Callable, Container
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
+from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
@@ -26,6 +27,7 @@ from . import api
 from .errors import UserError, shortened, unknown
 from .text import clean, read_yaml
 from .version import VERSION
+from .waiting import waiting
 
 VERBS: dict[str, Callable[..., Any]] = {
     "train": api.train,
@@ -36,6 +38,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "data": api.inspect,
     "cache": api.cache,
     "report": api.report,
+    "runs": api.runs,
     "explain": api.explain,
     "export": api.export,
     "links": api.links,
@@ -49,6 +52,13 @@ VERBS: dict[str, Callable[..., Any]] = {
 }
 
 ALIASES = {"localise": "localize"}
+
+LOADS: dict[Callable[..., Any], tuple[str, ...]] = {
+    **dict.fromkeys((api.cache, api.recipes, api.tables, api.models), ()),
+    **dict.fromkeys((api.report, api.runs), ("torch",)),
+    api.inspect: ("torch", "lightning"),
+}
+"""Verb -> what it imports that takes seconds, said while it is loaded; other verbs need all three."""
 
 OF_A_TABLE: dict[str, Callable[..., Any]] = {"train": api.train_row, "compare": api.compare_table}  # with --table
 
@@ -72,7 +82,7 @@ SHORT = {  # option -> the recipe key that it is short for, what it says
 LONGEST = 1000
 """Letters of an error's beginning, and of its end; what is longer repeats something that was received."""
 
-MAY_BE_LEFT_OUT = ("data", "pattern")  # words of a command that have a default
+MAY_BE_LEFT_OUT = ("data", "pattern", "folder")  # words of a command that have a default
 
 REQUIRED = ("table", "row", "boxes")  # options that have none
 
@@ -101,8 +111,9 @@ def main(words: list[str] | None = None) -> int:
         if error.errno != errno.ENAMETOOLONG:
             raise
         return _refused(f"no file can have so long a name: {shortened(str(error.filename))}")
-    except KeyboardInterrupt:
-        print("stopped; `viticulture resume RUN` goes on from the last checkpoint", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        on = f"; `{clean(str(stop))}` goes on from the last checkpoint" if str(stop) else ""
+        print(f"stopped{on}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads what is left
@@ -294,6 +305,9 @@ def _run(words: list[str]) -> None:
         wanted = inspect.signature(api.resolved).parameters
         print(api.resolved(**{key: value for key, value in command.keywords.items() if key in wanted}), end="")
     else:
+        with waiting("loading PyTorch"):
+            for module in LOADS.get(command.verb, ("torch", "lightning", "timm")):
+                import_module(module)
         api.say(command.verb(**command.keywords))
 
 

@@ -31,12 +31,17 @@ def unknown(kind: str, name: object, valid: Iterable[str]) -> UserError:
     word = str(name)
     near = get_close_matches(word, names, n=5, cutoff=0.5) if len(word) <= LONGEST else []
     if near:
-        hint = f"did you mean {' or '.join(near)}?"
+        hint = f"did you mean {' or '.join(map(_whole, near))}?"
     elif len(names) <= 20:
-        hint = f"valid: {', '.join(names) or 'none'}"
+        hint = f"valid: {', '.join(map(_whole, names)) or 'none'}"
     else:
-        hint = f"there are {len(names)}, such as {', '.join(names[:5])}"
+        hint = f"there are {len(names)}, such as {', '.join(map(_whole, names[:5]))}"
     return UserError(f"unknown {kind} {shortened(repr(name))}; {hint}")
+
+
+def _whole(name: str) -> str:
+    """A name that is seen to be one among others."""
+    return repr(name) if "," in name else name
 
 
 def shortened(text: str) -> str:

@@ -10,7 +10,7 @@ from viticulture.errors import UserError
 from viticulture.models.students import create_student
 from viticulture.models.taps import Readings, Taps
 from viticulture.models.task import Task
-from viticulture.report.charts.figures import heat
+from viticulture.report.charts.pictures import heat
 
 TASK = Task(("a", "b"), (8, 12), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 GRID = (4, 6)

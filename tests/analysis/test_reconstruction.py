@@ -15,7 +15,7 @@ from viticulture.analysis.reconstruction import levels, painter_of, reconstruct,
 from viticulture.evaluation.evaluate import EvaluatedRun
 from viticulture.methods.mae import MAE, restored, targets
 from viticulture.models.vit.patches import patchify, rows
-from viticulture.report.charts.figures import gallery
+from viticulture.report.charts.pictures import gallery
 from viticulture.training.run import fit
 
 IMAGES = torch.randn(4, 3, 16, 24, generator=torch.Generator().manual_seed(0))
@@ -26,7 +26,7 @@ class Knowing(nn.Module):
 
     def __init__(self, mae: MAE, images: Tensor, factor: float = 1.0) -> None:
         super().__init__()
-        self.conclusion = lambda masked: factor * targets(images, mae.patch, masked, mae.patch_norm)
+        self.answer = lambda masked: factor * targets(images, mae.patch, masked, mae.patch_norm)
 
     def forward(self, latent: Tensor, kept: Tensor, masked: Tensor) -> Tensor:
         return self.answer(masked)

@@ -276,6 +276,8 @@ def test_a_person_is_warned(tmp_path: Path) -> None:
     root = folder(tmp_path / "photos", {"train/a": 60, "train/b": 3, "test/a": 4, "test/b": 4})
     shutil.copy(root / "train/a/007.png", root / "test/b/copy.png")
     (root / "train/a/notes.txt").write_text("x")
+    (root / "README.md").write_text("x")  # a person knows, and nothing is lost
+    (root / "train/LICENSE").write_text("x")
     text = "\n".join(prepare(root, Selection(val_fraction=0)).warnings)
     assert "classes are uneven: a has 60 training images, b has 3" in text
     assert "fewer than 5 training images in 1 class: b" in text

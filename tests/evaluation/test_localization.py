@@ -168,7 +168,10 @@ def test_the_verb_prints_the_table_and_names_mistakes(
         assert "MaxBoxAcc" in shown
         assert "100.0" in shown
         assert "4 images have no box in view" in " ".join(shown.split())
-    assert (tmp_path / "page.html").read_text().count("<img") == 4
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<img") == 4
+    assert f"of run {run.path} (recipe " in page
+    assert "best weights, on photos; measured on 20" in page
     kept = read_localizations(run.folder)
     assert list(kept) == ["best/photos, evaluation", f"best/{photos}, evaluation"]
     assert [one.images for one in kept.values()] == [2, 2]

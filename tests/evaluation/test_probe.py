@@ -21,7 +21,7 @@ from viticulture.data.dataset import Dataset, ImageSettings, prepare
 from viticulture.errors import UserError
 from viticulture.evaluation.probe import linear as linear_probe
 from viticulture.evaluation.probe import neighbors as neighbors
-from viticulture.evaluation.probe.evaluate import DECAYS, Part, _find
+from viticulture.evaluation.probe.evaluate import DECAYS, Part, _find, read_probes
 from viticulture.evaluation.probe.features import frozen_features
 from viticulture.evaluation.probe.linear import fit
 from viticulture.evaluation.probe.neighbors import vote
@@ -175,6 +175,13 @@ SMALL: dict[str, Any] = {
 }
 
 
+def numbers(found: dict[str, Any]) -> dict[Any, Any]:
+    """A sweep's keys as they were before JSON made words of them; intervals as pairs."""
+    if all(key[0].isdigit() for key in found):
+        return {float(key): value for key, value in found.items()}
+    return {key: tuple(value) if key in ("findings", "top1_interval") else value for key, value in found.items()}
+
+
 def test_a_person_probes_runs_with_and_without_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From the shell: a run on its own images, one that learnt without labels on named ones, a folder of weights.
 
@@ -188,6 +195,8 @@ def test_a_person_probes_runs_with_and_without_labels(tmp_path: Path, capsys: py
     kept = json.loads((run.path / "probe.json").read_text())["last/digits/100"]
     assert len(kept["findings"]) == 4
     assert len(kept["findings"][0]["sweep"]) == len(DECAYS)
+    assert [found.to_dict() for found in read_probes(run.folder)] == [json.loads(json.dumps(kept), object_hook=numbers)]
+    assert "Frozen features of" in (run.path / "report.html").read_text()
     assert main(["probe", str(run.path), "digits", "--features", "class"]) == 0
     assert "807 images to learn from" in " ".join(capsys.readouterr().out.split())
     assert set(json.loads((run.path / "probe.json").read_text())) == {"last/digits/100", "last/digits/897"}

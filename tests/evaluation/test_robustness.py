@@ -242,6 +242,9 @@ def test_the_command_prints_a_table_and_leaves_files_and_a_part_of_the_page(
     page = (run.path / "report.html").read_text()
     assert "Robustness" in page
     assert "elastic transform" in page
+    assert "A test image, corrupted" in page
+    assert page.count("<td>extra") == 4
+    assert "all but extra" in page
 
 
 def test_mistakes_are_said_in_a_line(run: api.Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

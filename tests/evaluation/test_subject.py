@@ -23,7 +23,7 @@ from viticulture.evaluation.localization import evaluate as localize
 from viticulture.evaluation.localization.evaluate import read_localizations
 from viticulture.evaluation.robustness.evaluate import read_robustness
 from viticulture.evaluation.subject import Subject, device_for, of_run
-from viticulture.report.charts.figures import gallery
+from viticulture.report.charts.pictures import gallery
 from viticulture.study.conclude.disagreement import _looks
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import recipe_of

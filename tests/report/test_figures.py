@@ -11,28 +11,41 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import torch
 from lightning.pytorch.loggers import CSVLogger
 from PIL import Image
 
+from viticulture.analysis.galleries import Gallery
+from viticulture.analysis.link_extraction import TrainedLinks
 from viticulture.errors import UserError
+from viticulture.models.links import Links
+from viticulture.report.charts.chart import Axes, Points, Series, line_chart, pareto, row_chart, scatter_chart
 from viticulture.report.charts.curves import read_curves
-from viticulture.report.charts.figures import bar_chart, heat_map, image_grid, line_chart, picture_uri, table
-from viticulture.report.charts.marks import number
+from viticulture.report.charts.heat_map import MOST_NAMED, PALEST, heat_map, value_map
+from viticulture.report.charts.pictures import gallery, heat, image_grid, overlay, picture_uri
+from viticulture.report.document import table
+from viticulture.report.sections.links import links_section
 from viticulture.report.tables.sheet import Column, Sheet
+from viticulture.report.written import number
 
 EVIL = "<script>alert(1)</script> \"q\" 'q' & 👩‍🔬 \udcff"
 
 
 def svg(figure: str) -> ElementTree.Element:
     """The drawing inside a figure; parsing it proves that it is well formed."""
-    found = re.search(r"<svg.*</svg>", figure, re.DOTALL)
+    found = re.search(r'<svg [^>]*role="img".*</svg>', figure, re.DOTALL)  # not those of the legend
     assert found
     return ElementTree.fromstring(found.group())
 
 
+def drawn(points: Points, log: bool = False) -> str:
+    """A chart of one line over epochs."""
+    return line_chart("t", [Series("train", 0, points)], Axes("epoch", "loss", log_y=log))
+
+
 def path_of(figure: str, line: int = 0) -> list[tuple[float, float]]:
     """Pixels of a chart's line."""
-    d = svg(figure).findall("g")[line][0].attrib["d"]
+    d = [g for g in svg(figure).findall("g") if "data-points" in g.attrib][line].find("path").attrib["d"]  # type: ignore[union-attr]
     return [(float(x), float(y)) for x, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", d)]
 
 
@@ -46,14 +59,14 @@ def test_a_value_lies_at_the_height_of_its_tick() -> None:
 
     Fails for an upside-down axis, a natural logarithm, or margins that differ between ticks and lines.
     """
-    figure = line_chart("t", {"train": [(0, 0.0), (5, 2.0), (10, 4.0)]}, ("epoch", "loss"))
+    figure = drawn([(0, 0.0), (5, 2.0), (10, 4.0)])
     marks = ticks(figure)
     assert [y for _, y in path_of(figure)] == [marks["0"], marks["2"], marks["4"]]
     assert marks["4"] < marks["2"] < marks["0"]  # pixels count downwards
     xs = [x for x, _ in path_of(figure)]
     assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1])
 
-    figure = line_chart("t", {"train": [(0, 0.01), (1, 1.0), (2, 100.0)]}, ("epoch", "loss"), log=True)
+    figure = drawn([(0, 0.01), (1, 1.0), (2, 100.0)], log=True)
     marks, rows = ticks(figure), [y for _, y in path_of(figure)]
     assert rows == [marks["0.01"], marks["1"], marks["100"]]
     assert rows[0] - rows[1] == pytest.approx(rows[1] - rows[2], abs=0.11)  # one decimal is drawn
@@ -61,16 +74,16 @@ def test_a_value_lies_at_the_height_of_its_tick() -> None:
 
 def test_a_line_breaks_where_a_loss_was_not_finite() -> None:
     """A straight line across NaN would invent values; infinity must not stretch the axis."""
-    figure = line_chart("t", {"train": [(1, 1.0), (2, math.nan), (3, math.inf), (4, 2.0)]}, ("epoch", "loss"))
-    assert svg(figure).find("g")[0].attrib["d"].count("M") == 2  # type: ignore[index]
+    figure = drawn([(1, 1.0), (2, math.nan), (3, math.inf), (4, 2.0)])
+    assert svg(figure).find("g").find("path").attrib["d"].count("M") == 2  # type: ignore[union-attr]
     assert "nan" not in figure
-    assert "no finite value" in line_chart("t", {"train": [(1, math.nan)]}, ("epoch", "loss"))
-    assert "no finite value" in line_chart("t", {}, ("epoch", "loss"))
+    assert "no finite value" in drawn([(1, math.nan)])
+    assert "no finite value" in line_chart("t", [], Axes("epoch", "loss"))
 
 
 def test_a_logarithm_is_used_only_where_every_value_is_positive() -> None:
     """An alignment loss may be negative: its chart stays linear, rather than losing points."""
-    figure = line_chart("t", {"train": [(1, -1.0), (2, 1.0)]}, ("epoch", "loss"), log=True)
+    figure = drawn([(1, -1.0), (2, 1.0)], log=True)
     assert len(path_of(figure)) == 2
     assert "logarithmic" not in figure
 
@@ -81,7 +94,7 @@ def test_a_logarithm_is_used_only_where_every_value_is_positive() -> None:
 @pytest.mark.parametrize("log", [False, True])
 def test_every_range_of_values_has_two_ticks_at_least_around_it(values: list[float], log: bool) -> None:
     """Constant, tiny, huge, negative and single values stay inside the plot."""
-    figure = line_chart("t", {"train": [(float(i + 1), v) for i, v in enumerate(values)]}, ("epoch", "loss"), log=log)
+    figure = drawn([(float(i + 1), v) for i, v in enumerate(values)], log=log)
     marks = [y for label, y in ticks(figure).items() if label != "epoch"]
     assert 2 <= len(marks) <= 12
     for _, y in path_of(figure):
@@ -91,10 +104,10 @@ def test_every_range_of_values_has_two_ticks_at_least_around_it(values: list[flo
 def test_long_lines_are_thinned_to_their_first_and_last_points() -> None:
     """A page of ten charts with 100,000 steps each would not open; the ends are what people read."""
     points = [(i / 1000, float(i % 7)) for i in range(100_000)]
-    drawn = json.loads(svg(line_chart("t", {"train": points}, ("epoch", "loss"))).find("g").attrib["data-points"])  # type: ignore[union-attr]
-    assert len(drawn) <= 400
-    assert drawn[0] == [0.0, 0.0]
-    assert drawn[-1][0] == pytest.approx(100, abs=0.01)
+    kept = json.loads(svg(drawn(points)).find("g").attrib["data-points"])  # type: ignore[union-attr]
+    assert len(kept) <= 400
+    assert kept[0] == [0.0, 0.0]
+    assert kept[-1][0] == pytest.approx(100, abs=0.01)
 
 
 def test_a_heat_map_fills_the_cell_of_its_row_and_column() -> None:
@@ -104,19 +117,33 @@ def test_a_heat_map_fills_the_cell_of_its_row_and_column() -> None:
     Fails if the matrix is transposed, or if shares are of columns (both misses would be 6/8).
     """
     counts = np.array([[0, 0, 1], [0, 3, 1], [0, 0, 0]])
-    figure = heat_map("m", counts, list("abc"), list("abc"))
-    drawing = svg(figure)
-    data = json.loads(drawing.attrib["data-heat"])
-    left, top, size = data["box"]
-    cells = [(e.attrib["class"], e.attrib["fill-opacity"], e.attrib["d"].split("h")[0]) for e in drawing.iter("path")]
-    assert cells == [
-        ("hit", "0.875", f"M{left + size:g} {top + size:g}"),
-        ("miss", "0.5", f"M{left + 2 * size:g} {top + size:g}"),
-        ("miss", "1", f"M{left + 2 * size:g} {top:g}"),
-    ]
-    assert data["cells"] == [[0, 2, 1], [1, 1, 3], [1, 2, 1]]
-    assert data["sums"] == [1, 4, 0]
+    drawing = svg(heat_map("m", counts, list("abc"), list("abc")))
+    left, top = (float(drawing.find("rect").attrib[side]) for side in "xy")  # type: ignore[union-attr]
+    shapes = [e for e in drawing.iter("path") if e.find("title") is not None]
+    cells = {e.find("title").text: (e.attrib["class"], e.attrib["fill-opacity"], e.attrib["d"]) for e in shapes}  # type: ignore[union-attr]
+    size = 36
+    assert cells == {
+        "a → c\n1 of 1 (100.0 %)": ("miss", "1.000", f"M{left + 2 * size:g} {top:g}h36v36h-36z"),
+        "b → b\n3 of 4 (75.0 %)": ("hit", "0.875", f"M{left + size:g} {top + size:g}h36v36h-36z"),
+        "b → c\n1 of 4 (25.0 %)": ("miss", "0.500", f"M{left + 2 * size:g} {top + size:g}h36v36h-36z"),
+    }
     assert [e.text for e in drawing.iter("text") if "middle" in e.attrib.get("class", "")] == ["1", "3", "1"]
+
+
+def test_cells_of_a_large_map_are_told_by_the_script() -> None:
+    """A shape and a sentence for each of 40,000 cells would make a page of megabytes. Catches: a count, a sum or a
+    place that the script is not given."""
+    assert MOST_NAMED < 41**2
+    counts = np.zeros((41, 41), np.int64)
+    counts[0, 2], counts[1, 1], counts[1, 2] = 1, 3, 1
+    names = [f"n{i}" for i in range(41)]
+    drawing = svg(heat_map("m", counts, names, names))
+    data = json.loads(drawing.attrib["data-heat"])
+    assert data["cells"] == [[0, 2, 1], [1, 1, 3], [1, 2, 1]]
+    assert data["sums"][:3] == [1, 4, 0]
+    left, top, size = data["box"]
+    (hit,) = [e.attrib["d"] for e in drawing.iter("path") if e.attrib["class"] == "hit"]
+    assert hit.startswith(f"M{left + size:g} {top + size:g}h")
 
 
 def test_heat_maps_of_many_classes_stay_small_and_label_without_overlap() -> None:
@@ -134,8 +161,10 @@ def test_no_name_can_leave_its_place() -> None:
     """Tags, quotes, ampersands and broken file names are shown, never obeyed, by every figure."""
     sheet = Sheet(EVIL, [Column(EVIL), Column("n", "percent")], [[EVIL, 0.5]], EVIL)
     figures = [
-        line_chart(EVIL, {EVIL: [(1, 1.0)]}, (EVIL, EVIL), note=EVIL),
-        bar_chart(EVIL, {EVIL: 1.0}, EVIL),
+        line_chart(EVIL, [Series(EVIL, 0, [(1, 1.0)], said=EVIL)], Axes(EVIL, EVIL, levels=[(EVIL, 2)]), EVIL),
+        scatter_chart(EVIL, [Series(EVIL, 0, [(1, 1.0)], [(0.5, 2.0)], [EVIL])], Axes(EVIL, EVIL), EVIL),
+        row_chart(EVIL, [Series(EVIL, 0, [(1.0, 0)], tips=[EVIL])], EVIL, EVIL),
+        value_map(EVIL, [(EVIL, np.eye(2))], [EVIL, "<u>&"], [EVIL, "<u>&"], EVIL),
         heat_map(EVIL, np.eye(2, dtype=int), [EVIL, "<u>&"], [EVIL, "<u>&"], EVIL),
         image_grid(EVIL, [([np.zeros((4, 4, 3), np.uint8)], [EVIL])], EVIL),
         table(sheet, sortable=True),
@@ -161,6 +190,24 @@ def test_pictures_survive_the_way_into_the_page() -> None:
     assert back(picture_uri(np.zeros((20, 10_000, 3), np.uint8))).shape[:2] == (1, 192)
     assert back(picture_uri(np.zeros((1, 1, 3), np.uint8))).shape == (1, 1, 3)
     assert back(picture_uri(np.zeros((100, 100), np.uint8))).shape == (100, 100)
+
+
+def test_a_map_lies_over_the_photograph_that_it_is_of() -> None:
+    """A click enlarges each picture without a script. Catches: maps beside the image, where nobody sees what is looked
+    at; a map of another shape than the image; thumbnails of the size of a patch grid."""
+    photograph = np.zeros((8, 16, 3), np.uint8)
+    photograph[:, 8:] = 255
+    looked = np.zeros((2, 4), np.float32)
+    looked[0, 0] = 1
+    above = overlay(photograph, looked)
+    assert above.shape == (64, 128, 3)
+    assert above[60, 100].min() > above[60, 10].max()  # the photograph shows through
+    assert int(above[5, 5].max()) > int(above[60, 10].max())  # and so does the map
+    html = gallery(Gallery("t", [([photograph, looked], ["a"])]))
+    pictures = re.findall(r"<details class=.view.><summary[^>]*><img[^>]*src=.([^\"]*)", html)
+    assert len(pictures) == 2
+    assert pictures[1] == picture_uri(above)
+    assert picture_uri(heat(looked)) in gallery(Gallery("t", [([looked], ["a"])]))
 
 
 @pytest.mark.parametrize(
@@ -214,3 +261,82 @@ def test_a_damaged_file_of_measurements_is_named(tmp_path: Path, content: bytes)
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"metrics\.csv is damaged"):
         read_curves(path)
+
+
+def test_the_pareto_front_holds_what_nothing_beats() -> None:
+    points = [(1.0, 10.0), (2.0, 9.0), (3.0, 20.0), (3.0, 25.0), (4.0, 25.0), (0.5, 1.0)]
+    assert pareto(points) == [(0.5, 1.0), (1.0, 10.0), (3.0, 25.0)]
+    assert pareto([]) == []
+
+
+def test_points_lie_where_the_axes_say() -> None:
+    """Logarithmic x: 10, 100 and 1,000 images are equally far apart; bands end at their values; 100 % is the top.
+
+    Fails for an upside-down axis, a band around the wrong line, or a whisker beyond 100 %.
+    """
+    one = Series(
+        "a", 0, [(10, 50.0), (100, 60.0), (1000, 70.0)], [(45.0, 55.0), (58.0, 62.0), (60.0, 140.0)], ["", "", ""]
+    )
+    chart = line_chart("t", [one], Axes("images", "%", log_x=True, at=[10, 100, 1000], most=100))
+    paths = re.findall(r'class="mark" d="M([\d.]+) ([\d.]+)a4.2', chart)[1:]  # the first is the legend's
+    dots = [(float(x) + 4.2, float(y)) for x, y in paths]
+    assert dots[1][0] - dots[0][0] == pytest.approx(dots[2][0] - dots[1][0], abs=0.11)
+    assert dots[0][1] > dots[1][1] > dots[2][1]
+    (band,) = re.findall(r'class="band" points="([^"]*)"', chart)
+    corners = [tuple(map(float, corner.split(","))) for corner in band.split()]
+    assert corners[0][0] == corners[-1][0] == pytest.approx(dots[0][0], abs=0.11)
+    assert corners[0][1] + corners[-1][1] == pytest.approx(2 * dots[0][1], abs=0.3)
+    assert min(y for _, y in corners) >= 24
+    flat = scatter_chart("t", [one, Series("b", 7, [(5, 20.0)])], Axes("min", "%"))
+    assert 'class="front"' in flat
+    rows = row_chart("t", [Series("a", 0, [(50.0, 0), (60.0, 0)], [(40.0, 70.0)], ["tip"])], "%")
+    assert ">55.0</text>" in rows
+    assert "no finite value" in line_chart("t", [], Axes("x", "y"))
+
+
+def cells(html: str) -> dict[str, float]:
+    """What a cell says under the pointer -> its share of color."""
+    found = re.findall(r'fill-opacity="([\d.]+)"[^>]*><title>([^<]*)</title>', html)
+    return {words: float(shade) for shade, words in found}
+
+
+def test_every_value_has_its_place_and_shade_on_the_scale_of_all_maps() -> None:
+    """Fails if rows and columns swap, each map has a scale of its own, or NaN is drawn."""
+    first, second = np.array([[0.0, 1.0, np.nan]]), np.array([[2.0, 4.0, 3.0]])
+    html = value_map("t", [("a", first), ("b", second)], ["r<"], ["x", "y", "z"], "note")
+    assert cells(html) == {
+        "r&lt;, x: 0": PALEST,
+        "r&lt;, y: 1": PALEST + 0.25 * (1 - PALEST),
+        "r&lt;, x: 2": PALEST + 0.5 * (1 - PALEST),
+        "r&lt;, y: 4": 1.0,
+        "r&lt;, z: 3": PALEST + 0.75 * (1 - PALEST),
+    }
+    assert re.findall(r">(.*) <i class=.ramp.></i> (.*)</span>", html) == [("0", "4")]
+    assert 'class="middle' not in html
+    assert 'class="middle' in value_map("t", [("a", first)], ["r"], ["x", "y", "z"])
+    assert cells(value_map("t", [("a", np.full((1, 1), 7.0))], ["r"], ["c"])) == {"r, c: 7": PALEST}
+
+
+def test_values_that_hardly_differ_look_alike_and_are_told_apart() -> None:
+    """Attention distances of heads that are all 33 pixels. Catches: a scale stretched over a rounding error, so that
+    every cell has its full shade, and numbers cut to the digits that all of them share."""
+    html = value_map("t", [("a", np.array([[33.30, 33.34], [33.31, 33.36]]))], ["r", "s"], ["x", "y"])
+    assert max(cells(html).values()) < 0.2
+    assert set(re.findall(r'class="middle[^>]*>([^<]*)', html)) == {"33.3", "33.4"}
+    html = value_map("t", [("a", np.array([[0.981, 0.994, 0.12]]))], ["r"], ["x", "y", "z"])
+    assert re.findall(r'class="middle[^>]*>([^<]*)', html) == ["0.98", "0.99", "0.12"]
+
+
+def test_a_runs_links_are_drawn_by_block_layer_and_epoch() -> None:
+    """The last epoch large, at most six on the way with the first and the last; what is not linked is empty."""
+    links = Links({"s1": 2, "s2": 3}, [2, 1], [(2, 2)] * 2, [[0, 1], [1]])
+    magnitudes = [torch.tensor([[1.0, 2.0], [0.0, 3.0]]) * (epoch + 1) for epoch in range(11)]
+    html = links_section(TrainedLinks(links, magnitudes)).html
+    large, small = html.split("</figure>")[:2]
+    assert set(cells(large)) == {
+        "block 0, s1, layer 0: 11",
+        "block 0, s1, layer 1: 22",
+        "block 1, s2, layer 1: 33",
+    }
+    assert "Empty: not linked." in large
+    assert re.findall(r">after (\d+) epochs<", small) == ["0", "2", "4", "6", "8", "10"]

@@ -3,7 +3,6 @@
 
 import base64
 import hashlib
-import json
 import re
 import shutil
 import subprocess
@@ -16,10 +15,11 @@ import torch
 
 from viticulture.analysis.galleries import Gallery
 from viticulture.evaluation.accuracy import Evaluation, Predictions, evaluate_predictions
-from viticulture.report.charts.figures import bar_chart
-from viticulture.report.document import Section, duration, scaled
+from viticulture.report.charts.chart import Series, row_chart
+from viticulture.report.document import Section
 from viticulture.report.pages.page import Costs, RunPage, render
 from viticulture.report.tables.results import Evaluated
+from viticulture.report.written import duration, scaled
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)> \"' 👩‍🔬 ü \udcff </style> {curly}"
 VOID = {"meta", "img", "input", "br", "link"}
@@ -65,6 +65,7 @@ def whole(classes: list[str], words: str = "plain") -> RunPage:
         sentence=words,
         evaluations=[Evaluated("best", "test", found), Evaluated(words, words, evaluation(classes, 40, seed=1))],
         costs=Costs(5_717_416, 1_258_000_000, 1830.4, 8042),
+        references={words: 0.25},
         curves={
             "train/loss": [(0.5, 3.0), (1, 2.0)],
             f"train/{words}": [(1, 0.5)],
@@ -76,7 +77,7 @@ def whole(classes: list[str], words: str = "plain") -> RunPage:
         warnings=[words],
         recipe=f"student:\n  name: {words}",
         reproduce={words: words},
-        sections=[Section(words, bar_chart(words, {words: 1.0}))],
+        sections=[Section(words, row_chart(words, [Series(words, 0, [(1.0, 0)])], words))],
     )
 
 
@@ -133,9 +134,9 @@ def test_the_headline_says_what_was_found() -> None:
         "2 h 14 min",
     ):
         assert piece in words
-    (drawn,) = [a["data-heat"] for _, a in Reader(render(page)).tags if a.get("data-heat")]
-    cells = {(row, column): n for row, column, n in json.loads(drawn or "")["cells"]}
-    assert cells == {(int(r), int(c)): int(found.confusion[r, c]) for r, c in np.argwhere(found.confusion)}
+    cells = set(re.findall(r"([abc]) → ([abc])\n(\d+) of", words))
+    names = [score.name for score in found.per_class]
+    assert cells == {(names[r], names[c], str(found.confusion[r, c])) for r, c in np.argwhere(found.confusion)}
 
 
 def test_parts_come_in_the_order_of_questions() -> None:
@@ -216,12 +217,65 @@ def test_what_guides_measure_is_drawn_where_the_student_has_no_accuracy_of_its_o
     assert "in training, last logged" in page
 
 
+def test_the_page_begins_with_what_was_found_beside_what_takes_no_training() -> None:
+    """Catches: a page that leaves the reader to find the answer, or an accuracy without its yardsticks."""
+    found = evaluation(["a", "b", "c"], 40)
+    low, high = found.top1_interval
+    references = {"always the commonest class": 0.4, "nearest neighbor on pixels": 0.55}
+    curves = {"val/accuracy": [(1, 0.4), (2, 0.6), (3, 0.6)]}
+    page = render(
+        RunPage("t", "s", evaluations=[Evaluated("best", "test", found)], references=references, curves=curves)
+    )
+    assert (
+        f"It gets {100 * found.top1:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}) of 40 test images "
+        "right; nearest neighbor on pixels 55.0 %, always the commonest class 40.0 %."
+    ) in page
+    assert page.index("It gets") < page.index("Parameters")
+    chart = page[page.index("<figcaption>Accuracy, %") :]
+    assert re.findall(r'class="level"[^>]*/><text[^>]*>([^<]*)', chart)[:3] == [
+        "nearest neighbor on pixels",
+        "always the commonest class",
+        "best",
+    ]
+    assert "refresh" not in page
+
+
+def test_means_over_epochs_are_drawn_in_place_of_single_batches() -> None:
+    """Catches: the last batch's loss read as the epoch's, a loss with one term drawn twice, a page that does not say
+    that training images are augmented; and the first of two equal epochs is the best, as training keeps it."""
+    curves = {
+        "train/loss": [(0.5, 9.0), (1.0, 8.0)],
+        "train/label": [(0.5, 9.0), (1.0, 8.0)],
+        "train/loss_epoch": [(1.0, 3.0), (2.0, 2.0)],
+        "train/label_epoch": [(1.0, 3.0), (2.0, 2.0)],
+        "val/loss": [(1.0, 5.0), (2.0, 5.0)],
+    }
+    page = render(RunPage("t", "s", curves=curves))
+    assert "Loss term" not in page
+    assert re.findall(r'data-name="train" data-points="([^"]*)"', page) == 2 * ["[[1.0,3.0],[2.0,2.0]]"]
+    assert "augmented" in page
+    (moment, *_) = re.findall(r'class="level" d="M([\d.]+) ', page)
+    (first, *_) = re.findall(r'class="curve" d="M([\d.]+) [\d.]+L', page)
+    assert moment == first
+    two_terms = render(RunPage("t", "s", curves={**curves, "train/label_epoch": [(1.0, 1.0), (2.0, 1.0)]}))
+    assert "Loss term: label" in two_terms
+
+
+def test_classes_say_how_many_images_they_were_learnt_from() -> None:
+    page = render(
+        RunPage("t", "s", evaluations=[Evaluated("best", "test", evaluation(["a", "b"], 20))], learnt_from=(17, 3))
+    )
+    table = page[page.index("Per class") :]
+    assert re.findall(r"<td>([ab])\s*<td[^>]*>(\d+)", table) == [("a", "17"), ("b", "3")]
+
+
 @pytest.mark.parametrize("classes", [2, 10, 60, 200, 300])
 def test_every_number_of_classes_has_a_page(classes: int) -> None:
     """Two classes have no list of confused pairs; beyond 250 the matrix gives way to the list."""
     names = [f"class {i}" for i in range(classes)]
     page = render(RunPage("t", "s", evaluations=[Evaluated("best", "test", evaluation(names, 300))]))
-    assert ("data-heat=" in page) == (classes <= 250)
+    assert ("Confusion matrix" in page) == (classes <= 250)
+    assert ("data-heat=" in page) == (40 < classes <= 250)
     assert ("Most confused" in page) == (classes > 2)
     assert page.count("<tr>") >= classes
     assert len(page) < 1_000_000

@@ -12,12 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from browser import CHROMIUM, Browser
-from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
-from viticulture.evaluation.results import Evaluations, keep_predictions
-from viticulture.report.charts.plots import Axes, Series, band_chart, forest_chart, pareto, scatter_chart
+from made_study import CLASSES, EVIL, study
 from viticulture.report.pages.study_page import render_study, write_study
 from viticulture.report.sections.stacked import teaching_section
 from viticulture.report.tables.latex import escaped, latex
@@ -25,77 +22,8 @@ from viticulture.report.tables.sheet import Column, Sheet, Spread
 from viticulture.report.tables.study import full_sheet, results_sheet
 from viticulture.study.conclude.statistics import estimate
 from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.declare.terms import Subsets
 from viticulture.study.folder import StudyDir
-from viticulture.study.plan.plan import Plan
-from viticulture.study.run.cell import contents
 from viticulture.study.study import Study
-
-EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> 'q' </style>"
-CLASSES = [EVIL, "a, b; c", "50 % & $x_1$ #\\{}", "Rebe ü 日本 👩‍🔬"]
-
-
-def study(path: Path, names: list[str], subsets: tuple[int, ...], seeds: int, step: float = 0.04) -> Study:
-    """A study's folder as trainings would leave it, with made-up answers: each candidate is a `step` better."""
-    classes = CLASSES
-    candidates = tuple(Candidate(name, "default/digits", {"optim.lr": 1e-3 + 1e-6 * i}) for i, name in enumerate(names))
-    grid = Grid("digits", candidates, Subsets(per_class=subsets), tuple(range(seeds)), epochs=4)
-    folder = StudyDir.create(path, grid, "viticulture compare digits")
-    epochs = {(one.name, subset.name): 4 for one in candidates for subset in grid.subsets.each()}
-    plan = Plan(epochs, {}, dict.fromkeys(names, 100), dict.fromkeys(names, 5.0))
-    folder.update(plan=plan.to_dict())
-    for cell in grid.cells():
-        which = names.index(cell.candidate.name)
-        run = folder.run(cell)
-        run.path.mkdir(parents=True)
-        draw = torch.Generator().manual_seed(1000 * which + cell.seed)
-        labels = torch.arange(400) % len(classes)
-        right = torch.rand(400, generator=draw) < 0.3 + step * which + 0.1 * subsets.index(int(cell.subset.value))
-        said = torch.where(right, labels, (labels + 1) % len(classes))
-        predictions = Predictions(
-            0.8 * torch.nn.functional.one_hot(said, len(classes)) + 0.2 / len(classes), labels, [""] * 400
-        )
-        result = evaluate_predictions(predictions, classes)
-        run.write(
-            "evaluation.json",
-            Evaluations("best/test", {f"best/{split}": result for split in ("test", "val")}).to_dict(),
-        )
-        keep_predictions(run, "best/test", {"best/test": predictions})
-        lines = [
-            "step,epoch,name,value",
-            *(f"{9 * e + 8},{e},val/accuracy,{result.top1 * (e + 1) / 4}" for e in range(4)),
-        ]
-        run.write("metrics.csv", "\n".join(lines) + "\n")
-        run.write(
-            "run.json",
-            {
-                "format": 1,
-                "status": "finished",
-                "cell": contents(folder, cell, plan),
-                "vit": which != 1,
-                "epochs": 4,
-                "seconds": 60.0 + 10 * which,
-                "steps": 36,
-                "batch_size": 20,
-                "seed": cell.seed,
-                "recipe": "default/digits",
-                "remarks": [],
-                "student": {
-                    "name": "vit_nano",
-                    "parameters": 200_000 * (1 + which),
-                    "macs": 3_000_000 * (9 - which % 8),
-                },
-                "data": {
-                    "source": "digits",
-                    "folder": None,
-                    "classes": classes,
-                    "images": {"train": len(classes) * int(cell.subset.value), "val": 90, "test": 400},
-                },
-                "hardware": {"cpu": "a CPU", "cores": 2, "gpus": []},
-                "versions": {"viticulture": "0"},
-            },
-        )
-    return Study(path)
 
 
 @pytest.fixture(scope="module")
@@ -330,40 +258,6 @@ def test_a_study_without_results_has_a_page(tmp_path: Path) -> None:
     assert not {"None", "nan"} & set(Tags(text).words.split())
 
 
-def test_the_pareto_front_holds_what_nothing_beats() -> None:
-    points = [(1.0, 10.0), (2.0, 9.0), (3.0, 20.0), (3.0, 25.0), (4.0, 25.0), (0.5, 1.0)]
-    assert pareto(points) == [(0.5, 1.0), (1.0, 10.0), (3.0, 25.0)]
-    assert pareto([]) == []
-
-
-def place(chart: str, pattern: str) -> list[tuple[float, float]]:
-    return [(float(x), float(y)) for x, y in re.findall(pattern, chart)]
-
-
-def test_points_lie_where_the_axes_say() -> None:
-    """Logarithmic x: 10, 100 and 1,000 images are equally far apart; bands end at their values; 100 % is the top.
-
-    Fails for an upside-down axis, a band around the wrong line, or a whisker beyond 100 %.
-    """
-    one = Series(
-        "a", 0, [(10, 50.0), (100, 60.0), (1000, 70.0)], [(45.0, 55.0), (58.0, 62.0), (60.0, 140.0)], ["", "", ""]
-    )
-    chart = band_chart("t", [one], Axes("images", "%", log_x=True, at=[10, 100, 1000]))
-    dots = place(chart, r'<circle cx="([\d.]+)" cy="([\d.]+)" r="4.2"')[1:]  # the first is the legend's
-    assert dots[1][0] - dots[0][0] == pytest.approx(dots[2][0] - dots[1][0], abs=0.11)
-    assert dots[0][1] > dots[1][1] > dots[2][1]
-    (band,) = re.findall(r'class="band" points="([^"]*)"', chart)
-    corners = [tuple(map(float, corner.split(","))) for corner in band.split()]
-    assert corners[0][0] == corners[-1][0] == dots[0][0]
-    assert corners[0][1] + corners[-1][1] == pytest.approx(2 * dots[0][1], abs=0.3)
-    assert min(y for _, y in corners) >= 24
-    flat = scatter_chart("t", [one, Series("b", 7, [(5, 20.0)])], Axes("min", "%"))
-    assert 'class="front"' in flat
-    rows = forest_chart("t", [Series("a", 0, [(50.0, 0), (60.0, 0)], [(40.0, 70.0)], ["tip"])], "%")
-    assert ">55.0</text>" in rows
-    assert band_chart("t", [], Axes("x", "y")).count("nothing was measured yet") == 1
-
-
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 def test_a_browser_runs_the_page_and_asks_for_nothing(page: Path, tmp_path: Path) -> None:
     """Wide and narrow, light and dark: no complaint, no request, nothing runs out of a name, nothing leaves the screen
@@ -384,7 +278,7 @@ def test_a_browser_runs_the_page_and_asks_for_nothing(page: Path, tmp_path: Path
         browser.open(page)
         check_sorting(browser)
         check_choice(browser)
-        tip = "(() => { const t = document.querySelector('.forest [data-tip]'); const b = t.getBoundingClientRect(); "
+        tip = "(() => { const t = document.querySelector('.rows [data-tip]'); const b = t.getBoundingClientRect(); "
         tip += "t.dispatchEvent(new PointerEvent('pointermove', {clientX: b.x, clientY: b.y, bubbles: true})); "
         tip += "const s = document.querySelector('#tip'); return s.style.visibility + s.textContent })()"
         assert browser.run(tip).startswith("visible")

@@ -13,7 +13,6 @@ from rich.console import Console
 from viticulture.evaluation.accuracy import Evaluation, Predictions, evaluate_predictions
 from viticulture.report.tables.results import (
     Evaluated,
-    comparison,
     confused,
     inspection,
     per_class,
@@ -73,13 +72,53 @@ def test_a_long_heading_breaks_instead_of_widening_its_column() -> None:
 
 def test_four_evaluations_fit_eighty_columns() -> None:
     """Last, best and averaged weights on test and the best on validation stand side by side, none cut."""
-    found = evaluation(list("abcdefgh"))
-    sheet = summary(
-        [Evaluated(w, s, found) for w, s in [("last", "test"), ("best", "test"), ("ema", "test"), ("best", "val")]]
-    )
-    text = "\n".join(drawn(sheet, 80))
+    pairs = [("last", "test"), ("best", "test"), ("ema", "test"), ("best", "val")]
+    every = [Evaluated(w, s, evaluation(list("abcdefgh"), 50 + i)) for i, (w, s) in enumerate(pairs)]
+    text = "\n".join(drawn(summary(every), 80))
     assert "…" not in text
-    assert text.count(f"{100 * found.top1:.1f} %") >= 4
+    assert all(f"{100 * each.evaluation.top1:.1f} %" in text for each in every)
+    assert text.count("images") == 1
+
+
+def test_titles_and_notes_take_the_width_of_the_terminal() -> None:
+    """Catches: a title of twelve words broken into three lines above a table of two narrow columns."""
+    title, note = (
+        "Frozen features of a run on some data: top-1",
+        "Ten classes; ninety images to learn from, nine to test.",
+    )
+    lines = drawn(Sheet(title, [Column("a"), Column("b", "count")], [["x", 1]], note), 80)
+    assert lines[0].rstrip() == title
+    assert lines[-1].rstrip() == note
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_columns_that_do_not_fit_stand_below_beside_their_names(width: int) -> None:
+    """Twenty layers' strengths: every number whole, every line short enough, the first column before each block.
+    Catches: rich squeezing all columns until digits are lost."""
+    columns = [Column("CNN block"), *(Column(f"layer {k}", "decimal") for k in range(20))]
+    rows = [[f"block {r}", *(r + k / 1000 for k in range(20))] for r in range(3)]
+    lines = drawn(Sheet("t", columns, rows), width)
+    text = "\n".join(lines)
+    assert max(map(len, lines)) <= width
+    assert "…" not in text
+    assert all(f"{r + k / 1000:.3f}" in text for r in range(3) for k in range(20))
+    assert text.count("block 2") == text.count("CNN") > 1
+    whole = io.StringIO()
+    print_table(Sheet("t", columns, rows), file=whole)
+    assert whole.getvalue().count("block 2") == 1
+
+
+def test_equal_evaluations_stand_in_one_column() -> None:
+    """The best epoch was the last. Catches: four columns that hold two results, or two splits taken for one."""
+    found, other = evaluation(list("abcdefgh")), evaluation(list("abcdefgh"), 50)
+    pairs = [
+        ("best", "test", found),
+        ("last", "test", found),
+        ("best", "validation", other),
+        ("last", "validation", found),
+    ]
+    heads = [column.name for column in summary([Evaluated(*each) for each in pairs]).columns]
+    assert heads == ["", "best = last, test", "best, validation", "last, validation"]
 
 
 def test_top_k_of_all_classes_is_left_out() -> None:
@@ -142,20 +181,19 @@ def test_markdown_cells_cannot_break_the_table() -> None:
     assert line == "| &lt;b&gt;\\|pipe\\| | 12,345 |"
 
 
-def test_a_comparison_shows_mean_and_sample_deviation() -> None:
+def test_a_spread_shows_mean_and_sample_deviation() -> None:
     """Seeds 73.4, 75.1, 71.7: mean 73.4, deviation over n - 1 is 1.7 (over n it would be 1.4).
 
-    One seed has no deviation, and a missing column stays empty rather than zero.
+    One seed has no deviation, and a missing cell stays empty rather than zero.
     """
-    sheet = comparison(
-        "digits", {"scratch": {"ours": [73.4, 75.1, 71.7], "published": [74.0]}, "dhvt": {"ours": [97.5]}}
-    )
+    columns = [Column(""), Column("ours", "spread"), Column("published", "spread")]
+    rows = [["scratch", Spread((73.4, 75.1, 71.7)), Spread((74.0,))], ["dhvt", Spread((97.5,)), None]]
+    sheet = Sheet("digits", columns, rows)
     assert sheet.texts() == [["scratch", "73.4 ± 1.7", "74.0"], ["dhvt", "97.5", ""]]
-    assert sheet.note == "mean ± sd over 3 seeds"
-    rows = list(csv.reader(io.StringIO(sheet.csv())))
-    assert rows[0][1:4] == ["ours mean", "ours sd", "ours seeds"]
-    assert float(rows[1][2]) == pytest.approx(np.std([73.4, 75.1, 71.7], ddof=1))
-    assert rows[2][1:4] == ["97.5", "", "1"]
+    written = list(csv.reader(io.StringIO(sheet.csv())))
+    assert written[0][1:4] == ["ours mean", "ours sd", "ours seeds"]
+    assert float(written[1][2]) == pytest.approx(np.std([73.4, 75.1, 71.7], ddof=1))
+    assert written[2][1:4] == ["97.5", "", "1"]
     assert Spread((2.0,)).sd is None
 
 

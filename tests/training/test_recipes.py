@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -174,10 +175,11 @@ def assembled(recipe: Recipe, device: str) -> Method:
     wanted, side = recipe.section("student"), recipe.section("images").image_size or 64
     made = method_class(recipe)
     task = Task(("a", "b") if made.batch_spec.labels else (), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    shown = task if made.batch_spec.contents == "classes" else replace(task, classes=())
     still = {"drop_path_rate": 0.0} if "drop_path_rate" in wanted.options else {}
     keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
     with torch.device(device):
-        student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options | still)
+        student = create_student(wanted.name, shown, patch_size(wanted, task), wanted.options | still)
         guides = build_guides(recipe, student, task)
         setup = Setup(student, task, guides, recipe.section("optim"), recipe.section("schedule"))
         return made(setup, **made_parts(made, keywords)).train()
@@ -224,6 +226,11 @@ def test_a_step_is_taken(name: str, weights: Path) -> None:
     if spec.views == 2:
         batch["image2"] = torch.randn(2, 3, side, side)
     batch |= {f"image{3 + k}": torch.randn(2, 3, spec.local_size, spec.local_size) for k in range(spec.local_crops)}
+    if spec.contents == "objects":
+        batch |= {"boxes": torch.tensor([[[4.0, 4, 40, 36]]] * 2), "labels": torch.tensor([[0], [1]])}
+        batch["masks"] = torch.ones(2, 1, side, side, dtype=torch.uint8)
+    if spec.contents == "pixels":
+        batch["classes"] = torch.randint(0, 2, (2, side, side))
     loss = torch.stack(list(method.losses(batch).values())).sum()
     loss.backward()
     assert loss.isfinite()

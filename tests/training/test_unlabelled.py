@@ -51,7 +51,7 @@ def test_a_folder_of_bare_images_is_enough(tmp_path: Path) -> None:
 
     bare = timm.create_model(f"local-dir:{run.folder.weights('last')}", pretrained=True, num_classes=3)
     assert torch.equal(bare.blocks[1].attn.qkv.weight, saved["blocks.1.attn.qkv.weight"])
-    assert bare.head.weight.shape == (3, 64)
+    assert bare.head.weight.shape == (3, 16)
     overrides = {**SMALL, "method.name": "supervised", "student.init": str(run.path), "train.epochs": 1}
     session = begin("digits", "default/digits", 0, str(tmp_path / "tuned"), False, overrides, "test")
     assert torch.equal(session.method.student.state_dict()["patch_embed.proj.weight"], saved["patch_embed.proj.weight"])
@@ -69,7 +69,7 @@ def test_labels_are_ignored(tmp_path: Path) -> None:
     student, task, config = load(run.folder.weights("last"))
     assert task.classes == ()
     assert config["num_classes"] == 0
-    assert student(torch.zeros(2, 3, 8, 8)).shape == (2, 64)
+    assert student(torch.zeros(2, 3, 8, 8)).shape == (2, 16)
 
 
 def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:

@@ -46,18 +46,19 @@ Galleries = Mapping[str, Sequence[Gallery]]
 """By the part of the page that shows them."""
 
 
-def keep_galleries(path: Path, galleries: Galleries, about: Any = None) -> None:
+def keep_galleries(path: Path, galleries: Galleries, about: Any = None, longest: int = LONGEST) -> None:
     """Write them into a file, photographs no larger than a page shows them.
 
     Args:
         path: of the file.
         galleries: by part.
         about: plain data that tells what was shown.
+        longest: pixels, the longer side of a photograph that is kept.
     """
     arrays: list[NDArray[Any]] = []
 
     def numbered(pictures: Sequence[NDArray[Any]]) -> list[int]:
-        arrays.extend(map(_shrunk, pictures))
+        arrays.extend(_shrunk(picture, longest) for picture in pictures)
         return list(range(len(arrays) - len(pictures), len(arrays)))
 
     parts = {
@@ -98,9 +99,9 @@ def read_galleries(path: Path, about: Any = None) -> Galleries | None:
         raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); remove it and measure anew") from error
 
 
-def _shrunk(picture: NDArray[Any]) -> NDArray[Any]:
-    if picture.ndim == 2 or max(picture.shape[:2]) <= LONGEST:
+def _shrunk(picture: NDArray[Any], longest: int) -> NDArray[Any]:
+    if picture.ndim == 2 or max(picture.shape[:2]) <= longest:
         return picture
     image = Image.fromarray(np.ascontiguousarray(picture))
-    image.thumbnail((LONGEST, LONGEST))
+    image.thumbnail((longest, longest))
     return np.asarray(image)

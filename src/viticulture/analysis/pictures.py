@@ -11,6 +11,8 @@ from ..data.images import Images
 from ..errors import UserError
 from ..evaluation.accuracy import most_confident_mistakes
 from ..evaluation.evaluate import EvaluatedRun, Result
+from ..evaluation.robustness.corrupt import corrupt
+from ..evaluation.robustness.strengths import CORRUPTIONS, EXTRA
 from ..evaluation.subject import Subject, of_run
 from ..models.taps import Taps
 from ..training.rundir import RunDir
@@ -22,7 +24,9 @@ from .reconstruction import paints, reconstruction_gallery
 MISTAKES = 24
 EXAMPLES = 4  # a class
 CLASSES_WITH_EXAMPLES = 12
-LOOKED_AT = 4  # images whose attention is shown
+CORRUPTED = "corruptions.npz"
+SHOWN_SEVERITIES = (3, 5)
+LOOKED_AT = 8  # images whose attention is shown
 
 
 def gather_pictures(run: RunDir, dataset: Dataset, judged: EvaluatedRun) -> None:
@@ -35,6 +39,20 @@ def gather_pictures(run: RunDir, dataset: Dataset, judged: EvaluatedRun) -> None
     if paints(recipe_of(run)):
         galleries["reconstruction"] = [reconstruction_gallery(run, dataset)]
     keep_galleries(run.path / FILE, galleries)
+
+
+def gather_corruptions(run: RunDir, dataset: Dataset) -> None:
+    """Write corruptions.npz: one of the run's test images as each corruption leaves it."""
+    images = dataset.test if dataset.test is not None else dataset.val
+    assert images is not None, "corruptions were judged"
+    ((_, pixels),) = of_run(run).views(images.part(torch.tensor([0])))
+    view = pixels[0].permute(1, 2, 0).numpy()
+    groups: list[Group] = [([view], ["as it is"])]
+    for name in CORRUPTIONS:
+        words = [name.replace("_", " "), *(["extra"] if name in EXTRA else [])]
+        groups.append(([corrupt(view, name, severity, 0, 0) for severity in SHOWN_SEVERITIES], words))
+    note = f"Severities {' and '.join(map(str, SHOWN_SEVERITIES))} of 5."
+    keep_galleries(run.path / CORRUPTED, {"corruptions": [Gallery("A test image, corrupted", groups, note)]})
 
 
 def mistakes(result: Result, classes: Sequence[str]) -> list[Gallery]:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from ..errors import UserError, unknown
 
 if TYPE_CHECKING:
+    from ..data.dense.inspect import DenseInspection
     from ..data.inspect import Inspection
     from ..report.tables.sheet import Sheet
 
 
-def inspect(data: str) -> "Inspection":
+def inspect(data: str) -> "Inspection | DenseInspection":
     """Look at a data set as training would read it, without training.
 
     Args:
@@ -19,9 +20,13 @@ def inspect(data: str) -> "Inspection":
 
     Returns: classes, counts, sizes, splits, unreadable files, images that stand in both train and test.
     """
+    from ..data.dense.inspect import inspect_dense
+    from ..data.dense.open import open_dense, recognized
     from ..data.inspect import inspect as inspect_source
     from ..training.progress import showing
 
+    if kind := recognized(data):
+        return inspect_dense(open_dense(data, kind))
     with showing("reading images") as progress:
         return inspect_source(data, progress=progress)
 
@@ -40,11 +45,12 @@ def cache(clear: bool = False) -> str:
     return f"{freed}{len(kept)} stores, indexes and sets of features take {size:.2f} GB in {cache_folder()}"
 
 
-def report(run: str) -> Path:
+def report(run: str, beside: str = "") -> Path:
     """Write a run's or a study's report.html anew, from what its folder holds.
 
     Args:
         run: the folder.
+        beside: another run on the same images, such as a small CNN's, whose accuracy this run's page shows from now on.
     """
     if (Path(run) / "study.json").exists():
         from ..report.pages.study_page import write_study
@@ -54,7 +60,32 @@ def report(run: str) -> Path:
     from ..report.pages.run_page import write_page
     from ..training.rundir import RunDir
 
+    if beside:
+        from ..evaluation.reference import put_beside
+
+        put_beside(RunDir.open(run), RunDir.open(beside))
     return write_page(RunDir.open(run))
+
+
+def runs(folder: str = "runs", out: str = "") -> "Sheet":
+    """List every run below a folder: data, student, recipe, state, accuracy.
+
+    Args:
+        folder: is searched.
+        out: an .html file to write, with a link to each run's page.
+    """
+    from ..disk import replacing
+    from ..outputs import check_out
+    from ..report.pages.index_page import render_index
+    from ..report.tables.runs import find_runs
+
+    if out:
+        check_out(out, ".html")
+    found = find_runs(Path(folder))
+    if out:
+        with replacing(Path(out)) as part:
+            part.write_text(render_index(found, Path(out)), encoding="utf-8")
+    return found.sheet
 
 
 def explain(
@@ -141,7 +172,7 @@ def probe(run: str, data: str = "", features: str = "", weights: str = "", out: 
         data: labeled images, learnt from, chosen by and tested on by their splits. Left out: those of the run.
         features: class (token) or mean (over the image); by default all that the network has.
         weights: best, last or ema of a run; by default those that count.
-        out: a .json file to write; by default probe.json in the run's folder.
+        out: a .json file to write; by default probe.json in the run's folder, and a part of its report.html.
 
     Returns: test accuracies. The file holds every setting that was tried.
     """
@@ -153,7 +184,8 @@ def probe(run: str, data: str = "", features: str = "", weights: str = "", out: 
     if out:
         check_out(out, ".json")
     result = probe_features(run, data, features, weights)
-    keep(result, out)
+    if keep(result, out) and not out:
+        report(run)
     return probe_table(result)
 
 
@@ -197,7 +229,7 @@ def localize(
     report(run)
     if out:
         with replacing(Path(out)) as part:
-            part.write_text(localization_page(result), encoding="utf-8")
+            part.write_text(localization_page(result, folder, dataset.name if dataset else data), encoding="utf-8")
     return localization_table(result)
 
 
@@ -215,11 +247,15 @@ def robustness(run: str, data: str = "", limit: int = 1000, weights: str = "") -
     Returns: errors by corruption and severity, their mean, and for ImageNet's classes mCE. The run's report.html,
         robustness.json and robustness.csv hold them too; a stopped evaluation goes on where it was.
     """
+    from ..analysis.pictures import gather_corruptions
     from ..evaluation.robustness.evaluate import evaluate_robustness
     from ..report.sections.robustness import robustness_table
     from ..training.rundir import RunDir
+    from ..training.session import dataset_of, recipe_of
 
     folder = RunDir.open(run)
     result = evaluate_robustness(folder, data, limit, weights)
+    if not data:
+        gather_corruptions(folder, dataset_of(folder, recipe_of(folder)))
     report(run)
     return robustness_table(result)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..evaluation.accuracy import Evaluation
+    from ..evaluation.dense.predict import DensePrediction
+    from ..evaluation.dense.results import DenseEvaluations
     from ..evaluation.predict import Prediction
     from ..evaluation.results import Evaluations
     from ..export.int8 import Quantized
@@ -120,8 +122,8 @@ class Run:
                 row.update(zip(names, shares, strict=True))
         return _frame(rows)
 
-    def predict(self, images: Any, weights: str = "") -> "list[Prediction]":
-        """Classify images.
+    def predict(self, images: Any, weights: str = "") -> "list[Prediction] | list[DensePrediction]":
+        """Classify images, or find their objects, or tell their pixels apart: what the run has learnt.
 
         Args:
             images: a file or folder, by str or Path; an image of PIL, an array [H, W] or [H, W, 3] or a tensor
@@ -132,7 +134,7 @@ class Run:
 
         return predict(str(self.path), images, weights)
 
-    def evaluate(self, data: str = "") -> "Mapping[str, Evaluation]":
+    def evaluate(self, data: str = "") -> "Mapping[str, Evaluation] | DenseEvaluations":
         """Measure on the run's own or other images; see the function of that name."""
         from .runs import evaluate
 

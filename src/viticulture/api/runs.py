@@ -5,16 +5,20 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import UserError, unknown
 from ..text import clean, command_line
+from ..waiting import waiting
 from .run import Run
 
 if TYPE_CHECKING:
     from ..data.dataset import Dataset
     from ..evaluation.accuracy import Evaluation
+    from ..evaluation.dense.predict import DensePrediction
+    from ..evaluation.dense.results import DenseEvaluations
     from ..evaluation.predict import Prediction
     from ..evaluation.results import Evaluations
     from ..export.int8 import Quantized
@@ -120,11 +124,12 @@ def resume(run: str, data: str = "") -> Run:
     if (Path(run) / PLAN).is_file():
         return _follow(Path(run), data)
     if RunDir.open(run).read("run.json")["status"] == "finished":
+        print(clean(f"{run} is finished; nothing is left to train"), file=sys.stderr)
         return Run(Path(run))
     return _grow(reopen(run, data))
 
 
-def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation]":
+def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation] | DenseEvaluations":
     """Measure a run's weights: on its own test images, or on other labeled images of the same classes.
 
     On its own, everything that the run's report.html shows is measured again and kept, and the page drawn.
@@ -140,22 +145,29 @@ def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation]":
     from ..training.session import dataset_of, recipe_of
 
     folder = RunDir.open(run)
+    if is_dense(folder):
+        from .dense import evaluate_dense
+
+        return evaluate_dense(folder, data)
     if data:
         return evaluate_other(folder, data)
     dataset = dataset_of(folder, recipe_of(folder))
     evaluations = _measure(folder, dataset)
     check_classes(folder, dataset.classes)  # after its page, which shows more than accuracy
-    return evaluations
+    return cast("Evaluations", evaluations)
 
 
-def predict(run: str, images: list[str], weights: str = "", out: str = "") -> "list[Prediction]":
-    """Classify images.
+def predict(
+    run: str, images: list[str], weights: str = "", out: str = ""
+) -> "list[Prediction] | list[DensePrediction]":
+    """Classify images, or find their objects, or tell their pixels apart: what the run has learnt.
 
     Args:
         run: the run's folder.
         images: files, or folders that are searched for images; in Python also pictures, see `Run.predict`.
         weights: best, last or ema; by default those that count.
-        out: a .csv or .json file to write as well.
+        out: a .csv or .json file to write as well; of objects a .json of COCO's results or a folder of pictures, of
+            pixels a folder.
 
     Returns: one prediction an image, with the reason for those that could not be read.
     """
@@ -165,6 +177,10 @@ def predict(run: str, images: list[str], weights: str = "", out: str = "") -> "l
     from ..training.rundir import RunDir
 
     folder = RunDir.open(run)
+    if is_dense(folder):
+        from ..evaluation.dense.predict import predict_dense
+
+        return predict_dense(folder, weights, as_images(images), out)
     if out:
         check_out(out, *ENDINGS)
     predictions = classify(folder, weights or folder.which()[0], as_images(images))
@@ -192,20 +208,29 @@ def export(run: str, out: str, weights: str = "", int8: bool = False) -> "Path |
     from ..training.session import dataset_of, recipe_of
 
     folder = RunDir.open(run)
+    if is_dense(folder):
+        raise UserError(f"{run} finds objects or tells pixels apart, and only classifiers are exported so far")
     subject = of_run(folder, weights)
-    if not int8:
-        return to_onnx(subject.network, Path(out), subject.task)
-    dataset = dataset_of(folder, recipe_of(folder))
-    return to_int8(subject, dataset.train, dataset.test, Path(out))
+    with waiting("writing ONNX"):
+        if not int8:
+            return to_onnx(subject.network, Path(out), subject.task)
+        dataset = dataset_of(folder, recipe_of(folder))
+        return to_int8(subject, dataset.train, dataset.test, Path(out))
 
 
-def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations":
+def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations | DenseEvaluations":
     """Ask a run's student about its images, keep what it says, and draw its page."""
+    if dataset.annotations:
+        from .dense import measure_dense
+
+        return measure_dense(run, dataset)
     from ..analysis.pictures import gather_pictures
     from ..evaluation.evaluate import evaluate_run
+    from ..evaluation.reference import judge_references
     from ..report.pages.run_page import write_page
 
     judged = evaluate_run(run, dataset)
+    judge_references(run, dataset)
     gather_pictures(run, dataset, judged)
     write_page(run)
     return judged.evaluations
@@ -217,19 +242,31 @@ def _grow(session: "Session") -> Run:
     Of several processes, all train; the first then measures, draws the page and prints, while the others wait until it
     has ended, and return the same run without a word.
     """
+    from ..report.pages.run_page import write_page
     from ..report.terminal import bar, introduce
     from ..training.processes import is_leader, the_first_works
     from ..training.run import fit
 
     if is_leader():
         introduce(session)
-    fit(session, bar(session))
+    try:
+        fit(session, bar(session), after_epoch=partial(write_page, session.run))
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(f"viticulture resume {session.run.path}") from stop
     with the_first_works():
         if is_leader():
             _measure(session.run, session.dataset)
             session.run.update(status="finished")  # last: a kill before this is made good by resume
             session.run.unlock()
     return Run(session.run.path)
+
+
+def is_dense(run: "RunDir") -> bool:
+    """Whether a run finds objects or tells pixels apart."""
+    from ..training.recipe import method_class
+    from ..training.session import recipe_of
+
+    return method_class(recipe_of(run)).batch_spec.contents != "classes"
 
 
 def _follow(run: Path, data: str = "") -> Run:

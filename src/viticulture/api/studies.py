@@ -111,7 +111,10 @@ def _conduct(folder: "StudyDir", where: Where, data: str = "") -> "Study":
     def tell(words: str) -> None:
         print(clean(words), file=sys.stderr, flush=True)
 
-    conduct(folder, where, tell, introduce_study, data)
+    try:
+        conduct(folder, where, tell, introduce_study, data)
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(f"viticulture compare resume {folder.path}") from stop
     study = Study(folder.path)
     write_study(study)
     return study

@@ -2,8 +2,9 @@
 """From a name or a folder to the splits that a run learns from and is judged by."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from ..errors import UserError, counted, unknown
 from . import store
+from .annotations import Annotations
 from .image_settings import NORMALIZE, Channels, ImageSettings, choose_image_size, choose_store_size
 from .images import Images, Records, StoredImages
 from .open import open_source
@@ -22,6 +24,7 @@ __all__ = ["Dataset", "ImageSettings", "Selection", "prepare", "prepare_test"]
 
 _UNEVEN = 10
 _TINY = 5
+_DOCUMENT = re.compile(r"(^|/)(readme|licen[cs]e|copying|citation|authors|changelog)[^/]*$|\.md$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +46,7 @@ class Dataset:
         warnings: what a person should know, one sentence each.
         fingerprint: 32 hexadecimal digits that change with the classes, the splits, a label or a pixel, and not with
             names or where the data lies. (Where images are streamed, files' paths, sizes and times stand for pixels.)
+        annotations: split -> objects of its images, or classes of their pixels (dense/prepare.py); empty otherwise.
     """
 
     name: str
@@ -58,6 +62,7 @@ class Dataset:
     skipped: dict[str, str]
     warnings: tuple[str, ...]
     fingerprint: str
+    annotations: Mapping[str, Annotations] = field(default_factory=dict)
 
 
 def prepare(
@@ -238,8 +243,8 @@ def _warnings(source: Source, read: _Read, selection: Selection, skipped: dict[s
     found = []
     if skipped:
         found.append(f"skipped {counted(len(skipped), 'image')} that could not be read: {some(list(skipped), 5)}")
-    if source.ignored:
-        found.append(f"ignored what is no image: {counted(len(source.ignored), 'file')}, {some(source.ignored, 5)}")
+    if ignored := [name for name in source.ignored if not _DOCUMENT.search(name)]:
+        found.append(f"ignored what is no image: {counted(len(ignored), 'file')}, {some(ignored, 5)}")
     if read.held is not None:
         for kind in ("test", "val"):
             found += _repeated(source, read.held, read.splits["train"], read.splits.get(kind), kind)

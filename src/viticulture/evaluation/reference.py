@@ -1,19 +1,98 @@
 # SPDX-License-Identifier: Apache-2.0
 """Honest yardsticks: what classifiers without any learning of features reach on the same images and labels."""
 
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
 import numpy as np
 import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.neighbors import KNeighborsClassifier
+import torch.nn.functional as F
 
+from ..data.dataset import Dataset
 from ..data.images import Images, StoredImages
+from ..errors import UserError
+from ..training.rundir import RunDir
+from .kept import read_kept
+from .results import read_evaluations
+
+FILE = "references.json"
+SIDE = 16  # pixels, to which larger images are shrunk
+MOST_IMAGES = 2000  # to learn from; more would take logistic regression longer than many a training
+
+
+@dataclass(frozen=True)
+class References:
+    """What a run's page shows beside its accuracy.
+
+    Args:
+        split: of which the accuracies are.
+        accuracy: by name, in [0, 1].
+        images: of each class, by split.
+    """
+
+    split: str
+    accuracy: Mapping[str, float]
+    images: Mapping[str, tuple[int, ...]]
+
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> "References":
+        """What was written."""
+        return References(
+            content["split"], dict(content["accuracy"]), {k: tuple(v) for k, v in content["images"].items()}
+        )
+
+
+def judge_references(run: RunDir, dataset: Dataset) -> None:
+    """Write references.json: images of each class, and what chance and plain classifiers reach on the images that
+    count. Nothing is learnt from many images, or from those that are decoded anew each time."""
+    splits = {"train": dataset.train, "val": dataset.val, "test": dataset.test}
+    labels = {name: images.records.labels for name, images in splits.items() if images is not None}
+    counts = {name: np.bincount(some[some >= 0], minlength=len(dataset.classes)) for name, some in labels.items()}
+    split, held = ("val", dataset.val) if dataset.test is None else ("test", dataset.test)
+    accuracy = {}
+    if dataset.classes and held is not None:
+        commonest = int(counts["train"].argmax())
+        accuracy["always the commonest class"] = float((labels[split] == commonest).double().mean())
+        small = len(dataset.train) <= MOST_IMAGES and isinstance(dataset.train, StoredImages)
+        if small and isinstance(held, StoredImages) and (counts["train"] > 0).sum() > 1:
+            accuracy |= reference_lines(dataset.train, held)
+    images = {name: tuple(some.tolist()) for name, some in counts.items()} if dataset.classes else {}
+    run.write(FILE, asdict(References(split, accuracy, images)))
+
+
+def put_beside(run: RunDir, other: RunDir) -> None:
+    """Add another run's accuracy on the same images to the references, such as that of a small CNN.
+
+    Raises: UserError if it was not measured, or on other images.
+    """
+    known, theirs = read_references(run), read_evaluations(other)
+    if known is None or theirs is None or theirs.counting is None:
+        lacking = run if known is None else other
+        raise UserError(f"{lacking.path} holds no results yet; to have them: viticulture evaluate {lacking.path}")
+    if run.read("split.json")["names"].get(known.split) != other.read("split.json")["names"].get(
+        theirs.counts.partition("/")[2]
+    ):
+        raise UserError(
+            f"{run.path} and {other.path} were tested on different images; train both on the same data and splits"
+        )
+    name = f"{other.read('run.json')['student']['name']} ({other.path.name})"
+    run.write(FILE, asdict(References(known.split, {**known.accuracy, name: theirs.counting.top1}, known.images)))
+
+
+def read_references(run: RunDir) -> References | None:
+    """What was kept; None where nothing was yet."""
+    return read_kept(run, FILE, References.from_dict, None)
 
 
 def reference_lines(train: Images, test: Images) -> dict[str, float]:
     """Top-1 accuracy on raw pixels in [0, 1] of logistic regression (L2, C = 1) and of the nearest neighbor.
 
-    Meant for small sets of small images: logistic regression takes seconds for 10^3 images of 10^3 pixels.
+    Larger images are shrunk to 16 x 16 pixels.
     """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.neighbors import KNeighborsClassifier
+
     seen, asked = _pixels(train), _pixels(test)
     labels, truth = train.records.labels.numpy(), test.records.labels.numpy()
     classifiers = {
@@ -29,5 +108,7 @@ def reference_lines(train: Images, test: Images) -> dict[str, float]:
 def _pixels(images: Images) -> np.ndarray:
     """[N, 3 S S] float32 in [0, 1]."""
     assert isinstance(images, StoredImages)
-    flat: np.ndarray = images.take(torch.arange(len(images))).flatten(1).numpy()
-    return flat.astype(np.float32) / 255
+    pixels = [images.take(some).float() / 255 for some in torch.split(torch.arange(len(images)), 256)]
+    small = [F.interpolate(some, (SIDE, SIDE), mode="area") if max(some.shape[2:]) > SIDE else some for some in pixels]
+    flat: np.ndarray = torch.cat(small).flatten(1).numpy()
+    return flat

@@ -4,7 +4,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 from weakref import ref
 
 import torch
@@ -43,6 +43,8 @@ class BatchSpec:
 
     Args:
         labels: whether the method learns from them; else data without any will do.
+        contents: what is known of an image: its class ("classes"), "objects" in it, or the classes of its "pixels".
+        masks: whether objects have masks.
         views: of an image; 2 asks for a recipe's `augment2`.
         local_crops: local crops of an image; more than none ask for a recipe's `augment_local_crops`.
         local_size: side of a local crop, pixels.
@@ -50,6 +52,8 @@ class BatchSpec:
     """
 
     labels: bool = True
+    contents: Literal["classes", "objects", "pixels"] = "classes"
+    masks: bool = False
     views: int = 1
     local_crops: int = 0
     local_size: int = 0
@@ -113,12 +117,17 @@ class Method(LightningModule, ABC):
             too early to restore its state.
         moment: the step at hand, set in each training step.
         extra_logs: scalars that `losses` wants logged beside its terms; it sets them anew.
+        logged: what the last training step logged, for means over the epoch.
         seen_terms: the terms of the last training step, detached.
+        chosen_by: the measure whose highest value chooses the best weights; where it is not measured, the lowest `loss`
+            does.
+        described: what a folder of weights must say beside the student, for the network to be built anew.
         sam: the optimizer, where it takes two gradients a step.
     """
 
     gives: ClassVar[frozenset[Given]] = frozenset(Given)
     batch_spec: BatchSpec = BatchSpec()
+    chosen_by: ClassVar[str] = "accuracy"
 
     def __init__(self, setup: Setup, forward: Callable[..., Any] | None = None) -> None:
         super().__init__()
@@ -130,7 +139,9 @@ class Method(LightningModule, ABC):
         self.taps = Taps(setup.student, needs, forward)
         self.course, self.moment = Course(), Moment()
         self.extra_logs: dict[str, Tensor] = {}
+        self.logged: dict[str, Tensor] = {}
         self.seen_terms: dict[str, Tensor] = {}
+        self.described: dict[str, Any] = {}
         self.sam: SAM | None = None
 
     @abstractmethod
@@ -139,9 +150,14 @@ class Method(LightningModule, ABC):
 
     @abstractmethod
     def measures(self, batch: Batch) -> dict[str, Tensor]:
-        """What the method itself measures on a held-out batch, means over its images; `accuracy` or else `loss` chooses
-        the best.
+        """What the method itself measures on a held-out batch, means over its images; `chosen_by` names the one that
+        chooses the best weights.
         """
+
+    @property
+    def counted(self) -> nn.Module:
+        """The network whose multiply-accumulates are told."""
+        return self.student
 
     def remarks(self, batch_size: int) -> list[str]:
         """What a person should know before a training with so many images a step begins."""
@@ -190,8 +206,8 @@ class Method(LightningModule, ABC):
         self.seen_terms = {name: term.detach() for name, term in terms.items()}
         if self.perturbed:
             return total
-        logs: dict[str, Any] = {"loss": total.detach(), **self.seen_terms, **self.extra_logs}
-        self.log_dict({f"train/{name}": value for name, value in logs.items()}, batch_size=len(batch["image"]))
+        self.logged = {"loss": total.detach(), **self.seen_terms, **self.extra_logs}
+        self.log_dict({f"train/{name}": value for name, value in self.logged.items()}, batch_size=len(batch["image"]))
         self.log("lr", self.trainer.optimizers[0].param_groups[-1]["lr"])  # the last group has no layer-wise decay
         return total
 

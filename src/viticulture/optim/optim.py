@@ -150,6 +150,10 @@ def layer_scales(student: nn.Module, decay: float) -> dict[str, float]:
     return {name: decay ** (last - layer) for name, layer in layers.items()}
 
 
+DROPS = (24, 26)
+"""27ths of a training, from which on the rate is a tenth of what it was."""
+
+
 @dataclass(frozen=True)
 class Schedule:
     """Learning rate over time. Time t counts updates or epochs, W of them warm up, E are all of them.
@@ -160,16 +164,18 @@ class Schedule:
                   ends; and all of it one t late, so that the first two share a value (timm's scheduler as DeiT, Swin
                   and their descendants call it: after an epoch or update, with the number of the one that ended)
         constant  the warm-up, then lr
+        drops     the warm-up, then lr, a tenth of it from t = 24/27 E on, a hundredth from 26/27 E on (Detectron2's
+                  long trainings)
 
     Args:
-        rule: cosine, timm or constant, as above.
+        rule: cosine, timm, constant or drops, as above.
         each: whether the rate changes with every step (update) or with every epoch.
         warmup_epochs: W in epochs, whichever `each` is; 0 starts at the highest rate, null takes a twentieth of all.
         warmup_lr: learning rate at t = 0 of a warm-up.
         min_lr: learning rate at the end of the cosine.
     """
 
-    rule: Literal["cosine", "timm", "constant"] = "cosine"
+    rule: Literal["cosine", "timm", "constant", "drops"] = "cosine"
     each: Literal["step", "epoch"] = "step"
     warmup_epochs: float | None = None
     warmup_lr: float = 0.0
@@ -211,6 +217,8 @@ class Schedule:
             return self.warmup_lr + (lr - self.warmup_lr) * time / warmup
         if self.rule == "constant":
             return lr
+        if self.rule == "drops":
+            return lr * 0.1 ** sum(27 * time >= share * end for share in DROPS)
         part = time / end if self.rule == "timm" else (time - warmup) / (end - warmup)
         return cosine(part, lr, self.min_lr)
 

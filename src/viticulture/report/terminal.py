@@ -3,7 +3,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,24 +13,29 @@ from rich.console import Console
 from ..budget.budget import Budget
 from ..budget.plan import Plan as BudgetPlan
 from ..budget.plan import is_planned
+from ..data.dense.inspect import DenseInspection
 from ..data.inspect import Inspection
 from ..errors import counted
 from ..evaluation.accuracy import Evaluation
+from ..evaluation.dense.predict import DensePrediction
+from ..evaluation.dense.results import DenseEvaluations, read_dense
 from ..evaluation.predict import Prediction
 from ..study.folder import StudyDir
 from ..study.plan.plan import Plan
 from ..study.study import Study
-from ..text import clean
+from ..text import clean, command_line
 from ..training.assemble import batch_size
 from ..training.progress import ProgressBar
 from ..training.session import Session
-from .document import duration, scaled
 from .pages.run_page import named
+from .pages.study_page import study_notes
+from .tables.dense import dense_inspected, dense_predictions, dense_summary
 from .tables.results import Evaluated, inspection, percent, summary
 from .tables.sheet import Column, Sheet, print_table
 from .tables.stages import plan_sheet
 from .tables.study import failures, results_sheet
 from .tables.study import plan_sheet as study_sheet
+from .written import duration, scaled
 
 LONG = 20 * 60.0
 """Seconds from which a training without a budget is told to be long."""
@@ -100,11 +105,20 @@ def say(result: Any) -> None:
     if isinstance(result, Study):
         print_table(*([results_sheet(result)] if result.verdicts else []), *failures(result))
         print(clean(result.conclusion))
+        for note in study_notes(result):
+            print(clean(f"note: {note}"))
         print(clean(f"report: {result.path / 'report.html'}"))
+    elif hasattr(result, "folder") and (judged := read_dense(result.folder)) is not None:
+        print_table(dense_summary(judged))
+        print(clean(f"report: {result.path / 'report.html'}"))
+    elif isinstance(result, DenseEvaluations):
+        print_table(dense_summary(result))
     elif hasattr(result, "evaluations"):
         if result.evaluations:
             print_table(results(result.evaluations))
         print(clean(f"report: {result.path / 'report.html'}"))
+    elif isinstance(result, DenseInspection):
+        print_table(*dense_inspected(result))
     elif isinstance(result, Inspection):
         print_table(*_inspected(result))
     elif isinstance(result, Path):
@@ -115,6 +129,8 @@ def say(result: Any) -> None:
         print_table(result)
     elif isinstance(result, Mapping) and all(isinstance(value, Evaluation) for value in result.values()):
         print_table(results(result))
+    elif isinstance(result, list) and result and isinstance(result[0], DensePrediction):
+        print_table(dense_predictions(result))
     elif isinstance(result, list) and all(isinstance(item, Prediction) for item in result):
         print_table(_predictions(result))
 
@@ -132,10 +148,10 @@ def recipe_list(headers: dict[str, dict[str, str]]) -> Sheet:
 
 
 def table_list(tables: dict[str, Any]) -> Sheet:
-    """Papers' tables, row by row."""
-    columns = [Column("table"), Column("row"), Column("recipe"), Column("published", "decimal")]
+    """Papers' tables, row by row; names as --row takes them, in quotes where a shell asks for them."""
+    columns = [*(Column(name, "prose") for name in ("table", "row", "recipe")), Column("published", "decimal")]
     rows = [
-        (name, row.name, row.recipe, "" if row.published is None else f"{row.published:g}")
+        (name, command_line([row.name]), row.recipe, "" if row.published is None else f"{row.published:g}")
         for name, table in tables.items()
         for row in table.rows
     ]
@@ -166,7 +182,8 @@ def _inspected(found: Inspection) -> list[Sheet]:
         warnings.append(f"... and {len(found.unreadable) - 20:,} more unreadable images")
     for kind, groups in (("in several splits", found.across), ("under several labels", found.contradicting)):
         if groups:
-            shown = "; ".join(" = ".join(group) for group in groups[:5])
+            shown = "; ".join(_equal(group) for group in groups[:5])
+            shown += f"; and {len(groups) - 5:,} more" if len(groups) > 5 else ""
             warnings.append(f"{len(groups):,} images stand {kind}, pixel by pixel the same: {shown}")
     if found.repeated:
         share = percent(found.repeated / max(found.images, 1))
@@ -174,3 +191,8 @@ def _inspected(found: Inspection) -> list[Sheet]:
     if found.ignored:
         warnings.append(f"{len(found.ignored):,} files are no images: {', '.join(found.ignored[:5])}")
     return inspection(facts, counts, warnings)
+
+
+def _equal(group: Sequence[str]) -> str:
+    """The first names of equal images, and how many there are."""
+    return " = ".join(group[:3]) + (f" and {len(group) - 3:,} more" if len(group) > 3 else "")

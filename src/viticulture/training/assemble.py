@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a recipe and a data set to the method that is about to run: student, guides, optimizer settings."""
 
+from dataclasses import replace
 from math import lcm
 
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from ..data.augment.augment import Augment
 from ..data.batches.loader import repeated
 from ..data.dataset import Dataset
+from ..data.dense.follow import check_follows
 from ..errors import UserError
 from ..guides.guide import Given, Guide
 from ..keywords import made_parts
@@ -17,7 +19,17 @@ from ..models.students import create_student, takes_patch_size
 from ..models.taps import Taps
 from ..models.task import Task
 from ..models.weights.files import initialize
-from .recipe import VIEWS, Recipe, guide_class, method_class, of_class, settings, transforms
+from .recipe import (
+    VIEWS,
+    Recipe,
+    cls_name,
+    guide_class,
+    method_class,
+    of_class,
+    settings,
+    transform_class,
+    transforms,
+)
 from .settings import Engine, Student, Train
 
 
@@ -45,11 +57,12 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
     task = task_of(dataset)
     wanted: Student = recipe.section("student")
     torch.manual_seed(seed)
-    student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
+    made = method_class(recipe)
+    shown = task if made.batch_spec.contents == "classes" else replace(task, classes=())  # else no classifier is needed
+    student = create_student(wanted.name, shown, patch_size(wanted, task), wanted.options)
     remarks = initialize(student, wanted.init, wanted.init_blocks) if wanted.init else []
     taken = {name: tensor.clone() for name, tensor in student.state_dict().items()} if wanted.init else {}
     guides = build_guides(recipe, student, task)
-    made = method_class(recipe)
     keywords = {key: value for key, value in made_parts(made, recipe.values["method"]).items() if key != "name"}
     method = made(Setup(student, task, guides, recipe.section("optim"), recipe.section("schedule")), **keywords)
     count = method.batch_spec.local_crops
@@ -106,6 +119,8 @@ def check_parts(recipe: Recipe) -> None:
         raise UserError(f"method {name} compares two views of an image; say by augment2 how the second one is made")
     if len(views) > method.batch_spec.views:
         raise UserError(f"method {name} looks at one view of an image; take augment2 out")
+    if method.batch_spec.contents != "classes":
+        check_follows([cls_name(transform_class(view, entry)) for view, entry in recipe.values["augment"].items()])
     if not method.batch_spec.labels and any(of_class(view, "mix") for view in views):
         raise UserError(f"mix mixes labels, and method {name} reads none; take augment.mix out")
 

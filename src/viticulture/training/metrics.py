@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""metrics.csv: one line a measurement, appended as it is taken, cut back to the checkpoint when a run resumes."""
+"""metrics.csv: one line a measurement, appended as it is taken, cut back to the checkpoint when a run resumes.
+
+What training batches measure stands there twice: `train/loss` is a single batch, `train/loss_epoch` the mean over all
+batches of an epoch, as the student saw them: augmented, each before its step.
+"""
 
 import csv
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..disk import replacing, unwritable
 from ..errors import UserError
+from ..methods.method import Method
 
 COLUMNS = ("step", "epoch", "name", "value")
 
@@ -50,6 +58,43 @@ class MetricsFile(Logger):
                 writer.writerows((step or 0, epoch, name, repr(float(value))) for name, value in values.items())
         except OSError as error:
             raise unwritable(self.path, error) from error
+
+
+class EpochMeans(Callback):
+    """Writes the means over an epoch of what its batches logged; they go on where a resumed run stopped."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, torch.Tensor] = {}
+        self.batches = Counter[str]()
+        self.written: dict[str, float] = {}
+
+    @property
+    def means(self) -> dict[str, float]:
+        """Of the epoch so far; of the last one, where the next has not begun. Waits for the device."""
+        return {name: float(total) / self.batches[name] for name, total in self.sums.items()} or self.written
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert isinstance(pl_module, Method)
+        for name, value in pl_module.logged.items():
+            self.sums[name] = self.sums[name] + value.float() if name in self.sums else value.float()
+            self.batches[name] += 1
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for name, total in self.sums.items():
+            mean = trainer.strategy.reduce(total / self.batches[name], reduce_op="mean")
+            self.written[name] = float(mean)
+        values = {f"train/{name}_epoch": self.written[name] for name in self.sums}
+        self.sums, self.batches = {}, Counter()
+        for logger in trainer.loggers:
+            logger.log_metrics({**values, "epoch": trainer.current_epoch}, trainer.global_step - 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sums": self.sums, "batches": dict(self.batches)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.sums, self.batches = state_dict["sums"], Counter(state_dict["batches"])
 
 
 def cut(path: Path, step: int) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a person sees while a run trains: one bar, or plain lines when nobody is watching a terminal."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,52 +15,65 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from ..errors import UserError
 from ..methods.method import Method
+from .metrics import EpochMeans
+
+QUIET = 30.0
+"""Seconds between two lines where nobody is watching a terminal."""
 
 FORECAST_STEPS, FORECAST_SECONDS = 20, 3.0
 """Whichever comes first, of a training's beginning, tells how long the rest will take."""
 
 
 @contextmanager
-def showing(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar for work that is counted by calls of (done, total); nothing appears for work that is over at once."""
-    console = Console(stderr=True)
+def showing(what: str, every: float = QUIET) -> Iterator[Callable[[int, int], None]]:
+    """A bar for work that is counted by calls of (done, total), or a line every 30 s where nobody watches a terminal;
+    nothing appears for work that is over at once."""
+    console = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    said_at = time.monotonic()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task: TaskID | None = None
 
         def progress(done: int, total: int) -> None:
-            nonlocal task
+            nonlocal task, said_at
             if task is None:
                 task = bar.add_task(what, total=total)
             bar.update(task, completed=done)
+            if not console.is_terminal and time.monotonic() - said_at >= every:
+                said_at = time.monotonic()
+                console.print(f"{what}: {done:,} of {total:,}", soft_wrap=True)
 
         yield progress
 
 
 class ProgressBar(Callback):
-    """Epoch, loss terms, accuracy, images per second and time left.
+    """Epoch, means of loss terms and accuracy over it, images per second and time left.
 
     Args:
         batch_size: images per optimizer step over all devices.
-        console: where to show it; a bar on a terminal, else a line per epoch (at most one every few seconds).
+        console: where to show it: a bar on a terminal; elsewhere a line now and then, and one at the end.
+        every: seconds between two lines.
         forecast: seconds that the whole training will take -> what a person should hear of that, "" for nothing; asked
             once, when a few steps have shown it.
     """
 
     def __init__(
-        self, batch_size: int, console: Console | None = None, forecast: Callable[[float], str] | None = None
+        self,
+        batch_size: int,
+        console: Console | None = None,
+        every: float = QUIET,
+        forecast: Callable[[float], str] | None = None,
     ) -> None:
-        self.batch_size, self.forecast = batch_size, forecast
-        self.console = console or Console(stderr=True)
+        self.batch_size, self.every, self.forecast = batch_size, every, forecast
+        self.console = console or Console(stderr=True, highlight=False)
         self.bar: Progress | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.is_global_zero:
             return
-        self.per_epoch = int(trainer.num_training_batches) // trainer.accumulate_grad_batches
-        self.total = self.per_epoch * (trainer.max_epochs or 1)
+        self.total = int(trainer.num_training_batches) // trainer.accumulate_grad_batches * (trainer.max_epochs or 1)
         self.began_at, self.began_step = time.monotonic(), trainer.global_step
-        self.shown_at, self.warm_at = 0.0, 0.0
+        self.shown_at, self.warm_at = -math.inf, 0.0
         if self.console.is_terminal:
             columns = (
                 TextColumn("{task.description}"),
@@ -74,14 +88,18 @@ class ProgressBar(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self.bar is not None and time.monotonic() - self.shown_at > 0.2:
+        if not trainer.is_global_zero:
+            return
+        if self.forecast is not None:
+            self._foretell(trainer.global_step - self.began_step)
+        if time.monotonic() - self.shown_at < (0.2 if self.bar else self.every):
+            return
+        if self.bar is not None:
             self.shown_at = time.monotonic()
             epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
-            self.bar.update(
-                self.task, completed=trainer.global_step, description=epoch, facts=f"{self._facts(trainer)}"
-            )
-        if self.forecast is not None and trainer.is_global_zero:
-            self._foretell(trainer.global_step - self.began_step)
+            self.bar.update(self.task, completed=trainer.global_step, description=epoch, facts=self._facts(trainer))
+        elif batch_idx + 1 < trainer.num_training_batches:  # an epoch's end has measured more
+            self._line(trainer, f", step {trainer.global_step:,} of {self.total:,}")
 
     def _foretell(self, steps: int) -> None:
         """Tell once how long it will take, by the steps after the first one, which pays for what happens once."""
@@ -95,18 +113,20 @@ class ProgressBar(Callback):
             (self.bar.console if self.bar else self.console).print(words, highlight=False, soft_wrap=True)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.is_global_zero and self.bar is None:
-            last = trainer.global_step >= self.total
-            if last or time.monotonic() - self.shown_at > 5:
-                self.shown_at = time.monotonic()
-                words = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {self._facts(trainer)}"
-                self.console.print(words, highlight=False, soft_wrap=True)
+        late = time.monotonic() - self.shown_at >= self.every if trainer.is_global_zero else False
+        if trainer.is_global_zero and self.bar is None and (late or trainer.global_step >= self.total):
+            self._line(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._close()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._close()
+
+    def _line(self, trainer: Trainer, where: str = "") -> None:
+        self.shown_at = time.monotonic()
+        words = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}{where}  {self._facts(trainer)}"
+        self.console.print(words, highlight=False, soft_wrap=True)
 
     def _close(self) -> None:
         """Give the terminal its cursor back."""
@@ -115,18 +135,41 @@ class ProgressBar(Callback):
             self.bar = None
 
     def _facts(self, trainer: Trainer) -> str:
-        values = {**trainer.logged_metrics, **trainer.callback_metrics}
         method = trainer.lightning_module
         assert isinstance(method, Method)
-        shown = [f"train/{term}" for term in ("loss", *method.seen_terms)]
-        words = [f"{name.removeprefix('train/')} {float(values[name]):.3f}" for name in shown if name in values]
-        words += [f"{name} {float(value):.1%}" for name, value in values.items() if name.endswith("accuracy")]
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        means = next((callback.means for callback in callbacks if isinstance(callback, EpochMeans)), {})
+        terms = method.seen_terms if len(method.seen_terms) > 1 else ()  # one alone is the loss
+        words = [f"{name} {means[name]:.3f}" for name in ("loss", *terms) if name in means]
+        held_out = {name: value for name, value in trainer.callback_metrics.items() if not name.startswith("train/")}
+        words += [f"train/{name} {value:.1%}" for name, value in means.items() if name.endswith("accuracy")]
+        words += [f"{name} {float(value):.1%}" for name, value in held_out.items() if name.endswith("accuracy")]
         spent, steps = time.monotonic() - self.began_at, trainer.global_step - self.began_step
         if steps:
             words.append(f"{steps * self.batch_size / spent:,.0f} images/s")
             left = timedelta(seconds=round((self.total - trainer.global_step) * spent / steps))
             words.append(f"{left} left")
         return "  ".join(words)
+
+
+class EachEpoch(Callback):
+    """Calls something at epochs' ends, in the first process, so rarely that it takes a small part of the time.
+
+    Args:
+        work: is called.
+        share: of the training's time that it may take.
+    """
+
+    def __init__(self, work: Callable[[], object], share: float = 0.02) -> None:
+        self.work, self.share = work, share
+        self.next_at = -math.inf
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        began = time.monotonic()
+        if trainer.is_global_zero and began >= self.next_at:
+            self.work()
+            ended = time.monotonic()
+            self.next_at = ended + (ended - began) / self.share
 
 
 class StopOnNonFinite(Callback):

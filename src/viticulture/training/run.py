@@ -4,7 +4,7 @@
 import logging
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,16 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from ..data.batches.evaluation import evaluation_batches
 from ..data.batches.loader import CPU, Loader, Shard
+from ..data.dense.loader import DenseLoader, dense_batches
 from ..data.images import Images
 from ..disk import FULL, unwritable
 from ..guides.guide import Batch
 from ..methods.method import Course, Method
 from ..models.weights.files import save
 from .assemble import augmentations, batch_size
-from .metrics import MetricsFile, cut
+from .metrics import EpochMeans, MetricsFile, cut
 from .processes import is_leader
-from .progress import ProgressBar, StopOnNonFinite
+from .progress import EachEpoch, ProgressBar, StopOnNonFinite
 from .replay import Replay
 from .rundir import RunDir
 from .session import Session
@@ -31,7 +32,7 @@ from .state import Ema, KeepLast, RandomState, WholeCheckpointIO
 
 ALONE = Shard()
 LOG_EVERY_STEPS = 50
-EVALUATION_BATCH = 256
+EVALUATION_BATCH, DENSE_BATCH = 256, 16  # of images with classes; with objects or masks
 
 
 class Feed(LightningDataModule):
@@ -43,7 +44,7 @@ class Feed(LightningDataModule):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self.session = session
-        self.loader: Loader | None = None
+        self.loader: Loader | DenseLoader | None = None
         self.restored: dict[str, int] = {}
 
     def state_dict(self) -> dict[str, int]:
@@ -68,11 +69,11 @@ class Feed(LightningDataModule):
         return ValidationLoader(images, self.session, trainer.strategy.root_device)
 
 
-def training_loader(session: Session, shard: Shard = ALONE, device: torch.device = CPU) -> Loader:
+def training_loader(session: Session, shard: Shard = ALONE, device: torch.device = CPU) -> Loader | DenseLoader:
     """The batches of a session, as one of several processes sees them."""
     train: Train = session.recipe.section("train")
     size = batch_size(session.recipe, len(session.dataset.train))
-    return Loader(
+    plain = Loader(
         session.dataset.train,
         augmentations(session.recipe, session.dataset, session.method.batch_spec),
         size,
@@ -81,12 +82,15 @@ def training_loader(session: Session, shard: Shard = ALONE, device: torch.device
         shard,
         device,
     )
+    if "train" not in session.dataset.annotations:
+        return plain
+    return DenseLoader(plain, session.dataset.annotations["train"], session.method.batch_spec.masks)
 
 
 class MicroBatches:
     """A loader whose batches are handed out in equal parts, for gradient accumulation."""
 
-    def __init__(self, loader: Loader, parts: int) -> None:
+    def __init__(self, loader: Loader | DenseLoader, parts: int) -> None:
         self.loader, self.parts = loader, parts
 
     def __len__(self) -> int:
@@ -105,12 +109,16 @@ class ValidationLoader:
     def __init__(self, images: Images, session: Session, device: torch.device) -> None:
         self.images, self.task, self.device = images, session.method.task, device
         self.crop = session.recipe.section("images").crop
+        self.annotations = session.dataset.annotations.get(session.method.course.watched)
+        self.batch_size = DENSE_BATCH if self.annotations else EVALUATION_BATCH
 
     def __len__(self) -> int:
-        return -(-len(self.images) // EVALUATION_BATCH)
+        return -(-len(self.images) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        return evaluation_batches(self.images, self.task, EVALUATION_BATCH, self.device, self.crop)
+        if self.annotations is not None:
+            return dense_batches(self.images, self.annotations, self.task, self.batch_size, self.device)
+        return evaluation_batches(self.images, self.task, self.batch_size, self.device, self.crop)
 
 
 class BestCheckpoint(Callback):
@@ -127,11 +135,12 @@ class BestCheckpoint(Callback):
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         found = trainer.callback_metrics
-        value = float(found["val/accuracy"] if "val/accuracy" in found else -found["val/loss"])
+        assert isinstance(pl_module, Method)
+        best = f"val/{pl_module.chosen_by}"
+        value = float(found[best] if best in found else -found["val/loss"])
         if value > self.best:
             self.best, self.best_epoch = value, trainer.current_epoch
             if trainer.is_global_zero:
-                assert isinstance(pl_module, Method)
                 self.run.check_there()
                 facts = {**self.facts, "epoch": self.best_epoch + 1}
                 save(pl_module.student, self.run.weights("best"), pl_module.task, facts)
@@ -149,7 +158,7 @@ def validation_split(session: Session) -> Images | None:
     return {"val": session.dataset.val, "test": session.dataset.test}.get(watch)
 
 
-def fit(session: Session, watcher: Callback | None = None) -> None:
+def fit(session: Session, watcher: Callback | None = None, after_epoch: Callable[[], object] | None = None) -> None:
     """Train to the last epoch, from `last.ckpt` where the run has one; leaves last, best and EMA weights in the run.
 
     Of several processes each returns once all have trained the last step; the first alone has written.
@@ -157,6 +166,7 @@ def fit(session: Session, watcher: Callback | None = None) -> None:
     Args:
         session: what is trained.
         watcher: is told of every step, and may end the training early; by default a progress bar.
+        after_epoch: called at epochs' ends, as often as it takes little time; such as a page that is drawn.
 
     Raises: UserError for a loss that is no number, a full disk, a removed run or a damaged checkpoint.
     """
@@ -169,16 +179,18 @@ def fit(session: Session, watcher: Callback | None = None) -> None:
     checkpoints = WholeCheckpointIO(session.mark)
     if resumed and is_leader():
         cut(run.metrics, checkpoints.load_checkpoint(resumed)["global_step"])
-    facts = {"run": run.path.name, "seed": session.seed, "recipe": session.recipe.name}
+    facts = {"run": run.path.name, "seed": session.seed, "recipe": session.recipe.name, **method.described}
     ema = Ema(method.student, train.ema_decay) if train.ema_decay else None
     keep = KeepLast(run, engine.checkpoint_minutes)
     size = batch_size(session.recipe, len(session.dataset.train))
     callbacks: list[Callback] = [
         RandomState(),
+        EpochMeans(),
         StopOnNonFinite(LOG_EVERY_STEPS if on_gpu else 1),
         keep,
         watcher or ProgressBar(size),
     ]
+    callbacks += [EachEpoch(after_epoch)] if after_epoch else []
     callbacks += [ema] if ema else []
     replay = Replay(session, size, engine.replay_gb) if engine.replay_gb else None
     callbacks += [replay] if replay else []

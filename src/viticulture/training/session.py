@@ -12,6 +12,9 @@ from typing import Any
 
 from ..data.dataset import Dataset, prepare
 from ..data.decode import Unreadable
+from ..data.dense.open import open_dense, recognized
+from ..data.dense.prepare import prepare_dense
+from ..data.dense.source import DenseSource
 from ..data.open import open_source
 from ..data.sources.source import Source
 from ..errors import UserError
@@ -83,8 +86,10 @@ def begin(
     path = out.path if isinstance(out, RunDir) else run_path(out, data)
     if is_leader() and not isinstance(out, RunDir):
         RunDir.check_free(path, overwrite)
-    source = open_source(data)
+    source = open_source(data) if checked is None else open_for(checked, data)
     if checked is None:
+        assert isinstance(source, Source)
+        refuse_annotated(source, data)
         recipe = default_recipe(source)
         checked = resolve(recipe, read(recipe), overrides)
     check_alone(checked.values)
@@ -102,7 +107,8 @@ def begin(
         os.environ["VITICULTURE_RUN"] = str(path.absolute())  # for the processes that Lightning starts beside this one
         run.write("recipe.yaml", f"{comment(command)}{comment(f'recipe: {checked.name}')}{checked.to_yaml()}")
         run.write("split.json", {"names": dataset.split_names})
-        parameters, macs = count(method.student, method.task.image_size)
+        parameters = sum(parameter.numel() for parameter in method.student.parameters())
+        _, macs = count(method.counted, method.task.image_size)
         run.update(
             **surroundings(),
             status="running",
@@ -112,7 +118,7 @@ def begin(
             data={
                 "source": data,
                 "folder": str(Path(data).absolute()) if Path(data).exists() else None,
-                "name": source.name,
+                "name": dataset.name,
                 "fingerprint": dataset.fingerprint,
                 "classes": list(dataset.classes),
                 "images": {split: len(names) for split, names in dataset.split_names.items()},
@@ -187,13 +193,38 @@ def dataset_of(run: RunDir, recipe: Recipe, data: str = "") -> Dataset:
     if not all(isinstance(part, list) and all(isinstance(name, str) for name in part) for part in lists):
         raise UserError(f"{run.path / 'split.json'} is damaged: it must hold names of images by split")
     known = data or facts["data"]["folder"] or facts["data"]["source"]
-    return load_dataset(open_source(known), recipe, facts["seed"], names)
+    return load_dataset(open_for(recipe, known), recipe, facts["seed"], names)
 
 
-def load_dataset(source: Source, recipe: Recipe, seed: int, remembered: dict[str, list[str]] | None = None) -> Dataset:
+def open_for(recipe: Recipe, data: str) -> Source | DenseSource:
+    """Data as a recipe's method learns from it: images with classes, objects or classes of pixels."""
+    contents = method_class(recipe).batch_spec.contents
+    if contents != "classes":
+        return open_dense(data, contents)
+    source = open_source(data)
+    if method_class(recipe).batch_spec.labels:
+        refuse_annotated(source, data)
+    return source
+
+
+def refuse_annotated(source: Source, data: str) -> None:
+    """Raises: UserError, naming the recipe, for images that come with objects or masks, where classes are asked for."""
+    kinds = {"objects": ("boxes of objects", "detection"), "pixels": ("masks of classes", "segmentation")}
+    folders = {"images", "annotations", "labels", "masks", "jpegimages", "imagesets"}  # of such data, no classes
+    if {name.lower() for name in source.classes} <= folders and (found := kinds.get(recognized(data))):
+        raise UserError(f"{data} holds {found[0]} and no classes of images; learn by --recipe {found[1]}/photos")
+
+
+def load_dataset(
+    source: Source | DenseSource, recipe: Recipe, seed: int, remembered: dict[str, list[str]] | None = None
+) -> Dataset:
     """Split, choose and decode, with a progress bar. Where the method ignores labels, there are no classes."""
     labeled = method_class(recipe).batch_spec.labels
     with showing("reading images") as progress:
+        if isinstance(source, DenseSource):
+            masks = recipe.values["method"].get("masks", False)
+            data, images = recipe.section("data"), recipe.section("images")
+            return prepare_dense(source, data, images, seed, progress, remembered, masks)
         found = prepare(source, recipe.section("data"), recipe.section("images"), seed, progress, remembered, labeled)
     return found if labeled else replace(found, classes=())
 

@@ -22,11 +22,12 @@ from .grayscale import Gray
 from .jitter import ColorJitter
 from .mix import Mix
 from .rand_augment import RandAugment
+from .scale_jitter import Placed, ScaleJitter
 from .solarize import Solarize
 from .transform import Transform
 
 TRANSFORMS = (
-    ResizedCrop, PaddedCrop, Flip, RandAugment, ColorJitter, Gray, Blur, Solarize, Erase, Mix,
+    ResizedCrop, PaddedCrop, ScaleJitter, Flip, RandAugment, ColorJitter, Gray, Blur, Solarize, Erase, Mix,
 )  # fmt: skip
 """What a recipe may name (in snake case), in the order in which it is applied."""
 CACHED = 2**17
@@ -64,7 +65,8 @@ class Augment:
         ordered = sorted(
             (t for t in transforms if isinstance(t, Transform)), key=lambda t: place.get(type(t), len(place))
         )
-        self.crop = crops[0] if crops else Squeeze()
+        crop = crops[0] if crops else Squeeze()
+        self.crop = crop.filled(mean) if isinstance(crop, Placed) else crop
         self.before = [t.filled(mean) if isinstance(t, RandAugment) else t for t in ordered if not isinstance(t, Erase)]
         self.after = [t for t in ordered if isinstance(t, Erase)]
         self.mix = next((t for t in transforms if isinstance(t, Mix)), None)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..augment.augment import Augment
-from ..augment.crop import BoxCrop, CenterCrop
+from ..augment.crop import CenterCrop, Crop
 from ..images import Images
 from ..stream import StreamImages, ahead, helpers
 from ..transfer import send
@@ -28,7 +28,7 @@ class Input(Protocol):
 
 
 def evaluation_batches(
-    images: Images, expected: Input, batch_size: int, device: torch.device, crop: BoxCrop | None = None
+    images: Images, expected: Input, batch_size: int, device: torch.device, crop: Crop | None = None
 ) -> Iterator[Batch]:
     """Every image once, in order, unchanged but for size; the last batch may be smaller.
 
@@ -47,7 +47,7 @@ def evaluation_batches(
 
 
 def evaluation_views(
-    images: Images, expected: Input, batch_size: int, device: torch.device, crop: BoxCrop | None = None
+    images: Images, expected: Input, batch_size: int, device: torch.device, crop: Crop | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The same before normalization: numbers of images [B], and their pixels [B, 3, H, W] uint8."""
     augment = as_seen(expected, crop)
@@ -59,6 +59,6 @@ def evaluation_views(
     return zip(parts, views, strict=True)
 
 
-def as_seen(expected: Input, crop: BoxCrop | None = None) -> Augment:
+def as_seen(expected: Input, crop: Crop | None = None) -> Augment:
     """What happens to an image that is looked at without learning from it."""
     return Augment([crop or CenterCrop()], expected.image_size, expected.mean, expected.std, 0)

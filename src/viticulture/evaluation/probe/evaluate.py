@@ -6,7 +6,7 @@ together, as is usual, and is tested once.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from ...training.progress import showing
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
 from ..accuracy import wilson
+from ..kept import read_kept
 from ..subject import Subject, of_run, of_source
 from .features import Features, frozen_features
 from .linear import fit
@@ -96,6 +97,19 @@ class Probe:
         """Ready for JSON."""
         return asdict(self)
 
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> "Probe":
+        """What `to_dict` gave and JSON kept: its keys are words."""
+        findings = [
+            {
+                **one,
+                "sweep": {float(k): v for k, v in one["sweep"].items()},
+                "top1_interval": tuple(one["top1_interval"]),
+            }
+            for one in content["findings"]
+        ]
+        return Probe(**{**content, "findings": tuple(Finding(**one) for one in findings)})
+
 
 def probe(source: str, data: str = "", features: str = "", weights: str = "") -> Probe:
     """Judge a frozen network by its features.
@@ -141,6 +155,11 @@ def keep(result: Probe, out: str = "") -> Path | None:
     known = run.read("probe.json") if (run.path / "probe.json").exists() else {}
     learnt = result.images["train"] + result.images["val"]
     return run.write("probe.json", {**known, f"{result.weights}/{result.data}/{learnt}": result.to_dict()})
+
+
+def read_probes(run: RunDir) -> list[Probe]:
+    """What was found so far of the run's weights."""
+    return read_kept(run, "probe.json", lambda every: [Probe.from_dict(found) for found in every.values()], [])
 
 
 def _images(run: RunDir | None, data: str, subject: Subject) -> Dataset:

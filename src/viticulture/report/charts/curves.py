@@ -5,8 +5,7 @@ import csv
 from pathlib import Path
 
 from ...training.metrics import damaged
-
-Points = list[tuple[float, float]]
+from .chart import Points
 
 
 def read_curves(metrics: Path) -> dict[str, Points]:

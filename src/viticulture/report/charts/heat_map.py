@@ -1,24 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A heat map of counts, such as a confusion matrix, readable from 2 to some 200 classes."""
+"""Heat maps: of counts, such as a confusion matrix of 2 to some 200 classes, and of values on a common scale."""
 
-import json
-from collections.abc import Iterator, Sequence
-from html import escape
-from math import ceil
+from collections.abc import Callable, Sequence
+from math import ceil, floor, log10
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.cells import cell_len
 
 from ...text import clean
-from .marks import figure, short, svg
+from ..html import Markup, fill
+from ..written import number
+
+Values = NDArray[np.float64]
+Names = tuple[Sequence[str], Sequence[str]]
+"""Of rows and columns."""
+Words = Callable[[int, int], str]
+"""What is said of the cell in a row and a column."""
 
 SHADES = 8
 LONGEST_NAME = 20  # letters
-MOST_PRINTED = 20  # classes whose counts are printed in the cells
+MOST_PRINTED = 20  # columns whose values are printed in the cells
+MOST_NAMED = 1600  # cells that each say their value under the pointer; of larger maps the page's script says it
+HEADING = 18  # pixels above a map
+PALEST = 0.1  # share of color in the least value
+ALIKE = 0.1  # of the largest value: what lies closer together does not take the whole scale
 
 
-def heat_map(title: str, counts: NDArray[np.int64], rows: Sequence[str], columns: Sequence[str], note: str = "") -> str:
+def heat_map(
+    title: str, counts: NDArray[np.int64], rows: Sequence[str], columns: Sequence[str], note: str = ""
+) -> Markup:
     """Counts as shades; each row is divided by its sum, the shade grows with the root of the share.
 
     A square map shows its diagonal in a color of its own. Numbers are printed where cells are wide enough.
@@ -31,60 +43,115 @@ def heat_map(title: str, counts: NDArray[np.int64], rows: Sequence[str], columns
         note: a sentence below the map.
     """
     R, C = counts.shape
-    cell, left, top = _cell_size(C), gutter(rows), gutter(columns)
-    levels = np.ceil(np.sqrt(counts / np.maximum(counts.sum(1, keepdims=True), 1)) * SHADES).astype(int)
-    diagonal = np.eye(R, C, dtype=bool) & (R == C)
-    shapes = [f'<rect class="ground" x="{left:g}" y="{top:g}" width="{C * cell:g}" height="{R * cell:g}"/>']
-    for kind, among in (("hit", diagonal), ("miss", ~diagonal)):
-        for level in range(1, SHADES + 1):
-            cells = np.argwhere((levels == level) & among).tolist()
-            if cells:
-                path = "".join(
-                    f"M{left + c * cell:g} {top + r * cell:g}h{cell:g}v{cell:g}h-{cell:g}z" for r, c in cells
-                )
-                shapes.append(f'<path class="{kind}" fill-opacity="{level / SHADES:g}" d="{path}"/>')
-    for r, name in spaced(rows, cell):
-        y = top + (r + 0.5) * cell + 3.5
-        shapes.append(f'<text x="{left - 6:g}" y="{y:g}" class="end">{short(name, LONGEST_NAME)}</text>')
-    for c, name in spaced(columns, cell):
-        turned = f"translate({left + (c + 0.5) * cell + 4:g} {top - 6:g})rotate(-90)"
-        shapes.append(f'<text transform="{turned}">{short(name, LONGEST_NAME)}</text>')
-    filled = np.argwhere(counts).tolist()
-    for r, c in filled if C <= MOST_PRINTED else []:
-        kind = ("on-hit" if diagonal[r, c] else "on-miss") + (" dark" if levels[r, c] > 0.7 * SHADES else "")
-        place = f'x="{left + (c + 0.5) * cell:g}" y="{top + (r + 0.5) * cell + 4:g}"'
-        shapes.append(f'<text {place} class="middle {kind}">{_brief(int(counts[r, c]))}</text>')
-    shapes.append(f'<rect class="cursor" width="{cell:g}" height="{cell:g}"/>')
-    data = {
-        "cells": [[r, c, int(counts[r, c])] for r, c in filled],
-        "rows": [clean(name) for name in rows],
-        "columns": [clean(name) for name in columns],
-        "sums": counts.sum(1).tolist(),
-        "box": [left, top, cell],
+    sums = counts.sum(1)
+    shades = np.ceil(np.sqrt(counts / np.maximum(sums, 1)[:, None]) * SHADES) / SHADES
+    cell = (36 if C <= 12 else 28) if C <= MOST_PRINTED else max(4, min(20, 2000 // C / 2))
+
+    def told(r: int, c: int) -> str:
+        share = 100 * counts[r, c] / sums[r]
+        return f"{rows[r]} → {columns[c]}\n{counts[r, c]} of {sums[r]} ({share:.1f} %)"
+
+    def printed(r: int, c: int) -> str:
+        return str(counts[r, c]) if counts[r, c] < 10_000 else f"{counts[r, c] / 1000:.0f}k"
+
+    drawn = _drawn(np.where(counts > 0, shades, np.nan), (rows, columns), cell, told, printed, diagonal=R == C)
+    if R * C > MOST_NAMED:
+        drawn["script"] = {
+            "cells": [[r, c, int(counts[r, c])] for r, c in np.argwhere(counts).tolist()],
+            "rows": [clean(name) for name in rows],
+            "columns": [clean(name) for name in columns],
+            "sums": sums.tolist(),
+            "box": [drawn["left"], drawn["top"], cell],
+        }
+    keys = [("hit", "right"), ("miss", "taken for another class")] if R == C else []
+    return fill("heat_map.html", title=title, note=note, maps=[drawn], keys=keys, scale=None)
+
+
+def value_map(
+    title: str, maps: Sequence[tuple[str, Values]], rows: Sequence[str], columns: Sequence[str], note: str = ""
+) -> Markup:
+    """Values as shades of one color, from the least of all maps (palest) to the largest.
+
+    A single map has its values printed where there are few columns, with as many digits as tell them apart.
+
+    Args:
+        title: what is shown.
+        maps: a heading and [R, C] each; NaN stays empty. Maps share one scale.
+        rows: R names.
+        columns: C names.
+        note: a sentence below.
+    """
+    every = np.concatenate([values[np.isfinite(values)] for _, values in maps])
+    low, high = (float(every.min()), float(every.max())) if every.size else (0.0, 0.0)
+    width = max(high - low, ALIKE * max(abs(low), abs(high))) or 1.0
+    digits = max(0, 1 - floor(log10(width / 2)))
+    C = len(columns)
+    large = len(maps) == 1 and C <= MOST_PRINTED
+    drawn = []
+    for heading, values in maps:
+
+        def told(r: int, c: int, values: Values = values) -> str:
+            return f"{rows[r]}, {columns[c]}: {number(float(values[r, c]))}"
+
+        def printed(r: int, c: int, values: Values = values) -> str:
+            return f"{values[r, c]:.{digits}f}" if digits <= 4 else f"{values[r, c]:.2g}"
+
+        shades = PALEST + (1 - PALEST) * (values - low) / width
+        cell = 44 if large else max(4, min(16, 480 // C))
+        drawn.append(_drawn(shades, (rows, columns), cell, told, printed if large else None, heading))
+    return fill("heat_map.html", title=title, note=note, maps=drawn, keys=[], scale=(number(low), number(high)))
+
+
+def _drawn(
+    shades: Values,
+    names: Names,
+    cell: float,
+    told: Words,
+    printed: Words | None,
+    heading: str = "",
+    diagonal: bool = False,
+) -> dict[str, Any]:
+    """A map's shapes; cells that look and say the same are one shape.
+
+    Args:
+        shades: [R, C] in [0, 1]; NaN for empty cells.
+        names: of rows and columns.
+        cell: pixels of a side.
+        told: said under the pointer.
+        printed: in the cell, where it is wide enough.
+        heading: above the map.
+        diagonal: whether cells beside the diagonal have another color.
+    """
+    rows, columns = names
+    R, C = shades.shape
+    left, top = _gutter(rows), _gutter(columns) + (HEADING if heading else 0)
+    shapes: dict[tuple[str, str, str], str] = {}
+    labels = []
+    for r, c in np.argwhere(np.isfinite(shades)).tolist():
+        x, y, shade = left + c * cell, top + r * cell, float(shades[r, c])
+        kind = "miss" if diagonal and r != c else "hit"
+        key = kind, f"{shade:.3f}", told(r, c) if R * C <= MOST_NAMED else ""
+        shapes[key] = shapes.get(key, "") + f"M{x:g} {y:g}h{cell:g}v{cell:g}h-{cell:g}z"
+        if printed and C <= MOST_PRINTED:
+            labels.append((x + cell / 2, y + cell / 2 + 4, f"{kind} dark" if shade > 0.7 else kind, printed(r, c)))
+    every = max(1, ceil(10 / cell))  # names so that letters do not overlap
+    return {
+        "heading": heading,
+        "size": (max(left + C * cell + 4, 8 + 6.5 * cell_len(heading)), top + R * cell + 4),
+        "ground": (C * cell, R * cell),
+        "left": left,
+        "top": top,
+        "cell": cell,
+        "longest": LONGEST_NAME,
+        "rows": [(top + (i + 0.5) * cell + 3.5, name) for i, name in enumerate(rows) if i % every == 0],
+        "columns": [(left + (i + 0.5) * cell + 4, name) for i, name in enumerate(columns) if i % every == 0],
+        "shapes": [(*key, path) for key, path in shapes.items()],
+        "labels": labels,
+        "script": None,
+        "kind": "dense" if cell < 13 and not heading else "small" if heading and cell < 44 else "",
     }
-    attribute = escape(json.dumps(data, ensure_ascii=False, separators=(",", ":")))
-    size = (left + C * cell + 4, top + R * cell + 4)
-    drawing = svg("heat dense" if cell < 13 else "heat", *size, title, "".join(shapes), f'data-heat="{attribute}"')
-    return figure(title, f'<div class="scroll">{drawing}</div>', note)
 
 
-def _cell_size(C: int) -> float:
-    """Pixels: wide enough for a number up to twenty classes, then what fits a page."""
-    if C <= MOST_PRINTED:
-        return 36 if C <= 12 else 28
-    return max(4, min(20, 2000 // C / 2))
-
-
-def gutter(names: Sequence[str]) -> float:
+def _gutter(names: Sequence[str]) -> float:
     """Pixels beside or above a map for its names, of which very long ones are cut."""
     return 14 + 7.0 * min(LONGEST_NAME, max(map(cell_len, names)))
-
-
-def spaced(names: Sequence[str], cell: float) -> Iterator[tuple[int, str]]:
-    """Every n-th name, so that letters do not overlap."""
-    every = max(1, ceil(10 / cell))
-    return ((i, name) for i, name in enumerate(names) if i % every == 0)
-
-
-def _brief(count: int) -> str:
-    return str(count) if count < 10_000 else f"{count / 1000:.0f}k"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from ...analysis.explanation import Explanation
 from ...training.rundir import RunDir
-from ..charts.marks import text
-from ..document import Section, document
+from ..document import Head, Section, document
+from ..html import Markup
 from ..sections.inside import inside_sections, likeness_section
 
 
@@ -18,7 +18,7 @@ def write_explanation(run: RunDir, found: Explanation) -> Path:
 
 def explanation_page(title: str, name: str, found: Explanation) -> str:
     """The page as HTML text; the network is called by `name`."""
-    return document(title, f"<p>{text(_basis(found))}</p>", _sections(name, found))
+    return document(Head(title, sentence=_basis(found)), _sections(name, found))
 
 
 def explanation_sections(run: RunDir, found: Explanation | None) -> list[Section]:
@@ -26,7 +26,7 @@ def explanation_sections(run: RunDir, found: Explanation | None) -> list[Section
     if found is None:
         return []
     first, *others = _sections(run.path.name, found)
-    return [Section(first.title, f"<p>{text(_basis(found))}</p>{first.html}"), *others]
+    return [Section(first.title, Markup("<p>{}</p>{}").format(_basis(found), first.html)), *others]
 
 
 def _sections(name: str, found: Explanation) -> list[Section]:

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """One training on one page: a single HTML file that asks nothing of any network."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
 
 from ...analysis.galleries import Gallery
 from ...evaluation.accuracy import Evaluation
-from ..charts.curves import Points
-from ..charts.figures import gallery, heat_map, line_chart, table
-from ..charts.marks import text
-from ..document import Section, document, duration, scaled, tile, warning_box
+from ..charts.chart import Axes, Points, Series, line_chart, row_chart
+from ..charts.heat_map import heat_map
+from ..charts.pictures import galleries
+from ..document import Head, Section, Tile, beside, document, facts, table
+from ..html import Markup, fill
 from ..tables.results import Evaluated, confused, interval, per_class, percent, summary
+from ..written import duration, number, scaled
 
 MOST_CLASSES_DRAWN = 250
+TRAIN = "train: means over an epoch's batches as the student met them, augmented and each before its step."
 
 NAMES = {"val": "validation"}
 
@@ -20,6 +25,8 @@ TITLES = {
     "loss": ("Loss, all terms", "loss"),
     "accuracy": ("Accuracy, %", "%"),
     "lr": ("Learning rate", "rate"),
+    "ap50": ("AP at an overlap of 50 %, mean over images", "share"),
+    "iou": ("mIoU, mean over images", "share"),
     "images_per_second": ("Training speed, images/s", "images/s"),
     "attention_link_weight": ("Weight of the attention links (lambda)", "weight"),
     "teacher_entropy": ("Entropy of what the teacher says", "nats"),
@@ -53,8 +60,11 @@ class RunPage:
     Args:
         title: of the page.
         sentence: the data and the student in one plain sentence.
+        state: what the run does, where it is not finished; the page then renews itself.
         evaluations: the first one is the headline's, the matrix's and the class table's.
         costs: see `Costs`.
+        references: accuracies of chance and of plain classifiers on the first evaluation's images, by name.
+        learnt_from: training images of each class.
         curves: `train/loss`, `val/accuracy`, `val/GUIDE_accuracy`, `lr`, ... -> (epoch, value); accuracies as shares.
         mistakes: the most confident ones first.
         examples: of every class.
@@ -62,12 +72,16 @@ class RunPage:
         recipe: YAML text.
         reproduce: command, versions, seed, commit, hardware, ... by name.
         sections: further parts.
+        headline: label, value and note of the number that counts, where it is no evaluation's.
     """
 
     title: str
     sentence: str
+    state: str = ""
     evaluations: Sequence[Evaluated] = ()
     costs: Costs = Costs()
+    references: Mapping[str, float] = field(default_factory=dict)
+    learnt_from: Sequence[int] = ()
     curves: Mapping[str, Points] = field(default_factory=dict)
     mistakes: Sequence[Gallery] = ()
     examples: Sequence[Gallery] = ()
@@ -75,49 +89,65 @@ class RunPage:
     recipe: str = ""
     reproduce: Mapping[str, str] = field(default_factory=dict)
     sections: Sequence[Section] = ()
+    headline: tuple[str, str, str] | None = None
 
 
 def render(page: RunPage) -> str:
     """The page as HTML text; write it as UTF-8."""
-    header = f"<p>{text(page.sentence)}</p>{_tiles(page)}{warning_box('About the data', page.warnings)}"
-    return document(page.title, header, _sections(page))
+    head = Head(page.title, _answer(page), page.sentence, page.warnings, _tiles(page), renews=bool(page.state))
+    sections = [
+        Section("Results", _results(page.evaluations, page.references)),
+        Section("Learning curves", _curves(page.curves, page.references)),
+        *(_classes(page.evaluations[0].evaluation, page.learnt_from) if page.evaluations else []),
+        Section("Most confident mistakes", galleries(page.mistakes)),
+        *page.sections,
+        Section("Images of each class", galleries(page.examples)),
+        Section("Recipe", fill("recipe.html", title="", note="", recipe=page.recipe) if page.recipe else ""),
+        Section("How to reproduce it", facts(page.reproduce)),
+    ]
+    return document(head, sections)
 
 
-def _sections(page: RunPage) -> list[Section]:
-    found = [Section("Results", _results(page.evaluations))]
-    found.append(Section("Learning curves", _curves(page.curves)))
-    if page.evaluations:
-        found += _classes(page.evaluations[0].evaluation)
-    found.append(Section("Most confident mistakes", "".join(map(gallery, page.mistakes))))
-    found.extend(page.sections)
-    found.append(Section("Images of each class", "".join(map(gallery, page.examples))))
-    found.append(Section("Recipe", f"<figure><pre>{_lines(page.recipe)}</pre></figure>" if page.recipe else ""))
-    rows = "".join(f"<tr><th scope=row>{text(k)}<td><pre>{_lines(v)}</pre>" for k, v in page.reproduce.items())
-    found.append(Section("How to reproduce it", f"<figure><table>{rows}</table></figure>" if rows else ""))
-    return found
+def _answer(page: RunPage) -> str:
+    """What was found, in a sentence, beside what takes no training."""
+    if page.state or not page.evaluations:
+        return page.state
+    first = page.evaluations[0].evaluation
+    low, high = first.top1_interval
+    words = (
+        f"It gets {percent(first.top1)} (95 % interval {100 * low:.1f} to {100 * high:.1f}) of {first.images:,} "
+        f"{page.evaluations[0].split} images right"
+    )
+    beside = [f"{name} {percent(share)}" for name, share in sorted(page.references.items(), key=lambda item: -item[1])]
+    return f"{words}; {', '.join(beside)}." if beside else f"{words}."
 
 
-def _tiles(page: RunPage) -> str:
-    costs, tiles = page.costs, []
-    if page.evaluations:
+def _tiles(page: RunPage) -> list[Tile]:
+    costs = page.costs
+    if page.headline:
+        leading = Tile(*page.headline, wide=True)
+    elif page.evaluations:
         first = page.evaluations[0]
         words = f"95 % interval {interval(first.evaluation)} (Wilson, {first.evaluation.images:,} images)"
         label = f"Top-1 accuracy, {first.split}, {first.weights} weights"
-        tiles.append(tile(label, percent(first.evaluation.top1), words, "wide"))
-    elif any(key.endswith("/accuracy") for key in page.curves) or not page.curves.get("train/loss"):
-        tiles.append(tile("Top-1 accuracy", "n/a", "this run was not evaluated yet", "wide"))
+        leading = Tile(label, percent(first.evaluation.top1), words, wide=True)
+    elif losses := page.curves.get("train/loss_epoch") or page.curves.get("train/loss"):
+        leading = Tile("Loss", f"{losses[-1][1]:.4g}", "in training, last logged", wide=True)
     else:
-        tiles.append(tile("Loss", f"{page.curves['train/loss'][-1][1]:.4g}", "in training, last logged", "wide"))
-    tiles.append(tile("Parameters", scaled(costs.parameters), "of the student"))
-    tiles.append(tile("Multiply-adds", scaled(costs.macs), "for one image"))
-    tiles.append(tile("Training speed", scaled(costs.images_per_second), "images/s"))
-    tiles.append(tile("Training time", duration(costs.training_seconds), "wall clock"))
-    return f'<dl class="tiles">{"".join(tiles)}</dl>'
+        leading = Tile("Top-1 accuracy", "n/a", "this run was not evaluated yet", wide=True)
+    return [
+        leading,
+        Tile("Parameters", scaled(costs.parameters), "of the student"),
+        Tile("Multiply-adds", scaled(costs.macs), "for one image"),
+        Tile("Training speed", scaled(costs.images_per_second), "images/s"),
+        Tile("Training time", duration(costs.training_seconds), "wall clock"),
+    ]
 
 
-def _curves(curves: Mapping[str, Points]) -> str:
+def _curves(curves: Mapping[str, Points], references: Mapping[str, float]) -> Markup:
     """Small multiples: one chart a quantity, its splits as lines; losses also with a logarithmic axis."""
     groups: dict[str, dict[str, Points]] = {}
+    curves = _means(curves)
     for key, points in curves.items():
         split, slash, quantity = key.partition("/")
         if not slash or split not in ("train", "val", "validation", "test"):
@@ -128,56 +158,91 @@ def _curves(curves: Mapping[str, Points]) -> str:
             quantity, line, scale = "accuracy", f"{line}, {whose}" if whose else line, 100
         groups.setdefault(quantity, {})[line] = [(x, scale * y) for x, y in points]
     rank = {"accuracy": 0, "loss": 1, "lr": 3, "images_per_second": 4}
-    charts, any_loss = [], False
+    charts, any_loss, moments = [], False, _best(curves)
     for quantity in sorted(groups, key=lambda quantity: rank.get(quantity, 2)):
         divergence = quantity.endswith("_kl")
         usual = (f"Divergence (KL): {quantity[:-3]}", "nats") if divergence else (f"Loss term: {quantity}", "loss")
         title, unit = TITLES.get(quantity, usual)
-        axes = ("epoch", unit)
-        linear = line_chart(title, groups[quantity], axes)
+        lines = _lines(groups[quantity])
+        axes = Axes("epoch", unit, moments=moments if quantity in ("accuracy", "loss") else ())
+        note = TRAIN if "train" in groups[quantity] and quantity in ("accuracy", "loss") else ""
+        if quantity == "accuracy":
+            levels = [(name, 100 * share) for name, share in references.items()]
+            axes = replace(axes, levels=levels)
+            note += " Lines across: on the images that count, not on these." if levels else ""
+        charts.append(line_chart(title, lines, axes, note, kind="linear" if unit == "loss" else ""))
         if unit == "loss":
             any_loss = True
-            both = (("linear", linear), ("log", line_chart(title, groups[quantity], axes, log=True)))
-            charts += [chart.replace("<figure", f'<figure class="{kind}"', 1) for kind, chart in both]
-        else:
-            charts.append(linear)
-    toggle = '<label class="logs"><input type="checkbox"> logarithmic losses</label>' if any_loss else ""
-    return f'<div class="curves">{toggle}<div class="grid-2">{"".join(charts)}</div></div>' if charts else ""
+            charts.append(line_chart(title, lines, replace(axes, log_y=True), note, kind="log"))
+    return fill("curves.html", charts=charts, any_loss=any_loss) if charts else Markup()
 
 
-def _results(evaluations: Sequence[Evaluated]) -> str:
-    """Every evaluation's numbers, and how far the first one's confidence can be trusted."""
-    if not evaluations:
-        return ""
-    first = evaluations[0].evaluation
-    lines = {
-        "this student": [(100 * b.confidence, 100 * b.accuracy) for b in first.reliability],
-        "as right as it is sure": [(0.0, 0.0), (100.0, 100.0)],
-    }
-    points = 100 * first.calibration_error
-    gap = f"On average the two differ by {points:.1f} points (expected calibration error). Dots of few images jump."
-    chart = line_chart("Calibration: is it as right as it is sure?", lines, ("confidence, %", "right, %"), note=gap)
-    return f'<div class="grid-2">{table(summary(evaluations))}{chart}</div>'
+def _means(curves: Mapping[str, Points]) -> dict[str, Points]:
+    """Means over epochs in place of single batches, where there are any; a term that is all of the loss is the loss."""
+    means = {key.removesuffix("_epoch"): points for key, points in curves.items() if key.endswith("_epoch")}
+    kept = {**{key: points for key, points in curves.items() if not key.endswith("_epoch")}, **means}
+    same = [key for key in means if key != "train/loss" and kept[key] == means.get("train/loss")]
+    return {key: points for key, points in kept.items() if key not in same}
 
 
-def _classes(evaluation: Evaluation) -> list[Section]:
-    """The confusion matrix and the pairs that matter in it, then the scores of every class."""
-    names = [score.name for score in evaluation.per_class]
-    pairs, parts = confused(evaluation), ""
-    if len(names) <= MOST_CLASSES_DRAWN:
-        note = (
-            "Rows are true classes, columns are predictions. Blue: right; orange: taken for another class. The shade "
-            "grows with the square root of the row's share, so that rare mistakes show. Point at a cell to read it."
-        )
-        parts += heat_map("Confusion matrix, images", evaluation.confusion, names, names, note)
-    if pairs.rows and len(names) > 2:
-        parts += table(pairs)
-    kind = "grid-2" if len(names) <= 12 else ""
+def _best(curves: Mapping[str, Points]) -> list[tuple[str, float]]:
+    """The epoch whose weights are kept as the best: the first of the highest accuracy on validation, or lowest loss."""
+    accuracy, loss = curves.get("val/accuracy", ()), curves.get("val/loss", ())
+    known = accuracy or [(x, -y) for x, y in loss]
+    return [("best", max(known, key=lambda point: point[1])[0])] if known else []
+
+
+def _lines(lines: Mapping[str, Points]) -> list[Series]:
+    """Lines over epochs; the legend tells their last values."""
+    styles = _styles(lines)
     return [
-        Section("Confusion", f'<div class="{kind}">{parts}</div>' if parts else ""),
-        Section("Classes", table(per_class(evaluation), sortable=True)),
+        Series(name, styles[name], points, said=number(float(f"{points[-1][1]:.4g}")) if _ends(points) else "")
+        for name, points in lines.items()
     ]
 
 
-def _lines(words: str) -> str:
-    return "\n".join(text(line) for line in words.expandtabs(4).splitlines())
+def _ends(points: Points) -> bool:
+    return bool(points) and isfinite(points[-1][1])
+
+
+def _styles(names: Iterable[str]) -> dict[str, int]:
+    """A number for each line: splits look the same in every chart, other lines take what is left in turn."""
+    names, fixed = list(names), {"train": 0, "validation": 1, "test": 2}
+    free = itertools.cycle(k for k in range(6) if k not in {fixed.get(name) for name in names})
+    return {name: fixed[name] if name in fixed else next(free) for name in names}
+
+
+def _results(evaluations: Sequence[Evaluated], references: Mapping[str, float]) -> Markup:
+    """Every evaluation's numbers beside plain classifiers', and how far the first one's confidence can be trusted."""
+    if not evaluations:
+        return Markup()
+    first = evaluations[0].evaluation
+    rows = {f"this student, {evaluations[0].weights} weights": first.top1, **references}
+    series = [Series(name, number, [(100 * share, 0)]) for number, (name, share) in enumerate(rows.items())]
+    lines = [
+        Series("this student", 0, [(100 * b.confidence, 100 * b.accuracy) for b in first.reliability]),
+        Series("as right as it is sure", 1, [(0.0, 0.0), (100.0, 100.0)]),
+    ]
+    points = 100 * first.calibration_error
+    gap = f"On average the two differ by {points:.1f} points (expected calibration error). Dots of few images jump."
+    chart = line_chart("Calibration: is it as right as it is sure?", lines, Axes("confidence, %", "right, %"), gap)
+    label = f"top-1 accuracy on {evaluations[0].split}, %"
+    yardsticks = row_chart("Beside what learns no features", series, label) if references else ""
+    return beside(table(summary(evaluations)), Markup("<div>{}{}</div>").format(yardsticks, chart))
+
+
+def _classes(evaluation: Evaluation, learnt_from: Sequence[int]) -> list[Section]:
+    """The confusion matrix and the pairs that matter in it, then the scores of every class."""
+    names, pairs, parts = [score.name for score in evaluation.per_class], confused(evaluation), []
+    if len(names) <= MOST_CLASSES_DRAWN:
+        note = (
+            "Rows are true classes, columns are predictions. The shade grows with the square root of the row's share, "
+            "so that rare mistakes show. Point at a cell to read it."
+        )
+        parts.append(heat_map("Confusion matrix, images", evaluation.confusion, names, names, note))
+    if pairs.rows and len(names) > 2:
+        parts.append(table(pairs))
+    return [
+        Section("Confusion", beside(*parts) if len(names) <= 12 else Markup().join(parts)),
+        Section("Classes", table(per_class(evaluation, learnt_from), sortable=True)),
+    ]

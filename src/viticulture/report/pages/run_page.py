@@ -4,22 +4,30 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ...analysis.explanation import read_explanation
 from ...analysis.galleries import FILE, read_galleries
 from ...analysis.link_extraction import read_links
+from ...analysis.pictures import CORRUPTED
 from ...evaluation.agreement.evaluate import read_agreement
+from ...evaluation.dense.results import read_dense
 from ...evaluation.localization.evaluate import read_localizations
+from ...evaluation.probe.evaluate import read_probes
+from ...evaluation.reference import read_references
 from ...evaluation.results import Evaluations, read_evaluations
 from ...evaluation.robustness.evaluate import read_robustness
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
+from ..charts.chart import Points
 from ..charts.curves import read_curves
-from ..charts.figures import gallery
+from ..charts.pictures import galleries
 from ..document import Section
 from ..sections.agreement import agreement_section
+from ..sections.dense import dense_headline, dense_sections
 from ..sections.links import links_section
 from ..sections.localization import localization_section
+from ..sections.probe import probe_section
 from ..sections.robustness import robustness_section
 from ..sections.stages import stages_section
 from ..tables.results import Evaluated
@@ -39,7 +47,9 @@ def page_of(run: RunDir) -> RunPage:
     facts = run.read("run.json")
     curves = read_curves(run.metrics) if run.metrics.exists() else {}
     found, pictures = read_evaluations(run), read_galleries(run.path / FILE)
-    lost = found is None or pictures is None
+    dense = read_dense(run)
+    running, references = facts["status"] == "running" and found is None and dense is None, read_references(run)
+    lost = ((found is None and dense is None) or pictures is None) and not running
     kept = pictures or {}
     classes = len(facts["data"]["classes"])
     side = recipe_of(run).section("images").image_size
@@ -54,20 +64,28 @@ def page_of(run: RunDir) -> RunPage:
     return RunPage(
         title=f"{facts['student']['name']} on {facts['data']['name']}",
         sentence=sentence,
+        state=_state(run, curves, facts) if running else "",
         evaluations=_evaluated(found),
         costs=Costs(facts["student"]["parameters"], facts["student"]["macs"], speed, seconds),
+        references=references.accuracy if references is not None else {},
+        learnt_from=references.images.get("train", ()) if references is not None else (),
         curves=curves,
         mistakes=kept.get("mistakes", ()),
         examples=kept.get("examples", ()),
         warnings=[*facts["remarks"], *([LOST.format(run.path)] if lost else [])],
+        headline=dense_headline(dense),
         sections=[
+            *dense_sections(dense, kept.get("dense", ())),
             stages_section(run),
             *agreement_section(read_agreement(run)),
-            *robustness_section(read_robustness(run)),
-            Section("Where it looks", "".join(map(gallery, kept.get("attention", ())))),
+            *robustness_section(
+                read_robustness(run), (read_galleries(run.path / CORRUPTED) or {}).get("corruptions", ())
+            ),
+            Section("Where it looks", galleries(kept.get("attention", ()))),
             *localization_section(read_localizations(run)),
+            *probe_section(read_probes(run)),
             *_links(run, curves),
-            Section("What it paints", "".join(map(gallery, kept.get("reconstruction", ())))),
+            Section("What it paints", galleries(kept.get("reconstruction", ()))),
             *explanation_sections(run, read_explanation(run)),
         ],
         recipe=(run.path / "recipe.yaml").read_text(encoding="utf-8"),
@@ -89,6 +107,16 @@ def named(key: str) -> tuple[str, str]:
     return weights, {"val": "validation"}.get(split, split)
 
 
+def _state(run: RunDir, curves: Mapping[str, Points], facts: Mapping[str, Any]) -> str:
+    """How far a training is; what its last epoch measured stands in the curves."""
+    done = int(max((points[-1][0] for points in curves.values() if points), default=0))
+    epochs = facts.get("settings", {}).get("train", {}).get("epochs", "?")
+    return (
+        f"In training: {done} of {epochs} epochs are done. This page renews itself; should the training have been "
+        f"stopped, `viticulture resume {run.path}` goes on with it."
+    )
+
+
 def _evaluated(found: Evaluations | None) -> list[Evaluated]:
     """The one that counts first."""
     if found is None:
@@ -97,5 +125,6 @@ def _evaluated(found: Evaluations | None) -> list[Evaluated]:
 
 
 def _links(run: RunDir, curves: Mapping[str, object]) -> list[Section]:
-    """A section for a run whose guide trained links; others do not have their checkpoint read."""
-    return [links_section(read_links(run))] if "train/attention_link" in curves else []
+    """A section for a run whose guide trained links, once there is a checkpoint; others do not have theirs read."""
+    linked = "train/attention_link" in curves and run.checkpoint.exists()
+    return [links_section(read_links(run))] if linked else []

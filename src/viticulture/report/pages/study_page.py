@@ -11,15 +11,16 @@ from ...study.run.cell import command
 from ...study.run.outcomes import Outcome
 from ...study.study import Study
 from ...text import clean
-from ..charts.figures import gallery, table
-from ..charts.marks import figure, text
-from ..document import Section, document, duration, tile, warning_box
+from ..charts.pictures import galleries
+from ..document import Head, Section, Tile, document, facts, table
+from ..html import Markup
 from ..sections.class_differences import class_section
 from ..sections.stacked import sums_section, teaching_section
 from ..sections.study_charts import accuracy_charts, cost_charts, curve_charts
 from ..tables.latex import latex
 from ..tables.sheet import Cell, Column, Sheet
-from ..tables.study import failures, full_sheet, plan_note, results_sheet
+from ..tables.study import failures, few_steps, full_sheet, plan_note, results_sheet
+from ..written import duration
 
 
 def write_study(study: Study) -> Path:
@@ -40,7 +41,7 @@ def render_study(study: Study) -> str:
     title = f"Which method grows the best ViT on {subject(grid.data)}?"
     if grid.table:
         title = f"{grid.table}: published and ours" if grid.published else f"{grid.table} on {subject(grid.data)}"
-    header = f'<p class="answer">{text(study.conclusion)}</p>{_tiles(study)}{warning_box("Please note", _notes(study))}'
+    head = Head(title, answer=study.conclusion, warnings=study_notes(study), tiles=_tiles(study))
     found = study.verdicts
     sections = [
         Section("Accuracy", accuracy_charts(study) + table(results_sheet(study)) if found else ""),
@@ -51,43 +52,44 @@ def render_study(study: Study) -> str:
         Section("Classes", class_section(study) if found else ""),
         Section("Images they disagree about", _disagreement(study) if found else ""),
         Section("All results", table(full_sheet(study), sortable=True) if found else ""),
-        Section("Failed", "".join(table(sheet) for sheet in failures(study))),
+        Section("Failed", Markup().join(map(table, failures(study)))),
         Section("Conditions", _conditions(study)),
         Section("How to reproduce each row", _commands(study)),
     ]
-    return document(title, header, sections, ("study.css", "study.js"))
+    return document(head, sections)
 
 
-def _disagreement(study: Study) -> str:
+def _disagreement(study: Study) -> Markup:
     """Pictures for both directions; a sentence where there are none, and why."""
     try:
-        return "".join(map(gallery, disagreements(study.folder, study.verdicts[-1])))
+        return galleries(disagreements(study.folder, study.verdicts[-1]))
     except UserError as error:
-        return f'<p class="note">{text(error)}</p>'
+        return Markup('<p class="note">{}</p>').format(str(error))
 
 
-def _tiles(study: Study) -> str:
+def _tiles(study: Study) -> list[Tile]:
     done, wanted = study.counts
     spent = sum(float((one.facts or {}).get("seconds") or 0) for one in _single(study.outcomes))
     verdict = study.verdicts[-1] if study.verdicts else None
-    tiles = [tile("Trainings", f"{done} of {wanted}", "finished")]
-    tiles.append(tile("Candidates", str(len(study.folder.grid.candidates)), "recipes"))
-    tiles.append(tile("Seeds", str(len(study.folder.grid.seeds)), "trainings of everything"))
-    tiles.append(tile("Training time", duration(spent), "of all cells together"))
+    tiles = [Tile("Trainings", f"{done} of {wanted}", "finished")]
+    tiles.append(Tile("Candidates", str(len(study.folder.grid.candidates)), "recipes"))
+    tiles.append(Tile("Seeds", str(len(study.folder.grid.seeds)), "trainings of everything"))
+    tiles.append(Tile("Training time", duration(spent), "of all cells together"))
     if verdict:
         facts = verdict.leader.outcomes[0].facts or {}
         images = facts.get("data", {}).get("images", {})
         classes = len(facts.get("data", {}).get("classes", []))
         split = "test" if "test" in images else "val"
-        tiles.append(tile("Test images", f"{images.get(split, 0):,}", f"of {classes:,} classes"))
-    return f'<dl class="tiles">{"".join(tiles)}</dl>'
+        tiles.append(Tile("Test images", f"{images.get(split, 0):,}", f"of {classes:,} classes"))
+    return tiles
 
 
-def _notes(study: Study) -> list[str]:
+def study_notes(study: Study) -> list[str]:
     """What a reader must know before the numbers."""
     failed = len(_single([one for one in study.outcomes if one.status == "failed"]))
     kept = "" if study.folder.grid.published else ", and no winner is named"
     notes = [f"{failed} training{'s' * (failed > 1)} failed; the errors stand below{kept}."] if failed else []
+    notes += few_steps(study.plan) if study.plan else []
     notes += study.folder.facts.get("remarks", [])
     if study.verdicts and study.verdicts[-1].by == "test" and not study.folder.grid.published:
         notes.append("Nothing is held out for validation, so test images rank, which favors the first.")
@@ -97,9 +99,9 @@ def _notes(study: Study) -> list[str]:
     return [*notes, *data]
 
 
-def _conditions(study: Study) -> str:
+def _conditions(study: Study) -> Markup:
     """What was the same for all, and what was decided on the way."""
-    grid, plan, facts = study.folder.grid, study.plan, study.folder.facts
+    grid, plan, known = study.folder.grid, study.plan, study.folder.facts
     lines = {"terms": plan_note(grid, plan) if plan else "not planned yet"}
     lines["the same for all"] = "\n".join(f"{key}: {value}" for key, value in grid.conditions.items()) or "nothing"
     lines["ranked by"] = (
@@ -107,17 +109,16 @@ def _conditions(study: Study) -> str:
     )
     if study.verdicts and not grid.published:
         lines["a winner"] = _rule(study.verdicts[-1])
-    if decisions := facts.get("decisions"):
+    if decisions := known.get("decisions"):
         lines["dropped on the way"] = "\n".join(decisions)
-    lines["begun"] = f"{facts['began']} by viticulture {facts['version']}"
+    lines["begun"] = f"{known['began']} by viticulture {known['version']}"
     whole = (one.facts for one in study.outcomes if one.facts and {"hardware", "versions"} <= set(one.facts))
     if run := next(whole, None):
         hardware = run["hardware"]
         gpus = ", ".join(hardware["gpus"]) or "no GPU"
         lines["hardware"] = f"{hardware['cpu']}, {hardware['cores']} cores, {gpus}"
         lines["versions"] = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
-    rows = "".join(f"<tr><th scope=row>{text(key)}<td><pre>{_lines(value)}</pre>" for key, value in lines.items())
-    return figure("", f"<table>{rows}</table>")
+    return facts(lines)
 
 
 def _rule(verdict: Verdict) -> str:
@@ -129,7 +130,7 @@ def _rule(verdict: Verdict) -> str:
     )
 
 
-def _commands(study: Study) -> str:
+def _commands(study: Study) -> Markup:
     """One command a candidate and subset, for the first seed, and the one for the whole study."""
     plan = study.plan
     rows: list[list[Cell]] = [["the whole study", "", str(study.folder.facts["command"])]]
@@ -139,13 +140,9 @@ def _commands(study: Study) -> str:
             rows.append([cell.candidate.name, cell.subset.name, command(study.folder, cell, plan)])
     columns = [Column("candidate"), Column("training data"), Column("command", "prose")]
     sheet = Sheet("", columns, rows, f"Seed {first}; another seed by --seed.")
-    return table(sheet).replace('<div class="scroll tall">', '<div class="scroll tall commands">', 1)
+    return table(sheet, frame="commands")
 
 
 def _single(outcomes: list[Outcome]) -> list[Outcome]:
     """Outcomes without the doubles that share a training."""
     return list({one.cell.name: one for one in outcomes}.values())
-
-
-def _lines(words: str) -> str:
-    return "\n".join(text(line) for line in words.splitlines())

@@ -2,9 +2,8 @@
 """A student, its heads and its teachers side by side, as a part of a run's page."""
 
 from ...evaluation.agreement.metrics import Agreement
-from ..charts.figures import table
-from ..charts.marks import text
-from ..document import Section
+from ..document import Section, table
+from ..html import Markup
 from ..tables.sheet import Cell, Column, Sheet
 
 
@@ -13,7 +12,7 @@ def agreement_section(found: Agreement | None) -> list[Section]:
     if found is None:
         return []
     if found.missing:
-        return [Section("Teachers", f"<p>{text(f'The teachers could not be asked: {found.missing}')}</p>")]
+        return [Section("Teachers", Markup("<p>{}</p>").format(f"The teachers could not be asked: {found.missing}"))]
     left, right = pairs(found)
     return [Section("Teachers", table(advice(found)) + table(left) + table(right))]
 

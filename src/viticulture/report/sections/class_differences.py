@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where two methods differ: classes and confused pairs. The page's script lets a person choose the two."""
 
-import json
 from collections.abc import Sequence
-from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +11,8 @@ from ...study.conclude.disagreement import opponents
 from ...study.conclude.verdict import Verdict, subject
 from ...study.study import Study
 from ...text import clean
-from ..charts.figures import table
-from ..charts.marks import figure, text
+from ..document import table
+from ..html import Markup, fill
 from ..tables.sheet import Cell, Column, Sheet
 
 PAIRS = 8  # a candidate
@@ -36,21 +34,18 @@ def confusions(study: Study, verdict: Verdict) -> tuple[list[str], dict[str, NDA
     return names, found
 
 
-def class_section(study: Study) -> str:
+def class_section(study: Study) -> Markup:
     """Recall of every class by two methods and the difference, the greatest first; other methods can be chosen."""
     verdict = study.verdicts[-1]
     pair = opponents(verdict, study.folder.grid.baseline)
     if pair is None:
-        return ""
+        return Markup()
     names, matrices = confusions(study, verdict)
     support = next(iter(matrices.values())).sum(1)
     recall = {who: 100 * m.diagonal() / np.maximum(m.sum(1), 1) for who, m in matrices.items()}
     one, other = (standing.candidate.name for standing in pair)
     order = np.argsort(-np.abs(recall[one] - recall[other]), kind="stable")
-    rows = "".join(_row(names[c], support[c], recall[one][c], recall[other][c]) for c in order)
-    heads = ("class", "images", clean(one), clean(other), "difference, points")
-    kinds = ("", "n", "n", "n", "n diff")
-    head = "".join(f'<th scope="col" class="{k}">{escape(h)}</th>' for h, k in zip(heads, kinds, strict=True))
+    rows = [(names[c], support[c], recall[one][c], recall[other][c]) for c in order]
     content = {
         "classes": [clean(name) for name in names],
         "images": [int(n) for n in support],
@@ -58,22 +53,19 @@ def class_section(study: Study) -> str:
         "recall": [[round(float(value), 2) for value in values] for values in recall.values()],
         "shown": [list(recall).index(one), list(recall).index(other)],
     }
-    data = escape(json.dumps(content, ensure_ascii=False, separators=(",", ":")))
-    inside = (
-        f'<div class="choose" hidden data-compare="{data}"><label>method <select></select></label> '
-        f"<label>against <select></select></label></div>"
-        f'<div class="scroll tall"><table class="compare"><thead><tr>{head}</thead><tbody>{rows}</tbody></table></div>'
-    )
     note = (
         f"Share of each class's test images that is recognized, %, means over seeds; {subject(verdict.data)}, "
         f"{verdict.subset.name}. Few images of a class make large differences by chance."
     )
-    return figure("Difference by class", inside, note) + confused_pairs(study, names, matrices, (one, other))
+    chooser = fill(
+        "differences.html", title="Difference by class", note=note, content=content, pair=(one, other), rows=rows
+    )
+    return chooser + confused_pairs(study, names, matrices, (one, other))
 
 
 def confused_pairs(
     study: Study, names: Sequence[str], matrices: dict[str, NDArray[np.float64]], first: tuple[str, str]
-) -> str:
+) -> Markup:
     """The pairs that any of the methods confuses most often, and how often each of them does."""
     shares = {who: m / np.maximum(m.sum(1, keepdims=True), 1) for who, m in matrices.items()}
     wanted: dict[tuple[int, int], float] = {}
@@ -86,7 +78,7 @@ def confused_pairs(
                 wanted[row, column] = max(wanted.get((row, column), 0.0), float(wrong[row, column]))
     pairs = sorted(wanted, key=lambda pair: -wanted[pair])[:MOST_PAIRS]
     if not pairs or len(names) < 3:
-        return ""
+        return Markup()
     ordered = [*dict.fromkeys([*first, *shares])]
     columns = [Column("true class"), Column("taken for"), *(Column(who, "percent") for who in ordered)]
     rows: list[list[Cell]] = [
@@ -94,12 +86,3 @@ def confused_pairs(
     ]
     note = "Share of the true class's test images, mean over seeds. A click on a heading sorts."
     return table(Sheet("Most confused pairs", columns, rows, note), sortable=True)
-
-
-def _row(name: str, images: float, ours: float, theirs: float) -> str:
-    gap = ours - theirs
-    side = "more" if gap >= 0 else "less"
-    return (
-        f'<tr><td>{text(name)}<td class="n">{images:.0f}<td class="n">{ours:.1f}<td class="n">{theirs:.1f}'
-        f'<td class="n diff {side}" style="--gap:{min(abs(gap), 100) / 2:.2f}%">{gap:+.1f}'
-    )

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sections of a page: how far heads look, which layers are alike, what layers smooth away."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
 
 from ...analysis.attention_maps import shown_layers
 from ...analysis.inside import Inside
-from ..charts.figures import line_chart
-from ..charts.value_map import Values, value_map
-from ..document import Section
+from ..charts.chart import Axes, Points, Series, line_chart
+from ..charts.heat_map import Values, value_map
+from ..document import Section, beside
+from ..html import Markup
 
 DISTANCE = "Patches alone, their shares summing to 1. Low: the layer looks near by; uniform: it looks everywhere alike."
 ENTROPY = "Patches alone. Low: few patches are looked at; uniform: all are, alike."
@@ -39,11 +40,11 @@ def likeness_section(cka: Tensor, first: str, second: str, reading: str) -> Sect
     if len(rows) != len(columns):
         return Section(f"Beside {second}", alike)
     line = {"CKA": list(enumerate(cka.diag().tolist(), _first(reading)))}
-    same = line_chart("Similarity of layers with the same number", line, ("layer", "CKA"))
-    return Section(f"Beside {second}", f'<div class="grid-2">{alike}{same}</div>')
+    same = line_chart("Similarity of layers with the same number", _lines(line), Axes("layer", "CKA"))
+    return Section(f"Beside {second}", beside(alike, same))
 
 
-def _over_layers(title: str, unit: str, values: Sequence[Tensor], uniform: Sequence[float], note: str) -> str:
+def _over_layers(title: str, unit: str, values: Sequence[Tensor], uniform: Sequence[float], note: str) -> Markup:
     """A chart of the heads' mean and range over layers, and a map of every head."""
     lines = {
         "mean of heads": [(float(i), layer.mean().item()) for i, layer in enumerate(values, 1)],
@@ -56,12 +57,12 @@ def _over_layers(title: str, unit: str, values: Sequence[Tensor], uniform: Seque
         every[: len(layer), i] = layer.sort().values.double().cpu().numpy()
     rows, columns = _names("rank", len(every)), _names("layer", len(values))
     by_head = value_map(f"{title}, every head", [("heads of each layer from low to high", every)], rows, columns)
-    return f'<div class="grid-2">{line_chart(title, lines, ("layer", unit), note=note)}{by_head}</div>'
+    return beside(line_chart(title, _lines(lines), Axes("layer", unit), note), by_head)
 
 
-def _smoothing(found: Inside) -> str:
+def _smoothing(found: Inside) -> Markup:
     if not found.frequencies:
-        return ""
+        return Markup()
     begin = _first(found.reading)
     last = {"last frequency": [(float(i), value) for i, value in enumerate(found.amplitude[:, -1].tolist(), begin)]}
     title = f"Delta log amplitude, at {found.frequencies[-1]:.2f} pi a patch"
@@ -69,10 +70,13 @@ def _smoothing(found: Inside) -> str:
         f"layer {layer + begin}": list(zip(found.frequencies, found.amplitude[layer].tolist(), strict=True))
         for layer in shown_layers(len(found.amplitude))
     }
-    axes = ("frequency, pi a patch", "log amplitude")
-    over_layers = line_chart(title, last, ("layer", "log amplitude"), note=SMOOTH)
-    over_frequencies = line_chart("Relative log amplitude", by_frequency, axes, note=SMOOTH)
-    return f'<div class="grid-2">{over_layers}{over_frequencies}</div>'
+    axes = Axes("frequency, pi a patch", "log amplitude")
+    over_layers = line_chart(title, _lines(last), Axes("layer", "log amplitude"), SMOOTH)
+    return beside(over_layers, line_chart("Relative log amplitude", _lines(by_frequency), axes, SMOOTH))
+
+
+def _lines(lines: Mapping[str, Points]) -> list[Series]:
+    return [Series(name, number, points) for number, (name, points) in enumerate(lines.items())]
 
 
 def _first(reading: str) -> int:

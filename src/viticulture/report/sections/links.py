@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...analysis.link_extraction import TrainedLinks
 from ...models.links import LinkSet
-from ..charts.value_map import Values, value_map
+from ..charts.heat_map import Values, value_map
 from ..document import Section
 from ..tables.sheet import Column, Sheet
 

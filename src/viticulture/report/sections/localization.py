@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import date
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +12,10 @@ from PIL import Image, ImageDraw
 from ...analysis.galleries import Gallery, Group
 from ...evaluation.localization.evaluate import Example, Localization
 from ...evaluation.localization.metrics import OVERLAPS, BoxAccuracy
-from ..charts.figures import gallery, table
-from ..document import Section, document
+from ...training.rundir import RunDir
+from ..charts.pictures import gallery
+from ..document import Head, Section, document, table
+from ..html import Markup
 from ..tables.sheet import Cell, Column, Sheet
 
 SHOWN = 128  # pixels, the smaller side of a drawn view
@@ -41,11 +44,23 @@ def localization_section(every: Mapping[str, Localization]) -> list[Section]:
     tables = [
         replace(localization_table(found), title=f"Images whose box is found: {data}") for data, found in every.items()
     ]
-    return [Section("Localization", "".join(table(sheet) for sheet in tables))] if tables else []
+    return [Section("Localization", Markup().join(map(table, tables)))] if tables else []
 
 
-def localization_page(found: Localization) -> str:
-    """The table and the examples as HTML text; write it as UTF-8."""
+def localization_page(found: Localization, run: RunDir, data: str) -> str:
+    """The table and the examples as HTML text; write it as UTF-8.
+
+    Args:
+        found: the numbers and pictures.
+        run: whose student was asked.
+        data: what the images are called.
+    """
+    facts = run.read("run.json")
+    sentence = (
+        f"{facts['student']['name']} of run {run.path} (recipe {facts['recipe']}, seed {facts['seed']}, trained on "
+        f"{facts['data']['name']}, begun {facts['started']}), {found.weights} weights, on {data}; measured on "
+        f"{date.today().isoformat()}."
+    )
     groups: list[Group] = [([_drawn(one), one.score], [one.name, f"IoU {one.overlap:.2f}"]) for one in found.examples]
     threshold = found.largest.thresholds[len(OVERLAPS) // 2]
     note = (
@@ -56,7 +71,7 @@ def localization_page(found: Localization) -> str:
         Section("Accuracy", table(localization_table(found))),
         Section("Pictures", gallery(Gallery("Some images as the student sees them", groups, note))),
     ]
-    return document("Where it looks for objects", "", parts)
+    return document(Head("Where it looks for objects", sentence=sentence), parts)
 
 
 def _drawn(example: Example) -> NDArray[np.uint8]:

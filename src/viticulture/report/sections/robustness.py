@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors on corrupted and other unlike images: as a table, and as a part of a run's page."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from ...analysis.galleries import Gallery
 from ...evaluation.accuracy import ONE_HEAD
 from ...evaluation.robustness.metrics import Robustness
 from ...evaluation.robustness.strengths import BLUR, DIGITAL, EXTRA, NOISE, SEVERITIES, WEATHER
-from ..charts.figures import bar_chart, line_chart, table
-from ..document import Section
+from ..charts.chart import Axes, Series, line_chart, row_chart
+from ..charts.pictures import galleries
+from ..document import Section, beside, table
+from ..html import Markup
 from ..tables.sheet import Cell, Column, Sheet
 
 GROUPS = {"noise": NOISE, "blur": BLUR, "weather": WEATHER, "digital": DIGITAL, "extra": EXTRA}
@@ -23,47 +26,57 @@ def robustness_table(found: Robustness) -> Sheet:
             [head, error, 1 - error] for head, error in zip(found.heads, found.clean, strict=True)
         ]
         return Sheet(f"{found.data}", columns, rows, _note(found))
-    columns = [Column("errors"), Column("mean", "percent"), *(Column(str(s), "percent") for s in SEVERITIES)]
+    columns = [
+        Column("errors"),
+        Column("group"),
+        Column("mean", "percent"),
+        *(Column(str(s), "percent") for s in SEVERITIES),
+    ]
     columns += [Column(found.heads[k], "percent") for k in tokens]
     rows = []
     if found.clean:
-        rows.append(["as they are", found.clean[0], *("" for _ in SEVERITIES), *found.clean[1:]])
+        rows.append(["as they are", "", found.clean[0], *("" for _ in SEVERITIES), *found.clean[1:]])
     if (mean := found.mean_error()) is not None:
-        rows.append(["mean of the 15", mean, *("" for _ in SEVERITIES), *(found.mean_error(k) for k in tokens)])
-    for names in GROUPS.values():
+        rows.append(
+            ["mean of the 15", "all but extra", mean, *("" for _ in SEVERITIES), *(found.mean_error(k) for k in tokens)]
+        )
+    for group, names in GROUPS.items():
         for name in (name for name in names if name in found.errors):
             by_severity = [severity[0] for severity in found.errors[name]]
-            rows.append([_plain(name), fmean(by_severity), *by_severity, *(found.error(name, k) for k in tokens)])
+            rows.append(
+                [_plain(name), group, fmean(by_severity), *by_severity, *(found.error(name, k) for k in tokens)]
+            )
     of = "the run's test images" if found.data == "test" else found.data
     return Sheet(f"Errors on {of}, by severity", columns, rows, _note(found))
 
 
-def robustness_section(every: Mapping[str, Robustness]) -> list[Section]:
-    """A table and a chart for each collection of images; nothing where none was judged."""
-    parts = [
-        f'{table(robustness_table(found))}<div class="grid-2">{_charts(found) if found.errors else ""}</div>'
-        for found in every.values()
-    ]
-    return [Section("Robustness", "".join(parts))] if parts else []
+def robustness_section(every: Mapping[str, Robustness], shown: Sequence[Gallery] = ()) -> list[Section]:
+    """A table and charts for each collection of images, then what corruptions look like."""
+    parts = [table(robustness_table(found)) + (_charts(found) if found.errors else "") for found in every.values()]
+    return [Section("Robustness", Markup().join([*parts, galleries(shown)]))] if parts else []
 
 
-def _charts(found: Robustness) -> str:
+def _charts(found: Robustness) -> Markup:
     """Mean errors of each group of corruptions over severity (0 is the clean image), and of each corruption."""
-    lines = {}
-    for group, names in GROUPS.items():
+    lines = []
+    for style, (group, names) in enumerate(GROUPS.items()):
         there = [found.errors[name] for name in names if name in found.errors]
         if there:
             clean = [(0.0, 100 * found.clean[0])] if found.clean else []
             rest = [(float(s), 100 * fmean(one[s - 1][0] for one in there)) for s in SEVERITIES]
-            lines[group] = [*clean, *rest]
-    means = {_plain(name): round(100 * found.error(name), 1) for name in found.errors}
-    return line_chart("Errors by severity, %", lines, ("severity", "wrong, %")) + bar_chart("Mean errors", means, "%")
+            lines.append(Series(group, style, [*clean, *rest]))
+    of = {name: style for style, names in enumerate(GROUPS.values()) for name in names}
+    means = [Series(_plain(name), of[name], [(100 * found.error(name), 0)]) for name in found.errors]
+    by_severity = line_chart("Errors by severity", lines, Axes("severity", "wrong, %"))
+    return beside(by_severity, row_chart("Mean errors", means, "wrong, %"))
 
 
 def _note(found: Robustness) -> str:
     words = f"{found.images:,} images{' of each' if found.errors else ''}, {found.weights} weights."
     if found.rule != ONE_HEAD:
         words += f" The student answers by its {found.rule}."
+    if any(name in found.errors for name in EXTRA):
+        words += " Extra: set apart for validation, not in the mean of the 15."
     if found.corrupted_by:
         words += f" Strengths of {found.corrupted_by}."
     if found.classes < found.known:

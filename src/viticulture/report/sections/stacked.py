@@ -4,9 +4,8 @@
 from ...study.conclude.sums import sums
 from ...study.conclude.teaching import families, family, teachers_of
 from ...study.study import Study
-from ..charts.figures import table
-from ..charts.plots import Axes, Series, point_chart
-from ..document import Section
+from ..charts.chart import Axes, Series, point_chart
+from ..document import Section, table
 from ..tables.sheet import Cell, Column, Sheet, Spread
 
 FEWEST = 3  # students with a teacher that make a chart

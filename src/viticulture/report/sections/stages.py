@@ -6,9 +6,8 @@ from urllib.parse import quote
 from ...budget.plan import STAGES, is_planned, read_plan
 from ...evaluation.results import read_evaluations
 from ...training.rundir import RunDir
-from ..charts.figures import table
-from ..charts.marks import text
-from ..document import Section
+from ..document import Section, table
+from ..html import Markup
 from ..tables.stages import NAMES, stages_sheet
 
 
@@ -21,9 +20,9 @@ def stages_section(run: RunDir) -> Section:
     places = [RunDir(plan.place(run.path, number)) for number in range(len(plan.stages))]
     found = [read_evaluations(place) for place in places]
     results = [None if evaluations is None else evaluations.counting for evaluations in found]
-    links = ", ".join(
-        f'<a href="{STAGES}/{quote(stage.name)}/report.html">{text(NAMES[stage.kind])}</a>'
+    links = Markup(", ").join(
+        Markup('<a href="{}/{}/report.html">{}</a>').format(STAGES, quote(stage.name), NAMES[stage.kind])
         for stage in plan.stages[:-1]
     )
-    pages = f"<p>Reports of the stages before this one: {links}.</p>" if links else ""
+    pages = Markup("<p>Reports of the stages before this one: {}.</p>").format(links) if links else Markup()
     return Section(title, table(stages_sheet(plan, results)) + pages)

@@ -7,9 +7,11 @@ from statistics import fmean
 from ...study.conclude.statistics import Estimate
 from ...study.conclude.verdict import Standing, Verdict, subject
 from ...study.study import Study
-from ..charts.curves import Points, read_curves
-from ..charts.plots import Axes, Band, Series, band_chart, forest_chart, scatter_chart
-from ..document import duration, scaled
+from ..charts.chart import Axes, Band, Points, Series, line_chart, row_chart, scatter_chart
+from ..charts.curves import read_curves
+from ..document import beside
+from ..html import Markup
+from ..written import duration, scaled
 
 ACCURACY = "top-1 accuracy on test, %"
 INTERVALS = (
@@ -26,7 +28,7 @@ def styles(study: Study) -> dict[str, int]:
     return {one.name: number for number, one in enumerate(study.folder.grid.candidates)}
 
 
-def accuracy_charts(study: Study) -> str:
+def accuracy_charts(study: Study) -> Markup:
     """Rows of means on the largest subset; lines over the size of the subset, where there are several."""
     found, style = study.verdicts, styles(study)
     last = found[-1]
@@ -41,15 +43,15 @@ def accuracy_charts(study: Study) -> str:
         for one in last.standings
     ]
     note = f"Small dots: single seeds. {INTERVALS} Best on {'validation' if last.by == 'val' else 'test'} first."
-    html = forest_chart(f"Accuracy on {subject(last.data)}, {last.subset.name}", rows, ACCURACY, note)
+    charts = [row_chart(f"Accuracy on {subject(last.data)}, {last.subset.name}", rows, ACCURACY, note)]
     for data in dict.fromkeys(verdict.data for verdict in found):
         here = [verdict for verdict in found if verdict.data == data]
         if len(here) > 1:
-            html += _over_data(here, style)
-    return f'<div class="grid-2">{html}</div>'
+            charts.append(_over_data(here, style))
+    return beside(*charts)
 
 
-def _over_data(found: Sequence[Verdict], style: Mapping[str, int]) -> str:
+def _over_data(found: Sequence[Verdict], style: Mapping[str, int]) -> Markup:
     lines, subsets = [], set[float]()
     for name, number in style.items():
         standings = [one for verdict in found for one in verdict.standings if one.candidate.name == name]
@@ -60,20 +62,20 @@ def _over_data(found: Sequence[Verdict], style: Mapping[str, int]) -> str:
             bands = [_percents(one.test) for _, one in places]
             lines.append(Series(name, number, points, bands, [_tip(one) for _, one in places]))
             subsets |= {images for images, _ in places}
-    axes = Axes("training images", ACCURACY, log_x=True, at=sorted(subsets))
-    return band_chart(f"Accuracy against training data, {subject(found[-1].data)}", lines, axes, INTERVALS)
+    axes = Axes("training images", ACCURACY, log_x=True, at=sorted(subsets), most=100)
+    return line_chart(f"Accuracy against training data, {subject(found[-1].data)}", lines, axes, INTERVALS)
 
 
-def cost_charts(study: Study) -> str:
+def cost_charts(study: Study) -> Markup:
     """Accuracy against what a student costs to train, to store and to run, on the largest subset."""
     last, style = study.verdicts[-1], styles(study)
-    charts = [
+    wanted = [
         ("Accuracy against training time", "seconds", "training time of one seed", CLOCK),
         ("Accuracy against size", "parameters", "parameters", COUNTS),
         ("Accuracy against computation", "macs", "multiply-adds for one image", COUNTS),
     ]
-    html = ""
-    for title, key, words, units in charts:
+    charts = []
+    for title, key, words, units in wanted:
         unit, name = _unit([one.fact(key) for one in last.standings], units)
         label = f"{words}, {name}"
         series = [
@@ -87,12 +89,12 @@ def cost_charts(study: Study) -> str:
             for one in sorted(last.standings, key=lambda one: style[one.candidate.name])
             if (value := one.fact(key))
         ]
-        html += scatter_chart(title, series, Axes(label, ACCURACY, log_x=True))
+        charts.append(scatter_chart(title, series, Axes(label, ACCURACY, log_x=True, most=100)))
     note = "The stepped line is the Pareto front: nothing else is both cheaper and more accurate. Means over seeds."
-    return f'<div class="grid-2">{html}</div><p class="note">{note}</p>'
+    return beside(*charts) + Markup('<p class="note">{}</p>').format(note)
 
 
-def curve_charts(study: Study) -> str:
+def curve_charts(study: Study) -> Markup:
     """Accuracy on held-out images over epochs and over training time, on the largest subset; means over seeds."""
     last, style = study.verdicts[-1], styles(study)
     unit, clock = _unit([one.fact("seconds") for one in last.standings], CLOCK)
@@ -106,12 +108,12 @@ def curve_charts(study: Study) -> str:
             if seconds and length:
                 minutes.append(Series(name, number, [(x * seconds / length / unit, y) for x, y in points]))
     if not epochs:
-        return ""
+        return Markup()
     label = f"accuracy on {'validation' if last.by == 'val' else 'held-out'} images, %"
-    charts = band_chart("Over epochs", epochs, Axes("epoch", label))
+    charts = [line_chart("Over epochs", epochs, Axes("epoch", label))]
     if minutes:
-        charts += band_chart("Over training time", minutes, Axes(f"training time, {clock}", label))
-    return f'<div class="grid-2">{charts}</div>'
+        charts.append(line_chart("Over training time", minutes, Axes(f"training time, {clock}", label)))
+    return beside(*charts)
 
 
 def _mean_curve(study: Study, one: Standing) -> Points:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables that the verbs print and the page shows, made from plain data."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...evaluation.accuracy import ONE_HEAD, Evaluation
-from .sheet import Cell, Column, Sheet, Spread
+from .sheet import Cell, Column, Sheet
 
 LONGEST_LIST = 60
 
@@ -25,8 +26,20 @@ class Evaluated:
     evaluation: Evaluation
 
 
+def together(evaluated: Sequence[Evaluated]) -> list[Evaluated]:
+    """Evaluations whose numbers are the same on a split, such as of the best weights that are the last, as one."""
+    groups: dict[str, list[Evaluated]] = {}
+    for each in evaluated:
+        groups.setdefault(json.dumps([each.split, each.evaluation.to_dict()]), []).append(each)
+    return [
+        Evaluated(" = ".join(each.weights for each in group), group[0].split, group[0].evaluation)
+        for group in groups.values()
+    ]
+
+
 def summary(evaluated: Sequence[Evaluated]) -> Sheet:
     """One column an evaluation, one row a number."""
+    evaluated = together(evaluated)
     found = [each.evaluation for each in evaluated]
     k = max((each.k for each in found), default=1)
     rows: list[list[Cell]] = [
@@ -47,11 +60,19 @@ def summary(evaluated: Sequence[Evaluated]) -> Sheet:
     return Sheet("Evaluation", columns, rows)
 
 
-def per_class(evaluation: Evaluation) -> Sheet:
-    """Precision, recall and F1 of every class."""
-    columns = [Column("class"), Column("images", "count")]
+def per_class(evaluation: Evaluation, learnt_from: Sequence[int] = ()) -> Sheet:
+    """Images, precision, recall and F1 of every class.
+
+    Args:
+        evaluation: the scores.
+        learnt_from: training images of each class, as far as known.
+    """
+    columns = [Column("class"), *([Column("learnt from", "count")] if learnt_from else []), Column("images", "count")]
     columns += [Column(name, "percent") for name in ("precision", "recall", "F1")]
-    rows = [(each.name, each.support, each.precision, each.recall, each.f1) for each in evaluation.per_class]
+    rows = [
+        (each.name, *learnt_from[i : i + 1], each.support, each.precision, each.recall, each.f1)
+        for i, each in enumerate(evaluation.per_class)
+    ]
     return Sheet("Per class", columns, rows)
 
 
@@ -94,21 +115,6 @@ def inspection(
     if warnings:
         sheets.append(Sheet("", [Column("Please look at", "prose")], [[warning] for warning in warnings]))
     return sheets
-
-
-def comparison(title: str, rows: Mapping[str, Mapping[str, Sequence[float]]]) -> Sheet:
-    """Several trainings side by side, mean +- sample standard deviation over seeds.
-
-    Args:
-        title: a few words.
-        rows: row -> column -> one value a seed; a published number is a column with one value.
-    """
-    names = list(dict.fromkeys(column for row in rows.values() for column in row))
-    cells = [[name, *(Spread(tuple(row[n])) if row.get(n) else None for n in names)] for name, row in rows.items()]
-    seeds = sorted({len(values) for row in rows.values() for values in row.values() if len(values) > 1})
-    counts = " to ".join(str(n) for n in (seeds[:1] + seeds[-1:] if len(seeds) > 1 else seeds))
-    note = f"mean ± sd over {counts} seeds" if seeds else ""
-    return Sheet(title, [Column(""), *(Column(name, "spread") for name in names)], cells, note)
 
 
 def percent(share: float) -> str:

@@ -11,12 +11,17 @@ from textwrap import fill
 from typing import Literal, TextIO
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from ...outputs import csv_text
 from ...text import clean
+
+GAP = 3  # columns of a terminal between two of a table
+LEAST = {"text": 10, "prose": 24}
+"""To which columns of words shrink before others have to stand below."""
 
 Form = Literal["text", "prose", "count", "percent", "decimal", "signed", "significant", "spread"]
 
@@ -77,28 +82,52 @@ class Sheet:
         """Every cell as a person reads it."""
         return [[show(cell, c.form) for cell, c in zip(row, self.columns, strict=True)] for row in self.rows]
 
-    def __rich__(self) -> RenderableType:
-        table = Table(
-            title=Text(clean(self.title), "bold") if self.title else None,
-            caption=Text(clean(self.note)) if self.note else None,
-            box=box.SIMPLE_HEAD,
-            title_justify="left",
-            caption_justify="left",
-            pad_edge=False,
-            show_edge=False,
-            show_header=any(column.name for column in self.columns),
-        )
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Title and note take the whole width; columns that do not fit stand below, beside the first one again."""
         texts = self.texts()
+        if self.title:
+            yield Text(clean(self.title), "bold")
+        for number, columns in enumerate(self._blocks(texts, options.max_width)):
+            if number:
+                yield Text("")
+            yield self._drawn(texts, columns)
+        if self.note:
+            yield Text(clean(self.note))
+
+    def _widths(self, texts: Sequence[Sequence[str]]) -> list[int]:
+        """What each column takes at least: numbers are never cut, words where they are long."""
+        widths = []
         for number, column in enumerate(self.columns):
-            justify: Literal["left", "right"] = "left" if column.words else "right"
+            cells = max([cell_len(row[number]) for row in texts], default=0)
+            heading = max(map(cell_len, clean(column.name).split()), default=0)
+            widths.append(min(max(cells, heading), LEAST[column.form]) if column.words else max(cells, heading, 1))
+        return widths
+
+    def _blocks(self, texts: Sequence[Sequence[str]], width: int) -> list[list[int]]:
+        """Numbers of columns that stand side by side; the first column leads each block."""
+        widths = self._widths(texts)
+        blocks: list[list[int]] = [[]]
+        for number in range(len(self.columns)):
+            taken = sum(widths[i] + GAP for i in blocks[-1])
+            if taken + widths[number] > width and len(blocks[-1]) > 1:
+                blocks.append([0])
+            blocks[-1].append(number)
+        return blocks
+
+    def _drawn(self, texts: Sequence[Sequence[str]], columns: Sequence[int]) -> Table:
+        heads = any(column.name for column in self.columns)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_header=heads)
+        widths = self._widths(texts)
+        for number in columns:
+            column = self.columns[number]
             heading = clean(column.name)
             if not column.words:  # a long heading breaks rather than widens
-                longest = max([len(row[number]) for row in texts] + [len(word) for word in heading.split()] + [1])
-                heading = fill(heading, longest)
+                heading = fill(heading, widths[number])
+            justify: Literal["left", "right"] = "left" if column.words else "right"
             table.add_column(Text(heading), justify=justify, no_wrap=not column.words)
-        wraps = [column.form == "prose" for column in self.columns]
         for row in texts:
-            cells = zip(row, wraps, strict=True)
+            prose = [self.columns[number].form == "prose" for number in columns]
+            cells = zip((row[number] for number in columns), prose, strict=True)
             table.add_row(
                 *(Text(text, no_wrap=not wrap, overflow="fold" if wrap else "ellipsis") for text, wrap in cells)
             )

@@ -100,11 +100,21 @@ def _sides(study: StudyDir, pair: tuple[Standing, Standing], truth: NDArray[np.i
     gap = (ours == truth).mean(0) - (theirs == truth).mean(0)  # [N], from -1 to 1
     sides = []
     for better, worse, sign, said in ((first, second, 1, theirs), (second, first, -1, ours)):
-        chosen = np.argsort(-sign * gap, kind="stable")[:EACH]
-        chosen = chosen[sign * gap[chosen] > 0]
+        chosen = _varied(np.argsort(-sign * gap, kind="stable"), sign * gap, truth)[:EACH]
         if len(chosen):
             sides.append(_Side((better, worse), chosen, said))
     return sides
+
+
+def _varied(order: NDArray[np.int64], gap: NDArray[np.float64], truth: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Images with a gap above zero, the clearest of each class first, so that no class fills the page alone."""
+    order = order[gap[order] > 0]
+    seen: dict[int, int] = {}
+    turns = []
+    for label in truth[order].tolist():
+        turns.append(seen.get(label, 0))
+        seen[label] = turns[-1] + 1
+    return order[np.argsort(turns, kind="stable")]
 
 
 def _said(study: StudyDir, standing: Standing, seeds: Sequence[int]) -> NDArray[np.int32]:

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a page shows of a detector's or a segmenter's images: what is right, what is missed or taken for another."""
+
+import numpy as np
+import torch
+from PIL import Image
+
+from ..data.annotations import Boxed, Masked
+from ..data.dataset import Dataset
+from ..data.images import Images
+from ..evaluation.dense.asked import Found, classify_pixels, looker_of
+from ..evaluation.dense.draw import Picture, counted_words, draw_classes, draw_judged
+from ..evaluation.dense.judge import read_found
+from ..evaluation.dense.objects import ObjectsEvaluation
+from ..evaluation.dense.results import DenseEvaluations
+from ..training.rundir import RunDir
+from .galleries import FILE, LONGEST, Gallery, Group, keep_galleries
+
+MOST = 12
+LARGEST = 2 * LONGEST
+
+
+def gather_dense_pictures(run: RunDir, dataset: Dataset, judged: DenseEvaluations) -> None:
+    """Draw images of the split that counts and keep them for the page: the worst first, evenly down to the best."""
+    split = judged.counts.partition("/")[2]
+    images = {"test": dataset.test, "val": dataset.val}.get(split)
+    result = judged.counting
+    if images is None or result is None:
+        return
+    true = dataset.annotations[split]
+    if isinstance(true, Boxed):
+        assert isinstance(result, ObjectsEvaluation)
+        gallery = _objects(images, true, read_found(run), dataset.classes, result.threshold)
+    else:
+        gallery = _pixels(run, images, true)
+    keep_galleries(run.path / FILE, {"dense": [gallery]}, longest=LARGEST)
+
+
+def _objects(images: Images, true: Boxed, found: list[Found], classes: tuple[str, ...], least: float) -> Gallery:
+    words = [counted_words(each, objects, least) for each, objects in zip(found, true.objects, strict=True)]
+    order = sorted(range(len(found)), key=lambda i: -(words[i]["wrong"] + words[i]["missed"]))
+    groups: list[Group] = []
+    for i in _spread(order):
+        picture = draw_judged(_original(images, i), found[i], true.objects[i], classes, least)
+        told = ", ".join(f"{count} {kind}" for kind, count in words[i].items())
+        groups.append(([_small(picture)], [images.records.names[i], told]))
+    note = (
+        f"Boxes with a score of at least {least:.2f}. Blue: right. Orange: nothing there, or another class. Yellow: "
+        "missed. The worst images come first."
+    )
+    return Gallery("Found, missed and mistaken", groups, note)
+
+
+def _pixels(run: RunDir, images: Images, true: Masked) -> Gallery:
+    numbers = _spread(list(range(len(images))))
+    said = dict(enumerate(classify_pixels(looker_of(run), images.part(torch.tensor(numbers)))))
+    groups: list[Group] = []
+    for place, i in enumerate(numbers):
+        image, mask = _original(images, i), true.original(i)
+        pictures = [_small(image), _small(draw_classes(image, mask)), _small(draw_classes(image, said[place]))]
+        groups.append((pictures, [images.records.names[i], "image, truth, answer"]))
+    return Gallery("Classes of pixels", groups, "Pixels without a class are left as they are in the truth.")
+
+
+def _spread(order: list[int]) -> list[int]:
+    """A few of them, evenly."""
+    places = np.unique(np.linspace(0, len(order) - 1, min(MOST, len(order))).round().astype(int))
+    return [order[place] for place in places]
+
+
+def _original(images: Images, i: int) -> Picture:
+    """The image as large as its boxes and masks mean it."""
+    height, width = images.extent(i)
+    shown = images.original(i)
+    return shown if shown.shape[:2] == (height, width) else np.asarray(Image.fromarray(shown).resize((width, height)))
+
+
+def _small(picture: Picture) -> Picture:
+    shrunk = Image.fromarray(picture)
+    shrunk.thumbnail((LARGEST, LARGEST))
+    return np.asarray(shrunk)

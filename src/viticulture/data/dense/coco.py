@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects as COCO's json lists them.
+
+    annotations/instances_train.json, instances_val.json, ...     images anywhere below the folder
+    train/_annotations.coco.json, ...                             the same beside the images, as Roboflow writes it
+    one .json file                                                images beside it, or beside its folder
+
+Files of a split say so in their name or their folder's; without a split, all images are for training. Classes come in
+the order of their numbers, whatever these are.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...errors import UserError, counted
+from ..annotations import NOTHING, Objects
+from ..sources.folders import is_image, scan
+from .source import DenseSource, check_names, images_of
+
+_KEYS = {"images", "annotations", "categories"}
+
+
+def listings(path: Path) -> list[Path]:
+    """Files of such lists that a path means: itself, or below a folder; none where it means something else."""
+    files = [path] if path.is_file() else sorted([*path.glob("*.json"), *path.glob("*/*.json")])
+    found = [file for file in files if file.suffix == ".json" and _is_listing(file)]
+    return [file for file in found if file.name.startswith("instances")] or found
+
+
+def open_coco(path: Path) -> DenseSource:
+    """Open what `listings` finds. Raises: UserError for what does not belong together."""
+    files = listings(path)
+    root = path if path.is_dir() else (path.parent.parent if path.parent.name == "annotations" else path.parent)
+    below: dict[str, list[str]] = {}
+    for entry in scan(root)[0]:
+        if is_image(entry.path):
+            below.setdefault(entry.path.rpartition("/")[2], []).append(entry.path)
+    contents = {file: _read(file) for file in files}
+    categories: dict[int, str] = {}
+    for file, content in contents.items():
+        for category in content["categories"]:
+            number, name = category["id"], category["name"]
+            if categories.setdefault(number, name) != name:
+                raise UserError(f"{file} calls category {number} {name!r}, another file calls it otherwise")
+    numbers = {number: label for label, number in enumerate(sorted(categories))}
+    classes = check_names([categories[number] for number in numbers], files[0])
+    paths: list[str] = []
+    splits: list[str] = []
+    objects: list[Objects] = []
+    for file, content in contents.items():
+        split = _split(file, root)
+        by_image: dict[Any, list[dict[str, Any]]] = {}
+        for found in content["annotations"]:
+            by_image.setdefault(found["image_id"], []).append(found)
+        for image in content["images"]:
+            paths.append(_found(file, root, image["file_name"], split, below))
+            splits.append(split)
+            size = (image["height"], image["width"]) if {"height", "width"} <= image.keys() else None
+            objects.append(_objects(file, by_image.pop(image["id"], []), numbers, size))
+        if by_image:
+            raise UserError(f"{file} has objects of {counted(len(by_image), 'image')} that it does not list")
+    if repeated := len(paths) - len(set(paths)):
+        raise UserError(f"{counted(repeated, 'image')} of {path} are listed twice, such as {_twice(paths)}")
+    return DenseSource(images_of(root, paths, splits, files[0]), classes, objects)
+
+
+def _is_listing(file: Path) -> bool:
+    """Whether a file begins as such a list may: reading all of a large one to find out would take long."""
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(1 << 20)
+            if any(f'"{key}"'.encode() in start for key in _KEYS):
+                return file.stat().st_size > len(start) or set(json.loads(start)) >= _KEYS
+    except (OSError, ValueError, TypeError):
+        pass
+    return False
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text("utf-8"))
+        for key in ("images", "annotations", "categories"):
+            if not all(isinstance(entry, dict) for entry in content[key]):
+                raise TypeError(key)
+        for key, names in (
+            ("images", ("id", "file_name")),
+            ("annotations", ("image_id",)),
+            ("categories", ("id", "name")),
+        ):
+            for entry in content[key]:
+                for name in names:
+                    entry[name]
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"cannot read {file}: {error}") from error
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{file} is no list of objects as COCO writes it: {error} is missing or wrong") from error
+    return content
+
+
+def _split(file: Path, root: Path) -> str:
+    """The split that a file's name, or its folder's, says."""
+    for word in (file.stem, file.parent.name if file.parent != root else ""):
+        if match := re.search(r"train|val|test", word.lower()):
+            return match[0]
+    return "train"
+
+
+def _found(file: Path, root: Path, name: str, split: str, below: Mapping[str, list[str]]) -> str:
+    """An image's path below the root, from what the list calls it."""
+    ending = str(name).replace("\\", "/").removeprefix("./")
+    fits = [path for path in below.get(ending.rpartition("/")[2], []) if f"/{path}".endswith(f"/{ending}")]
+    beside = str((file.parent / ending).relative_to(root)) if file.is_relative_to(root) else ending
+    best = [path for path in fits if path in (beside, ending)] or [p for p in fits if split in p.lower()] or fits
+    if not best:
+        raise UserError(f"{file} lists the image {name!r}, and there is none of that name below {root}")
+    if len(best) > 1:
+        raise UserError(f"{file} lists the image {name!r}, and there are several: {', '.join(best[:3])}")
+    return best[0]
+
+
+def _objects(
+    file: Path, entries: list[dict[str, Any]], numbers: Mapping[int, int], size: tuple[int, int] | None
+) -> Objects:
+    if not entries:
+        return NOTHING
+    for entry in entries:
+        if entry.get("category_id") not in numbers:
+            raise UserError(
+                f"{file} has an object of category {entry.get('category_id')!r}, which it does not name; "
+                f"it names {_span(numbers)}"
+            )
+        box = entry.get("bbox")
+        if not isinstance(box, list) or len(box) != 4 or not all(isinstance(side, int | float) for side in box):
+            raise UserError(f"{file}: an object's bbox must be left, top, width, height, got {box!r}")
+    corners = torch.tensor([[x, y, x + w, y + h] for x, y, w, h in (entry["bbox"] for entry in entries)])
+    shapes = tuple(entry.get("segmentation") for entry in entries)
+    drawn = tuple(shape for shape in shapes if shape)
+    return Objects(
+        boxes=corners.float(),
+        labels=torch.tensor([numbers[entry["category_id"]] for entry in entries]),
+        crowd=torch.tensor([bool(entry.get("iscrowd")) for entry in entries]),
+        shapes=drawn if len(drawn) == len(shapes) else None,
+        size=size,
+    )
+
+
+def _span(numbers: Iterable[int]) -> str:
+    known = list(numbers)
+    return ", ".join(map(str, known)) if len(known) <= 5 else f"{len(known)}, from {known[0]} to {known[-1]}"
+
+
+def _twice(paths: list[str]) -> str:
+    return next(path for path in paths if paths.count(path) > 1)

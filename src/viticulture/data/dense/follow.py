@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happened to an image happens to its boxes and masks: the same numbers, hence the same part, place and side.
+
+A point (x, y) of the original lies on the canvas at
+
+    x' = (x S / w - left) e / width          S: side of the store, w: width of the original, e: extent on the canvas
+
+with `left` and `width` in whole stored pixels, as the image is cut; mirrored, at W - x'.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...errors import UserError
+from ..annotations import UNLABELED, Objects
+from ..augment.augment import Augment
+from ..augment.flip import Flip
+from ..augment.scale_jitter import Placed
+from ..resample import on_pixels
+from .outlines import bitmap
+
+LEAST = 1.0  # pixels on the canvas that a box keeps each way
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a batch of images went.
+
+    Args:
+        edges: [B, 4] int64 top, left, height, width of the part that is shown, stored pixels.
+        extents: [B, 2] int64 height and width of that part on the canvas, pixels.
+        mirrored: [B] bool.
+        sizes: [B, 2] height and width of the originals, pixels.
+        side: S of the store, pixels.
+        canvas: H, W, pixels.
+    """
+
+    edges: Tensor
+    extents: Tensor
+    mirrored: Tensor
+    sizes: Tensor
+    side: int
+    canvas: tuple[int, int]
+
+    def factors(self, i: int) -> tuple[Tensor, Tensor]:
+        """Scale and shift of image i, (down, across) each: canvas = scale * original - shift, before mirroring."""
+        scale = self.extents[i] / self.edges[i, 2:].double()
+        return scale * self.side / self.sizes[i], scale * self.edges[i, :2]
+
+    def boxes(self, i: int, boxes: Tensor) -> Tensor:
+        """Boxes [n, 4] of image i on the canvas, cut off where the image is; they may be empty."""
+        scale, shift = self.factors(i)
+        placed = boxes.double() * scale.flip(0).repeat(2) - shift.flip(0).repeat(2)
+        height, width = self.extents[i].tolist()
+        placed = torch.stack([placed[:, 0::2].clamp(0, width), placed[:, 1::2].clamp(0, height)], 2).flatten(1)
+        if self.mirrored[i]:
+            left, top, right, bottom = placed.unbind(1)
+            placed = torch.stack([self.canvas[1] - right, top, self.canvas[1] - left, bottom], 1)
+        return placed.float()
+
+    def back(self, i: int, boxes: Tensor) -> Tensor:
+        """Boxes [n, 4] on the canvas in pixels of the original i, inside it. What is judged is not mirrored."""
+        assert not self.mirrored[i]
+        scale, shift = self.factors(i)
+        found = (boxes.double() + shift.flip(0).repeat(2)) / scale.flip(0).repeat(2)
+        height, width = self.sizes[i].tolist()
+        return torch.stack([found[:, 0::2].clamp(0, width), found[:, 1::2].clamp(0, height)], 2).flatten(1).float()
+
+    def mask(self, i: int, pixels: Tensor, outside: int) -> Tensor:
+        """Values of image i on the canvas, the nearest at each place, and `outside` where the image is not.
+
+        Args:
+            pixels: [h, w] of the original's shape, whatever its size: the original's own pixels or the store's.
+        """
+        rows, columns = (self._places(i, axis, pixels.shape[axis]) for axis in (0, 1))
+        height, width = self.extents[i].tolist()
+        out = pixels.new_full(self.canvas, outside)
+        out[:height, :width] = pixels[rows[:, None], columns]
+        return out.flip(1) if self.mirrored[i] else out
+
+    def _places(self, i: int, axis: int, count: int) -> Tensor:
+        """For every place of the extent, which of `count` pixels lies under its center."""
+        extent, (start, length) = int(self.extents[i, axis]), self.edges[i, [axis, axis + 2]].tolist()
+        stored = start + (torch.arange(extent, dtype=torch.float64) + 0.5) * length / extent
+        return (stored * count / self.side).long().clamp(max=count - 1)
+
+
+def placement(augment: Augment, sizes: Tensor, side: int, u: Tensor) -> Placement:
+    """Where an augmentation puts images.
+
+    Args:
+        augment: as `check_follows` wants it.
+        sizes: [B, 2] of the originals, pixels.
+        side: of the store, pixels.
+        u: [B, columns] the very numbers by which the images are augmented.
+    """
+    crop = augment.crop
+    assert isinstance(crop, Placed)
+    boxes, extents = crop.placement(u[:, : crop.columns], sizes, augment.image_size)
+    mirrored = torch.zeros(len(u), dtype=torch.bool)
+    if augment.before and isinstance(flip := augment.before[0], Flip):
+        mirrored = u[:, crop.columns] < flip.probability
+    return Placement(on_pixels(boxes, side, side), extents, mirrored, sizes, side, augment.image_size)
+
+
+def check_follows(names: list[str]) -> None:
+    """Raises: UserError unless objects can follow every transform of a view, by their names in a recipe."""
+    follow = ("scale_jitter", "flip", "color_jitter", "gray", "blur", "solarize")
+    for name in names:
+        if name not in follow:
+            raise UserError(f"objects and masks cannot follow augment.{name}; take it out, of {', '.join(follow)}")
+    if "scale_jitter" not in names:
+        raise UserError(
+            "objects and masks follow augment.scale_jitter, and the recipe has none; scale: [1, 1] fits all"
+        )
+
+
+def follow(place: Placement, i: int, objects: Objects, masks: bool) -> dict[str, Tensor]:
+    """What is to be learnt of image i: boxes [n, 4], labels [n], and masks [n, H, W] uint8 where they are wanted.
+
+    Crowds are left out, and so are objects of which less than a pixel is left, or no pixel of their mask.
+    """
+    objects = objects.part(~objects.crowd)
+    boxes = place.boxes(i, objects.boxes)
+    seen = (boxes[:, 2:] - boxes[:, :2] >= LEAST).all(1)
+    boxes, objects = boxes[seen], objects.part(seen)
+    if not masks:
+        return {"boxes": boxes, "labels": objects.labels}
+    assert objects.shapes is not None
+    height, width = place.sizes[i].tolist()
+    drawn = [place.mask(i, torch.from_numpy(bitmap(shape, height, width)), 0) for shape in objects.shapes]
+    planes = torch.stack(drawn) if drawn else torch.zeros(0, *place.canvas, dtype=torch.uint8)
+    seen = planes.flatten(1).bool().any(1)
+    return {"boxes": boxes[seen], "labels": objects.labels[seen], "masks": planes[seen]}
+
+
+def follow_classes(place: Placement, i: int, pixels: Tensor) -> Tensor:
+    """The classes of an image's pixels on the canvas, [H, W] int64, 255 where there is no image."""
+    return place.mask(i, pixels, UNLABELED).long()

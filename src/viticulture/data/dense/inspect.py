@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a set of objects, or of classes of pixels, holds, before anything is trained on it."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ...errors import UserError
+from ..decode import Unreadable
+from .mask_folders import MEANINGLESS, read_mask
+from .prepare import OUTSIDE
+from .source import DenseSource
+
+SMALL, LARGE = 32.0**2, 96.0**2  # areas between which COCO calls an object medium, pixels
+
+
+@dataclass(frozen=True)
+class DenseInspection:
+    """What a set holds.
+
+    Args:
+        name: what it is called.
+        kind: "objects" or "pixels".
+        classes: names.
+        images: split -> images.
+        counts: split -> objects of each class, or images that show it.
+        sizes: "small" (up to 32x32 pixels), "medium" (up to 96x96), "large" -> objects; empty for pixels.
+        bare: images without objects.
+        crowds: objects that are crowds, which are not learnt.
+        outside: boxes that are empty or reach outside their image.
+        masks: whether objects have masks.
+        unreadable: name -> what is wrong with the image or its mask.
+        notes: what else a person should know.
+    """
+
+    name: str
+    kind: str
+    classes: tuple[str, ...]
+    images: dict[str, int]
+    counts: dict[str, tuple[int, ...]]
+    sizes: dict[str, int]
+    bare: int
+    crowds: int
+    outside: int
+    masks: bool
+    unreadable: dict[str, str]
+    notes: tuple[str, ...]
+
+
+def inspect_dense(source: DenseSource) -> DenseInspection:
+    """Look at every image's header, and at every mask."""
+    splits, classes = source.images.splits, len(source.classes)
+    counts = {split: np.zeros(classes, np.int64) for split in splits}
+    sizes, totals, unreadable = Counter[str](), Counter[str](), dict[str, str]()
+    for split, rows in splits.items():
+        for row in rows.tolist():
+            try:
+                size = source.images.size_of(row)
+                if source.objects is None:
+                    counts[split] += _shown(source, row, size)
+                    continue
+            except (Unreadable, UserError) as error:
+                unreadable[source.images.names[row]] = str(error)
+                continue
+            objects = source.objects[row]
+            counts[split] += np.bincount(objects.labels.numpy(), minlength=classes)
+            totals["bare"] += not len(objects)
+            totals["crowds"] += int(objects.crowd.sum())
+            totals["drawn"] += len(objects) if objects.shapes else 0
+            height, width = objects.size or size
+            corners = objects.boxes
+            sides = torch.tensor([width, height, width, height], dtype=torch.float32)
+            out = ((corners < -OUTSIDE) | (corners > sides + OUTSIDE)).any(1) | (corners[:, 2:] <= corners[:, :2]).any(
+                1
+            )
+            totals["outside"] += int(out.sum())
+            for area in (corners[:, 2:] - corners[:, :2]).prod(1).tolist():
+                sizes["small" if area <= SMALL else "medium" if area <= LARGE else "large"] += 1
+    return DenseInspection(
+        name=source.images.name,
+        kind="pixels" if source.objects is None else "objects",
+        classes=source.classes,
+        images={split: len(rows) for split, rows in splits.items()},
+        counts={split: tuple(each.tolist()) for split, each in counts.items()},
+        sizes=dict(sizes),
+        bare=totals["bare"],
+        crowds=totals["crowds"],
+        outside=totals["outside"],
+        masks=0 < totals["drawn"] == sum(int(each.sum()) for each in counts.values()),
+        unreadable=unreadable,
+        notes=source.notes,
+    )
+
+
+def _shown(source: DenseSource, row: int, size: tuple[int, int]) -> np.ndarray:
+    """Which classes a mask shows, [C] 0 or 1."""
+    assert source.masks is not None
+    assert source.values is not None
+    seen = np.unique(read_mask(source.masks[row], source.values, size))
+    shown = np.zeros(len(source.classes), np.int64)
+    shown[seen[seen < min(len(source.classes), MEANINGLESS)]] = 1
+    return shown

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects as YOLO, Pascal VOC and plain CSV list them.
+
+YOLO    images/.../a.jpg and labels/.../a.txt: CLASS CENTER_X CENTER_Y WIDTH HEIGHT, shares of the image, or
+        CLASS x y x y ..., an outline; names of the classes in data.yaml or classes.txt; numbers count from 0
+VOC     Annotations/a.xml, JPEGImages/a.jpg, ImageSets/Main/train.txt; pixels count from 1 unless some box starts
+        at 0, and a box holds its last pixel; `difficult` objects are neither learnt from nor judged by
+CSV     path,label,x0,y0,x1,y1[,split], a line an object, pixels; a line without label is an image without objects
+"""
+
+import csv
+import io
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...disk import read_text
+from ...errors import UserError
+from ...text import read_yaml
+from ..annotations import NOTHING, Objects, Shape
+from ..decode import Unreadable, image_size
+from ..sources.files import open_file
+from ..sources.folders import is_image, scan
+from ..sources.labels import natural, split_of
+from .source import DenseSource, check_names, images_of
+
+CSV_COLUMNS = ("path", "label", "x0", "y0", "x1", "y1")
+
+
+def split_in(path: str) -> str:
+    """The split that a folder on a path names; train where none does."""
+    return next((kind for part in path.split("/")[:-1] if (kind := split_of(part)) is not None), "train")
+
+
+def is_yolo(root: Path) -> bool:
+    """Whether a folder has a `labels` folder of text files, and names of classes."""
+    folders = [root / "labels", *root.glob("*/labels")]
+    return any(folder.is_dir() for folder in folders) and _names_file(root) is not None
+
+
+def open_yolo(root: Path) -> DenseSource:
+    """Open such a folder."""
+    names = _names_file(root)
+    assert names is not None
+    if names.suffix == ".txt":
+        listed: Any = [line.strip() for line in read_text(names, "names").splitlines() if line.strip()]
+    else:
+        listed = read_yaml(read_text(names, "names"), str(names))["names"]
+        if isinstance(listed, dict):
+            if sorted(listed) != list(range(len(listed))):
+                raise UserError(f"{names}: the numbers of the classes must count from 0, got {sorted(listed)[:5]}")
+            listed = [listed[number] for number in range(len(listed))]
+    classes = check_names(listed, names)
+    paths = [
+        path for path in sorted(file.path for file in scan(root)[0]) if is_image(path) and "images" in _folders(path)
+    ]
+    if not paths:
+        raise UserError(f"{root} has labels, but no images in a folder called images")
+    objects = [_yolo(root, path, classes) for path in paths]
+    return DenseSource(images_of(root, paths, [split_in(path) for path in paths], root), classes, objects)
+
+
+def _names_file(root: Path) -> Path | None:
+    for file in [*sorted(root.glob("*.yaml")), *sorted(root.glob("*.yml"))]:
+        values = read_yaml(read_text(file, "names"), str(file))
+        if isinstance(values, dict) and isinstance(values.get("names"), list | dict):
+            return file
+    return next((file for file in (root / "classes.txt", root / "labels" / "classes.txt") if file.is_file()), None)
+
+
+def _folders(path: str) -> list[str]:
+    return path.split("/")[:-1]
+
+
+def _yolo(root: Path, path: str, classes: Sequence[str]) -> Objects:
+    parts = path.split("/")
+    place = len(parts) - 1 - parts[::-1].index("images")
+    file = root.joinpath(*parts[:place], "labels", *parts[place + 1 :]).with_suffix(".txt")
+    lines = [line.split() for line in read_text(file, "labels").splitlines() if line.strip()] if file.exists() else []
+    if not lines:
+        return NOTHING
+    height, width = _size(root / path)
+    boxes: list[list[float]] = []
+    labels: list[int] = []
+    shapes: list[Shape] = []
+    for number, words in enumerate(lines, 1):
+        try:
+            label, values = int(words[0]), [float(word) for word in words[1:]]
+        except ValueError as error:
+            raise UserError(f"{file}, line {number}: {error}") from error
+        if not 0 <= label < len(classes):
+            raise UserError(f"{file}, line {number}: class {label}, and the {len(classes)} classes are numbered from 0")
+        if len(values) == 4:
+            x, y, w, h = values
+            boxes.append([(x - w / 2) * width, (y - h / 2) * height, (x + w / 2) * width, (y + h / 2) * height])
+        elif len(values) >= 6 and len(values) % 2 == 0:
+            outline = [value * (width, height)[i % 2] for i, value in enumerate(values)]
+            shapes.append([outline])
+            boxes.append([min(outline[::2]), min(outline[1::2]), max(outline[::2]), max(outline[1::2])])
+        else:
+            raise UserError(
+                f"{file}, line {number}: a class and 4 numbers, or pairs of an outline, got {len(words)} words"
+            )
+        labels.append(label)
+    drawn = tuple(shapes) if len(shapes) == len(boxes) else None
+    return _plain(boxes, labels, drawn, (height, width))
+
+
+def is_voc(root: Path) -> bool:
+    """Whether a folder has a folder of annotations in XML."""
+    folder = root / "Annotations"
+    return folder.is_dir() and any(folder.glob("*.xml"))
+
+
+def open_voc(root: Path) -> DenseSource:
+    """Open such a folder."""
+    below = {Path(file.path).name: file.path for file in scan(root)[0] if is_image(file.path)}
+    stems = {Path(name).stem: path for name, path in below.items()}
+    files = sorted((root / "Annotations").glob("*.xml"))
+    read = [(file, *_voc(file)) for file in files]
+    starts = [box[side] for _, _, _, entries in read for _, box, _ in entries for side in (0, 1)]
+    first = 0 if any(start == 0 for start in starts) else 1
+    classes = check_names(sorted({name for _, _, _, entries in read for name, _, _ in entries}, key=natural), root)
+    paths: list[str] = []
+    objects: list[Objects] = []
+    for file, name, size, entries in read:
+        path = below.get(name) or stems.get(file.stem)
+        if path is None:
+            raise UserError(f"{file} is about the image {name!r}, and there is none of that name below {root}")
+        paths.append(path)
+        boxes = [
+            [left - first, top - first, right - first + 1, bottom - first + 1]
+            for _, (left, top, right, bottom), _ in entries
+        ]
+        labels = [classes.index(label) for label, _, _ in entries]
+        difficult = torch.tensor([hard for _, _, hard in entries], dtype=torch.bool)
+        plain = _plain(boxes, labels, None, size)
+        objects.append(Objects(plain.boxes, plain.labels, difficult, None, size) if entries else NOTHING)
+    notes = () if first else ("boxes start at 0, so that pixels are taken to count from 0",)
+    splits = _voc_splits(root, [Path(path).stem for path in paths])
+    return DenseSource(images_of(root, paths, splits, root / "Annotations"), classes, objects, notes=notes)
+
+
+_Entry = tuple[str, tuple[float, float, float, float], bool]
+
+
+def _voc(file: Path) -> tuple[str, tuple[int, int] | None, list[_Entry]]:
+    """Image, its size, and objects (class, corners, difficult) of one file."""
+    text = read_text(file, "annotation")
+    if "<!ENTITY" in text:
+        raise UserError(f"{file} defines entities, which annotations have no need of")
+    try:
+        tree = ET.fromstring(text)
+        name, size = tree.findtext("filename") or file.stem, None
+        if tree.find("size") is not None:
+            size = int(_text(tree, "size/height")), int(_text(tree, "size/width"))
+            size = size if all(size) else None
+        entries: list[_Entry] = []
+        for found in tree.iter("object"):
+            left, top, right, bottom = (
+                float(_text(found, f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")
+            )
+            entries.append(
+                (_text(found, "name"), (left, top, right, bottom), (found.findtext("difficult") or "0") == "1")
+            )
+    except (ET.ParseError, ValueError) as error:
+        raise UserError(f"{file} is no annotation as Pascal VOC writes it: {error}") from error
+    return name, size, entries
+
+
+def _text(tree: ET.Element, place: str) -> str:
+    found = tree.findtext(place)
+    if not found or not found.strip():
+        raise ValueError(f"{place} is missing")
+    return found.strip()
+
+
+def _voc_splits(root: Path, stems: list[str]) -> list[str]:
+    named: dict[str, str] = {}
+    for kind in ("train", "val", "test"):
+        file = root / "ImageSets" / "Main" / f"{kind}.txt"
+        if file.is_file():
+            named |= {line.split()[0]: kind for line in read_text(file, "split").splitlines() if line.strip()}
+    return [named.get(stem, "train") for stem in stems]
+
+
+def is_box_csv(file: Path) -> bool:
+    """Whether a file's first line names the columns of boxes."""
+    if file.suffix.lower() not in (".csv", ".tsv") or not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        header = opened.readline(1000).decode("utf-8-sig", "replace").lower()
+    return {"x0", "y0", "x1", "y1"} <= {word.strip() for word in header.replace(";", ",").replace("\t", ",").split(",")}
+
+
+def open_box_csv(file: Path) -> DenseSource:
+    """Open such a file."""
+    text = read_text(file, "list").removeprefix("\ufeff")
+    delimiter = max(",;\t", key=text.partition("\n")[0].count)
+    rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter))
+    columns = {name.strip().lower(): name for name in (rows[0] if rows else {})}
+    if missing := [name for name in CSV_COLUMNS if name not in columns]:
+        raise UserError(f"{file} needs the columns {','.join(CSV_COLUMNS)}[,split]; it lacks {', '.join(missing)}")
+    by_path: dict[str, list[tuple[str, list[float]]]] = {}
+    splits: dict[str, str] = {}
+    for line, row in enumerate(rows, 2):
+        values = {name: (row[column] or "").strip() for name, column in columns.items()}
+        path, split = values["path"], values.get("split", "") or "train"
+        if split_of(split) is None:
+            raise UserError(f"{file}, line {line}: split must be train, val or test, got {split!r}")
+        if splits.setdefault(path, split) != split:
+            raise UserError(f"{file}, line {line}: {path} stands in two splits, {splits[path]} and {split}")
+        entries = by_path.setdefault(path, [])
+        if values["label"]:
+            try:
+                entries.append((values["label"], [float(values[name]) for name in CSV_COLUMNS[2:]]))
+            except ValueError as error:
+                raise UserError(f"{file}, line {line}: {error}") from error
+    labels = {label for entries in by_path.values() for label, _ in entries}
+    classes = check_names(sorted(labels, key=natural), file)
+    objects = [
+        _plain([box for _, box in entries], [classes.index(label) for label, _ in entries]) if entries else NOTHING
+        for entries in by_path.values()
+    ]
+    kinds = [split_of(splits[path]) or "train" for path in by_path]
+    return DenseSource(images_of(file.parent, list(by_path), kinds, file), classes, objects)
+
+
+def _plain(
+    boxes: Iterable[Sequence[float]],
+    labels: list[int],
+    shapes: tuple[Shape, ...] | None = None,
+    size: tuple[int, int] | None = None,
+) -> Objects:
+    corners = torch.tensor([list(box) for box in boxes], dtype=torch.float32).reshape(-1, 4)
+    return Objects(
+        corners, torch.tensor(labels, dtype=torch.int64), torch.zeros(len(labels), dtype=torch.bool), shapes, size
+    )
+
+
+def _size(path: Path) -> tuple[int, int]:
+    """Height and width of an upright image, from its header."""
+    try:
+        with open_file(path) as file:
+            return image_size(file, str(path))
+    except (OSError, Unreadable) as error:
+        raise UserError(f"cannot read {path}, whose boxes are shares of its size: {error}") from error

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images beside masks whose pixels are classes.
+
+    images/a.jpg  masks/a.png                        all for training
+    train/images/a.jpg  train/masks/a.png, val/...   with splits; images/train/a.jpg and masks/train/a.png likewise
+
+A mask is a gray or an indexed PNG; its values are classes. classes.json names them, {"0": "sky", ...} or ["sky", ...];
+without it an indexed PNG's palette does, by colors. Classes called unlabeled, void or ignore count for nothing, and so
+does the value 255.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from ...errors import UserError, counted
+from ..annotations import UNLABELED
+from ..decode import _UPRIGHT, _orientation
+from ..sources.folders import is_image, scan
+from ..sources.source import some
+from .lists import split_in
+from .source import DenseSource, check_names, images_of
+
+NAMES = "classes.json"
+NO_CLASS = re.compile(r"unlabell?ed|void|ignored?", flags=re.IGNORECASE)  # either spelling
+MEANINGLESS = 254
+"""In `DenseSource.values`: a pixel value that no class has."""
+MOST_CLASSES = 250
+
+
+def is_mask_folder(root: Path) -> bool:
+    """Whether a folder has images beside masks."""
+    return any((folder / "masks").is_dir() and (folder / "images").is_dir() for folder in (root, *_folders(root)))
+
+
+def open_masks(root: Path) -> DenseSource:
+    """Open such a folder. Raises: UserError for images without masks, and the other way round."""
+    files = [file.path for file in scan(root)[0]]
+    paths = sorted(path for path in files if is_image(path) and "images" in path.split("/")[:-1])
+    masks = {path.rpartition(".")[0]: path for path in files if path.lower().endswith(".png")}
+    wanted = {path: _mask_of(path) for path in paths}
+    if missing := [path for path, stem in wanted.items() if stem not in masks]:
+        raise UserError(f"{counted(len(missing), 'image')} of {root} have no mask in PNG: {some(missing, 5)}")
+    idle = sorted(
+        {path for stem, path in masks.items() if "masks" in stem.split("/")} - {masks[s] for s in wanted.values()}
+    )
+    if idle:
+        raise UserError(f"{counted(len(idle), 'mask')} of {root} have no image: {some(idle, 5)}")
+    if not paths:
+        raise UserError(f"{root} has folders of images and masks, but no images in them")
+    found = [root / masks[stem] for stem in wanted.values()]
+    names = _names(root, found[0])
+    classes = [name for _, name in sorted(names.items()) if not NO_CLASS.fullmatch(name)]
+    values = np.full(256, MEANINGLESS, dtype=np.uint8)
+    values[UNLABELED] = UNLABELED
+    for value, name in names.items():
+        values[value] = classes.index(name) if name in classes else UNLABELED
+    if len(classes) < 2:
+        raise UserError(f"{root} has {counted(len(classes), 'class')} of pixels only; it takes two to tell them apart")
+    splits = [split_in(path) for path in paths]
+    checked = check_names(classes, root / NAMES)
+    return DenseSource(images_of(root, paths, splits, root), checked, masks=found, values=values)
+
+
+def read_mask(path: Path, values: np.ndarray, size: tuple[int, int], turn: int = 1) -> np.ndarray:
+    """A mask as [H, W] uint8 of classes, 255 for none.
+
+    Args:
+        path: the file.
+        values: class of every pixel value.
+        size: height and width of its upright image, pixels.
+        turn: the EXIF orientation of its image, by which a mask that lies as the file does is turned.
+
+    Raises: UserError for another size, for colors, and for values without a class.
+    """
+    try:
+        with Image.open(path) as opened:
+            if opened.mode not in ("P", "L", "1", "I;16", "I"):
+                raise UserError(f"mask {path} holds colors ({opened.mode}); its pixels must be numbers of classes")
+            image = opened.copy()
+    except OSError as error:
+        raise UserError(f"cannot read mask {path}: {error}") from error
+    lying = (image.height, image.width)
+    if turn in _UPRIGHT and _orientation(image) == 1 and (lying != size or lying[0] == lying[1]):
+        image = image.transpose(_UPRIGHT[turn])
+    if (image.height, image.width) != size:
+        raise UserError(
+            f"mask {path} is {image.width}x{image.height} pixels, its image {size[1]}x{size[0]}; they must agree"
+        )
+    pixels = np.asarray(image)
+    if image.mode == "1":
+        pixels = pixels.astype(np.uint8)
+    highest = int(pixels.max(initial=0))
+    if highest > 255:
+        raise UserError(f"mask {path} holds the value {highest}; at most {MOST_CLASSES} classes are told apart")
+    found: np.ndarray = values[pixels.astype(np.uint8)]
+    if (found == MEANINGLESS).any():
+        value = int(pixels[found == MEANINGLESS][0])
+        raise UserError(f"mask {path} holds the value {value}, which no class has; name it in {NAMES}")
+    return found
+
+
+def _folders(root: Path) -> list[Path]:
+    return [entry for entry in sorted(root.iterdir()) if entry.is_dir()]
+
+
+def _mask_of(path: str) -> str:
+    """The path of an image's mask without its ending."""
+    parts = path.rpartition(".")[0].split("/")
+    place = len(parts) - 1 - parts[::-1].index("images")
+    return "/".join([*parts[:place], "masks", *parts[place + 1 :]])
+
+
+def _names(root: Path, mask: Path) -> dict[int, str]:
+    """Value -> name of its class."""
+    file = root / NAMES
+    if file.is_file():
+        try:
+            found = json.loads(file.read_text("utf-8"))
+            pairs = enumerate(found) if isinstance(found, list) else ((int(key), name) for key, name in found.items())
+            names = {int(value): str(name) for value, name in pairs}
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
+            raise UserError(f'{file} must name the classes, {{"0": "sky", ...}} or ["sky", ...]: {error}') from error
+        if not names or not all(0 <= value < UNLABELED for value in names) or len(names) > MOST_CLASSES:
+            raise UserError(
+                f"{file} must name 2 to {MOST_CLASSES} values from 0 to 254, got {some(list(map(str, names)), 5)}"
+            )
+        return names
+    try:
+        with Image.open(mask) as image:
+            colors = image.getpalette() if image.mode == "P" else None
+    except OSError as error:
+        raise UserError(f"cannot read mask {mask}: {error}") from error
+    if not colors:
+        raise UserError(f"{root} needs a {NAMES} that names its masks' values, or masks with a palette")
+    rows = [tuple(colors[i : i + 3]) for i in range(0, len(colors), 3)]
+    used = max((i for i, row in enumerate(rows) if any(row)), default=0) + 1
+    return {
+        value: f"color #{red:02x}{green:02x}{blue:02x} ({value})"
+        for value, (red, green, blue) in enumerate(rows[:used])
+    }

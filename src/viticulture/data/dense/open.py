@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what a person names to images with objects, or with classes of pixels."""
+
+from pathlib import Path
+
+from ...errors import UserError
+from .coco import listings, open_coco
+from .lists import is_box_csv, is_voc, is_yolo, open_box_csv, open_voc, open_yolo
+from .mask_folders import is_mask_folder, open_masks
+from .source import DenseSource
+
+BOXES = (
+    "annotations/instances_train.json (COCO), images/ beside labels/ with data.yaml (YOLO), Annotations/*.xml (Pascal "
+    "VOC) or a CSV with path,label,x0,y0,x1,y1"
+)
+MASKS = "images/ beside masks/ (PNG) with classes.json"
+
+
+def recognized(data: str | Path) -> str:
+    """What a path holds: "objects", "pixels" (classes of them), or "" for anything else."""
+    path = Path(data).expanduser()
+    try:
+        if path.is_dir():
+            if listings(path) or is_voc(path) or is_yolo(path):
+                return "objects"
+            return "pixels" if is_mask_folder(path) else ""
+        if path.is_file():
+            return "objects" if is_box_csv(path) or (path.suffix == ".json" and listings(path)) else ""
+    except OSError:
+        pass
+    return ""
+
+
+def open_dense(data: str | Path, wanted: str) -> DenseSource:
+    """Open images with what is wanted of them, "objects" or "pixels".
+
+    Raises: UserError where the path holds something else, or nothing.
+    """
+    path = Path(data).expanduser()
+    if not path.exists():
+        raise UserError(f"no such file or folder: {str(data)!r}")
+    found = recognized(path)
+    if found != wanted:
+        expected = BOXES if wanted == "objects" else MASKS
+        have = {"objects": "boxes of objects", "pixels": "classes of pixels", "": "neither boxes nor masks"}[found]
+        mend = {
+            "objects": "learn by --recipe detection/photos",
+            "pixels": "learn by --recipe segmentation/photos",
+            "": "unpack it first" if path.suffix == ".zip" else f"expected {expected}",
+        }[found]
+        raise UserError(f"{path} holds {have}; {mend}")
+    if wanted == "pixels":
+        return open_masks(path)
+    if path.is_file() and path.suffix != ".json":
+        return open_box_csv(path)
+    for ours, opened in ((listings, open_coco), (is_voc, open_voc), (is_yolo, open_yolo)):
+        if ours(path):
+            return opened(path)
+    raise AssertionError(found)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Outlines of objects as COCO writes them, and bitmaps, by the very code that COCO judges masks with.
+
+pycocotools draws polygons and reads run lengths; it comes with the extra `dense`, and only masks of objects need it.
+"""
+
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from ...errors import UserError
+from ..annotations import Shape
+
+
+@cache
+def _coco() -> Any:
+    """pycocotools.mask. Raises: UserError where it is not installed."""
+    if find_spec("pycocotools") is None:
+        raise UserError(
+            "masks of objects need pycocotools, which is not installed; run: pip install 'viticulture[dense]', or "
+            "learn boxes alone: --method.masks false"
+        )
+    return import_module("pycocotools.mask")
+
+
+def check_outlines() -> None:
+    """Raises: UserError where masks cannot be drawn."""
+    _coco()
+
+
+def run_lengths(shape: Shape, height: int, width: int) -> dict[str, Any]:
+    """An outline as compressed run lengths {size, counts}, for an image of that size, pixels."""
+    coco = _coco()
+    if isinstance(shape, list):
+        return coco.merge(coco.frPyObjects(shape, height, width))
+    if isinstance(shape["counts"], list):
+        return coco.frPyObjects(dict(shape), height, width)
+    counts = shape["counts"]
+    return {"size": list(shape["size"]), "counts": counts.encode() if isinstance(counts, str) else counts}
+
+
+def bitmap(shape: Shape, height: int, width: int) -> np.ndarray:
+    """An outline as [H, W] uint8, 1 inside."""
+    pixels: np.ndarray = _coco().decode(run_lengths(shape, height, width))
+    return pixels
+
+
+def encoded(pixels: np.ndarray) -> dict[str, Any]:
+    """A bitmap [H, W] as run lengths that JSON can hold."""
+    found = _coco().encode(np.asfortranarray(pixels.astype(np.uint8)))
+    return {"size": [int(side) for side in found["size"]], "counts": found["counts"].decode("ascii")}
+
+
+def overlaps(found: list[dict[str, Any]], true: list[dict[str, Any]], crowd: list[bool]) -> np.ndarray:
+    """Intersection over union of masks, [n, m]; with a crowd, the share of the found one that lies in it."""
+    if not found or not true:
+        return np.zeros((len(found), len(true)))
+    shares: np.ndarray = _coco().iou(found, true, [int(each) for each in crowd])
+    return shares
+
+
+def area(found: dict[str, Any]) -> float:
+    """Pixels of a mask given as run lengths."""
+    return float(_coco().area(found))

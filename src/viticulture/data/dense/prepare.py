@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a source of objects or of classes of pixels to the splits that a run learns from and is judged by.
+
+Images go the way of all images (dataset.py): split, decoded once, kept. What is found in them is checked against the
+images' true sizes before anything is learnt.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ...cache import cache_folder, publish
+from ...errors import UserError, counted
+from .. import store, subsets
+from ..annotations import NOTHING, UNLABELED, Annotations, Boxed, Masked, Objects
+from ..dataset import Dataset, prepare
+from ..decode import _orientation
+from ..image_settings import ImageSettings
+from ..images import Images
+from ..sources.files import file_fingerprint
+from ..sources.source import digest, some
+from ..splits import Selection
+from .mask_folders import read_mask
+from .outlines import check_outlines
+from .source import DenseSource
+from .turn import turned
+
+OUTSIDE = 1.0  # pixels by which a box may stick out of its image: lists are rounded
+
+
+def prepare_dense(
+    source: DenseSource,
+    selection: Selection,
+    pictures: ImageSettings,
+    seed: int = 0,
+    progress: store.Progress | None = None,
+    remembered: Mapping[str, Sequence[str]] | None = None,
+    masks: bool = False,
+) -> Dataset:
+    """Make images and what is in them ready for a run.
+
+    Args:
+        source: images with objects, or with classes of pixels.
+        selection: which images to use. Where the source declares no test or validation images, some are held out.
+        pictures: in what size.
+        seed: the run's.
+        progress: told how many images are decoded.
+        remembered: as in `dataset.prepare`.
+        masks: whether masks of objects are needed.
+
+    Raises: UserError if nothing could be learnt from the data, or not rightly.
+    """
+    if selection.per_class is not None:
+        raise UserError("data.per_class counts images of a class, and these hold several each; give data.fraction")
+    if masks and not any(objects.shapes for objects in source.objects or []):
+        raise UserError(f"{source.images.name} has no masks of objects; learn boxes alone: --method.masks false")
+    if masks:
+        check_outlines()
+    images = source.images if remembered else dataclasses.replace(source.images, splits=_splits(source, selection))
+    dataset = prepare(images, selection, pictures, seed, progress, remembered, labeled=False)
+    numbers = {name: i for i, name in enumerate(images.names)}
+    notes = list(source.notes)
+    held: dict[str, Annotations] = {}
+    for split, seen in (("train", dataset.train), ("val", dataset.val), ("test", dataset.test)):
+        if seen is not None:
+            rows = [numbers[name] for name in dataset.split_names[split]]
+            if source.objects is not None:
+                held[split], cut = _boxed(source, rows, seen, selection.skip_unreadable)
+                notes += [f"left out {cut} of the {split} images"] if cut else []
+            else:
+                held[split] = _masked(source, rows, seen, dataset.image_settings.store_size or 0, progress)
+    notes += _remarks(source.classes, held["train"])
+    marks = [f"{split}={_mark(found)}" for split, found in sorted(held.items())]
+    return dataclasses.replace(
+        dataset,
+        classes=source.classes,
+        annotations=held,
+        warnings=(*dataset.warnings, *notes),
+        fingerprint=digest([dataset.fingerprint, *source.classes, *marks]),
+    )
+
+
+def _splits(source: DenseSource, selection: Selection) -> dict[str, np.ndarray]:
+    """The source's own splits, and what is held out where it declares none."""
+    splits = dict(source.images.splits)
+    if "train" not in splits:
+        raise UserError(f"{source.images.name} holds no training images, only {' and '.join(splits)}")
+    for kind, fraction in (("test", selection.test_fraction), ("val", selection.val_fraction)):
+        if kind not in splits and fraction > 0:
+            rows = splits["train"]
+            stay, out = subsets.holdout(np.zeros(len(rows), dtype=np.int64), fraction, selection.split_seed)
+            splits["train"] = rows[stay]
+            splits |= {kind: rows[out]} if len(out) else {}
+    return splits
+
+
+def _boxed(source: DenseSource, rows: list[int], images: Images, skip: bool) -> tuple[Boxed, str]:
+    """Objects of a split, upright and inside their images, and what was left out for that."""
+    assert source.objects is not None
+    wrong: list[str] = []
+    held: list[Objects] = []
+    for place, row in enumerate(rows):
+        objects, name = source.objects[row], source.images.names[row]
+        if not len(objects):
+            held.append(NOTHING)
+            continue
+        size = images.extent(place)
+        if objects.size is not None and objects.size != size:
+            objects = turned(objects, size, _turn(source, row), name)
+        height, width = size
+        sides = torch.tensor([width, height, width, height], dtype=torch.float32)
+        cut = objects.boxes.clamp(min=torch.zeros(4)).minimum(sides)
+        out = ((cut - objects.boxes).abs() > OUTSIDE).any(1)
+        bad = out | (cut[:, 2:] <= cut[:, :2]).any(1) | ~objects.boxes.isfinite().all(1)
+        for box in objects.boxes[bad].tolist():
+            wrong.append(f"{name} {[round(side, 1) for side in box]} in {width}x{height}")
+        held.append(dataclasses.replace(objects, boxes=cut).part(~bad))
+    if wrong and not skip:
+        raise UserError(
+            f"{len(wrong)} boxes are empty or reach outside their image (left, top, right, bottom): "
+            f"{some(wrong, 3)}; mend them, or go on without them: --skip-unreadable"
+        )
+    drawn = all(objects.shapes is not None for objects in held if len(objects))
+    what = f"{len(wrong)} empty or outlying boxes: {some(wrong, 3)}," if wrong else ""
+    return Boxed(held, drawn), what
+
+
+def _turn(source: DenseSource, row: int) -> int:
+    """EXIF orientation of an image."""
+    opened = source.images.reader.open(row)
+    if isinstance(opened, np.ndarray):
+        return 1
+    with opened as file, Image.open(file) as image:
+        return _orientation(image)
+
+
+def _masked(source: DenseSource, rows: list[int], images: Images, side: int, progress: store.Progress | None) -> Masked:
+    """Masks of a split, read and checked once, squeezed to the store's square by the nearest pixel, and kept."""
+    assert source.masks is not None
+    assert source.values is not None
+    paths = [source.masks[row] for row in rows]
+    original = partial(_original, source, rows, images)
+    marks = [file_fingerprint(path.stat) for path in paths]
+    parts = ["masks 1", str(side), *map(str, paths), *marks, source.values.tobytes().hex(), *source.images.fingerprints]
+    key = digest(parts)
+
+    def make(folder: Path) -> None:
+        def squeezed(i: int) -> np.ndarray:
+            image = Image.fromarray(original(i))
+            return np.asarray(image.resize((side, side), Image.Resampling.NEAREST))
+
+        shape = (len(rows), side, side)
+        with (folder / "pixels.npy").open("wb") as file:
+            np.lib.format.write_array_header_2_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+            for pixels in store.in_parallel(squeezed, range(len(rows)), progress):
+                file.write(pixels.tobytes())
+
+    folder = publish(cache_folder() / "stores" / key, make)
+    kept = np.load(folder / "pixels.npy", mmap_mode="c", allow_pickle=False)
+    return Masked(torch.from_numpy(kept), torch.arange(len(rows)), original)
+
+
+def _original(source: DenseSource, rows: list[int], images: Images, i: int) -> np.ndarray:
+    """The mask of image i of a split, upright."""
+    assert source.masks is not None
+    assert source.values is not None
+    return read_mask(source.masks[rows[i]], source.values, images.extent(i), _turn(source, rows[i]))
+
+
+def counts(classes: Sequence[str], held: Annotations) -> Tensor:
+    """Objects of every class, or pixels of every class in the store, [C] int64."""
+    if isinstance(held, Boxed):
+        labels = torch.cat([objects.labels for objects in held.objects] or [torch.zeros(0, dtype=torch.int64)])
+        return torch.bincount(labels, minlength=len(classes))
+    total = torch.zeros(256, dtype=torch.int64)
+    for part in torch.split(held.rows, 64):
+        total += torch.bincount(held.pixels[part].flatten().long(), minlength=256)
+    return total[: len(classes)]
+
+
+def _remarks(classes: Sequence[str], held: Annotations) -> list[str]:
+    """What a person should know of the training images. Raises: UserError where there is nothing to learn."""
+    found = counts(classes, held)
+    what = "object" if isinstance(held, Boxed) else "labeled pixel"
+    if not found.sum():
+        raise UserError(f"there is no {what} in any training image; nothing could be learnt")
+    absent = [name for name, count in zip(classes, found.tolist(), strict=True) if not count]
+    notes = [f"no training image has {', '.join([some(absent, 5)])}"] if absent else []
+    if isinstance(held, Boxed) and (bare := sum(not len(objects) for objects in held.objects)):
+        notes.append(f"{counted(bare, 'training image')} of {len(held.objects)} without objects")
+    return notes
+
+
+def _mark(held: Annotations) -> str:
+    """Changes with anything that is learnt or judged by."""
+    hashed = hashlib.blake2b(digest_size=16)
+    if isinstance(held, Boxed):
+        for objects in held.objects:
+            for values in (objects.boxes, objects.labels, objects.crowd):
+                hashed.update(values.numpy().tobytes())
+            hashed.update(repr(objects.shapes).encode())
+    else:
+        for part in torch.split(held.rows, 64):
+            hashed.update(held.pixels[part].numpy().tobytes())
+    return hashed.hexdigest()
+
+
+__all__ = ["UNLABELED", "counts", "prepare_dense"]

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A detector or a segmenter looking at images, whole and in order; its answers in pixels of the originals."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+from torchvision.models.detection.roi_heads import paste_masks_in_image
+
+from ...data.batches.loader import CPU
+from ...data.dense.loader import dense_views
+from ...data.dense.outlines import encoded
+from ...data.images import Images
+from ...models.dense.detector import Detector
+from ...models.dense.networks import load_dense
+from ...models.dense.segmenter import Segmenter
+from ...models.task import Task
+from ...training.rundir import RunDir
+from ...training.session import recipe_of
+from ..subject import device_for
+
+BATCH = 16
+INSIDE = 0.5  # share from which a pixel belongs to a mask
+
+
+@dataclass(frozen=True, eq=False)
+class Looker:
+    """A detector or a segmenter, and how it is shown images.
+
+    Args:
+        network: in inference mode, on `device`.
+        task: its classes, image size and colors.
+        device: where it computes.
+    """
+
+    network: Detector | Segmenter
+    task: Task
+    device: torch.device = CPU
+
+
+def looker_of(run: RunDir, weights: str = "") -> Looker:
+    """A run's network; weights: best, last or ema, by default those that count."""
+    network, task = load_dense(run.weights(weights or run.which()[0]))
+    device = device_for(recipe_of(run))
+    return Looker(network.to(device), task, device)
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Objects found in one image, most certain first.
+
+    Args:
+        boxes: [n, 4] float32 left, top, right, bottom, pixels of the original.
+        scores: [n] float32, in [0, 1].
+        labels: [n] int64.
+        outlines: n masks as run lengths {size, counts}; None without masks.
+    """
+
+    boxes: NDArray[np.float32]
+    scores: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    outlines: list[dict[str, object]] | None = None
+
+
+@torch.inference_mode()
+def find(looker: Looker, images: Images, batch_size: int = BATCH) -> Iterator[Found]:
+    """What a detector finds in every image, in order."""
+    for _, pixels, place in dense_views(images, looker.task, batch_size, looker.device):
+        for i, found in enumerate(looker.network(pixels)):
+            boxes = place.back(i, found["boxes"].float().cpu())
+            solid = ((boxes[:, 2:] - boxes[:, :2]) > 0).all(1)  # in padding there is nothing
+            boxes, rest = boxes[solid], {name: value.float().cpu()[solid] for name, value in found.items()}
+            outlines = None
+            if "masks" in rest:
+                height, width = place.sizes[i].tolist()
+                outlines = [encoded(mask) for mask in _pasted(rest["masks"], boxes, height, width)]
+            labels = rest["labels"].long().numpy()
+            yield Found(boxes.numpy(), rest["scores"].numpy(), labels, outlines)
+
+
+def _pasted(masks: Tensor, boxes: Tensor, height: int, width: int) -> Iterator[NDArray[np.bool_]]:
+    """Masks [n, 28, 28] of boxes as bitmaps [H, W]."""
+    for mask, box in zip(masks, boxes, strict=True):
+        yield (paste_masks_in_image(mask[None, None], box[None], (height, width))[0, 0] >= INSIDE).numpy()
+
+
+@torch.inference_mode()
+def classify_pixels(looker: Looker, images: Images, batch_size: int = BATCH) -> Iterator[NDArray[np.uint8]]:
+    """What a segmenter says of every image, in order: [H, W] classes, in the size of the original."""
+    for _, pixels, place in dense_views(images, looker.task, batch_size, looker.device):
+        logits = looker.network(pixels).float()
+        for i in range(len(logits)):
+            height, width = place.extents[i].tolist()
+            size = tuple(place.sizes[i].tolist())
+            whole = F.interpolate(logits[i : i + 1, :, :height, :width], size=size, mode="bilinear")
+            yield whole[0].argmax(0).to(torch.uint8).cpu().numpy()

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every number that is told of a detector: average precision by class, size and overlap, curves and confusion."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...data.annotations import Boxed, Objects
+from ...data.dense.outlines import area, overlaps, run_lengths
+from ...scores.objects import (
+    AREAS,
+    THRESHOLDS,
+    Matches,
+    Ranked,
+    box_areas,
+    box_overlaps,
+    interval,
+    match,
+    precision,
+    ranked,
+    recall,
+)
+from .asked import Found
+
+BACKGROUND = "background"
+HALF = 0.5
+
+
+@dataclass(frozen=True)
+class ClassPrecision:
+    """One class; numbers without true objects are None.
+
+    Args:
+        name: the class.
+        objects: true ones, crowds left out.
+        ap: mean over overlaps of 0.5 to 0.95, in [0, 1].
+        ap50: at an overlap of 0.5.
+        recall: share of its objects found among all detections, mean over the overlaps.
+        curve: precision at an overlap of 0.5 at recalls of 0, 0.01, ..., 1.
+    """
+
+    name: str
+    objects: int
+    ap: float | None
+    ap50: float | None
+    recall: float | None
+    curve: tuple[float, ...] | None
+
+
+@dataclass(frozen=True)
+class Precisions:
+    """Average precision of boxes, or of masks; in [0, 1], None where there are no such objects.
+
+    Args:
+        ap: COCO's: mean over classes and overlaps of 0.5 to 0.95.
+        ap50: at an overlap of 0.5.
+        ap75: at 0.75.
+        interval: 95 % interval of `ap` over images (not over seeds), by bootstrap.
+        by_size: "small" (up to 32x32 pixels), "medium" (up to 96x96), "large" -> AP of such objects.
+        by_overlap: AP at overlaps of 0.5, 0.55, ..., 0.95.
+        per_class: in the order of the classes.
+    """
+
+    ap: float | None
+    ap50: float | None
+    ap75: float | None
+    interval: tuple[float, float]
+    by_size: dict[str, float | None]
+    by_overlap: tuple[float | None, ...]
+    per_class: tuple[ClassPrecision, ...]
+
+
+@dataclass(frozen=True)
+class ObjectsEvaluation:
+    """What a detector does on one split.
+
+    Args:
+        images: how many were judged.
+        objects: true ones in them, crowds left out.
+        boxes: precision of its boxes.
+        masks: of its masks; None for a detector without.
+        baselines: what needs no learning -> AP of its boxes: nothing, and the mean box of every class in each image.
+        threshold: score at which most is right (F1 of all boxes at an overlap of 0.5).
+        confusion: [C + 1, C + 1] boxes from that score on, by true class (row) and said class; background comes last.
+    """
+
+    images: int
+    objects: int
+    boxes: Precisions
+    masks: Precisions | None
+    baselines: dict[str, float | None]
+    threshold: float
+    confusion: tuple[tuple[int, ...], ...] = field(repr=False, default=())
+
+    @property
+    def score(self) -> float:
+        """The number that counts: AP of boxes."""
+        return self.boxes.ap or 0.0
+
+
+def evaluate_objects(
+    found: Sequence[Found], true: Boxed, classes: Sequence[str], sizes: NDArray[np.int64], mean_boxes: Any = None
+) -> ObjectsEvaluation:
+    """Judge what was found in N images.
+
+    Args:
+        found: one entry an image.
+        true: its objects, in the same order.
+        classes: their names.
+        sizes: [N, 2] height and width of the images, pixels.
+        mean_boxes: of `mean_boxes`; None leaves that baseline out.
+    """
+    masks = bool(true.masks) and any(each.outlines is not None for each in found)
+    by_box = _by_class(found, true.objects, len(classes), _boxes)
+    outlined = _by_class(found, _sized(true.objects, sizes), len(classes), _masks) if masks else None
+    threshold = best_threshold(by_box)
+    baselines: dict[str, float | None] = {"nothing": 0.0}
+    if mean_boxes is not None:
+        guessed = [guess(mean_boxes, size) for size in sizes.tolist()]
+        baselines["the mean box"] = _mean(
+            [precision(ranks, areas=slice(0, 1)) for ranks in _by_class(guessed, true.objects, len(classes), _boxes)]
+        )
+    return ObjectsEvaluation(
+        images=len(found),
+        objects=sum(int((~objects.crowd).sum()) for objects in true.objects),
+        boxes=_precisions(by_box, classes, len(found)),
+        masks=_precisions(outlined, classes, len(found)) if outlined else None,
+        baselines=baselines,
+        threshold=threshold,
+        confusion=confusion(found, true.objects, len(classes), threshold),
+    )
+
+
+Judge = Callable[[Found, Objects, NDArray[np.bool_], NDArray[np.bool_]], Matches]
+
+
+def _boxes(found: Found, true: Objects, ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> Matches:
+    boxes, known = found.boxes[ours].astype(np.float64), true.boxes.double().numpy()[theirs]
+    crowd = true.crowd.numpy()[theirs]
+    return match(
+        found.scores[ours].astype(np.float64),
+        box_areas(boxes),
+        box_areas(known),
+        crowd,
+        box_overlaps(boxes, known, crowd),
+    )
+
+
+def _masks(found: Found, true: Objects, ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> Matches:
+    assert found.outlines is not None
+    said = [found.outlines[i] for i in np.flatnonzero(ours)]
+    height, width = true.size or (1, 1)
+    shapes = true.shapes or ()
+    known = [run_lengths(shapes[i], height, width) for i in np.flatnonzero(theirs)]
+    crowd = true.crowd.numpy()[theirs]
+    areas, true_areas = (np.array([area(each) for each in group], dtype=np.float64) for group in (said, known))
+    return match(found.scores[ours].astype(np.float64), areas, true_areas, crowd, overlaps(said, known, crowd.tolist()))
+
+
+def _sized(objects: Sequence[Objects], sizes: NDArray[np.int64]) -> list[Objects]:
+    return [
+        Objects(each.boxes, each.labels, each.crowd, each.shapes, (int(size[0]), int(size[1])))
+        for each, size in zip(objects, sizes, strict=True)
+    ]
+
+
+def _by_class(found: Sequence[Found], true: Sequence[Objects], classes: int, judge: Judge) -> list[Ranked]:
+    """Every class's detections in all images, matched."""
+    matches: list[dict[int, Matches]] = [{} for _ in range(classes)]
+    for number, (each, objects) in enumerate(zip(found, true, strict=True)):
+        labels = objects.labels.numpy()
+        for label in {*each.labels.tolist(), *labels.tolist()}:
+            matches[label][number] = judge(each, objects, each.labels == label, labels == label)
+    return [ranked(of_class, len(found)) for of_class in matches]
+
+
+def _precisions(classes: Sequence[Ranked], names: Sequence[str], images: int) -> Precisions:
+    each = [precision(ranks) for ranks in classes]  # [A, T, 101]
+    found = [recall(ranks)[0] for ranks in classes]
+    sizes = list(AREAS)
+    return Precisions(
+        ap=_mean([shares[:1] for shares in each]),
+        ap50=_mean([shares[:1, :1] for shares in each]),
+        ap75=_mean([shares[:1, np.isclose(THRESHOLDS, 0.75)] for shares in each]),
+        interval=interval(classes, images),
+        by_size={size: _mean([shares[sizes.index(size)] for shares in each]) for size in sizes[1:]},
+        by_overlap=tuple(_mean([shares[:1, t] for shares in each]) for t in range(len(THRESHOLDS))),
+        per_class=tuple(
+            ClassPrecision(
+                name,
+                int(ranks.true[:, 0].sum()),
+                _mean([shares[:1]]),
+                _mean([shares[:1, :1]]),
+                None if np.isnan(reached).all() else float(reached.mean()),
+                None if np.isnan(shares[0, 0]).all() else tuple(round(float(value), 4) for value in shares[0, 0]),
+            )
+            for name, ranks, shares, reached in zip(names, classes, each, found, strict=True)
+        ),
+    )
+
+
+def _mean(shares: Sequence[NDArray[np.float64]]) -> float | None:
+    """Mean over classes that have true objects."""
+    values = [float(each.mean()) for each in shares if not np.isnan(each).any()]
+    return float(np.mean(values)) if values else None
+
+
+def best_threshold(classes: Sequence[Ranked]) -> float:
+    """The score from which on F1 over all classes is highest, at an overlap of 0.5."""
+    scores = np.concatenate([ranks.scores for ranks in classes])
+    right = np.concatenate([ranks.right[0, 0] for ranks in classes])
+    wrong = np.concatenate([ranks.wrong[0, 0] for ranks in classes])
+    true = sum(int(ranks.true[:, 0].sum()) for ranks in classes)
+    if not len(scores) or not true:
+        return HALF
+    order = np.argsort(-scores, kind="stable")
+    hits, misses = np.cumsum(right[order]), np.cumsum(wrong[order])
+    return float(scores[order][np.argmax(2 * hits / (hits + misses + true))])
+
+
+def pairs(found: Found, true: Objects, threshold: float) -> tuple[dict[int, int], list[int], list[int]]:
+    """Which box of an image is which object, whatever their classes: each takes the free one that it overlaps most.
+
+    Returns: box -> object where they overlap by half at least; boxes that are none; objects that are missed.
+    """
+    said = np.flatnonzero(found.scores >= threshold)
+    crowd = true.crowd.numpy()
+    shares = box_overlaps(found.boxes.astype(np.float64), true.boxes.double().numpy(), crowd)
+    taken: dict[int, int] = {}
+    over: list[int] = []
+    for box in said.tolist():
+        free = [i for i in np.flatnonzero(~crowd).tolist() if i not in taken.values()]
+        best = max(free, key=lambda i: (shares[box, i], -i), default=-1)
+        if best >= 0 and shares[box, best] >= HALF:
+            taken[box] = best
+        elif not (crowd & (shares[box] >= HALF)).any():
+            over.append(box)
+    missed = [i for i in np.flatnonzero(~crowd).tolist() if i not in taken.values()]
+    return taken, over, missed
+
+
+def confusion(
+    found: Sequence[Found], true: Sequence[Objects], classes: int, threshold: float
+) -> tuple[tuple[int, ...], ...]:
+    """Boxes by true class (row) and said class (column); the last row and column are background."""
+    cells = np.zeros((classes + 1, classes + 1), np.int64)
+    for each, objects in zip(found, true, strict=True):
+        taken, over, missed = pairs(each, objects, threshold)
+        for box, i in taken.items():
+            cells[int(objects.labels[i]), each.labels[box]] += 1
+        for box in over:
+            cells[classes, each.labels[box]] += 1
+        for i in missed:
+            cells[int(objects.labels[i]), classes] += 1
+    return tuple(tuple(row) for row in cells.tolist())
+
+
+def mean_boxes(true: Boxed, sizes: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
+    """The mean box of every class in shares of the image, and the share of images that have it, [C, 5]; NaN without."""
+    rows = np.full((classes, 5), np.nan)
+    scaled = [o.boxes.double().numpy() / np.tile(size[::-1], 2) for o, size in zip(true.objects, sizes, strict=True)]
+    labels = [objects.labels.numpy() for objects in true.objects]
+    for label in range(classes):
+        boxes = [each[of == label] for each, of in zip(scaled, labels, strict=True) if (of == label).any()]
+        if boxes:
+            rows[label] = [*np.concatenate(boxes).mean(0), len(boxes) / len(labels)]
+    return rows
+
+
+def guess(rows: NDArray[np.float64], size: Sequence[int]) -> Found:
+    """The mean boxes as if they were found in an image."""
+    labels = np.flatnonzero(~np.isnan(rows[:, 0]))
+    labels = labels[np.argsort(-rows[labels, 4], kind="stable")]
+    boxes = rows[labels, :4] * np.tile(np.array(size)[::-1], 2)
+    return Found(boxes.astype(np.float32), rows[labels, 4].astype(np.float32), labels.astype(np.int64))

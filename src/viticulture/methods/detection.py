@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learn to find objects: boxes, and masks if wanted, from images whose objects are known.
+
+loss = objectness + rpn_box_reg of proposals + classifier + box_reg of objects (+ mask), each a mean, as torchvision has
+them (models/dense/detector.py). Settings as in "A Closer Look at Self-Supervised Lightweight Vision Transformers",
+arXiv:2205.14443, Sec. A.5, and Li et al., arXiv:2203.16527: recipes/detection/.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..data.dense.loader import unpacked
+from ..errors import UserError
+from ..guides.guide import Batch, Given
+from ..models.dense.detector import Detector, Heads, Target
+from ..models.dense.networks import detector
+from ..models.taps import Taps
+from ..scores.objects import Matches, box_areas, box_overlaps, image_precision, match
+from .method import BatchSpec, Method, Setup
+
+
+class Detection(Method):
+    """Mask R-CNN, or Faster R-CNN without masks, around the student.
+
+    Args:
+        masks: learn masks besides boxes; the data must have them.
+        width: channels of the pyramid and of the heads; 256 is usual, a quarter of it is for a CPU.
+        window: side of the windows within which blocks attend, tokens; 0 lets all attend to all. A plain ViT's alone.
+        global_blocks: numbers of the blocks, from 0, that attend to all nevertheless.
+        relative_positions: learn relative positions besides the student's own. A plain ViT's alone.
+        samples: proposals of an image that the heads learn from; up to four times as many are looked through.
+    """
+
+    gives: ClassVar[frozenset[Given]] = frozenset()
+    batch_spec: BatchSpec = BatchSpec(contents="objects")
+    chosen_by: ClassVar[str] = "ap50"
+
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        masks: bool = False,
+        width: int = 256,
+        window: int = 0,
+        global_blocks: Sequence[int] = (),
+        relative_positions: bool = False,
+        samples: int = 512,
+    ) -> None:
+        check_alone(setup, "detection")
+        heads = Heads(width, masks, samples)
+        around = {"window": window, "global_blocks": list(global_blocks), "relative_positions": relative_positions}
+        network = detector(setup.student, setup.task, heads=heads, **around)  # type: ignore[arg-type]
+        super().__init__(replace(setup, student=network))
+        self.taps = Taps(network.backbone)  # the part that is compiled
+        self.batch_spec = replace(self.batch_spec, masks=masks)
+        self.described = {"dense": {"kind": "detection", "heads": asdict(heads), **around}}
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        return self._detector().losses(batch["image"], targets_of(batch))
+
+    def measures(self, batch: Batch) -> dict[str, Tensor]:
+        """Mean over images of the average precision of each by itself, at an overlap of 0.5."""
+        found = self._detector()(batch["image"])
+        values = [
+            image_precision(matched(each, {name: value.cpu() for name, value in true.items()}))
+            for each, true in zip(found, targets_of(batch), strict=True)
+        ]
+        return {"ap50": torch.tensor(values).mean().to(batch["image"].device)}
+
+    @property
+    def counted(self) -> nn.Module:
+        """Backbone and pyramid: what the heads compute depends on what is found."""
+        return nn.Sequential(self._detector().backbone, _First(), self._detector().pyramid, _Finest())
+
+    def _detector(self) -> Detector:
+        assert isinstance(self.student, Detector)
+        return self.student
+
+
+def check_alone(setup: Setup, method: str) -> None:
+    """Raises: UserError for guides, and for rates by layer: both know classifiers alone."""
+    guides = setup.guides
+    if setup.optim.layer_decay is not None:
+        raise UserError(
+            f"optim.layer_decay needs a classifier, and method {method} trains none; leave it out, "
+            f"got {setup.optim.layer_decay}"
+        )
+    if guides:
+        raise UserError(
+            f"guides teach classifiers, and method {method} trains none; take guides.{next(iter(guides))} out, or "
+            "start from a student that it has taught: --init RUN"
+        )
+
+
+def targets_of(batch: Batch) -> list[Target]:
+    """Objects of each image of a batch."""
+    found = []
+    for i, labels in enumerate(batch["labels"]):
+        count = int((labels >= 0).sum())
+        target = {"boxes": batch["boxes"][i, :count], "labels": labels[:count]}
+        if "masks" in batch:
+            target["masks"] = unpacked(batch["masks"][i], count)
+        found.append(target)
+    return found
+
+
+def matched(found: Target, true: Target) -> list[Matches]:
+    """Boxes found in an image beside the true ones, a class after the other."""
+    boxes, scores = found["boxes"].double().cpu().numpy(), found["scores"].double().cpu().numpy()
+    labels, known = found["labels"].cpu().numpy(), true["labels"].numpy()
+    every = true["boxes"].double().numpy()
+    matches = []
+    for label in sorted({*labels.tolist(), *known.tolist()}):
+        ours, theirs = boxes[labels == label], every[known == label]
+        crowd = np.zeros(len(theirs), bool)
+        overlap = box_overlaps(ours, theirs, crowd)
+        matches.append(match(scores[labels == label], box_areas(ours), box_areas(theirs), crowd, overlap))
+    return matches
+
+
+class _First(nn.Module):
+    """The only map of several."""
+
+    def forward(self, maps: list[Tensor]) -> Tensor:
+        return maps[0]
+
+
+class _Finest(nn.Module):
+    """One tensor of a pyramid."""
+
+    def forward(self, maps: dict[str, Tensor]) -> Tensor:
+        return maps["0"]

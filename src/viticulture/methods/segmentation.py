@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learn the class of every pixel.
+
+loss = mean over labeled pixels of CE(logits, class)
+
+The network is a linear layer on the student's map (models/dense/segmenter.py). Recipes: recipes/segmentation/.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..data.annotations import UNLABELED
+from ..guides.guide import Batch, Given
+from ..models.dense.networks import segmenter
+from ..models.taps import Taps
+from ..scores.pixels import confusion, mean_iou
+from .detection import check_alone
+from .method import BatchSpec, Method, Setup
+
+
+class Segmentation(Method):
+    """A linear segmenter around the student.
+
+    Args:
+        blocks: numbers of the blocks, from 0, whose maps are joined; without any, the last one's is read.
+        dropout: probability of dropping a channel of these maps while training.
+    """
+
+    gives: ClassVar[frozenset[Given]] = frozenset()
+    batch_spec: BatchSpec = BatchSpec(contents="pixels")
+    chosen_by: ClassVar[str] = "iou"
+
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        blocks: Sequence[int] = (),
+        dropout: float = 0.0,
+    ) -> None:
+        check_alone(setup, "segmentation")
+        around = {"blocks": list(blocks), "dropout": dropout}
+        network = segmenter(setup.student, setup.task, **around)  # type: ignore[arg-type]
+        super().__init__(replace(setup, student=network))
+        self.taps = Taps(network.backbone)  # the part that is compiled
+        self.described = {"dense": {"kind": "segmentation", **around}}
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        logits, classes = self.student(batch["image"]), batch["classes"]
+        total = F.cross_entropy(logits.float(), classes, ignore_index=UNLABELED, reduction="sum")
+        known = (classes != UNLABELED).sum()
+        return {"pixels": total / known.clamp(min=1)}  # a batch without a labeled pixel teaches nothing
+
+    def measures(self, batch: Batch) -> dict[str, Tensor]:
+        """Mean over images of the mIoU of each by itself, and of the share of its pixels that are right."""
+        said = self.student(batch["image"]).argmax(1).cpu().numpy()
+        counts = [
+            confusion(each, true, len(self.task.classes))
+            for each, true in zip(said, batch["classes"].cpu().numpy(), strict=True)
+        ]
+        judged = [each for each in counts if each.sum()]
+        values = [mean_iou(each) for each in judged]
+        right = [float(each.trace() / each.sum()) for each in judged]
+        device = batch["image"].device
+        return {
+            name: torch.tensor(shares or [0.0]).mean().to(device)
+            for name, shares in (("iou", values), ("accuracy", right))
+        }

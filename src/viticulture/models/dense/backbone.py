@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A student as a backbone: the patch tokens of some of its blocks, laid out as maps.
+
+Any student with timm's `forward_intermediates` will do: plain ViTs, DHVT, CiT, timm's networks. It has no head, and is
+made for one size of image, so that its positions are resampled once, when it is started from other weights.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import UserError
+from ..taps import layout
+
+
+class MapBackbone(nn.Module):
+    """[B, 3, H, W] -> one [B, D, rows, columns] for each block that is read.
+
+    What the maps do not depend on (a last class token's path, a norm behind them) is frozen: it would get no gradient,
+    which several processes take for a mistake.
+
+    Args:
+        student: without classes; it stays the same object.
+        image_size: H, W, pixels.
+        blocks: numbers of the blocks that are read, from 0; without any, the last one.
+        norm: pass the maps through the student's last norm.
+
+    Attributes:
+        widths: D of each map.
+        strides: pixels between neighbors of each map.
+
+    Raises: UserError if the student gives no such maps.
+    """
+
+    def __init__(
+        self, student: nn.Module, image_size: tuple[int, int], blocks: Sequence[int] = (), norm: bool = False
+    ) -> None:
+        super().__init__()
+        if not hasattr(student, "forward_intermediates"):
+            raise UserError(
+                f"a backbone needs timm's forward_intermediates, which {type(student).__name__} lacks; "
+                "take a ViT, such as vit_tiny or dhvt_nano"
+            )
+        depth = len(layout(student).blocks)
+        if wrong := [number for number in blocks if not 0 <= number < depth]:
+            raise UserError(f"method.blocks must name blocks of the student, 0 to {depth - 1}, got {wrong[0]}")
+        if sorted(set(blocks)) != list(blocks):
+            raise UserError(f"method.blocks must rise, got {list(blocks)}")
+        self.student, self.norm = student, norm
+        self.blocks = list(blocks) or [depth - 1]
+        trial = copy.deepcopy(self).to("meta").eval()
+        parameters = {name: p for name, p in trial.named_parameters() if p.requires_grad}
+        images = torch.zeros(1, 3, *image_size, device="meta")
+        with torch.enable_grad():
+            maps = trial(images)
+            total = torch.stack([each.sum() for each in maps]).sum()
+            gradients = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
+        unread = {name for name, gradient in zip(parameters, gradients, strict=True) if gradient is None}
+        for name, parameter in self.named_parameters():
+            if name in unread:
+                parameter.requires_grad_(False)
+        self.widths = [each.shape[1] for each in maps]
+        self.strides = [_stride(image_size, (each.shape[-2], each.shape[-1])) for each in maps]
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        student: Any = self.student
+        maps: list[Tensor] = student.forward_intermediates(
+            images, indices=self.blocks, norm=self.norm, intermediates_only=True
+        )
+        return maps
+
+
+def _stride(image_size: tuple[int, int], grid: tuple[int, int]) -> int:
+    """Pixels between neighbors of a map. Raises: UserError where they differ down and across, or are no whole."""
+    stride = image_size[0] // grid[0]
+    if (grid[0] * stride, grid[1] * stride) != image_size:
+        height, width = image_size
+        raise UserError(f"a map of {grid[0]}x{grid[1]} tokens does not tile an image of {height}x{width} pixels")
+    return stride

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boxes, and masks if wanted, of the objects in an image: torchvision's Mask R-CNN around a student.
+
+    student -> one map -> simple feature pyramid -> proposals (2 convolutions) -> box head (4 convolutions, 1 linear)
+                                                                               -> mask head (4 convolutions)
+
+Convolutions of the heads are followed by LayerNorm, as in ViTDet (pyramid.py). Images arrive as one batch of one size,
+padded at the right and the bottom; nothing is resized or normalized here.
+
+Another head plugs in as a module with what `Detector` offers: `losses(images, targets)`, a dictionary of scalars, and
+in evaluation `forward(images)`, one dictionary an image of `boxes` [n, 4] in pixels of the batch, `scores` [n],
+`labels` [n] from 0 and, where it has masks, `masks` [n, 28, 28], shares of each box; both see normalized images.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from timm.layers.norm import LayerNorm2d
+from torch import Tensor, nn
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.faster_rcnn import FasterRCNN, FastRCNNConvFCHead, FastRCNNPredictor
+from torchvision.models.detection.image_list import ImageList
+from torchvision.models.detection.mask_rcnn import MaskRCNN, MaskRCNNHeads, MaskRCNNPredictor
+from torchvision.models.detection.rpn import RPNHead
+
+from ...errors import UserError
+from .backbone import MapBackbone
+from .pyramid import SimpleFeaturePyramid
+
+Target = dict[str, Tensor]
+"""Objects of an image: boxes [n, 4] left, top, right, bottom in pixels, labels [n] int64 from 0, and masks [n, H, W]
+uint8 where they are learnt."""
+
+ANCHOR = 8  # side of an anchor, in strides of its level
+RATIOS = (0.5, 1.0, 2.0)
+BOX_GRID, MASK_GRID = 7, 14
+FC = 4  # width of the box head's linear layer over that of the pyramid
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Sizes of what follows the backbone.
+
+    Args:
+        width: channels of the pyramid and of the heads' convolutions; the box head's linear layer has four times that.
+        masks: learn and tell masks as well.
+        samples: proposals of an image that the heads learn from; up to four times as many are looked through.
+        min_score: detections below it are not told, in [0, 1).
+        most: detections told of an image.
+    """
+
+    width: int = 256
+    masks: bool = False
+    samples: int = 512
+    min_score: float = 0.05
+    most: int = 100
+
+    def __post_init__(self) -> None:
+        if self.width < 8:
+            raise UserError(f"method.width must be at least 8, got {self.width}")
+        if self.samples < 1:
+            raise UserError(f"method.samples must be at least 1, got {self.samples}")
+        if not 0 <= self.min_score < 1:
+            raise UserError(f"min_score must lie in [0, 1), got {self.min_score}")
+        if self.most < 1:
+            raise UserError(f"most must be at least 1, got {self.most}")
+
+
+class Detector(nn.Module):
+    """A backbone with the heads of Mask R-CNN, or of Faster R-CNN where no masks are asked for.
+
+    Args:
+        backbone: gives one map, whose stride is a power of two of at least 4 pixels.
+        classes: number of classes, at least 1.
+        heads: their sizes.
+    """
+
+    def __init__(self, backbone: MapBackbone, classes: int, heads: Heads = Heads()) -> None:
+        super().__init__()
+        (stride,), (dim,), width = backbone.strides, backbone.widths, heads.width
+        if stride < 4 or stride & (stride - 1):
+            raise UserError(f"detection needs patches of 4, 8, 16 or 32 pixels, got {stride}; set student.patch_size")
+        if dim % 4:
+            raise UserError(f"detection needs a student whose width is a multiple of 4, got {dim}")
+        self.backbone, self.pyramid, self.classes = backbone, SimpleFeaturePyramid(dim, width), classes
+        sides = tuple((ANCHOR * stride * 2**level // 4,) for level in range(5))
+        anchors = AnchorGenerator(sides, (RATIOS,) * len(sides))
+        fc = FC * width
+        parts: dict[str, Any] = {
+            "rpn_anchor_generator": anchors,
+            "rpn_head": RPNHead(width, len(RATIOS), conv_depth=2),
+            "box_head": FastRCNNConvFCHead((width, BOX_GRID, BOX_GRID), [width] * 4, [fc], LayerNorm2d),
+            "box_predictor": FastRCNNPredictor(fc, classes + 1),
+            "box_batch_size_per_image": heads.samples,
+            "rpn_post_nms_top_n_train": min(4 * heads.samples, 2000),
+            "rpn_post_nms_top_n_test": min(2 * heads.samples, 1000),
+            "box_score_thresh": heads.min_score,
+            "box_detections_per_img": heads.most,
+        }
+        body = _Width(width)
+        if heads.masks:
+            # Both predictors are passed: torchvision's own assume 256 channels, and `num_classes` must then be left out
+            parts["mask_head"] = MaskRCNNHeads(width, [width] * 4, 1, LayerNorm2d)
+            parts["mask_predictor"] = MaskRCNNPredictor(width, width, classes + 1)
+            whole = MaskRCNN(body, **parts)
+        else:
+            whole = FasterRCNN(body, **parts)
+        self.rpn, self.roi_heads = whole.rpn, whole.roi_heads
+
+    def maps(self, images: Tensor) -> "OrderedDict[str, Tensor]":
+        """Levels of the pyramid, [B, width, h, w] each, finest first."""
+        (features,) = self.backbone(images)
+        return self.pyramid(features)
+
+    def losses(self, images: Tensor, targets: list[Target]) -> dict[str, Tensor]:
+        """torchvision's terms: objectness and box of proposals, class and box of objects, mask; means, no weights.
+
+        Args:
+            images: [B, 3, H, W], normalized.
+            targets: one an image; an image without objects has boxes [0, 4].
+        """
+        theirs = [{**target, "labels": target["labels"] + 1} for target in targets]  # 0 is the background
+        found, maps = _listed(images), self.maps(images)
+        proposals, first = self.rpn(found, maps, theirs)
+        _, second = self.roi_heads(maps, proposals, found.image_sizes, theirs)
+        terms: dict[str, Tensor] = {**first, **second}
+        return {name.removeprefix("loss_"): term for name, term in terms.items()}
+
+    def forward(self, images: Tensor) -> list[dict[str, Tensor]]:
+        """What is found in each image, most certain first: see the head of this file."""
+        found, maps = _listed(images), self.maps(images)
+        proposals, _ = self.rpn(found, maps)
+        results: list[dict[str, Tensor]]
+        results, _ = self.roi_heads(maps, proposals, found.image_sizes)
+        for result in results:
+            result["labels"] = result["labels"] - 1
+            if "masks" in result:
+                result["masks"] = result["masks"][:, 0]  # [n, 28, 28]
+        return results
+
+    def no_weight_decay(self) -> set[str]:
+        """timm's habit: what the student lists, and relative positions."""
+        listed: set[str] = getattr(self.backbone.student, "no_weight_decay", set)()
+        return {f"backbone.student.{name}" for name in listed} | {"*.rel_pos_h", "*.rel_pos_w"}
+
+
+class _Width(nn.Identity):
+    """What torchvision wants of a backbone where only its heads are taken."""
+
+    def __init__(self, out_channels: int) -> None:
+        super().__init__()
+        self.out_channels = out_channels
+
+
+def _listed(images: Tensor) -> ImageList:
+    """The whole canvas counts as image: poolers tell the maps' scales by it, and padding is learnt as background."""
+    height, width = images.shape[-2:]
+    return ImageList(images, [(height, width)] * len(images))

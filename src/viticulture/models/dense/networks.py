@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Detectors and segmenters by their settings, and back from a folder of weights.
+
+A folder of weights is one as of any student (weights/files.py); its config.json says under `dense` what is built around
+the student: {"kind": "detection" or "segmentation", and the keywords of `detector` or `segmenter`}.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ...errors import UserError, unknown
+from ..students import FROM_DATA, blueprint, create_student
+from ..task import Task
+from ..weights.files import FILES, _read, read_config, read_weights
+from .backbone import MapBackbone
+from .detector import Detector, Heads
+from .segmenter import Segmenter
+from .windows import open_windows
+
+PLAIN = Heads()
+
+
+def detector(
+    student: nn.Module,
+    task: Task,
+    *,
+    heads: Heads = PLAIN,
+    window: int = 0,
+    global_blocks: Sequence[int] = (),
+    relative_positions: bool = False,
+) -> Detector:
+    """A detector around a student.
+
+    Args:
+        student: without classes, started already; it becomes a part of the detector.
+        task: the objects' classes and the size of an image.
+        heads: sizes of what follows the student.
+        window: side of the windows that attention is kept in, tokens; 0 leaves it global.
+        global_blocks: numbers of the blocks that attend to all the same.
+        relative_positions: learn relative positions.
+    """
+    open_windows(student, window, global_blocks, relative_positions)
+    network = Detector(MapBackbone(student, task.image_size), len(task.classes), heads)
+    vars(network)["blueprint"] = blueprint(student)
+    return network
+
+
+def segmenter(student: nn.Module, task: Task, *, blocks: Sequence[int] = (), dropout: float = 0.0) -> Segmenter:
+    """A segmenter around a student.
+
+    Args:
+        student: as for `detector`.
+        task: the pixels' classes and the size of an image.
+        blocks: numbers of the blocks whose maps are read; without any, the last one.
+        dropout: of channels, while training.
+    """
+    if not 0 <= dropout < 1:
+        raise UserError(f"method.dropout must lie in [0, 1), got {dropout}")
+    network = Segmenter(MapBackbone(student, task.image_size, blocks), len(task.classes), dropout)
+    vars(network)["blueprint"] = blueprint(student)
+    return network
+
+
+def load_dense(folder: Path) -> tuple[Detector | Segmenter, Task]:
+    """The network that a folder of weights holds, in inference mode, and its task.
+
+    Raises: UserError if files are missing, damaged or do not belong together, or if it holds a classifier.
+    """
+    config = read_config(folder)
+    task, name, arguments = _read(config, folder / FILES[1])
+    described = config.get("dense")
+    if not isinstance(described, dict):
+        raise UserError(f"{folder} holds a classifier, which finds no objects and tells no pixels apart")
+    options = {key: value for key, value in arguments.items() if key not in FROM_DATA}
+    try:
+        student = create_student(name, replace(task, classes=()), arguments.get("patch_size"), options)
+        network = built(student, task, described)
+        network.load_state_dict(read_weights(folder / FILES[0]))
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise UserError(f"{folder} is damaged: its files do not fit together ({str(error).splitlines()[0]})") from error
+    return network.eval(), task
+
+
+def built(student: nn.Module, task: Task, described: dict[str, Any]) -> Detector | Segmenter:
+    """What `dense` in a config.json describes, around a student."""
+    kinds: dict[str, Callable[..., Detector | Segmenter]] = {"detection": detector, "segmentation": segmenter}
+    keywords = {key: value for key, value in described.items() if key != "kind"}
+    if described["kind"] not in kinds:
+        raise unknown("kind of network", described["kind"], kinds)
+    if isinstance(keywords.get("heads"), dict):
+        keywords["heads"] = Heads(**keywords["heads"])
+    return kinds[described["kind"]](student, task, **keywords)

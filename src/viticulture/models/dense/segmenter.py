@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The class of every pixel: a linear layer on the student's map, stretched to the image.
+
+    logits = upsample(linear(map))        linear: a 1x1 convolution; several maps are normalized and joined before it
+
+On ADE20K with a ViT-Tiny this simple head is as good as a mask transformer: Strudel et al., "Segmenter", ICCV 2021,
+arXiv:2105.05633, Table 3.
+
+Another head plugs in as a module with what `Segmenter` offers: [B, 3, H, W] -> logits [B, C, H, W].
+"""
+
+import torch
+import torch.nn.functional as F
+from timm.layers.norm import LayerNorm2d
+from torch import Tensor, nn
+
+from .backbone import MapBackbone
+
+
+class Segmenter(nn.Module):
+    """[B, 3, H, W] -> logits [B, C, H, W] of every pixel.
+
+    Args:
+        backbone: gives one map or several, of one stride each.
+        classes: C.
+        dropout: probability of dropping a channel of the joined maps while training.
+    """
+
+    def __init__(self, backbone: MapBackbone, classes: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.backbone, self.classes = backbone, classes
+        self.norms = nn.ModuleList(LayerNorm2d(width) for width in backbone.widths)
+        self.dropout = nn.Dropout2d(dropout)
+        self.predict = nn.Conv2d(sum(backbone.widths), classes, 1)
+        nn.init.trunc_normal_(self.predict.weight, std=0.02)
+        assert self.predict.bias is not None
+        nn.init.zeros_(self.predict.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps = [norm(features) for norm, features in zip(self.norms, self.backbone(images), strict=True)]
+        size = maps[0].shape[-2:]  # the finest comes first
+        joined = torch.cat([maps[0], *(_stretched(features, size) for features in maps[1:])], dim=1)
+        return _stretched(self.predict(self.dropout(joined)), images.shape[-2:])
+
+    def no_weight_decay(self) -> set[str]:
+        """timm's habit: what the student lists."""
+        listed: set[str] = getattr(self.backbone.student, "no_weight_decay", set)()
+        return {f"backbone.student.{name}" for name in listed} | {"*.rel_pos_h", "*.rel_pos_w"}
+
+
+def _stretched(maps: Tensor, size: torch.Size) -> Tensor:
+    return maps if maps.shape[-2:] == size else F.interpolate(maps, size=tuple(size), mode="bilinear")

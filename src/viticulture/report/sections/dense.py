@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a detector finds, or a segmenter says of pixels, as parts of a run's page."""
+
+from collections.abc import Sequence
+
+from ...analysis.galleries import Gallery
+from ...evaluation.dense.objects import ObjectsEvaluation
+from ...evaluation.dense.results import DenseEvaluations
+from ..charts.chart import Axes, Series, line_chart
+from ..charts.pictures import galleries
+from ..document import Section, table
+from ..html import Markup
+from ..tables.dense import dense_classes, dense_confusion, dense_overlaps, dense_summary
+
+MOST_CURVES = 8
+"""Classes whose precision is drawn: those with most objects."""
+
+
+def dense_headline(found: DenseEvaluations | None) -> tuple[str, str, str] | None:
+    """Label, value and note of the number that counts; None for a run that was not judged so."""
+    result = found.counting if found else None
+    if found is None or result is None:
+        return None
+    weights, _, split = found.counts.partition("/")
+    if isinstance(result, ObjectsEvaluation):
+        (low, high), label = result.boxes.interval, f"AP of boxes, {split}, {weights} weights"
+    else:
+        (low, high), label = result.interval, f"mIoU, {split}, {weights} weights"
+    note = f"95 % interval {100 * low:.1f} to {100 * high:.1f} % (bootstrap, {result.images:,} images)"
+    return label, f"{100 * result.score:.1f} %", note
+
+
+def dense_sections(found: DenseEvaluations | None, pictures: Sequence[Gallery]) -> list[Section]:
+    """Results, pictures, curves, classes and confusion; nothing for a run of a classifier."""
+    if found is None:
+        return []
+    sections = [
+        Section("Objects" if found.kind == "objects" else "Pixels", table(dense_summary(found))),
+        Section("What it finds" if found.kind == "objects" else "What it says", galleries(pictures)),
+    ]
+    result = found.counting
+    if result is None:
+        return sections
+    parts = table(dense_classes(result), sortable=True)
+    if isinstance(result, ObjectsEvaluation):
+        sections.append(Section("Precision and recall", _curves(result) + table(dense_overlaps(result))))
+    return [*sections, Section("Classes", parts), Section("Confusion", table(dense_confusion(result)))]
+
+
+def _curves(result: ObjectsEvaluation) -> Markup:
+    known = [each for each in result.boxes.per_class if each.curve]
+    drawn = sorted(known, key=lambda each: -each.objects)[:MOST_CURVES]
+    lines = [
+        Series(each.name, number, [(float(step), 100 * share) for step, share in enumerate(each.curve or ())])
+        for number, each in enumerate(drawn)
+    ]
+    more = len(known) - len(drawn)
+    note = f"{more} classes with fewer objects are left out." if more > 0 else ""
+    axes = Axes("recall, %", "precision, %", most=100.0)
+    return line_chart("Precision at an overlap of 50 %", lines, axes, note) if lines else Markup()

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A detector's or a segmenter's numbers as tables."""
+
+from collections.abc import Sequence
+
+from ...data.dense.inspect import DenseInspection
+from ...evaluation.dense.objects import BACKGROUND, ObjectsEvaluation, Precisions
+from ...evaluation.dense.pixels import PixelsEvaluation
+from ...evaluation.dense.predict import DensePrediction
+from ...evaluation.dense.results import DenseEvaluations
+from .sheet import Cell, Column, Sheet
+
+OVERLAPS = tuple(f"AP at {50 + 5 * step} %" for step in range(10))
+
+
+def dense_summary(found: DenseEvaluations) -> Sheet:
+    """One row for each set of weights and split, the one that counts first; last what needs no learning."""
+    keys = sorted(found.results, key=lambda key: key != found.counts)
+    if found.kind == "objects":
+        return _objects([(key, found.results[key]) for key in keys])
+    return _pixels([(key, found.results[key]) for key in keys])
+
+
+def _objects(results: Sequence[tuple[str, object]]) -> Sheet:
+    forms = [
+        Column("weights/split"),
+        Column("of"),
+        *(Column(n, "percent") for n in ("AP", "low", "high", "AP50", "AP75")),
+    ]
+    columns = [
+        *forms,
+        *(Column(f"AP {size}", "percent") for size in ("small", "medium", "large")),
+        Column("images", "count"),
+    ]
+    rows: list[list[Cell]] = []
+    first = None
+    for key, result in results:
+        assert isinstance(result, ObjectsEvaluation)
+        first = first or result
+        parts: list[tuple[str, Precisions | None]] = [("boxes", result.boxes), ("masks", result.masks)]
+        for what, each in parts:
+            if each is not None:
+                sizes = [each.by_size[size] for size in ("small", "medium", "large")]
+                rows.append([key, what, each.ap, *each.interval, each.ap50, each.ap75, *sizes, result.images])
+    if first is not None:
+        rows += [[name, "boxes", ap, *[None] * 7, first.images] for name, ap in first.baselines.items()]
+    note = (
+        "Average precision as COCO counts it, mean over overlaps of 50 to 95 %. Low and high: 95 % interval over "
+        "images (bootstrap), not over seeds. Small: up to 32x32 pixels of the original, medium: up to 96x96."
+    )
+    return Sheet("Objects found", columns, rows, note)
+
+
+def _pixels(results: Sequence[tuple[str, object]]) -> Sheet:
+    columns = [
+        Column("weights/split"),
+        *(Column(n, "percent") for n in ("mIoU", "low", "high", "pixels right")),
+        Column("images", "count"),
+    ]
+    rows: list[list[Cell]] = []
+    first = None
+    for key, result in results:
+        assert isinstance(result, PixelsEvaluation)
+        first = first or result
+        rows.append([key, result.miou, *result.interval, result.accuracy, result.images])
+    if first is not None:
+        rows += [[name, share, None, None, None, first.images] for name, share in first.baselines.items()]
+    note = "Mean over classes of intersection over union of all pixels. Low and high: 95 % interval over images."
+    return Sheet("Classes of pixels", columns, rows, note)
+
+
+def dense_classes(result: ObjectsEvaluation | PixelsEvaluation) -> Sheet:
+    """One row a class."""
+    if isinstance(result, PixelsEvaluation):
+        columns = [Column("class"), Column("pixels", "count"), Column("IoU", "percent")]
+        return Sheet("Classes", columns, [[each.name, each.pixels, each.iou] for each in result.per_class])
+    columns = [
+        Column("class"),
+        Column("objects", "count"),
+        *(Column(name, "percent") for name in ("AP", "AP50", "recall")),
+    ]
+    rows: list[list[Cell]] = [
+        [each.name, each.objects, each.ap, each.ap50, each.recall] for each in result.boxes.per_class
+    ]
+    if result.masks is not None:
+        columns += [Column("AP of masks", "percent")]
+        rows = [[*row, each.ap] for row, each in zip(rows, result.masks.per_class, strict=True)]
+    return Sheet("Classes", columns, rows)
+
+
+def dense_overlaps(result: ObjectsEvaluation) -> Sheet:
+    """AP at every overlap."""
+    columns = [Column("overlap"), Column("AP of boxes", "percent")]
+    rows: list[list[Cell]] = [[name, share] for name, share in zip(OVERLAPS, result.boxes.by_overlap, strict=True)]
+    if result.masks is not None:
+        columns.append(Column("AP of masks", "percent"))
+        rows = [[*row, share] for row, share in zip(rows, result.masks.by_overlap, strict=True)]
+    return Sheet("By overlap", columns, rows)
+
+
+def dense_confusion(result: ObjectsEvaluation | PixelsEvaluation, most: int = 20) -> Sheet:
+    """What is taken for what, most often first."""
+    names = [
+        each.name for each in (result.boxes.per_class if isinstance(result, ObjectsEvaluation) else result.per_class)
+    ]
+    what = "objects" if isinstance(result, ObjectsEvaluation) else "pixels"
+    names += [BACKGROUND] if what == "objects" else []
+    cells = [
+        (count, names[row], names[column])
+        for row, line in enumerate(result.confusion)
+        for column, count in enumerate(line)
+        if count and row != column
+    ]
+    rows: list[list[Cell]] = [
+        [true, said, count] for count, true, said in sorted(cells, key=lambda cell: -cell[0])[:most]
+    ]
+    note = f"Boxes with a score of at least {result.threshold:.2f}." if isinstance(result, ObjectsEvaluation) else ""
+    return Sheet("Taken for another", [Column("is"), Column("taken for"), Column(what, "count")], rows, note)
+
+
+def dense_predictions(found: Sequence[DensePrediction]) -> Sheet:
+    """What is found in each image."""
+
+    def words(each: DensePrediction) -> str:
+        if each.objects is None:
+            return ", ".join(f"{name} {share:.0%}" for name, share in each.counts().items())
+        return ", ".join(f"{int(count)} {name}" for name, count in each.counts().items()) or "nothing"
+
+    rows: list[list[Cell]] = [[each.name, "" if each.error else words(each), each.error] for each in found]
+    broken = sum(bool(each.error) for each in found)
+    note = f"{broken} of {len(found)} images could not be read" if broken else ""
+    return Sheet("", [Column("image"), Column("found", "prose"), Column("problem", "prose")], rows, note)
+
+
+def dense_inspected(found: DenseInspection) -> list[Sheet]:
+    """Facts about the set, then objects (or images that show it) of each class by split, then what is wrong."""
+    facts: list[list[Cell]] = [
+        ["data", found.name],
+        ["holds", "objects" if found.kind == "objects" else "classes of pixels"],
+    ]
+    facts += [[f"{split} images", f"{count:,}"] for split, count in found.images.items()]
+    if found.kind == "objects":
+        facts += [[f"{size} objects", f"{found.sizes.get(size, 0):,}"] for size in ("small", "medium", "large")]
+        facts.append(["masks of objects", "yes" if found.masks else "no"])
+        facts.append(["images without objects", f"{found.bare:,}"])
+    columns = [Column("class"), *(Column(split, "count") for split in found.images)]
+    rows: list[list[Cell]] = [
+        [name, *(found.counts[split][label] for split in found.images)] for label, name in enumerate(found.classes)
+    ]
+    told = [*found.notes]
+    told += [f"{found.crowds:,} crowds, which are not learnt"] if found.crowds else []
+    told += [f"{found.outside:,} boxes are empty or reach outside their image"] if found.outside else []
+    told += [f"{name}: {why}" for name, why in list(found.unreadable.items())[:20]]
+    recipe = "detection/photos" if found.kind == "objects" else "segmentation/photos"
+    what = "Objects of each class" if found.kind == "objects" else "Images that show each class"
+    return [
+        Sheet("", [Column(""), Column("")], facts, f"To learn from it: viticulture train DATA --recipe {recipe}"),
+        Sheet(what, columns, rows),
+        *([Sheet("Look at", [Column("", "prose")], [[line] for line in told])] if told else []),
+    ]

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every run below a folder, a row each."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import UserError
+from ...evaluation.results import Evaluations, read_evaluations
+from ...training.rundir import RunDir
+from .results import interval
+from .sheet import Cell, Column, Sheet
+
+UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What was found.
+
+    Args:
+        folder: that was searched.
+        sheet: a row a run, the last begun first.
+        pages: for each row its report.html, from the folder on; empty where there is none.
+    """
+
+    folder: Path
+    sheet: Sheet
+    pages: tuple[str, ...]
+
+
+def find_runs(folder: Path) -> Runs:
+    """Look through a folder; one that holds a run that cannot be read has a row that says so, and why in the note.
+
+    Raises: UserError if it is no folder.
+    """
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}; runs are made by `viticulture train`, under runs/ as a rule")
+    rows: list[tuple[list[Cell], str]] = []
+    problems = []
+    for path in _folders(folder):
+        name, page = path.relative_to(folder), path / "report.html"
+        try:
+            row = _row(str(name), path)
+        except UserError as error:
+            row = [str(name), "", "", "", UNREADABLE, "", "", ""]
+            problems.append(str(error))
+        rows.append((row, str(name / page.name) if page.exists() else ""))
+    rows.sort(key=lambda row: str(row[0][-1]), reverse=True)
+    columns = [Column("run", "prose"), *map(Column, ("data", "student", "recipe", "state"))]
+    columns += [Column("top-1", "percent"), Column("95 % interval", "decimal"), Column("begun", "decimal")]
+    note = "" if rows else "none yet"
+    if problems:
+        note = f"{len(problems):,} cannot be read, the first for this reason: {problems[0]}"
+    return Runs(folder, Sheet(f"Runs in {folder}", columns, [row for row, _ in rows], note), tuple(p for _, p in rows))
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    """Run folders, which hold no others."""
+    for place, names, files in os.walk(folder):
+        names.sort()
+        if "run.json" in files:
+            names.clear()
+            yield Path(place)
+
+
+def _row(name: str, path: Path) -> list[Cell]:
+    run = RunDir.open(path)
+    facts = run.read("run.json")
+    counting = (read_evaluations(run) or Evaluations("", {})).counting
+    measured: list[Cell] = ["", ""] if counting is None else [counting.top1, interval(counting)]
+    begun = facts["started"][:16].replace("T", " ")
+    return [name, facts["data"]["name"], facts["student"]["name"], facts["recipe"], facts["status"], *measured, begun]

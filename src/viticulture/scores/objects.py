@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Average precision of detections by COCO's rules, in numpy, from matches that are made once an image.
+
+    match      detections of an image and class by falling score, 100 at most; each takes the free true object that it
+               overlaps most, by at least the threshold; a crowd may be taken by many, and counts for nothing
+    AP         mean of the precision at 101 recalls, each the best at that recall or a higher one; classes without
+               true objects are left out
+    sizes      true objects outside a range of areas, and detections outside it that take none, count for nothing
+
+The numbers are pycocotools' (a test holds them together), but for this: an object's area is that of its box where boxes
+are judged, where COCO's lists give that of its outline. Matches, not only their mean, are kept because an interval
+weighs images anew a few hundred times, and because a curve wants all of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+THRESHOLDS = np.linspace(0.5, 0.95, 10)
+RECALLS = np.linspace(0, 1, 101)
+AREAS = {"all": (0.0, 1e10), "small": (0.0, 32.0**2), "medium": (32.0**2, 96.0**2), "large": (96.0**2, 1e10)}
+"""Of objects, pixels of the original."""
+MOST = 100
+REPLICATES = 200
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Matches:
+    """Detections of one class in one image, by falling score. A: areas, T: thresholds.
+
+    Args:
+        scores: [n].
+        right: [A, T, n] bool, whether it took a true object.
+        apart: [A, T, n] bool, whether it counts for nothing.
+        true: [A] int64, true objects that count.
+    """
+
+    scores: Array
+    right: NDArray[np.bool_]
+    apart: NDArray[np.bool_]
+    true: NDArray[np.int64]
+
+
+def box_overlaps(found: Array, true: Array, crowd: NDArray[np.bool_]) -> Array:
+    """Intersection over union of boxes [n, 4] and [m, 4], [n, m]; with a crowd, the share of the found one in it."""
+    low, high = np.maximum(found[:, None, :2], true[None, :, :2]), np.minimum(found[:, None, 2:], true[None, :, 2:])
+    shared = np.clip(high - low, 0, None).prod(2)
+    areas = box_areas(found)[:, None]
+    union = np.where(crowd, areas, areas + box_areas(true) - shared)
+    return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+
+
+def box_areas(boxes: Array) -> Array:
+    """[n, 4] -> [n], pixels."""
+    return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+
+
+def match(scores: Array, areas: Array, true_areas: Array, crowd: NDArray[np.bool_], overlap: Array) -> Matches:
+    """Match detections of one class in one image.
+
+    Args:
+        scores: [n].
+        areas: [n] of the detections.
+        true_areas: [m] of the true objects.
+        crowd: [m] which of them are crowds.
+        overlap: [n, m].
+    """
+    order = np.argsort(-scores, kind="stable")[:MOST]
+    overlap, areas, scores = overlap[order], areas[order], scores[order]
+    shape = len(AREAS), len(THRESHOLDS), len(order)
+    right, apart = np.zeros(shape, bool), np.zeros(shape, bool)
+    true = np.zeros(len(AREAS), np.int64)
+    for number, (low, high) in enumerate(AREAS.values()):
+        ignored = crowd | (true_areas < low) | (true_areas > high)
+        true[number] = (~ignored).sum()
+        right[number], apart[number] = _match(overlap, ignored, crowd)
+        apart[number] |= ~right[number] & ((areas < low) | (areas > high))
+    return Matches(scores, right, apart, true)
+
+
+def _match(
+    overlap: Array, ignored: NDArray[np.bool_], crowd: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which detections take an object [T, n], and which of these one that counts for nothing."""
+    count, objects = overlap.shape
+    right, apart = np.zeros((len(THRESHOLDS), count), bool), np.zeros((len(THRESHOLDS), count), bool)
+    if not objects:
+        return right, apart
+    free = np.ones((len(THRESHOLDS), objects), bool)
+    least = np.minimum(THRESHOLDS, 1 - 1e-10)[:, None]
+    rows = np.arange(len(THRESHOLDS))
+    for number in range(count):
+        if overlap[number].max() < least[0, 0]:
+            continue
+        fits = (overlap[number] >= least) & (free | crowd)
+        counting = fits & ~ignored
+        fits = np.where(counting.any(1, keepdims=True), counting, fits)  # those that count come first
+        shares = np.where(fits, overlap[number], -1.0)
+        best = objects - 1 - shares[:, ::-1].argmax(1)  # of equals the last, as COCO's loop
+        taken = fits.any(1)
+        right[:, number], apart[:, number] = taken, taken & ignored[best]
+        free[rows[taken], best[taken]] = False
+    return right, apart
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """Detections of one class in all images, by falling score.
+
+    Args:
+        scores: [n].
+        images: [n] int64, the image of each.
+        right: [A, T, n] bool, counting ones alone.
+        wrong: [A, T, n] bool.
+        true: [N, A] int64, true objects that count, of each image.
+    """
+
+    scores: Array
+    images: NDArray[np.int64]
+    right: NDArray[np.bool_]
+    wrong: NDArray[np.bool_]
+    true: NDArray[np.int64]
+
+
+def ranked(matches: Mapping[int, Matches], images: int) -> Ranked:
+    """Matches of one class by image, of so many images in all, as one list."""
+    places = sorted(matches)
+    empty = np.zeros((len(AREAS), len(THRESHOLDS), 0), bool)
+    scores = np.concatenate([np.zeros(0), *(matches[i].scores for i in places)])
+    owner = np.concatenate([np.zeros(0, np.int64), *(np.full(len(matches[i].scores), i) for i in places)])
+    right = np.concatenate([empty, *(matches[i].right for i in places)], axis=2)
+    apart = np.concatenate([empty, *(matches[i].apart for i in places)], axis=2)
+    true = np.zeros((images, len(AREAS)), np.int64)
+    for i in places:
+        true[i] = matches[i].true
+    order = np.argsort(-scores, kind="stable")
+    right, apart = right[..., order], apart[..., order]
+    return Ranked(scores[order], owner[order], right & ~apart, ~right & ~apart, true)
+
+
+def precision(ranks: Ranked, weights: Array | None = None, areas: slice = slice(None)) -> Array:
+    """Precision at each of the recalls, [A, T, 101]; NaN for areas without true objects.
+
+    Args:
+        ranks: of one class.
+        weights: [N] how often each image counts; None for once.
+        areas: which of them.
+    """
+    often = np.ones(len(ranks.true)) if weights is None else weights
+    each, true = often[ranks.images], often @ ranks.true[:, areas]
+    hits, misses = np.cumsum(ranks.right[areas] * each, -1), np.cumsum(ranks.wrong[areas] * each, -1)
+    out = np.zeros((*hits.shape[:2], len(RECALLS)))
+    for a, t in np.ndindex(hits.shape[:2]):
+        if true[a] == 0:
+            out[a, t] = np.nan
+        elif hits.shape[2]:
+            shares = hits[a, t] / (hits[a, t] + misses[a, t] + np.spacing(1))
+            best = np.maximum.accumulate(shares[::-1])[::-1]
+            places = np.searchsorted(hits[a, t] / true[a], RECALLS, side="left")
+            reached = places < len(best)
+            out[a, t, reached] = best[places[reached]]
+    return out
+
+
+def recall(ranks: Ranked) -> Array:
+    """Share of the true objects that are found among all detections, [A, T]; NaN without true objects."""
+    true = ranks.true.sum(0)[:, None].astype(np.float64)
+    return np.divide(ranks.right.sum(2), true, out=np.full(ranks.right.shape[:2], np.nan), where=true > 0)
+
+
+def interval(classes: Sequence[Ranked], images: int, seed: int = 0) -> tuple[float, float]:
+    """95 % interval of the mean AP over images drawn with replacement (percentiles of the bootstrap)."""
+    generator = np.random.default_rng(seed)
+    means = []
+    for _ in range(REPLICATES):
+        weights = np.bincount(generator.integers(images, size=images), minlength=images).astype(np.float64)
+        each = [precision(ranks, weights, slice(0, 1)).mean() for ranks in classes]
+        kept = [value for value in each if not np.isnan(value)]
+        means.append(float(np.mean(kept)) if kept else 0.0)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def image_precision(matches: Sequence[Matches]) -> float:
+    """AP at an overlap of 0.5 of one image, mean over its classes; 1 where there is nothing and nothing is found."""
+    values = []
+    for each in matches:
+        if each.true[0]:
+            values.append(float(precision(ranked({0: each}, 1), areas=slice(0, 1))[0, 0].mean()))
+        elif len(each.scores):
+            values.append(0.0)
+    return float(np.mean(values)) if values else 1.0

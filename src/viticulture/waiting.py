@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sign of life while something takes a moment."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Timer
+
+
+@contextmanager
+def waiting(what: str, after: float = 1.0) -> Iterator[None]:
+    """Say on standard error what is under way: beside a spinner on a terminal, else in a line, if it takes that long.
+
+    Args:
+        what: is done.
+        after: seconds until the line is written.
+    """
+    if sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True, highlight=False).status(what):
+            yield
+        return
+    line = Timer(after, lambda: print(f"{what} ...", file=sys.stderr, flush=True))
+    line.daemon = True
+    line.start()
+    try:
+        yield
+    finally:
+        line.cancel()

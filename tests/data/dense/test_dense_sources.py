@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists of objects and folders of masks, in the formats that people have: read to the same objects, or refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import ExifTags, Image
+
+from dense_scenes import KINDS, Object, coco_folder, mask_folder, picture
+from viticulture.data.annotations import Boxed, Masked
+from viticulture.data.dataset import Dataset
+from viticulture.data.dense.open import open_dense, recognized
+from viticulture.data.dense.prepare import prepare_dense
+from viticulture.data.image_settings import ImageSettings
+from viticulture.data.splits import Selection
+from viticulture.errors import UserError
+
+PICTURES = ImageSettings(image_size=48, store_size=64)
+COUNTS = {"train": 4, "val": 2, "test": 2}
+SPLITS = ["train"] * 4 + ["val"] * 2 + ["test"] * 2
+
+
+def prepared(path: Path, wanted: str = "objects", **settings: Any) -> Dataset:
+    return prepare_dense(open_dense(path, wanted), Selection(**settings), PICTURES)
+
+
+def yolo(root: Path) -> Path:
+    for seed, split in enumerate(SPLITS):
+        image, objects = picture(seed)
+        for folder in ("images", "labels"):
+            (root / folder / split).mkdir(parents=True, exist_ok=True)
+        image.save(root / "images" / split / f"{seed:03}.png")
+        lines = [yolo_line(thing, image.size) for thing in objects]
+        (root / "labels" / split / f"{seed:03}.txt").write_text("\n".join(lines))
+    (root / "data.yaml").write_text("names: {0: disk, 1: square}\ntrain: images/train\n")
+    return root
+
+
+def yolo_line(thing: Object, size: tuple[int, int]) -> str:
+    kind, (left, top, right, bottom) = thing
+    width, height = size
+    center = (left + right) / 2 / width, (top + bottom) / 2 / height
+    return f"{kind} {center[0]} {center[1]} {(right - left) / width} {(bottom - top) / height}"
+
+
+def voc(root: Path) -> Path:
+    for folder in ("JPEGImages", "Annotations", "ImageSets/Main"):
+        (root / folder).mkdir(parents=True)
+    for seed, split in enumerate(SPLITS):
+        image, objects = picture(seed)
+        image.save(root / "JPEGImages" / f"{seed:03}.png")
+        entries = "".join(
+            f"<object><name>{KINDS[kind]}</name><difficult>0</difficult><bndbox><xmin>{left + 1}</xmin><ymin>{top + 1}"
+            f"</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax></bndbox></object>"
+            for kind, (left, top, right, bottom) in objects
+        )
+        size = f"<size><width>{image.width}</width><height>{image.height}</height></size>"
+        text = f"<annotation><filename>{seed:03}.png</filename>{size}{entries}</annotation>"
+        (root / "Annotations" / f"{seed:03}.xml").write_text(text)
+        with (root / "ImageSets" / "Main" / f"{split}.txt").open("a") as file:
+            file.write(f"{seed:03}\n")
+    return root
+
+
+def box_csv(root: Path) -> Path:
+    root.mkdir()
+    lines = ["path,label,x0,y0,x1,y1,split"]
+    for seed, split in enumerate(SPLITS):
+        image, objects = picture(seed)
+        image.save(root / f"{seed:03}.png")
+        lines += [f"{seed:03}.png,{KINDS[kind]},{','.join(map(str, box))},{split}" for kind, box in objects]
+    (root / "boxes.csv").write_text("\n".join(lines))
+    return root / "boxes.csv"
+
+
+@pytest.mark.parametrize(
+    "made", [lambda root: coco_folder(root, COUNTS), yolo, voc, box_csv], ids=["coco", "yolo", "voc", "csv"]
+)
+def test_every_format_says_the_same(tmp_path: Path, made: Callable[[Path], Path]) -> None:
+    """The drawn objects, split by split. Fails for a corner taken for a center, a last pixel lost (VOC counts from 1
+    and holds it), categories numbered by their ids, splits lost, or classes in another order."""
+    path = made(tmp_path / "set")
+    assert recognized(path) == "objects"
+    dataset = prepared(path)
+    assert dataset.classes == KINDS
+    for split, seeds in (("train", range(4)), ("val", range(4, 6)), ("test", range(6, 8))):
+        held = dataset.annotations[split]
+        assert isinstance(held, Boxed)
+        names = dataset.split_names[split]
+        assert [Path(name).stem for name in names] == [f"{seed:03}" for seed in seeds]
+        for objects, seed in zip(held.objects, seeds, strict=True):
+            _, drawn = picture(seed)
+            torch.testing.assert_close(
+                objects.boxes, torch.tensor([box for _, box in drawn]).float(), rtol=0, atol=1e-3
+            )
+            assert objects.labels.tolist() == [kind for kind, _ in drawn]
+
+
+def test_masks_are_read_by_their_names(tmp_path: Path) -> None:
+    """Values to classes, 9 (unlabeled) to none, in the store and as they lie on disk. Fails if values are taken for
+    classes where one is left out, or masks are smoothed."""
+    dataset = prepared(mask_folder(tmp_path / "set", {"train": 3, "val": 2}), "pixels", test_fraction=0)
+    assert dataset.classes == ("ground", "disk", "square")
+    held = dataset.annotations["val"]
+    assert isinstance(held, Masked)
+    true = np.asarray(Image.open(tmp_path / "set" / "val" / "masks" / "004.png"))
+    found = held.original(1)
+    np.testing.assert_array_equal(found[true < 9], true[true < 9])
+    assert (found[true == 9] == 255).all()
+    assert set(held.pixels[held.rows].unique().tolist()) <= {0, 1, 2, 255}
+
+
+def test_an_image_without_objects_is_kept(tmp_path: Path) -> None:
+    """As ground on which nothing is to be found. Fails if it is dropped, or its row belongs to another image."""
+    root = coco_folder(tmp_path / "set", COUNTS)
+    change(
+        root,
+        "train",
+        lambda content: content.update(annotations=[a for a in content["annotations"] if a["image_id"] != 1]),
+    )
+    held = prepared(root).annotations["train"]
+    assert isinstance(held, Boxed)
+    assert [len(objects) > 0 for objects in held.objects] == [True, False, True, True]
+
+
+@pytest.mark.parametrize("turn", [6, 8, 5, 7])
+def test_boxes_turn_with_an_image_that_its_tag_turns(tmp_path: Path, turn: int) -> None:
+    """The list tells the lying file's size, so its boxes are the lying file's. The white square of the upright image
+    is where its box says. Fails for a turn the other way round."""
+    root = tmp_path / "set"
+    (root / "images").mkdir(parents=True)
+    pixels = np.zeros((40, 60, 3), np.uint8)
+    pixels[5:15, 30:50] = 255
+    image = Image.fromarray(pixels)
+    exif = image.getexif()
+    exif[ExifTags.Base.Orientation] = turn
+    for name in ("a", "b", "c"):
+        image.save(root / "images" / f"{name}.jpg", exif=exif, quality=95)
+    entries = [{"id": i, "file_name": f"{name}.jpg", "height": 40, "width": 60} for i, name in enumerate("abc")]
+    objects = [{"image_id": i, "category_id": 1, "bbox": [30, 5, 20, 10]} for i in range(3)]
+    content = {"images": entries, "annotations": objects, "categories": [{"id": 1, "name": "white"}]}
+    (root / "instances_train.json").write_text(json.dumps(content))
+    dataset = prepared(root, test_fraction=0, val_fraction=0)
+    held = dataset.annotations["train"]
+    assert isinstance(held, Boxed)
+    left, top, right, bottom = (int(side) for side in held.objects[0].boxes[0])
+    upright = np.asarray(Image.fromarray(dataset.train.original(0)).resize((40, 60)))
+    inside = np.zeros((60, 40), bool)
+    inside[top:bottom, left:right] = True
+    assert upright[inside].mean() > 230
+    assert upright[~inside].mean() < 20
+
+
+def change(root: Path, split: str, mend: Callable[[dict[str, Any]], object]) -> None:
+    file = root / "annotations" / f"instances_{split}.json"
+    content = json.loads(file.read_text())
+    mend(content)
+    file.write_text(json.dumps(content))
+
+
+def first_box(box: list[float]) -> Callable[[dict[str, Any]], object]:
+    return lambda content: content["annotations"][0].update(bbox=box)
+
+
+@pytest.mark.parametrize(
+    ("mend", "words"),
+    [
+        (first_box([500, 5, 10, 10]), "empty or reach outside"),
+        (first_box([5, 5, 0, 10]), "empty or reach outside"),
+        (first_box([5, 5, 10]), "left, top, width, height"),
+        (lambda content: content["annotations"][0].update(category_id=4), "category 4, which it does not name"),
+        (lambda content: content["images"][0].update(file_name="gone.png"), "none of that name"),
+        (lambda content: content["images"][0].update(height=100), "says 80x100"),
+        (lambda content: content.update(annotations=[]), "nothing could be learnt"),
+        (lambda content: content["categories"].append({"id": 9, "name": "disk"}), "class 'disk' twice"),
+        (lambda content: content["annotations"][0].update(image_id=77), "that it does not list"),
+        (lambda content: content["images"][0].pop("id"), "no list of objects"),
+    ],
+)
+def test_what_a_list_gets_wrong_is_told_in_a_line(
+    tmp_path: Path, mend: Callable[[dict[str, Any]], object], words: str
+) -> None:
+    root = coco_folder(tmp_path / "set", COUNTS)
+    change(root, "train", mend)
+    with pytest.raises(UserError, match=words) as told:
+        prepared(root)
+    assert "\n" not in str(told.value)
+
+
+def test_wrong_boxes_can_be_left_out(tmp_path: Path) -> None:
+    """By --skip-unreadable, with a word about it. Fails if the whole image goes, or nothing is said."""
+    root = coco_folder(tmp_path / "set", COUNTS)
+    whole = prepared(root).annotations["train"]
+    change(root, "train", first_box([500, 5, 10, 10]))
+    dataset = prepared(root, skip_unreadable=True)
+    held = dataset.annotations["train"]
+    assert isinstance(held, Boxed)
+    assert isinstance(whole, Boxed)
+    assert sum(map(len, held.objects)) == sum(map(len, whole.objects)) - 1
+    assert any("1 empty or outlying box" in warning for warning in dataset.warnings)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("2 0.5 0.5 0.1 0.1", "class 2, and the 2 classes are numbered from 0"),
+        ("0 0.5 0.5 0.1", "a class and 4 numbers"),
+        ("disk 0.5 0.5 0.1 0.1", "line 1"),
+        ("0 0.5 0.5 1.5 0.1", "empty or reach outside"),
+    ],
+)
+def test_what_yolo_gets_wrong_is_told_in_a_line(tmp_path: Path, line: str, words: str) -> None:
+    root = yolo(tmp_path / "set")
+    (root / "labels" / "train" / "000.txt").write_text(line)
+    with pytest.raises(UserError, match=words):
+        prepared(root)
+
+
+def test_yolos_outlines_are_masks(tmp_path: Path) -> None:
+    """A polygon in shares of the image: its box is what it spans."""
+    root = yolo(tmp_path / "set")
+    for file in (root / "labels").rglob("*.txt"):
+        file.write_text("1 0.25 0.25 0.5 0.25 0.5 0.75")
+    held = prepared(root).annotations["train"]
+    assert isinstance(held, Boxed)
+    assert held.masks
+    assert held.objects[0].boxes.tolist() == [[20, 16, 40, 48]]
+
+
+def test_pixels_may_count_from_0_in_voc(tmp_path: Path) -> None:
+    """A box that starts at 0 says so for all. Fails if a box then starts outside the image."""
+    root = voc(tmp_path / "set")
+    file = root / "Annotations" / "000.xml"
+    box = "<bndbox><xmin>0</xmin><ymin>0</ymin><xmax>79</xmax><ymax>63</ymax></bndbox>"
+    entry = f"<object><name>disk</name>{box}</object></annotation>"
+    file.write_text(file.read_text().replace("</annotation>", entry))
+    dataset = prepared(root)
+    held = dataset.annotations["train"]
+    assert isinstance(held, Boxed)
+    assert held.objects[0].boxes[-1].tolist() == [0, 0, 80, 64]
+    assert any("count from 0" in warning for warning in dataset.warnings)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda root: Image.new("L", (70, 64)).save(root / "train/masks/000.png"), "they must agree"),
+        (
+            lambda root: Image.new("L", (80, 64), 5).save(root / "train/masks/000.png"),
+            "the value 5, which no class has",
+        ),
+        (lambda root: Image.new("RGB", (80, 64)).save(root / "train/masks/000.png"), "holds colors"),
+        (lambda root: (root / "train/masks/000.png").unlink(), "have no mask"),
+        (lambda root: (root / "train/images/000.png").unlink(), "have no image"),
+        (lambda root: (root / "classes.json").write_text('{"0": "ground"}'), "1 class of pixels only"),
+        (lambda root: (root / "classes.json").write_text("[1"), "must name the classes"),
+        (lambda root: (root / "classes.json").unlink(), "needs a classes.json"),
+        (
+            lambda root: [Image.new("L", (80, 64), 9).save(p) for p in (root / "train/masks").glob("*")],
+            "nothing could be",
+        ),
+    ],
+)
+def test_what_masks_get_wrong_is_told_in_a_line(tmp_path: Path, spoil: Callable[[Path], object], words: str) -> None:
+    root = mask_folder(tmp_path / "set", {"train": 3, "val": 2})
+    spoil(root)
+    with pytest.raises(UserError, match=words):
+        prepared(root, "pixels", test_fraction=0)
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted", "words"),
+    [(coco_folder, "pixels", "detection/photos"), (mask_folder, "objects", "segmentation/photos")],
+)
+def test_the_other_kind_of_data_is_named(
+    tmp_path: Path, made: Callable[[Path, dict[str, int]], Path], wanted: str, words: str
+) -> None:
+    """Boxes where pixels are asked for, and the other way round: the recipe that learns from them is told."""
+    with pytest.raises(UserError, match=words):
+        open_dense(made(tmp_path / "set", {"train": 2}), wanted)
+
+
+def test_a_fingerprint_changes_with_a_box_and_a_pixel(tmp_path: Path) -> None:
+    """Fails if a run could go on, or be compared, with other objects than it learnt from."""
+    root = coco_folder(tmp_path / "boxes", COUNTS)
+    before = prepared(root).fingerprint
+    assert prepared(root).fingerprint == before
+    change(root, "val", first_box([1, 1, 12, 12]))
+    assert prepared(root).fingerprint != before
+    masks = mask_folder(tmp_path / "masks", {"train": 3, "val": 2})
+    before = prepared(masks, "pixels").fingerprint
+    Image.new("L", (80, 64), 1).save(masks / "val" / "masks" / "003.png")
+    assert prepared(masks, "pixels").fingerprint != before

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is told of a detector and of a segmenter: counted by hand, kept, drawn and laid out on a page."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dense_scenes import coco_folder, mask_folder
+from viticulture.analysis.galleries import Gallery
+from viticulture.data.annotations import Boxed, Masked, Objects
+from viticulture.data.dense.inspect import inspect_dense
+from viticulture.data.dense.open import open_dense
+from viticulture.evaluation.dense.asked import Found
+from viticulture.evaluation.dense.draw import MISSED, RIGHT, WRONG, counted_words, draw_classes, draw_judged
+from viticulture.evaluation.dense.objects import confusion, evaluate_objects, guess, mean_boxes, pairs
+from viticulture.evaluation.dense.pixels import evaluate_pixels
+from viticulture.evaluation.dense.predict import DensePrediction, coco_results
+from viticulture.evaluation.dense.results import DenseEvaluations, from_dict
+from viticulture.report.sections.dense import dense_headline, dense_sections
+
+NAMES = ("disk", "square")
+SIZES = np.array([[100, 100], [100, 100]])
+
+
+def objects(*rows: tuple[float, float, float, float, int], crowd: tuple[int, ...] = (), **more: Any) -> Objects:
+    boxes = torch.tensor([row[:4] for row in rows]).reshape(-1, 4).float()
+    flags = torch.tensor([i in crowd for i in range(len(rows))], dtype=torch.bool)
+    return Objects(boxes, torch.tensor([row[4] for row in rows], dtype=torch.int64), flags, **more)
+
+
+def found(*rows: tuple[float, float, float, float, int, float], outlines: list[Any] | None = None) -> Found:
+    boxes = np.array([row[:4] for row in rows], dtype=np.float32).reshape(-1, 4)
+    labels = np.array([row[4] for row in rows], dtype=np.int64)
+    return Found(boxes, np.array([row[5] for row in rows], dtype=np.float32), labels, outlines)
+
+
+TRUE = Boxed([objects((0, 0, 20, 20, 0), (50, 50, 90, 90, 1)), objects((10, 10, 60, 60, 0))], masks=False)
+SAID = [
+    found((0, 0, 20, 20, 0, 0.9), (50, 50, 90, 90, 0, 0.8), (0, 60, 30, 90, 1, 0.7)),
+    found((60, 60, 99, 99, 1, 0.2)),
+]
+
+
+def test_boxes_are_right_taken_for_another_over_or_missed() -> None:
+    """One of each. Fails for rows taken for columns, a box that counts below the threshold, an object taken twice."""
+    assert pairs(SAID[0], TRUE.objects[0], 0.5) == ({0: 0, 1: 1}, [2], [])
+    assert confusion(SAID, TRUE.objects, 2, 0.5) == ((1, 0, 1), (1, 0, 0), (0, 1, 0))
+    assert counted_words(SAID[0], TRUE.objects[0], 0.5) == {"right": 1, "wrong": 2, "missed": 0}
+    twice = found((0, 0, 20, 20, 0, 0.9), (0, 0, 20, 21, 0, 0.8))
+    assert pairs(twice, objects((0, 0, 20, 20, 0)), 0.5) == ({0: 0}, [1], [])
+    inside = found((5, 5, 15, 15, 0, 0.9))
+    assert pairs(inside, objects((0, 0, 90, 90, 0), crowd=(0,)), 0.5) == ({}, [], [])
+
+
+def test_a_perfect_detector_has_an_ap_of_one_and_an_empty_one_of_none() -> None:
+    """With intervals that say so, by class, size and overlap. Fails if a size without objects counts as 0."""
+    perfect = [
+        found(*[(*box.tolist(), int(label), 0.9) for box, label in zip(each.boxes, each.labels, strict=True)])
+        for each in TRUE.objects
+    ]
+    result = evaluate_objects(perfect, TRUE, NAMES, SIZES)
+    assert (result.boxes.ap, result.boxes.ap50, result.boxes.ap75, result.score) == pytest.approx((1.0,) * 4)
+    assert result.boxes.interval[1] == pytest.approx(1.0)
+    assert result.boxes.by_size == {"small": pytest.approx(1.0), "medium": pytest.approx(1.0), "large": None}
+    assert [each.objects for each in result.boxes.per_class] == [2, 1]
+    nothing = evaluate_objects([found(), found()], TRUE, NAMES, SIZES)
+    assert (nothing.boxes.ap, nothing.boxes.interval, nothing.confusion[0]) == (0.0, (0.0, 0.0), (0, 0, 2))
+
+
+def test_the_mean_box_is_a_baseline() -> None:
+    """Of every class in shares of the image, scored by how many images have it. Fails for width taken for height."""
+    sizes = np.array([[100, 200], [50, 100]])
+    true = Boxed([objects((0, 0, 100, 50, 0)), objects((0, 0, 50, 25, 0), (10, 10, 20, 20, 1))], masks=False)
+    rows = mean_boxes(true, sizes, 3)
+    np.testing.assert_allclose(rows[0], [0, 0, 0.5, 0.5, 1.0])
+    np.testing.assert_allclose(rows[1], [0.1, 0.2, 0.2, 0.4, 0.5])
+    assert np.isnan(rows[2]).all()
+    guessed = guess(rows, [200, 100])
+    assert guessed.labels.tolist() == [0, 1]
+    np.testing.assert_allclose(guessed.boxes[1], [10, 40, 20, 80])
+    result = evaluate_objects([found()] * 2, true, ("a", "b", "c"), sizes, rows)
+    assert result.baselines["nothing"] == 0.0
+    assert result.baselines["the mean box"] == pytest.approx(
+        (1 + 1 / 2) / 2
+    )  # the second class is in one of two images
+
+
+def test_masks_are_judged_by_themselves() -> None:
+    """The same box with the right outline and with half of it: box AP 1 both times, mask AP 1 and 0.1 (an overlap of
+    half is right at the lowest threshold alone). Fails if masks are judged by their boxes."""
+    pytest.importorskip("pycocotools", reason="outlines are drawn by the extra `dense`")
+    from viticulture.data.dense.outlines import encoded
+
+    shape = [[10, 10, 50, 10, 50, 50, 10, 50]]
+    true = Boxed([objects((10, 10, 50, 50, 0), shapes=(shape,))], masks=True)
+    for rows, expected in ((40, 1.0), (20, 0.1)):
+        mask = np.zeros((100, 100), np.uint8)
+        mask[10 : 10 + rows, 10:50] = 1
+        said = found((10, 10, 50, 50, 0, 0.9), outlines=[encoded(mask)])
+        result = evaluate_objects([said], true, ("disk",), SIZES[:1])
+        assert result.boxes.ap == pytest.approx(1.0)
+        assert result.masks is not None
+        assert result.masks.ap == pytest.approx(expected)
+
+
+def pixels() -> Any:
+    masks = [np.array([[0, 0], [1, 255]], np.uint8), np.array([[1, 1], [0, 0]], np.uint8)]
+    true = Masked(torch.zeros(2, 2, 2, dtype=torch.uint8), torch.arange(2), lambda i: masks[i])
+    return evaluate_pixels([np.zeros((2, 2), np.uint8), masks[1]], true, NAMES, frequent=0)
+
+
+def test_a_segmenters_numbers_can_be_counted_by_hand() -> None:
+    """Class 0: 4 pixels right of 5 said or true; class 1: 2 of 3. Fails if unlabeled pixels count."""
+    result, ious = pixels()
+    assert [each.iou for each in result.per_class] == [4 / 5, 2 / 3]
+    assert result.miou == pytest.approx((4 / 5 + 2 / 3) / 2)
+    assert result.accuracy == 6 / 7
+    assert result.baselines == {"disk everywhere": pytest.approx(4 / 7 / 2)}
+    np.testing.assert_allclose(ious, [(2 / 3 + 0) / 2, 1.0])
+
+
+@pytest.mark.parametrize("kind", ["objects", "pixels"])
+def test_results_come_back_as_they_were_kept(kind: str) -> None:
+    """And a page is made of them. Fails if a type is lost in JSON, or a number of one kind is asked of the other."""
+    result = evaluate_objects(SAID, TRUE, NAMES, SIZES) if kind == "objects" else pixels()[0]
+    kept = DenseEvaluations(kind, "best/test", {"best/test": result})
+    assert from_dict(kept.to_dict()) == kept
+    page = "".join(str(section.html) for section in dense_sections(kept, [Gallery("Pictures")]))
+    assert "disk" in page
+    label, value, _ = dense_headline(kept) or ("", "", "")
+    assert label.startswith("AP of boxes, test" if kind == "objects" else "mIoU, test")
+    assert value == f"{100 * result.score:.1f} %"
+    with pytest.raises(ValueError, match="not there"):
+        from_dict({**kept.to_dict(), "counts": "last/test"})
+    assert dense_sections(None, []) == []
+
+
+def test_pictures_tell_right_from_wrong_by_color() -> None:
+    """The edge of each box has its color. Fails if right and wrong are swapped."""
+    image = np.zeros((100, 100, 3), np.uint8)
+    drawn = draw_judged(image, SAID[0], TRUE.objects[0], NAMES, 0.5)
+    assert tuple(drawn[0, 10]) == RIGHT
+    assert tuple(drawn[50, 70]) == WRONG
+    missed = draw_judged(image, found(), TRUE.objects[0], NAMES, 0.5)
+    assert tuple(missed[0, 10]) == MISSED
+    plain = draw_classes(np.full((2, 2, 3), 100, np.uint8), np.array([[0, 255], [255, 255]], np.uint8))
+    assert tuple(plain[0, 1]) == (100, 100, 100)
+    assert tuple(plain[0, 0]) != (100, 100, 100)
+
+
+def test_results_are_listed_as_coco_does() -> None:
+    """Left, top, width, height; images and classes count from 1; an unreadable image keeps its number."""
+    unread = DensePrediction("a.jpg", None, None, NAMES, "truncated")
+    (row,) = coco_results([unread, DensePrediction("b.jpg", found((1, 2, 11, 22, 1, 0.5)), None, NAMES)])
+    assert row == {
+        "image_id": 2,
+        "file_name": "b.jpg",
+        "category_id": 2,
+        "category": "square",
+        "bbox": [1.0, 2.0, 10.0, 20.0],
+        "score": 0.5,
+    }
+
+
+def test_a_set_is_told_before_it_is_learnt(tmp_path: Path) -> None:
+    """Objects of each class by split, sizes, images without any, boxes outside; for masks, images that show a class."""
+    source = open_dense(coco_folder(tmp_path / "boxes", {"train": 3, "val": 2}), "objects")
+    assert source.objects is not None
+    count = sum(map(len, source.objects))
+    told = inspect_dense(source)
+    assert told.images == {"train": 3, "val": 2}
+    assert sum(map(sum, told.counts.values())) == sum(told.sizes.values()) == count
+    assert (told.outside, told.bare, told.masks) == (0, 0, True)
+    first = dataclasses.replace(source.objects[0], boxes=source.objects[0].boxes + 500)
+    assert inspect_dense(dataclasses.replace(source, objects=[first, *source.objects[1:]])).outside == len(first)
+    masks = inspect_dense(open_dense(mask_folder(tmp_path / "masks", {"train": 3}), "pixels"))
+    assert masks.counts["train"][0] == 3
+    assert masks.kind == "pixels"

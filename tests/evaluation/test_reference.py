@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Yardsticks on a run's page: what chance and plain classifiers reach on the very images that count."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from made_study import study
+from viticulture.data.dataset import prepare
+from viticulture.data.images import Records, StoredImages
+from viticulture.data.splits import Selection
+from viticulture.errors import UserError
+from viticulture.evaluation.reference import judge_references, put_beside, read_references, reference_lines
+from viticulture.study.conclude.disagreement import _varied
+from viticulture.training.rundir import RunDir
+
+
+def images(values: list[int], labels: list[int], side: int = 4) -> StoredImages:
+    """Images of one gray each."""
+    pixels = torch.tensor(values, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, side, side)
+    records = Records(torch.tensor(labels), torch.full((len(values), 2), side), [str(i) for i in range(len(values))])
+    return StoredImages(pixels, torch.arange(len(values)), records)
+
+
+@pytest.mark.parametrize("side", [4, 40])
+def test_plain_classifiers_tell_dark_from_light(side: int) -> None:
+    """Large images are shrunk first. Catches: labels of one split used for the other, pixels of another order."""
+    train, test = images([0, 10, 200, 250], [0, 0, 1, 1], side), images([5, 240, 230], [0, 1, 0], side)
+    lines = reference_lines(train, test)
+    assert set(lines) == {"logistic regression on pixels", "nearest neighbor on pixels"}
+    assert list(lines.values()) == [pytest.approx(2 / 3)] * 2
+
+
+def test_references_say_what_was_learnt_from_and_what_chance_gets(tmp_path: Path) -> None:
+    """Digits, ten of each to learn from. Catches: chance of the training images, counts of another split."""
+    run = RunDir(tmp_path)
+    dataset = prepare("digits", Selection(per_class=10))
+    judge_references(run, dataset)
+    known = read_references(run)
+    assert known is not None
+    assert dataset.test is not None
+    assert known.split == "test"
+    assert known.images["train"] == (10,) * 10
+    assert known.images["test"] == tuple(np.bincount(dataset.test.records.labels).tolist())
+    chance = known.images["test"][0] / sum(known.images["test"])  # all are the commonest: the first
+    assert known.accuracy["always the commonest class"] == pytest.approx(chance)
+    assert known.accuracy["nearest neighbor on pixels"] > 0.7
+
+
+def test_another_run_is_put_beside_where_it_was_tested_on_the_same_images(tmp_path: Path) -> None:
+    """Catches: accuracies on different images side by side, a traceback where one was never measured."""
+    made = study(tmp_path / "s", ["vit", "cnn"], (10,), 1)
+    ours, theirs = (made.folder.run(cell) for cell in made.folder.grid.cells())
+    with pytest.raises(UserError, match="viticulture evaluate"):
+        put_beside(ours, theirs)
+    ours.write("references.json", {"split": "test", "accuracy": {"chance": 0.1}, "images": {"train": [1, 2]}})
+    for run, names in ((ours, ["a"]), (theirs, ["b"])):
+        run.write("split.json", {"names": {"test": names}})
+    with pytest.raises(UserError, match="different images"):
+        put_beside(ours, theirs)
+    theirs.write("split.json", {"names": {"test": ["a"]}})
+    put_beside(ours, theirs)
+    known = read_references(ours)
+    assert known is not None
+    assert set(known.accuracy) == {"chance", f"vit_nano ({theirs.path.name})"}
+    assert known.images == {"train": (1, 2)}
+
+
+def test_images_of_every_class_are_shown_before_a_second_of_any() -> None:
+    """Images that two methods disagree about, sorted by class as test sets are. Catches: six of the first class; one
+    about which they agree."""
+    truth = np.array([0, 0, 0, 1, 1, 2], np.int32)
+    gap = np.array([1.0, 1.0, 0.0, 0.5, 1.0, 0.5])
+    order = np.argsort(-gap, kind="stable")
+    assert _varied(order, gap, truth).tolist() == [0, 4, 5, 1, 3]

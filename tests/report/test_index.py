@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every run below a folder in one table and on one page."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import viticulture
+from made_study import study
+from viticulture.errors import UserError
+from viticulture.report.tables.runs import find_runs
+
+EVIL = "javascript:alert(1) <b> \" 'q' &"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two runs of a study, one with a page, in folders of awkward names; and one whose run.json is damaged."""
+    made = study(tmp_path / "made", ["a", "b"], (5,), 1)
+    cells = [made.folder.run(cell) for cell in made.folder.grid.cells()]
+    whole: dict[str, Any] = {"command": "c", "commit": None, "settings": {}, "hardware": {}}
+    for cell, name, day in zip(cells, (EVIL, "deep/er/plain"), (1, 2), strict=True):
+        facts = cell.read("run.json")
+        facts["data"] |= {"name": "digits", "fingerprint": "f"}
+        cell.write("run.json", {**facts, **whole, "started": f"2026-01-0{day}T00:00:00+00:00"})
+        place = tmp_path / "runs" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        cell.path.rename(place)
+    (tmp_path / "runs" / EVIL / "report.html").write_text("a page")
+    (tmp_path / "runs" / "broken").mkdir()
+    (tmp_path / "runs" / "broken" / "run.json").write_text("{")
+    return tmp_path / "runs"
+
+
+def test_runs_are_found_at_any_depth_and_a_damaged_one_says_so(folder: Path) -> None:
+    """The last begun first. Catches: a folder that cannot be listed because one run in it is damaged."""
+    sheet = find_runs(folder).sheet
+    assert [row[0] for row in sheet.rows] == ["deep/er/plain", EVIL, "broken"]
+    first = dict(zip((column.name for column in sheet.columns), sheet.rows[0], strict=True))
+    assert first["data"] == "digits"
+    assert first["state"] == "finished"
+    assert 0 < float(str(first["top-1"])) < 1
+    assert first["begun"] == "2026-01-02 00:00"
+    assert sheet.rows[2][4] == "unreadable"
+    assert "1 cannot be read" in sheet.note
+    assert "damaged" in sheet.note
+    with pytest.raises(UserError, match="no folder"):
+        find_runs(folder / "nowhere")
+
+
+def test_the_page_of_runs_leads_to_their_pages_and_nowhere_else(folder: Path, tmp_path: Path) -> None:
+    """Catches: a name that becomes an address of its own (javascript:) or HTML, a link from the wrong folder, a link to
+    a page that is not there."""
+    out = tmp_path / "elsewhere" / "index.html"
+    out.parent.mkdir()
+    sheet = viticulture.runs(str(folder), out=str(out))
+    assert len(sheet.rows) == 3
+    page = out.read_text(encoding="utf-8")
+    (link,) = re.findall(r'<a href="([^#"][^"]*)"', page)
+    assert link.startswith("./../runs/javascript%3A")
+    assert "<b>" not in page
+    assert page.count("deep/er/plain") == 1

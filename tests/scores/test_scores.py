@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Average precision and intersection over union: equal to COCO's own code, and right where one can count by hand."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from viticulture.scores.objects import (
+    AREAS,
+    THRESHOLDS,
+    Matches,
+    box_areas,
+    box_overlaps,
+    image_precision,
+    interval,
+    match,
+    precision,
+    ranked,
+    recall,
+)
+from viticulture.scores.pixels import class_ious, confusion, mean_iou, right_share
+from viticulture.scores.pixels import interval as iou_interval
+
+Boxes = list[list[float]]
+
+
+def matched(boxes: Boxes, scores: list[float], true: Boxes, crowd: list[bool] | None = None) -> Matches:
+    ours, theirs = (np.array(each, dtype=np.float64).reshape(-1, 4) for each in (boxes, true))
+    crowds = np.array(crowd or [False] * len(true), dtype=bool)
+    overlap = box_overlaps(ours, theirs, crowds)
+    return match(np.array(scores, dtype=np.float64), box_areas(ours), box_areas(theirs), crowds, overlap)
+
+
+def scene(generator: np.random.Generator, objects: int, detections: int) -> tuple[Any, Any]:
+    """Objects of three classes, some of them crowds, and detections that often lie near one, with equal scores."""
+
+    def boxes(count: int) -> Any:
+        corner, size = generator.uniform(0, 150, (count, 2)), generator.uniform(3, 140, (count, 2))
+        return np.concatenate([corner, corner + size], 1)
+
+    true = {"boxes": boxes(objects), "labels": generator.integers(0, 3, objects)}
+    true["crowd"] = generator.random(objects) < 0.15
+    near = true["boxes"][generator.integers(0, objects, detections)] if objects else boxes(detections)
+    moved = near + generator.normal(0, 6, (detections, 4))
+    moved[:, 2:] = np.maximum(moved[:, 2:], moved[:, :2] + 1)
+    scores = np.round(generator.random(detections), 1)
+    return {"boxes": moved, "labels": generator.integers(0, 3, detections), "scores": scores}, true
+
+
+def test_average_precision_is_that_of_cocos_own_code() -> None:
+    """Sixty images beside torchmetrics on pycocotools: AP at all, half and three quarters of overlap, by size and by
+    class, and recall. Fails if ties are broken otherwise, a crowd counts, an object of another size counts, a true
+    object is taken twice, or precision is not the best at a recall or a higher one."""
+    pytest.importorskip("pycocotools", reason="COCO's own code comes with the extra `dense`")
+    from torchmetrics.detection import MeanAveragePrecision
+
+    generator = np.random.default_rng(0)
+    scenes = [scene(generator, *generator.integers((0, 0), (9, 20))) for _ in range(60)]
+    theirs = MeanAveragePrecision(class_metrics=True, backend="pycocotools")
+    classes: list[dict[int, Matches]] = [{} for _ in range(3)]
+    for number, (found, true) in enumerate(scenes):
+        said = {key: torch.tensor(value) for key, value in found.items()}
+        known = {"boxes": torch.tensor(true["boxes"]), "labels": torch.tensor(true["labels"])}
+        # float32 is what torchmetrics keeps
+        said["boxes"], known["boxes"] = said["boxes"].float(), known["boxes"].float()
+        theirs.update([said], [{**known, "iscrowd": torch.tensor(true["crowd"]).int()}])
+        for label in {*found["labels"].tolist(), *true["labels"].tolist()}:
+            ours, rows = found["labels"] == label, true["labels"] == label
+            crowd = true["crowd"][rows].tolist()
+            boxes, kept = (each["boxes"].double().numpy() for each in (said, known))
+            classes[label][number] = matched(
+                boxes[ours].tolist(), found["scores"][ours].tolist(), kept[rows].tolist(), crowd
+            )
+    expected = theirs.compute()
+    ranks = [ranked(of_class, len(scenes)) for of_class in classes]
+    shares = np.stack([precision(each) for each in ranks])  # [C, A, T, 101]
+    by_class = shares[:, 0].mean((1, 2))
+    assert by_class.mean() == pytest.approx(float(expected["map"]), abs=1e-6)
+    np.testing.assert_allclose(by_class, expected["map_per_class"].numpy(), atol=1e-6)
+    assert shares[:, 0, 0].mean() == pytest.approx(float(expected["map_50"]), abs=1e-6)
+    assert shares[:, 0, 5].mean() == pytest.approx(float(expected["map_75"]), abs=1e-6)
+    for number, size in enumerate(AREAS):
+        if size != "all":
+            assert shares[:, number].mean() == pytest.approx(float(expected[f"map_{size}"]), abs=1e-6)
+    assert np.stack([recall(each)[0] for each in ranks]).mean() == pytest.approx(float(expected["mar_100"]), abs=1e-6)
+
+
+def test_average_precision_can_be_counted_by_hand() -> None:
+    """Two objects; of three detections the first is right, the second wrong, the third right: precision 1 up to half
+    of the objects (51 recalls of 101), then 2/3 (50)."""
+    true = [[0.0, 0, 10, 10], [20, 20, 30, 30]]
+    found = matched([[0, 0, 10, 10], [50, 50, 60, 60], [20, 20, 30, 30]], [0.9, 0.8, 0.7], true)
+    shares = precision(ranked({0: found}, 1))
+    assert shares[0, 0].mean() == pytest.approx((51 + 50 * 2 / 3) / 101)
+    assert image_precision([found]) == pytest.approx((51 + 50 * 2 / 3) / 101)
+    assert np.isnan(shares[list(AREAS).index("large")]).all()  # there is no large object
+
+
+def test_an_overlap_counts_from_its_threshold_on() -> None:
+    """A detection that covers 0.6 of the union is right at thresholds of 0.5 to 0.6 and wrong above."""
+    found = matched([[0, 0, 10, 6]], [0.5], [[0.0, 0, 10, 10]])
+    np.testing.assert_array_equal(found.right[0, :, 0], THRESHOLDS <= 0.6 + 1e-9)
+
+
+def test_what_lies_in_a_crowd_counts_for_nothing() -> None:
+    """Many detections in one crowd are neither right nor wrong, and the crowd is no object that is missed."""
+    found = matched([[0, 0, 5, 5], [5, 5, 9, 9]], [0.9, 0.8], [[0.0, 0, 10, 10]], [True])
+    ranks = ranked({0: found}, 1)
+    assert not ranks.wrong[0].any()
+    assert not ranks.right[0].any()
+    assert ranks.true[0, 0] == 0
+
+
+def test_an_image_without_objects_is_right_where_nothing_is_found() -> None:
+    assert image_precision([]) == 1.0
+    assert image_precision([matched([[0, 0, 5, 5]], [0.5], [])]) == 0.0
+
+
+def test_an_interval_of_images_that_are_all_alike_is_a_point() -> None:
+    """And of others it lies around the mean. Fails if images are drawn without replacement or weighed wrongly."""
+    true, right, wrong = [[0.0, 0, 10, 10]], [[0.0, 0, 10, 10]], [[50.0, 50, 60, 60]]
+    same = ranked({i: matched(right, [0.5], true) for i in range(6)}, 6)
+    assert interval([same], 6) == (1.0, 1.0)
+    mixed = ranked({i: matched(right if i % 2 else wrong, [0.5 + i / 100], true) for i in range(12)}, 12)
+    low, high = interval([mixed], 12)
+    mean = precision(mixed)[0].mean()
+    assert 0 <= low < mean < high <= 1
+
+
+def test_intersection_over_union_can_be_counted_by_hand() -> None:
+    """Fails if unlabeled pixels count, rows and columns are swapped, or a class that occurs nowhere counts as 0."""
+    true = np.array([[0, 0, 1, 255], [1, 1, 1, 255]], dtype=np.uint8)
+    said = np.array([[0, 1, 1, 0], [1, 1, 0, 1]], dtype=np.uint8)
+    counts = confusion(said, true, 3)
+    np.testing.assert_array_equal(counts, [[1, 1, 0], [1, 3, 0], [0, 0, 0]])
+    np.testing.assert_allclose(class_ious(counts), [1 / 3, 3 / 5, np.nan])
+    assert mean_iou(counts) == pytest.approx((1 / 3 + 3 / 5) / 2)
+    assert right_share(counts) == pytest.approx(4 / 6)
+    same = np.stack([counts] * 5)
+    assert iou_interval(same) == pytest.approx((mean_iou(counts),) * 2)
