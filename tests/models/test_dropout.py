@@ -9,6 +9,7 @@ import torch
 from timm.layers.attention import Attention
 from torch import Tensor, nn
 
+from networks import BACKENDS
 from viticulture.models.vit.attention import DroppedAttention
 from viticulture.models.vit.dropout import Dropout, cheapen, dropout, keep_bits, occurrences
 
@@ -186,11 +187,12 @@ def test_attention_in_bfloat16_differs_by_rounding_alone() -> None:
     )
 
 
-def test_they_compile_into_one_graph() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_they_compile_into_one_graph(backend: str) -> None:
     """`fullgraph` forbids breaks; decisions, outputs and gradients are those of eager mode."""
     torch.manual_seed(0)
     net = nn.Sequential(randomized(DroppedAttention(12, 3, qkv_bias=True, attn_drop=0.3)), Dropout(0.4)).train()
-    compiled, x, results = torch.compile(net, fullgraph=True, backend="aot_eager"), torch.randn(2, 5, 12), []
+    compiled, x, results = torch.compile(net, fullgraph=True, backend=backend), torch.randn(2, 5, 12), []
     for run in (net, compiled):
         net.zero_grad()
         torch.manual_seed(1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from conftest import Golden
-from networks import error
+from networks import BACKENDS, error
 from viticulture.errors import UserError
 from viticulture.models.agent.generalized_conv import GeneralizedConv, kernel, kernel_positions, square, tight
 
@@ -106,8 +106,9 @@ def test_one_head_is_a_linear_layer() -> None:
     torch.testing.assert_close(conv(x), linear.permute(0, 3, 1, 2))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("heads", [4, 6, 9])
-def test_layout_precision_and_compilation_change_no_result(heads: int) -> None:
+def test_layout_precision_and_compilation_change_no_result(heads: int, backend: str) -> None:
     """channels_last in, channels_last out; one graph; bfloat16 within its precision, with gradients in float32.
 
     Catches: a kernel assembled by Python on data, assembled in half precision, or a layout that is copied back.
@@ -118,7 +119,7 @@ def test_layout_precision_and_compilation_change_no_result(heads: int) -> None:
     last = conv(x.contiguous(memory_format=torch.channels_last))
     assert last.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(last, y)
-    torch.testing.assert_close(torch.compile(conv, fullgraph=True, backend="aot_eager")(x), y)
+    torch.testing.assert_close(torch.compile(conv, fullgraph=True, backend=backend)(x), y)
     with torch.autocast("cpu", torch.bfloat16):
         half = conv(x)
     assert half.dtype == torch.bfloat16

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from conftest import Golden
-from networks import BACKENDS
 from viticulture.errors import UserError
 from viticulture.export.onnx_file import to_onnx
 from viticulture.models.students import create_student
@@ -116,16 +115,16 @@ def test_no_learnt_alpha_leaves_the_valid_range(offset: float) -> None:
         assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_sparse_student_trains(backend: str) -> None:
-    """Ten steps with dropout lower the loss and move every alpha; `fullgraph` compiles it."""
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_sparse_student_trains(compiled: bool) -> None:
+    """Ten steps with dropout lower the loss and move every alpha, in one graph too."""
     torch.manual_seed(0)
     student = create_student("vit_small_sparse", TASK, 4, {"depth": 2, "embed_dim": 36, "drop_path_rate": 0.1})
     x, label = torch.randn(24, 3, 16, 16), torch.arange(24) % 3
     optimizer, losses = torch.optim.AdamW(student.train().parameters(), lr=3e-3), []
-    compiled = torch.compile(student, fullgraph=True, backend=backend)
+    run = torch.compile(student, fullgraph=True, backend="aot_eager") if compiled else student
     for _ in range(10):
-        loss = torch.nn.functional.cross_entropy(compiled(x), label)
+        loss = torch.nn.functional.cross_entropy(run(x), label)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
