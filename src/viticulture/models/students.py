@@ -26,8 +26,8 @@ from .co_advise import rednet as rednet
 from .cvt import cvt  # noqa: F401  (registers its student)
 from .dhvt import registered as dhvt_models
 from .task import Task
+from .vit import hybrid_vit, plain_vit
 from .vit import mae_vit as ssl_vit
-from .vit import plain_vit
 
 FROM_DATA = {"num_classes", "img_size", "in_chans", "patch_size"}
 """Keywords that no option may set: the task, or `patch_size` beside the options, decides them."""
@@ -76,8 +76,8 @@ def matching(pattern: str = "") -> list[str]:
 
 def takes_patch_size(name: str) -> bool:
     """Whether a student leaves its patch size open, for the data to decide."""
-    families = (plain_vit.SIZES, plain_vit.SPARSE, ssl_vit.SIZES, dhvt_models.OPEN, cit.SIZES, many_heads.OPEN)
-    return any(name in family for family in families)
+    vits = (plain_vit.SIZES, plain_vit.SPARSE, ssl_vit.SIZES, hybrid_vit.SIZES)
+    return any(name in family for family in (*vits, dhvt_models.OPEN, cit.SIZES, many_heads.OPEN))
 
 
 def create_student(
