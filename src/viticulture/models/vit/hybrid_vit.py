@@ -28,6 +28,7 @@ from timm.models import VisionTransformer, build_model_with_cfg, generate_defaul
 from torch import Tensor, nn
 
 from ...errors import UserError
+from .attention import DroppedAttention
 from .patches import PatchGrid
 
 
@@ -132,9 +133,10 @@ class HybridViT(VisionTransformer):
     """
 
     def __init__(self, residual_blocks: Sequence[int] = (1, 1), position_std: float = 0.02, **settings: Any) -> None:
-        for key in settings.keys() & {"embed_layer", "dynamic_img_size"}:
+        for key in settings.keys() & {"embed_layer", "attn_layer", "dynamic_img_size"}:
             raise UserError(f"a hybrid ViT decides {key} itself, got {settings[key]!r}; leave it out")
-        super().__init__(embed_layer=partial(ResidualEmbed, residual_blocks=tuple(residual_blocks)), **settings)
+        embed = partial(ResidualEmbed, residual_blocks=tuple(residual_blocks))
+        super().__init__(embed_layer=embed, attn_layer=DroppedAttention, **settings)
         for name, layer in self.blocks.named_modules():
             if isinstance(layer, nn.Linear) and name.endswith((".attn.proj", ".mlp.fc2")):
                 nn.init.zeros_(layer.weight)
