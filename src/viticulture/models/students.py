@@ -80,6 +80,19 @@ def takes_patch_size(name: str) -> bool:
     return any(name in family for family in (*vits, dhvt_models.OPEN, cit.SIZES, many_heads.OPEN))
 
 
+def fitting_patch(name: str, image_size: tuple[int, int]) -> int | None:
+    """The patch for a student that leaves it open, pixels; None where its name fixes one.
+
+    The largest power of two that leaves at least 8 patches a side: images of 8 to 31 pixels get patches of 2, 32 to 63
+    of 4, 64 to 127 of 8, larger ones 16. Hybrids, which convolve first, have larger ones (hybrid_vit.py).
+    """
+    if not takes_patch_size(name):
+        return None
+    if name in hybrid_vit.SIZES:
+        return hybrid_vit.fitting_patch(image_size)
+    return next((patch for patch in (16, 8, 4) if min(image_size) >= 8 * patch), 2)
+
+
 def create_student(
     name: str, task: Task, patch_size: int | None = None, options: Mapping[str, Any] | None = None
 ) -> nn.Module:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from viticulture.errors import UserError
-from viticulture.models.students import count, create_student, takes_patch_size
+from viticulture.models.students import count, create_student, fitting_patch, takes_patch_size
 from viticulture.models.task import Task
 from viticulture.models.vit.hybrid_vit import Residual, ResidualEmbed
 
@@ -76,6 +76,8 @@ def test_most_of_the_product_is_counted() -> None:
 def test_it_leaves_its_patch_to_the_data_and_takes_oblong_images() -> None:
     """64 x 32 pixels give 8 x 4 patches; catches a grid that is turned."""
     assert takes_patch_size("hybrid_nano")
+    patches = {side: fitting_patch("hybrid_nano", (side, side)) for side in (8, 28, 30, 32, 36, 48, 64, 96, 160, 224)}
+    assert patches == {8: 2, 28: 4, 30: 2, 32: 8, 36: 4, 48: 8, 64: 16, 96: 16, 160: 32, 224: 32}
     student = create_student("hybrid_nano", task(32, height=64), 8, {"embed_dim": 32, "num_heads": 2})
     assert student.patch_embed.grid_size == (8, 4)
     assert student(torch.zeros(1, 3, 64, 32)).shape == (1, 2)

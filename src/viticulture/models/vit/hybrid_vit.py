@@ -149,6 +149,19 @@ SIZES: dict[str, dict[str, Any]] = {
     "hybrid_micro": {"embed_dim": 256, "depth": 4, "num_heads": 8, "mlp_ratio": 2},
 }
 
+FEWEST_PATCHES = 4
+"""On a side of the image; convolutions have seen what is smaller."""
+
+
+def fitting_patch(image_size: tuple[int, int]) -> int:
+    """The largest power of two up to 32 that tiles the image into at least 4 x 4 patches; 2 where none does.
+
+    Of 32 pixels patches of 8, of 64 and 96 patches of 16, of 128 and more (multiples of 32) patches of 32.
+    """
+    fitting = (p for p in (32, 16, 8, 4) if all(side % p == 0 and side >= FEWEST_PATCHES * p for side in image_size))
+    return next(fitting, 2)
+
+
 CFG = {
     "num_classes": 1000,
     "input_size": (3, 32, 32),
