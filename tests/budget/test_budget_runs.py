@@ -247,8 +247,8 @@ def test_what_a_person_says_is_left_alone(
 @pytest.mark.parametrize(
     ("recipe", "budget", "student"),
     [
-        ("default", "60s", "hybrid_nano"),
-        ("default", "1night", "hybrid_micro"),
+        ("default", "60s", "dhvt_nano"),
+        ("default", "1night", "dhvt_mini"),
         ("default/digits", "1night", "vit_nano"),
     ],
 )

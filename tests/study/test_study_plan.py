@@ -106,7 +106,7 @@ def test_a_table_becomes_a_grid() -> None:
     assert {one.name: one.published for one in candidates}["DHVT-T, 4 heads"] == 80.98
     assert all(one.data == "cifar100" for one in candidates)
     assert all(one.data == "x" for one in of_table(read_table("dhvt/table4"), "x"))
-    for kind in ("digits", "small-images", "photos"):
+    for kind in ("digits", "tiny-images", "small-images", "photos"):
         assert len(read_table(f"default/{kind}").rows) >= 3
 
 

@@ -16,16 +16,20 @@ import torch
 from torch import Tensor, nn
 
 import viticulture
+from photographs import pictures
 from viticulture.cache import locked
+from viticulture.data.open import open_source
 from viticulture.disk import replacing, unwritable
 from viticulture.errors import UserError
 from viticulture.report.charts.curves import read_curves
 from viticulture.training.metrics import MetricsFile, cut
 from viticulture.training.progress import StopOnNonFinite
+from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
-from viticulture.training.session import begin, reopen
+from viticulture.training.session import begin, default_recipe, reopen
 from viticulture.training.state import Ema, WholeCheckpointIO, load_checkpoint
+from viticulture.training.table import read_table
 
 FAST: dict[str, Any] = {"data.per_class": 4, "train.epochs": 2, "schedule.warmup_epochs": 0}
 
@@ -377,3 +381,15 @@ def test_a_home_that_takes_no_files_is_told_with_the_way_out() -> None:
     """Catches: a traceback where HOME, and so the cache, lies where nothing can be made."""
     with pytest.raises(UserError, match="VITICULTURE_CACHE"), locked(Path("/proc/nowhere/.cache/viticulture/a.lock")):
         raise AssertionError("there is no such folder")
+
+
+@pytest.mark.parametrize(
+    ("pixels", "recipe"), [(28, "tiny-images"), (32, "small-images"), (64, "small-images"), (65, "photos")]
+)
+def test_the_default_recipe_goes_by_the_size_of_the_images(pixels: int, recipe: str, tmp_path: Path) -> None:
+    """Catches a bound that is off by one, and a default that is not shipped or that `compare` has no field for."""
+    folder = pictures(tmp_path / "pictures", {"a": 2, "b": 2}, pixels)
+    name = default_recipe(open_source(str(folder)))
+    assert name == f"default/{recipe}"
+    assert resolve(name, read(name)).section("student").name
+    assert len(read_table(name).rows) >= 3

@@ -68,6 +68,8 @@ LADDER = (
     Rung("hybrid_micro", 224, 16),
 )
 """From cheap to large."""
+TINY, TINY_LADDER = 32, tuple(Rung(name, 64) for name in ("dhvt_nano", "dhvt_micro", "dhvt_mini"))
+"""Images of fewer pixels leave a hybrid nothing to convolve; DHVT leads there."""
 
 
 def rungs(side: int, student: str = "", image_size: int | None = None) -> tuple[Rung, ...]:
@@ -79,7 +81,7 @@ def rungs(side: int, student: str = "", image_size: int | None = None) -> tuple[
         image_size: the side that a person wants; None leaves it open.
     """
     found: dict[Rung, None] = {}  # an ordered set
-    for rung in LADDER:
+    for rung in LADDER if side >= TINY else TINY_LADDER:
         size = image_size or min(rung.image_size, side)
         patch = rung.patch_size if size == rung.image_size and not student else None
         if image_size is None and size < LADDER[0].image_size:

@@ -238,7 +238,9 @@ def default_recipe(source: Source) -> str:
     for i in some:
         with suppress(Unreadable):
             sides.append(min(source.size_of(i)))
-    return "default/small-images" if sides and median(sides) <= 64 else "default/photos"
+    if not sides or median(sides) > 64:
+        return "default/photos"
+    return "default/small-images" if median(sides) >= 32 else "default/tiny-images"
 
 
 def run_path(out: str, data: str) -> Path:
