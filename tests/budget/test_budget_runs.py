@@ -215,9 +215,10 @@ def test_stages_build_on_one_another(
         ({}, {"search": False}, ["student"]),
         ({"student.init": "x"}, {}, ["teacher", "student"]),
         ({"student.name": "dhvt_nano"}, {}, ["teacher", "student"]),
+        ({"student.name": "hybrid_nano"}, {}, ["student"]),
         ({}, {}, ["mae", "teacher", "student"]),
     ],
-    ids=["no search", "a start of one's own", "no plain ViT", "all"],
+    ids=["no search", "a start of one's own", "no plain ViT", "a hybrid", "all"],
 )
 def test_what_a_person_says_is_left_alone(
     overrides: dict[str, Any], wish: dict[str, Any], kinds: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -230,7 +231,7 @@ def test_what_a_person_says_is_left_alone(
             "digits", "default/digits", out=str(tmp_path / "first"), overrides={**TINY, "train.epochs": 1}
         )
         keys["student.init"] = str(first.path)
-    if keys.get("student.name") == "dhvt_nano":
+    if "student.name" in keys:
         keys["student.options"] = {"depth": 1}
     plan = planned(tmp_path / "run", overrides=keys, **wish)
     assert [stage.kind for stage in plan.stages] == kinds

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ..errors import UserError
+from ..models.vit import hybrid_vit
 from ..optim import shortened_warmup
 from ..training.assemble import check_parts
 from ..training.processes import check_devices
@@ -106,8 +107,10 @@ def of_student(recipe: Recipe, overrides: Mapping[str, Any], start: str, teacher
 
 
 def may_be_taught(recipe: Recipe) -> bool:
-    """Whether a teacher may be put beside the student: it learns from labels, and from no guide that a person chose."""
-    return method_class(recipe).batch_spec.labels and not recipe.values["guides"]
+    """Whether a teacher may be put beside the student: it learns from labels, from no guide that a person chose, and is
+    no hybrid, which leads the CNN that would teach it."""
+    hybrid = recipe.values["student"]["name"] in hybrid_vit.SIZES
+    return method_class(recipe).batch_spec.labels and not recipe.values["guides"] and not hybrid
 
 
 def may_be_started(recipe: Recipe) -> bool:
