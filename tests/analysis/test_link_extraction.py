@@ -8,6 +8,7 @@ import safetensors.torch
 import timm
 import torch
 
+from trained import trained
 from viticulture import api
 from viticulture.analysis.link_extraction import magnitude_strengths, printed_strengths, read_links, select
 from viticulture.cli import main
@@ -78,13 +79,13 @@ def test_a_run_gives_its_links_to_the_next(tmp_path: Path, capsys: pytest.Captur
     }
     run = api.train("digits", "default/digits", out=str(tmp_path / "full"), overrides=settings)
     file.rename(tmp_path / "elsewhere.safetensors")
-    trained = read_links(RunDir.open(run.path))
-    assert len(trained.magnitudes) == 3
-    torch.testing.assert_close(trained.magnitudes[-1], trained.links.magnitudes())
-    assert not torch.equal(trained.magnitudes[0], trained.magnitudes[-1])
+    learned = read_links(RunDir.open(run.path))
+    assert len(learned.magnitudes) == 3
+    torch.testing.assert_close(learned.magnitudes[-1], learned.links.magnitudes())
+    assert not torch.equal(learned.magnitudes[0], learned.magnitudes[-1])
     (tmp_path / "elsewhere.safetensors").rename(file)
 
-    strengths = magnitude_strengths(trained.links)
+    strengths = magnitude_strengths(learned.links)
     threshold = strengths.flatten().median().item()
     out = tmp_path / "links.yaml"
     assert main(["links", str(run.path), "--out", str(out), "--threshold", str(threshold)]) == 0

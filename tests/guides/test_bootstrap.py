@@ -271,8 +271,9 @@ def test_the_trainer_is_a_plain_loop_with_an_agent(tmp_path: Path, weights: str,
     """
     overrides = {"guides.bootstrap.weights": weights, "train.accumulate": accumulate, "train.clip_norm": 0.5}
     overrides |= {"student.options": TINY, "train.ema_decay": None, "optim.name": "sgd", "optim.lr": 0.1}
+    overrides |= {"train.watch": "none"}
     session, twin = start(tmp_path / "run", **overrides), start(tmp_path / "other", **overrides)
-    if accumulate > 1:
+    if accumulate > 1:  # sums in another order
         session, twin = in_double(session), in_double(twin)
     other = twin.method
     if accumulate > 1:
