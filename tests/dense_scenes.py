@@ -40,7 +40,8 @@ def coco_folder(root: Path, splits: dict[str, int], size: tuple[int, int] = (64,
     (root / "annotations").mkdir()
     seed = 0
     for split, count in splits.items():
-        images, annotations = [], []
+        images: list[dict[str, object]] = []
+        annotations: list[dict[str, object]] = []
         for _ in range(count):
             image, objects = picture(seed, size)
             name = f"{seed:03}.png"

@@ -4,6 +4,7 @@
 import csv
 import sys
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from viticulture.api import run as api_run
 from viticulture.data.open import open_source
 from viticulture.errors import UserError
 from viticulture.evaluation.given import as_images
+from viticulture.evaluation.predict import Prediction
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +24,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> viticulture.Run:
     path = tmp_path_factory.mktemp("runs") / "digits & <co>"
     few = {"data.per_class": 4, "train.epochs": 2, "train.batch_size": 20, "schedule.warmup_epochs": 1}
     return viticulture.train("digits", "default/digits", out=str(path), overrides=few)
+
+
+def predicted(run: viticulture.Run, images: object) -> list[Prediction]:
+    return cast("list[Prediction]", run.predict(images))
 
 
 def test_a_run_is_opened_by_its_folders_name(run: viticulture.Run, tmp_path: Path) -> None:
@@ -70,19 +76,19 @@ def test_an_image_is_the_same_in_every_guise(run: viticulture.Run, tmp_path: Pat
     for i, array in enumerate(pixels):
         files.append(tmp_path / f"{i}.png")
         Image.fromarray(array).save(files[-1])
-    first, second = (prediction.probabilities for prediction in run.predict(files))
+    first, second = (prediction.probabilities for prediction in predicted(run, files))
     assert first != pytest.approx(second, abs=1e-3)
     tensors = torch.from_numpy(pixels).permute(0, 3, 1, 2)
     alone = [str(files[0]), files[0], Image.open(files[0]), gray[0], pixels[0], pixels[0] / 255, tensors[0]]
     for image in [*alone, tensors[0].float() / 255, tensors[0, :1]]:
-        (prediction,) = run.predict(image)
+        (prediction,) = predicted(run, image)
         assert prediction.probabilities == pytest.approx(first, abs=1e-5), "float32, in batches of one and two"
     together = [files, [str(files[0]), pixels[1]], pixels, tensors, tuple(tensors / 255), str(tmp_path), iter(files)]
     if pandas := sys.modules.get("pandas"):
         together.append(pandas.DataFrame({"path": files}).path)
     for images in together:
-        assert [prediction.probabilities for prediction in run.predict(images)] == [first, second]
-    assert [prediction.name for prediction in run.predict([pixels[0], files[1]])] == ["image 0", str(files[1])]
+        assert [prediction.probabilities for prediction in predicted(run, images)] == [first, second]
+    assert [prediction.name for prediction in predicted(run, [pixels[0], files[1]])] == ["image 0", str(files[1])]
 
 
 @pytest.mark.parametrize(
@@ -138,4 +144,4 @@ def test_predicting_by_its_source_again(run: viticulture.Run) -> None:
     pytest.importorskip("pandas")
     source, answers = open_source("digits"), run.answers
     arrays = [np.asarray(source.reader.open(list(source.names).index(name))) for name in answers.name[:5]]
-    assert [prediction.label for prediction in run.predict(arrays)] == list(answers.predicted[:5])
+    assert [prediction.label for prediction in predicted(run, arrays)] == list(answers.predicted[:5])

@@ -90,8 +90,9 @@ def test_average_precision_is_that_of_cocos_own_code() -> None:
 def test_average_precision_can_be_counted_by_hand() -> None:
     """Two objects; of three detections the first is right, the second wrong, the third right: precision 1 up to half
     of the objects (51 recalls of 101), then 2/3 (50)."""
-    true = [[0.0, 0, 10, 10], [20, 20, 30, 30]]
-    found = matched([[0, 0, 10, 10], [50, 50, 60, 60], [20, 20, 30, 30]], [0.9, 0.8, 0.7], true)
+    true = [[0.0, 0.0, 10.0, 10.0], [20.0, 20.0, 30.0, 30.0]]
+    boxes = [[0.0, 0.0, 10.0, 10.0], [50.0, 50.0, 60.0, 60.0], [20.0, 20.0, 30.0, 30.0]]
+    found = matched(boxes, [0.9, 0.8, 0.7], true)
     shares = precision(ranked({0: found}, 1))
     assert shares[0, 0].mean() == pytest.approx((51 + 50 * 2 / 3) / 101)
     assert image_precision([found]) == pytest.approx((51 + 50 * 2 / 3) / 101)

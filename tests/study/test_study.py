@@ -31,7 +31,7 @@ from viticulture.study.run.outcomes import Outcomes
 from viticulture.study.run.work import Work, changed
 from viticulture.study.study import Study
 
-SMALL = {"train.batch_size": 8, "student.options": {"embed_dim": 16, "depth": 1, "num_heads": 2}}
+SMALL = {"train.batch_size": 8}
 PLAIN = Candidate("plain ViT", "default/digits", {**SMALL, "augment.padded_crop": None})
 MOMENTS = (10, 25, 45, 70)
 CROPPED = Candidate("cropped", "default/digits", SMALL)
