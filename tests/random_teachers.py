@@ -40,7 +40,7 @@ def _replace(values: dict[str, Any], folder: Path) -> None:
             values[key] = _weights(value, folder)
         elif key == "links" and value.endswith(".yaml"):
             values[key] = str(folder / value)
-            (folder / value).write_text("1: 1\n")
+            (folder / value).write_text("0: [0]\n")
 
 
 def _weights(teacher: str, folder: Path) -> str:

@@ -50,7 +50,7 @@ def test_a_person_compares_looks_extends_and_trains_the_winner(
     assert "report: s/report.html" in shown.out
     page = (tmp_path / "s" / "report.html").read_text(encoding="utf-8")
     assert "<b>fett" not in page
-    assert "&lt;b&gt;fett &amp; &#x27;co&#x27;" in page
+    assert "&lt;b&gt;fett &amp; &#39;co&#39;" in page
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("model.safetensors")}
     assert len(before) == 4 * 2  # best and last
 
