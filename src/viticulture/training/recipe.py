@@ -66,7 +66,7 @@ VIEWS = ("augment", "augment2", "augment_local_crops")  # sections that say how 
 ORDER = ("student", "method", "guides", "data", "images", *VIEWS, "optim", "schedule", "train", "engine")
 NAMED = ("guides", *VIEWS)  # sections of the form {name: keywords}
 KNOWN: dict[tuple[ArgumentParser, str], dict[str, Any]] = {}
-MOST_KNOWN = 256  # recipes that were filled in, by their parser and their values' text
+MOST_KNOWN = 2000  # sections that were filled in, by their parser and their values' text
 METHOD_GIVEN, GUIDE_GIVEN = ("setup",), ("student", "task")  # constructors' arguments that no recipe sets
 
 
@@ -142,16 +142,20 @@ def resolve(name: str, raw: dict[str, Any], overrides: dict[str, Any] | None = N
         _override(values, key, _plain(value))
     _check_names(values)
     check_older(values)
-    parser = _parser(values)
-    valid = {action.dest for action in parser._actions}
+    parsers = _parsers(values)
+    valid = {action.dest for parser in parsers.values() for action in parser._actions}
     for key in _leaves(values, valid):
         raise unknown(
             "recipe key", key, valid - {"help"} - {k for k in valid if any(v.startswith(k + ".") for v in valid)}
         )
-    checked = _filled_in(parser, values)
-    for named in NAMED:
-        checked[named] = {key: checked.get(named, {}).get(key) or {} for key in values[named]}
-    recipe = Recipe(name, {section: checked[section] for section in ORDER})
+    checked: dict[str, Any] = {section: {} for section in ORDER}
+    for place, parser in parsers.items():
+        section, _, entry = place.partition(".")
+        if entry:
+            checked[section][entry] = _filled_in(parser, section, {entry: values[section][entry]}).get(entry) or {}
+        else:
+            checked[section] = _filled_in(parser, section, values[section])
+    recipe = Recipe(name, checked)
     _check(recipe)
     register_student(recipe.values["student"]["name"])
     if overrides and "train.epochs" in overrides and "schedule.warmup_epochs" not in overrides:
@@ -191,7 +195,7 @@ def reference() -> str:
         "guides": {name: {} for name in GUIDES},
         "augment": {cls_name(transform): {} for transform in TRANSFORMS},
     }
-    return _parser(_nested(every)).format_help()
+    return _parser_of(tuple(_constructors(_nested(every)).items())).format_help()
 
 
 def cls_name(cls: type) -> str:
@@ -219,37 +223,44 @@ def of_class(section: Mapping[str, Any], *names: str) -> dict[str, dict[str, Any
     return {key: entry for key, entry in section.items() if entry.get("class", key) in names}
 
 
-def _parser(values: dict[str, Any]) -> ArgumentParser:
-    """A parser that knows exactly the keys that these values may use."""
-    with_class = [f"{section}.{name}" for section in NAMED for name, made in values[section].items() if "class" in made]
-    return _parser_of(tuple(_constructors(values).items()), tuple(with_class))
+def _parsers(values: dict[str, Any]) -> dict[str, ArgumentParser]:
+    """Dotted place -> a parser of the keys that may stand there. One for all would look every key up among all keys."""
+    return {
+        place: _parser_of(((place, made),), tuple(_with_class(values) & {place}))
+        for place, made in _constructors(values).items()
+    }
 
 
-@lru_cache(
-    maxsize=64
-)  # a study, a table or a test reads many recipes of few forms; reading signatures is the slow part
-def _parser_of(constructors: tuple[tuple[str, type], ...], with_class: tuple[str, ...]) -> ArgumentParser:
-    """A parser of the keywords of (place, class); `with_class` are the entries that say their class."""
+def _with_class(values: dict[str, Any]) -> set[str]:
+    """Dotted places of the entries that say their class."""
+    return {f"{section}.{name}" for section in NAMED for name, made in values[section].items() if "class" in made}
+
+
+@lru_cache(maxsize=256)  # a study, a table or a test reads many recipes of few parts; reading signatures is slow
+def _parser_of(constructors: tuple[tuple[str, type], ...], with_class: tuple[str, ...] = ()) -> ArgumentParser:
+    """A parser of the keywords of (place, class); `with_class` are the places of entries that say their class."""
     parser = ArgumentParser(exit_on_error=False, prog="viticulture train DATA")
-    parser.add_argument("--method.name", type=str, default="supervised", help=f"{', '.join(METHODS)}, or MODULE.CLASS")
-    for place in with_class:
-        parser.add_argument(f"--{place}.class", type=str, help="a short name, or MODULE.CLASS")
     for place, made in constructors:
+        if place == "method":
+            about = f"{', '.join(METHODS)}, or MODULE.CLASS"
+            parser.add_argument("--method.name", type=str, default="supervised", help=about)
+        if place in with_class:
+            parser.add_argument(f"--{place}.class", type=str, help="a short name, or MODULE.CLASS")
         parser.add_class_arguments(made, place, skip={*METHOD_GIVEN, *GUIDE_GIVEN})
     return parser
 
 
-def _filled_in(parser: ArgumentParser, values: dict[str, Any]) -> dict[str, Any]:
-    """The values with every default. A run's recipe is asked for by all that look at the run, so answers are kept."""
+def _filled_in(parser: ArgumentParser, section: str, values: dict[str, Any]) -> dict[str, Any]:
+    """A section's values with every default. All that look at a run ask for its recipe, so answers are kept."""
     key = (parser, repr(values))
     if key not in KNOWN:
         try:
-            filled = parser.parse_object(values, defaults=True).clone(with_meta=False).as_dict()
+            filled = parser.parse_object({section: values}, defaults=True).clone(with_meta=False).as_dict()
         except ArgumentError as error:
             raise UserError(_one_line(str(error))) from error
         if len(KNOWN) >= MOST_KNOWN:
             KNOWN.clear()
-        KNOWN[key] = filled
+        KNOWN[key] = filled.get(section) or {}
     return deepcopy(KNOWN[key])
 
 
