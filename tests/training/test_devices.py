@@ -104,7 +104,10 @@ class Bfloat16:
 CUDA = "cuda:0"
 
 
-@pytest.mark.parametrize(("method", "guide", "student"), SOME)
+@pytest.mark.parametrize(
+    ("method", "guide", "student"),
+    [case if case in ONCE else pytest.param(*case, marks=pytest.mark.slow) for case in SOME],
+)
 def test_losses_and_measures_are_taken_on_a_gpu_in_bfloat16(
     method: str, guide: str, student: str, data: Data, teachers: Path
 ) -> None:
@@ -203,7 +206,8 @@ COMPILER = pytest.mark.skipif(
     ("student", "backend"),
     [
         pytest.param("cit", "aot_eager", marks=pytest.mark.slow),
-        ("dhvt", "aot_eager"),
+        ("dhvt", "eager"),
+        pytest.param("dhvt", "aot_eager", marks=pytest.mark.slow),
         pytest.param("vit", "inductor", marks=[pytest.mark.slow, COMPILER]),
         pytest.param("dhvt", "inductor", marks=[pytest.mark.slow, COMPILER]),
     ],

@@ -230,7 +230,7 @@ def test_drop_path_drops_whole_images_and_keeps_the_mean(golden: Load) -> None:
     assert rates == pytest.approx([0, 0.1, 0.2])
 
 
-@pytest.mark.slow  # `test_a_compiled_step_is_the_eager_one` compiles a smaller one
+@pytest.mark.slow  # `test_a_compiled_step_is_the_eager_one` compiles a smaller one by another backend
 def test_the_whole_model_compiles_into_one_graph() -> None:
     """`fullgraph` forbids breaks; logits and gradients agree with eager. Real compilers are a matter of benchmarks."""
     model = randomized(tiny(drop_path_rate=0.2, distilled=True)).train()
