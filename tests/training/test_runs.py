@@ -377,3 +377,19 @@ def test_a_home_that_takes_no_files_is_told_with_the_way_out() -> None:
     """Catches: a traceback where HOME, and so the cache, lies where nothing can be made."""
     with pytest.raises(UserError, match="VITICULTURE_CACHE"), locked(Path("/proc/nowhere/.cache/viticulture/a.lock")):
         raise AssertionError("there is no such folder")
+
+
+def test_a_page_that_cannot_be_drawn_costs_a_line_and_no_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A damaged probe.json lies in the folder of a run that trains on; its page is drawn after every epoch and again at
+    the end. Catches: a training stopped, failed or left unfinished by its page, a line for every epoch, silence."""
+    session = small(tmp_path / "run")
+    session.run.write("probe.json", {"best/digits/9": {"findings": 3}})
+    session.run.unlock()
+    assert viticulture.resume(str(tmp_path / "run")).facts["status"] == "finished"
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert len(lines) == 2, lines  # in training; afterwards
+    assert all("probe.json" in line and f"viticulture report {tmp_path / 'run'}" in line for line in lines)
+    (tmp_path / "run" / "probe.json").unlink()
+    assert "Top-1 accuracy" in viticulture.report(str(tmp_path / "run")).read_text()
