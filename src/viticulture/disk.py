@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that appear under their name only when they are whole."""
+"""Files that appear under their name only when they are whole, and locks that one process holds at a time."""
 
 import errno
 import os
@@ -7,8 +7,12 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .errors import UserError
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 MOST_TEXT = 2**28
@@ -35,6 +39,21 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def file_lock(path: Path, wait: bool = True) -> "BaseFileLock":
+    """A lock that one process holds at a time, on this machine or on any that share a file system which has locks.
+
+    It is the kernel's (flock), so that it falls with its process, after kill -9 too; children that a process forks do
+    not keep it. A file system without locks raises OSError: a file that stands for a lock would outlive a kill.
+
+    Args:
+        path: of a file in a folder that is there; the file stays.
+        wait: for as long as it takes; else taking it raises `filelock.Timeout`, an OSError, if another process has it.
+    """
+    from filelock import FileLock  # here: only who locks waits for its import
+
+    return FileLock(path, blocking=wait, thread_local=False, fallback_to_soft=False)
 
 
 def unwritable(path: Path, error: OSError) -> UserError:

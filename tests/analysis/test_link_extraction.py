@@ -85,7 +85,7 @@ def test_a_run_gives_its_links_to_the_next(tmp_path: Path, capsys: pytest.Captur
     file.rename(tmp_path / "elsewhere.safetensors")
     assert "Links to the teacher" in run.report.read_text()
     learned = read_links(RunDir.open(run.path))
-    with pytest.raises(UserError, match="unknown guide with links in .*yours.*valid: mine"):
+    with pytest.raises(UserError, match=r"unknown guide with links in .*yours.*valid: mine"):
         read_links(RunDir.open(run.path), "yours")
     assert len(learned.magnitudes) == 3
     torch.testing.assert_close(learned.magnitudes[-1], learned.links.magnitudes())

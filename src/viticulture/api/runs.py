@@ -271,7 +271,6 @@ def is_dense(run: "RunDir") -> bool:
 def _follow(run: Path, data: str = "") -> Run:
     """Train what is missing of a run within a budget, and draw its page once all its stages' times are known."""
     from ..budget.follow import follow
-    from ..training.rundir import RunDir
 
     follow(run, _grow, tell, data)
     Shown(run).draw()

@@ -11,7 +11,6 @@ table.csv          a line a cell, current after each
 report.html, summary.md, summary.csv, summary.tex
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -24,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..disk import read_text, replacing
+from ..disk import file_lock, read_text, replacing
 from ..errors import UserError
 from ..text import comment
 from ..training.processes import check_devices
@@ -122,7 +121,7 @@ class StudyDir:
 
     def update(self, **facts: Any) -> None:
         """Add or replace facts in study.json."""
-        with locked(self.path / "locks" / "study"):
+        with self.locked("study"):
             self.write_json("study.json", {**self.facts, **facts})
 
     def extend(self) -> list[str]:
@@ -241,19 +240,25 @@ class StudyDir:
         (self.path / "failures" / f"{cell.name}.json").unlink(missing_ok=True)
 
     @contextmanager
+    def locked(self, name: str) -> Iterator[None]:
+        """Hold a lock of the study that no other process holds; wait for it."""
+        path = self.path / "locks" / name
+        path.parent.mkdir(exist_ok=True)
+        with file_lock(path):
+            yield
+
+    @contextmanager
     def claim(self, cell: Cell) -> Iterator[bool]:
         """Be the one that trains a cell; False if another process is. The claim falls with the process."""
         path = self.path / "locks" / cell.name
         path.parent.mkdir(exist_ok=True)
-        with path.open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                yield False
-                return
-            file.truncate(0)
-            file.write(f"{socket.gethostname()} {os.getpid()}\n")
-            file.flush()
+        try:
+            held = file_lock(path, wait=False).acquire()
+        except TimeoutError:
+            yield False
+            return
+        with held:
+            path.write_text(f"{socket.gethostname()} {os.getpid()}\n", encoding="utf-8")
             yield True
 
     def check_splits(self, data: str, splits: dict[str, list[str]]) -> None:
@@ -262,7 +267,7 @@ class StudyDir:
         Raises: UserError for a cell whose validation or test images are others.
         """
         held_out = digest([splits.get("val", []), splits.get("test", [])])
-        with locked(self.path / "locks" / "splits"):
+        with self.locked("splits"):
             path = self.path / "splits.json"
             known = read_json(path) if path.exists() else {}
             if data not in known:
@@ -287,15 +292,6 @@ class StudyDir:
     def write_json(self, name: str, content: dict[str, Any]) -> Path:
         """A JSON file, whole or not at all."""
         return self.write(name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock that no other process holds; wait for it."""
-    path.parent.mkdir(exist_ok=True)
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def entry(candidate: Candidate) -> str:

@@ -15,7 +15,6 @@ pictures.npz       what the page shows of images
 explain.json, robustness.json, localization.json, agreement.json, probe.json, report.html
 """
 
-import fcntl
 import json
 import os
 import platform
@@ -26,11 +25,14 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import TYPE_CHECKING, Any
 
-from ..disk import read_text, replacing, unwritable
+from ..disk import file_lock, read_text, replacing, unwritable
 from ..errors import UserError
 from ..version import VERSION
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 FORMAT = 1
 """Version of the folder's layout and of what a resumed run assumes; raised when either changes."""
@@ -71,7 +73,7 @@ class RunDir:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._lock: IO[str] | None = None
+        self._lock: BaseFileLock | None = None
 
     @property
     def checkpoint(self) -> Path:
@@ -184,23 +186,21 @@ class RunDir:
         """
         if self._lock is not None:
             return
+        lock = file_lock(self.path / "run.lock", wait=False)
         try:
-            file = (self.path / "run.lock").open("a")
+            lock.acquire()
+        except TimeoutError as error:
+            raise UserError(f"{self.path} is in use by another process; wait for it or choose another --out") from error
         except OSError as error:
             raise unwritable(self.path / "run.lock", error) from error
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.close()
-            raise UserError(f"{self.path} is in use by another process; wait for it or choose another --out") from error
-        self._lock = file
+        self._lock = lock
         for part in self.path.rglob(".*.part"):
             part.unlink(missing_ok=True)
 
     def unlock(self) -> None:
         """Let another process write."""
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
             self._lock = None
 
     def write(self, name: str, content: dict[str, Any] | str) -> Path:
