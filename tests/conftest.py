@@ -48,7 +48,11 @@ def golden() -> Callable[[str], Golden]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start processes come first: all fall to the first of several workers, and none is taken from it."""
+    """Tests that start processes are slow, for the server of these imports everything once more; and they come first:
+    all fall to the first of several workers, and none is taken from it."""
+    for item in items:
+        if item.get_closest_marker("children"):
+            item.add_marker("slow")
     items.sort(key=lambda item: item.get_closest_marker("children") is None)
 
 

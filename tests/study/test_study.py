@@ -231,7 +231,6 @@ def test_a_failure_is_recorded_and_only_what_is_missing_runs_again(tmp_path: Pat
 
 
 @pytest.mark.children
-@pytest.mark.slow
 def test_a_study_killed_at_any_moment_ends_as_if_it_had_not_been(finished: Path, tmp_path: Path) -> None:
     """kill -9 four times, anywhere: same weights, same table as the undisturbed study, no cell left locked.
 
