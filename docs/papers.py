@@ -6,13 +6,11 @@
 The items are listed in papers.yaml; rows, published numbers and what is left out are counted in the table files.
 """
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from viticulture.training.recipe import read
 from viticulture.training.references import GIVEN, references
 from viticulture.training.table import Table, read_table, tables
 
@@ -28,8 +26,6 @@ study's page. Which recipes have been trained here, and what they gave, stands i
 """
 TABLE = "| item | shows | table file | command or place | state |\n|---|---|---|---|---|\n"
 
-table_of, recipe_of = cache(read_table), cache(read)  # many rows are of one recipe
-
 
 def render() -> str:
     """The page as Markdown."""
@@ -40,7 +36,7 @@ def render() -> str:
         parts += [_line(paper, name, item) for name, item in about["items"].items()]
     own = sorted(name for name in tables() if not _shown(papers, name))
     parts.append("\n## Our own comparisons\n\n| table file | shows | rows |\n|---|---|---|\n")
-    parts += [f"| `{name}` | {table_of(name).title} | {len(table_of(name).rows)} |\n" for name in own]
+    parts += [f"| `{name}` | {read_table(name).title} | {len(read_table(name).rows)} |\n" for name in own]
     return "".join(parts)
 
 
@@ -49,7 +45,7 @@ def _counts(papers: dict[str, Any]) -> str:
     lines = ["\n| paper | items | table files | rows | published numbers | left out |\n|---|---|---|---|---|---|\n"]
     for paper, about in papers.items():
         files = dict.fromkeys(name for item in about["items"].values() for name in item.get("tables", ()))
-        made = [table_of(f"{paper}/{name}") for name in files]
+        made = [read_table(f"{paper}/{name}") for name in files]
         rows = [row for table in made for row in table.rows]
         numbers = sum(row.published is not None for row in rows)
         missing = [name for name, item in about["items"].items() if item.get("state") == "missing"]
@@ -60,7 +56,7 @@ def _counts(papers: dict[str, Any]) -> str:
 
 
 def _line(paper: str, name: str, item: dict[str, Any]) -> str:
-    made = [table_of(f"{paper}/{file}") for file in item.get("tables", ())]
+    made = [read_table(f"{paper}/{file}") for file in item.get("tables", ())]
     files = ", ".join(f"`{table.name}`" for table in made)
     commands = [f"`viticulture compare --table {table.name}`" for table in made[:1]]
     commands += [item["place"]] if "place" in item else []
@@ -81,7 +77,9 @@ def _state(table: Table) -> str:
 
 def _asks(recipe: str, overrides: dict[str, Any]) -> list[str]:
     """Weights that a row needs a person to name."""
-    student = recipe_of(recipe).get("student")
+    from viticulture.training.recipe import read
+
+    student = read(recipe).get("student")
     values = {"student.init": student.get("init") if isinstance(student, dict) else None, **overrides}
     return list(references(values, GIVEN).values())
 

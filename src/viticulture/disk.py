@@ -2,12 +2,13 @@
 """Files that appear under their name only when they are whole, and locks that one process holds at a time."""
 
 import errno
+import json
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import UserError
 
@@ -93,3 +94,23 @@ def read_text(path: Path, what: str) -> str:
     if len(raw) > MOST_TEXT:
         raise UserError(f"{what} {path} is longer than {MOST_TEXT:,} bytes; is it the right file?")
     return text
+
+
+def read_json(path: Path, cure: str = "") -> dict[str, Any]:
+    """The JSON object in a file of ours.
+
+    Args:
+        path: the file.
+        cure: for a damaged one, after a semicolon.
+
+    Raises: UserError if it is missing or damaged.
+    """
+    try:
+        content = json.loads(read_text(path, "file"))
+    except UserError as error:
+        raise UserError(f"{error}{cure}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged: {error}{cure}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged: expected a JSON object{cure}")
+    return content

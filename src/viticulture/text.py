@@ -43,7 +43,7 @@ class _Loader(*((Composer, _PARSER) if yaml.__with_libyaml__ else (_PARSER,))): 
         self.behind: dict[str, int] = {}  # anchor -> values that it stands for
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event, before = self.peek_event(), self.values  # type: ignore[no-untyped-call]
+        event, before = self.peek_event(), self.values
         alias = isinstance(event, yaml.AliasEvent)
         self.values += self.behind.get(event.anchor, LONGEST) if alias else 1  # an anchor within itself has no size
         self.depth += 1

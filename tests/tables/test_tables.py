@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the shipped tables hold, as far as no test of recipes or of studies sees it."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def test_a_probe_is_read_by_its_classifier_and_the_features_that_validation_choo
     probe = Probe("r", "best", "digits", 10, {"train": 9, "val": 1, "test": 5}, tuple(findings))
     run = RunDir(tmp_path)
     assert other_measure(run, "probe/k-NN") is None
-    run.write("probe.json", {"best/digits/10": probe.to_dict()})
+    run.write("probe.json", {"best/digits/10": asdict(probe)})
     assert [other_measure(run, f"probe/{name}") for name in ("linear probe", "k-NN", "SVM")] == [0.5, 0.6, None]
 
 

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..disk import file_lock, read_text, replacing
+from ..disk import file_lock, read_json, read_text, replacing
 from ..errors import UserError
 from ..text import comment
 from ..training.processes import check_devices
@@ -297,18 +297,6 @@ class StudyDir:
 def entry(candidate: Candidate) -> str:
     """Digest of what a candidate trains."""
     return digest(candidate.training)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file. Raises: UserError if it is missing or damaged."""
-    text = read_text(path, "file")
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is damaged: {error}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: expected a JSON object")
-    return content
 
 
 def _now() -> str:

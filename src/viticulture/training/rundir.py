@@ -27,7 +27,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..disk import file_lock, read_text, replacing, unwritable
+from ..disk import file_lock, read_json, read_text, replacing, unwritable
 from ..errors import UserError
 from ..version import VERSION
 
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Version of the folder's layout and of what a resumed run assumes; raised when either changes."""
+
+CURE = "; bring back a copy, or train anew"
+"""What can be done about a damaged file of a run."""
 
 FACTS: dict[str, Any] = {  # what run.json holds from the first on
     "recipe": str,
@@ -214,23 +217,20 @@ class RunDir:
 
     def text(self, name: str) -> str:
         """A text file of the run. Raises: UserError if it is missing or no text."""
-        if not (self.path / name).exists():
-            raise UserError(f"{self.path} holds no {name}")
+        path = self._kept(name)
         try:
-            return read_text(self.path / name, "file")
+            return read_text(path, "file")
         except UserError as error:
-            raise UserError(f"{error}; bring back a copy, or train anew") from error
+            raise UserError(f"{error}{CURE}") from error
 
     def read(self, name: str) -> dict[str, Any]:
         """A JSON file of the run. Raises: UserError if it is missing or damaged."""
-        text = self.text(name)
-        try:
-            content = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{self.path / name} is damaged: {error}") from error
-        if not isinstance(content, dict):
-            raise UserError(f"{self.path / name} is damaged: expected a JSON object")
-        return content
+        return read_json(self._kept(name), CURE)
+
+    def _kept(self, name: str) -> Path:
+        if not (self.path / name).exists():
+            raise UserError(f"{self.path} holds no {name}")
+        return self.path / name
 
     def update(self, **facts: Any) -> None:
         """Add or replace facts in run.json."""

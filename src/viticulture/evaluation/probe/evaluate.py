@@ -6,10 +6,9 @@ together, as is usual, and is tested once.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from ...data.splits import Selection
 from ...data.subsets import holdout
 from ...disk import replacing
 from ...errors import UserError, unknown
+from ...keywords import rebuilt
 from ...training.progress import showing
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
@@ -93,23 +93,6 @@ class Probe:
         """The finding with the highest accuracy on validation."""
         return max(self.findings, key=lambda finding: finding.val)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
-
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> "Probe":
-        """What `to_dict` gave and JSON kept: its keys are words."""
-        findings = [
-            {
-                **one,
-                "sweep": {float(k): v for k, v in one["sweep"].items()},
-                "top1_interval": tuple(one["top1_interval"]),
-            }
-            for one in content["findings"]
-        ]
-        return Probe(**{**content, "findings": tuple(Finding(**one) for one in findings)})
-
 
 def probe(source: str, data: str = "", features: str = "", weights: str = "") -> Probe:
     """Judge a frozen network by its features.
@@ -147,19 +130,19 @@ def keep(result: Probe, out: str = "") -> Path | None:
     """Write the numbers: into a file, or else into the run's probe.json, beside those of other weights and images."""
     if out:
         with replacing(Path(out)) as part:
-            part.write_text(json.dumps(result.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            part.write_text(json.dumps(asdict(result), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         return Path(out)
     if not result.weights:
         return None
     run = RunDir.open(result.subject)
     known = run.read("probe.json") if (run.path / "probe.json").exists() else {}
     learnt = result.images["train"] + result.images["val"]
-    return run.write("probe.json", {**known, f"{result.weights}/{result.data}/{learnt}": result.to_dict()})
+    return run.write("probe.json", {**known, f"{result.weights}/{result.data}/{learnt}": asdict(result)})
 
 
 def read_probes(run: RunDir) -> list[Probe]:
     """What was found so far of the run's weights."""
-    return read_kept(run, "probe.json", lambda every: [Probe.from_dict(found) for found in every.values()], [])
+    return read_kept(run, "probe.json", lambda every: [rebuilt(Probe, found) for found in every.values()], [])
 
 
 def _images(run: RunDir | None, data: str, subject: Subject) -> Dataset:

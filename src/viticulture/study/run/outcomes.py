@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ...disk import read_json
 from ...errors import UserError
 from ...evaluation.agreement.evaluate import read_agreement
 from ...evaluation.localization.evaluate import read_localizations
@@ -18,7 +19,7 @@ from ...evaluation.results import RESULTS, read_evaluations
 from ...evaluation.robustness.evaluate import read_robustness
 from ...training.rundir import RunDir
 from ..declare.grid import Cell
-from ..folder import StudyDir, read_json
+from ..folder import StudyDir
 
 NUMBERS = ("train_images", "test_images", "test_accuracy", "val_accuracy", "epochs", "seconds", "parameters", "macs")
 """Of a row, what charts and tables reckon with."""
