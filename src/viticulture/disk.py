@@ -42,6 +42,15 @@ def replacing(path: Path) -> Iterator[Path]:
             part.unlink(missing_ok=True)
 
 
+def write_whole(path: Path, content: str | dict[str, Any]) -> Path:
+    """A text or JSON file, whole or not at all. Raises: as `replacing`."""
+    text = content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    with replacing(path) as part:
+        # A path may hold bytes that are no text: escaped so, JSON gives them back as they were.
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")
+    return path
+
+
 def file_lock(path: Path, wait: bool = True) -> "BaseFileLock":
     """A lock that one process holds at a time, on this machine or on any that share a file system which has locks.
 

@@ -11,7 +11,6 @@ table.csv          a line a cell, current after each
 report.html, summary.md, summary.csv, summary.tex
 """
 
-import json
 import os
 import shutil
 import socket
@@ -23,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..disk import file_lock, read_json, read_text, replacing
+from ..disk import file_lock, read_json, read_text, write_whole
 from ..errors import UserError
 from ..text import comment
 from ..training.processes import check_devices
@@ -67,7 +66,7 @@ class StudyDir:
         for name, text in texts.items():
             study.write(f"recipes/{study.slugs[name]}.yaml", text)
         study.write("study.yaml", f"{comment(command)}{grid.to_yaml()}")
-        study.write_json(
+        study.write(
             "study.json",
             {
                 "format": FORMAT,
@@ -122,7 +121,7 @@ class StudyDir:
     def update(self, **facts: Any) -> None:
         """Add or replace facts in study.json."""
         with self.locked("study"):
-            self.write_json("study.json", {**self.facts, **facts})
+            self.write("study.json", {**self.facts, **facts})
 
     def extend(self) -> list[str]:
         """Take in candidates that were added to study.yaml and check that nothing else changed.
@@ -233,7 +232,7 @@ class StudyDir:
         told = error if isinstance(error, str) else f"{type(error).__name__}: {error}".replace("UserError: ", "")
         trace = "" if isinstance(error, str) else "".join(traceback.format_exception(error))
         facts = {"error": told, "when": _now(), "host": socket.gethostname(), "traceback": trace}
-        self.write_json(f"failures/{cell.name}.json", facts)
+        self.write(f"failures/{cell.name}.json", facts)
 
     def forget_failure(self, cell: Cell) -> None:
         """It went well after all."""
@@ -271,7 +270,7 @@ class StudyDir:
             path = self.path / "splits.json"
             known = read_json(path) if path.exists() else {}
             if data not in known:
-                self.write_json("splits.json", {**known, data: held_out})
+                self.write("splits.json", {**known, data: held_out})
             elif known[data] != held_out:
                 raise UserError(
                     f"the validation or test images of {data} are not those of the study's other cells: either the "
@@ -282,16 +281,9 @@ class StudyDir:
         """Remove what an earlier try left of a cell."""
         shutil.rmtree(self.run(cell).path, ignore_errors=True)
 
-    def write(self, name: str, text: str) -> Path:
-        """A text file, whole or not at all."""
-        path = self.path / name
-        with replacing(path) as part:
-            part.write_text(text, encoding="utf-8")
-        return path
-
-    def write_json(self, name: str, content: dict[str, Any]) -> Path:
-        """A JSON file, whole or not at all."""
-        return self.write(name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    def write(self, name: str, content: str | dict[str, Any]) -> Path:
+        """A text or JSON file, whole or not at all."""
+        return write_whole(self.path / name, content)
 
 
 def entry(candidate: Candidate) -> str:

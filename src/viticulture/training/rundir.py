@@ -15,7 +15,6 @@ pictures.npz       what the page shows of images
 explain.json, robustness.json, localization.json, agreement.json, probe.json, report.html
 """
 
-import json
 import os
 import platform
 import shlex
@@ -27,7 +26,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..disk import file_lock, read_json, read_text, replacing, unwritable
+from ..disk import file_lock, read_json, read_text, unwritable, write_whole
 from ..errors import UserError
 from ..version import VERSION
 
@@ -208,12 +207,7 @@ class RunDir:
 
     def write(self, name: str, content: dict[str, Any] | str) -> Path:
         """A JSON or text file, whole or not at all."""
-        path = self.path / name
-        text = content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-        with replacing(path) as part:
-            # A path may hold bytes that are no text: escaped so, JSON gives them back as they were.
-            part.write_text(text, encoding="utf-8", errors="backslashreplace")
-        return path
+        return write_whole(self.path / name, content)
 
     def text(self, name: str) -> str:
         """A text file of the run. Raises: UserError if it is missing or no text."""

@@ -5,7 +5,6 @@ Settings are chosen on validation images. The chosen classifier then learns from
 together, as is usual, and is tested once.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from ...data.dataset import Dataset, prepare
 from ...data.open import open_source
 from ...data.splits import Selection
 from ...data.subsets import holdout
-from ...disk import replacing
+from ...disk import write_whole
 from ...errors import UserError, unknown
 from ...keywords import rebuilt
 from ...training.progress import showing
@@ -129,9 +128,7 @@ def probe(source: str, data: str = "", features: str = "", weights: str = "") ->
 def keep(result: Probe, out: str = "") -> Path | None:
     """Write the numbers: into a file, or else into the run's probe.json, beside those of other weights and images."""
     if out:
-        with replacing(Path(out)) as part:
-            part.write_text(json.dumps(asdict(result), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        return Path(out)
+        return write_whole(Path(out), asdict(result))
     if not result.weights:
         return None
     run = RunDir.open(result.subject)
