@@ -139,6 +139,8 @@ def resolve(name: str, raw: dict[str, Any], overrides: dict[str, Any] | None = N
         override(values, key, plain(value))
     check_names(values)
     check_older(values)
+    if values["engine"].get("precision") == 32:  # YAML reads a number, and so does the command line
+        values["engine"]["precision"] = "32"
     parsers = _parsers(values)
     valid = {action.dest for parser in parsers.values() for action in parser._actions}
     for key in leaves(values, valid):
