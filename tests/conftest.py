@@ -5,14 +5,13 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
-torch.set_num_threads(1)  # small tensors; several threads on busy cores wait for one another
+if TYPE_CHECKING:
+    from torch import Tensor
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -21,13 +20,13 @@ GOLDEN = Path(__file__).parent / "golden"
 class Golden:
     """Arrays of one file, keyed as `w/NAME`, `in/NAME`, `out/NAME`, `grad/NAME`, `gin/NAME`, `after/NAME`."""
 
-    arrays: dict[str, Tensor]
+    arrays: "dict[str, Tensor]"
     about: dict[str, Any]
 
-    def __getitem__(self, key: str) -> Tensor:
+    def __getitem__(self, key: str) -> "Tensor":
         return self.arrays[key]
 
-    def part(self, prefix: str) -> dict[str, Tensor]:
+    def part(self, prefix: str) -> "dict[str, Tensor]":
         """Every array under a prefix, such as `w/`, without it."""
         return {key.removeprefix(prefix): value for key, value in self.arrays.items() if key.startswith(prefix)}
 
@@ -35,6 +34,8 @@ class Golden:
 @pytest.fixture(scope="session")
 def golden() -> Callable[[str], Golden]:
     """Outputs of the official code by file name; tests/golden/README.md says where they come from."""
+
+    import torch
 
     def load(name: str) -> Golden:
         path = GOLDEN / f"{name}.npz"
@@ -48,7 +49,14 @@ def golden() -> Callable[[str], Golden]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start processes come first: all fall to the first of several workers, and none is taken from it."""
+    """Tests that start processes are slow, for the server of these imports everything once more; and they come first:
+    all fall to the first of several workers, and none is taken from it. Who only hands out tests imports no torch."""
+    import torch
+
+    torch.set_num_threads(1)  # small tensors; several threads on busy cores wait for one another
+    for item in items:
+        if item.get_closest_marker("children"):
+            item.add_marker("slow")
     items.sort(key=lambda item: item.get_closest_marker("children") is None)
 
 

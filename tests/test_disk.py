@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text that a person names is read whole, or refused in a line before it fills the memory."""
+"""Text that a person names is read whole, or refused in a line before it fills the memory; a lock is one process's."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,3 +39,33 @@ def test_text_longer_than_anybody_writes_is_refused(tmp_path: Path, monkeypatch:
     path.write_text("a" * 11)
     with pytest.raises(UserError, match=r"recipe .*long.yaml is longer than 10 bytes"):
         disk.read_text(path, "recipe")
+
+
+HOLDER = """
+import os, sys
+from pathlib import Path
+from viticulture.disk import file_lock
+with file_lock(Path(sys.argv[1])):
+    if os.fork() == 0:
+        sys.stdin.read()
+        os._exit(0)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_lock_falls_with_its_process_though_a_child_of_it_lives(tmp_path: Path) -> None:
+    """Catches: a lock that stays after kill -9, one that a forked child keeps, one that two hold, a wait where none was
+    asked for."""
+    path = tmp_path / "a.lock"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(TimeoutError):
+            disk.file_lock(path, wait=False).acquire()
+        holder.kill()
+        holder.wait()  # its child is still there: it ends with the pipe
+        with disk.file_lock(path, wait=False) as lock:
+            assert lock.is_locked

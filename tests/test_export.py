@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An exported student says what the student says, and tells a stranger how to ask it."""
 
+import copy
 import json
 import shutil
 import sys
@@ -26,25 +27,37 @@ needs_onnx = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def student() -> nn.Module:
+def small_student() -> nn.Module:
     torch.manual_seed(0)
     small = {"img_size": 16, "patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads": 2}
     return timm.create_model("vit_tiny_patch16_224", num_classes=3, proj_drop_rate=0.5, **small).train()
 
 
+@pytest.fixture
+def student() -> nn.Module:
+    return small_student()
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, dict[str, Tensor], Path]:
+    """A student, its weights as they were, and the file."""
+    student, path = small_student(), tmp_path_factory.mktemp("exported") / "student.onnx"
+    before = {name: value.clone() for name, value in student.state_dict().items()}
+    assert to_onnx(student, path, TASK) == path
+    return student, before, path
+
+
 @needs_onnx
-def test_exported_equals_eager_for_any_batch(student: nn.Module, tmp_path: Path) -> None:
+def test_exported_equals_eager_for_any_batch(exported: tuple[nn.Module, dict[str, Tensor], Path]) -> None:
     """Four equalities, the last: logits of 1, 2 and 5 images agree to float32 rounding; metadata are complete.
 
     Fails if the batch is fixed at tracing, dropout is left on, or probabilities are written instead of logits.
     """
     import onnxruntime
 
-    path = tmp_path / "student.onnx"
-    assert to_onnx(student, path, TASK) == path
+    student, _, path = exported
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    eager = student.eval()
+    eager = copy.deepcopy(student).eval()
     for B in (1, 2, 5):
         images = torch.randn(B, 3, 16, 16, generator=torch.Generator().manual_seed(B))
         with torch.inference_mode():
@@ -59,14 +72,15 @@ def test_exported_equals_eager_for_any_batch(student: nn.Module, tmp_path: Path)
 
 
 @needs_onnx
-def test_exporting_leaves_the_student_and_the_folder_clean(student: nn.Module, tmp_path: Path) -> None:
+def test_exporting_leaves_the_student_and_the_folder_clean(
+    exported: tuple[nn.Module, dict[str, Tensor], Path],
+) -> None:
     """It stays in training mode with its gradients on; the file is alone in its folder, weights inside."""
-    before = {name: value.clone() for name, value in student.state_dict().items()}
-    to_onnx(student, tmp_path / "student.onnx", TASK)
+    student, before, path = exported
     assert student.training
     assert all(parameter.requires_grad for parameter in student.parameters())
     assert all(torch.equal(before[name], value) for name, value in student.state_dict().items())
-    assert [path.name for path in tmp_path.iterdir()] == ["student.onnx"]
+    assert list(path.parent.iterdir()) == [path]
 
 
 class Chameleon(nn.Module):

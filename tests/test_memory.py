@@ -12,6 +12,7 @@ from torch.autograd import profiler
 from viticulture.training.recipe import about, read, resolve
 
 
+@pytest.mark.slow
 def test_an_estimate_is_what_a_step_takes(tmp_path: Path) -> None:
     """A real step in float32 on a CPU, whose allocations torch's profiler adds up, against the estimate.
 
@@ -40,9 +41,8 @@ def test_an_estimate_is_what_a_step_takes(tmp_path: Path) -> None:
     assert expected.peak == pytest.approx(weights + state + max(live), rel=0.05)
 
 
-@pytest.mark.parametrize(
-    "name", ["mae/cifar100-distilled", pytest.param("dhvt/cifar100-tiny-patch4", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mae/cifar100-distilled", "dhvt/cifar100-tiny-patch4"])
 def test_a_header_names_the_memory_of_a_step(name: str, tmp_path: Path) -> None:
     """Catches: a recipe whose batch or student changed after its header was written."""
     assert about(name)["Memory"] == str(estimate(resolve(name, read(name)), classes_of(name), tmp_path))

@@ -10,7 +10,6 @@ folder that a power cut, disks or people have damaged is made again; so nobody w
 """
 
 import errno
-import fcntl
 import json
 import logging
 import os
@@ -21,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from .disk import FULL
+from .disk import FULL, file_lock
 from .errors import UserError
 
 SEAL = "checksums.json"
@@ -42,15 +41,12 @@ def data_folder() -> Path:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock that no other process holds; wait for it. It falls with the process, also after kill -9."""
+    """Hold a `disk.file_lock`; wait for it."""
     with refusals(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        held = file_lock(path).acquire()
+    with held:
         yield
-    finally:
-        os.close(handle)
 
 
 @contextmanager
@@ -138,16 +134,10 @@ def _lock(folder: Path) -> Path:
 def _abandoned(folder: Path) -> bool:
     """Whether no process is making this folder."""
     try:
-        handle = os.open(_lock(folder), os.O_RDWR | os.O_CREAT, 0o666)
+        with file_lock(_lock(folder), wait=False):
+            return True
     except OSError:
         return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(handle)
-    return True
 
 
 def cores() -> int:

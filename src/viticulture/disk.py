@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that appear under their name only when they are whole."""
+"""Files that appear under their name only when they are whole, and locks that one process holds at a time."""
 
 import errno
+import json
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .errors import UserError
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 MOST_TEXT = 2**28
@@ -35,6 +40,30 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: str | dict[str, Any]) -> Path:
+    """A text or JSON file, whole or not at all. Raises: as `replacing`."""
+    text = content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    with replacing(path) as part:
+        # A path may hold bytes that are no text: escaped so, JSON gives them back as they were.
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")
+    return path
+
+
+def file_lock(path: Path, wait: bool = True) -> "BaseFileLock":
+    """A lock that one process holds at a time, on this machine or on any that share a file system which has locks.
+
+    It is the kernel's (flock), so that it falls with its process, after kill -9 too; children that a process forks do
+    not keep it. A file system without locks raises OSError: a file that stands for a lock would outlive a kill.
+
+    Args:
+        path: of a file in a folder that is there; the file stays.
+        wait: for as long as it takes; else taking it raises `filelock.Timeout`, an OSError, if another process has it.
+    """
+    from filelock import FileLock  # here: only who locks waits for its import
+
+    return FileLock(path, blocking=wait, thread_local=False, fallback_to_soft=False)
 
 
 def unwritable(path: Path, error: OSError) -> UserError:
@@ -74,3 +103,23 @@ def read_text(path: Path, what: str) -> str:
     if len(raw) > MOST_TEXT:
         raise UserError(f"{what} {path} is longer than {MOST_TEXT:,} bytes; is it the right file?")
     return text
+
+
+def read_json(path: Path, cure: str = "") -> dict[str, Any]:
+    """The JSON object in a file of ours.
+
+    Args:
+        path: the file.
+        cure: for a damaged one, after a semicolon.
+
+    Raises: UserError if it is missing or damaged.
+    """
+    try:
+        content = json.loads(read_text(path, "file"))
+    except UserError as error:
+        raise UserError(f"{error}{cure}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged: {error}{cure}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged: expected a JSON object{cure}")
+    return content

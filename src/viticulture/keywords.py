@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of keywords against the constructor that takes them: what its annotations say, said to a person."""
+"""Values against the annotations of what takes them: keywords of a constructor, and objects that JSON has kept."""
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from functools import cache
+from itertools import repeat
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -48,6 +49,30 @@ def check_fields(owner: str, made: Any) -> None:
 def made_parts(made: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Keywords for a constructor, with its dataclasses made out of their sections of a recipe."""
     return {name: _made(annotations(made).get(name, Any), value) for name, value in values.items()}
+
+
+def rebuilt(kind: Any, content: Any) -> Any:
+    """What JSON made of a value of this type as it was: dataclasses from objects, tuples from lists, keys of any type.
+
+    Args:
+        kind: a dataclass, or an annotation of builtin types, mappings and dataclasses.
+        content: as `json.loads` returns it; keys that are missing are the dataclass's defaults.
+
+    Raises: TypeError, KeyError, ValueError or AttributeError for content of another form.
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    if is_dataclass(kind):
+        kinds = annotations(kind)  # type: ignore[arg-type]
+        return kind(**{name: rebuilt(kinds[name], value) for name, value in content.items()})  # type: ignore[operator]
+    if origin in (Union, UnionType):
+        return None if content is None else rebuilt(next(part for part in inner if part is not NoneType), content)
+    if origin is tuple:
+        several = inner[-1] is Ellipsis
+        kinds_of_items = repeat(inner[0], len(content)) if several else inner
+        return tuple(rebuilt(part, value) for part, value in zip(kinds_of_items, content, strict=True))
+    if origin in (dict, Mapping):
+        return {inner[0](key): rebuilt(inner[1], value) for key, value in content.items()}
+    return content
 
 
 @cache

@@ -63,15 +63,19 @@ def test_a_link_set_comes_back_from_weights_that_have_one() -> None:
 
 
 def test_a_run_gives_its_links_to_the_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`viticulture links` prints and saves what the checkpoint holds, without the teacher; a recipe names the file."""
+    """`viticulture links` prints and saves what the checkpoint holds, without the teacher; a recipe names the file.
+
+    The guide has a name of its own. Catches: links that are looked for under the guide's short name, on the page too.
+    """
     torch.manual_seed(0)
     file = tmp_path / "w.safetensors"
     safetensors.torch.save_file(timm.create_model("test_efficientnet", num_classes=3).state_dict(), file)
     teacher = f"test_efficientnet={file}"
     settings = {
         "student.options": {"embed_dim": 12, "depth": 3, "num_heads": 3},
-        "guides.attention_link.teacher": teacher,
-        "guides.attention_link.view.image_size": 32,
+        "guides.mine.class": "attention_link",
+        "guides.mine.teacher": teacher,
+        "guides.mine.view.image_size": 32,
         "data.per_class": 2,
         "train.epochs": 2,
         "schedule.warmup_epochs": 0,
@@ -79,7 +83,10 @@ def test_a_run_gives_its_links_to_the_next(tmp_path: Path, capsys: pytest.Captur
     }
     run = api.train("digits", "default/digits", out=str(tmp_path / "full"), overrides=settings)
     file.rename(tmp_path / "elsewhere.safetensors")
+    assert "Links to the teacher" in run.report.read_text()
     learned = read_links(RunDir.open(run.path))
+    with pytest.raises(UserError, match=r"unknown guide with links in .*yours.*valid: mine"):
+        read_links(RunDir.open(run.path), "yours")
     assert len(learned.magnitudes) == 3
     torch.testing.assert_close(learned.magnitudes[-1], learned.links.magnitudes())
     assert not torch.equal(learned.magnitudes[0], learned.magnitudes[-1])
@@ -89,9 +96,9 @@ def test_a_run_gives_its_links_to_the_next(tmp_path: Path, capsys: pytest.Captur
     threshold = strengths.flatten().median().item()
     out = tmp_path / "links.yaml"
     assert main(["links", str(run.path), "--out", str(out), "--threshold", str(threshold)]) == 0
-    assert f"--guides.attention_link.links{out}" in "".join(capsys.readouterr().out.split())
+    assert f"--guides.mine.links{out}" in "".join(capsys.readouterr().out.split())
     assert read_link_set(str(out), *strengths.shape) == select(strengths, threshold)
-    settings["guides.attention_link.links"] = str(out)
+    settings["guides.mine.links"] = str(out)
     chosen = trained(tmp_path / "selective", settings)
     assert set(read_links(RunDir.open(chosen.path)).links.weights()) == {
         (block, layer) for block, layer in torch.nonzero(strengths > threshold).tolist()

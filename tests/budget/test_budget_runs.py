@@ -249,7 +249,7 @@ def test_what_a_person_says_is_left_alone(
     ("recipe", "budget", "student"),
     [
         ("default", "60s", "dhvt_nano"),
-        ("default", "1night", "dhvt_mini"),
+        pytest.param("default", "1night", "dhvt_mini", marks=pytest.mark.slow),
         ("default/digits", "1night", "vit_nano"),
     ],
 )
@@ -363,6 +363,7 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path: Path, monkeypatch: pytest
         trained(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_run_stopped_between_its_stages_goes_on_with_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

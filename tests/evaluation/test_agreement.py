@@ -20,6 +20,7 @@ from viticulture.cli import main
 from viticulture.evaluation.agreement.evaluate import read_agreement
 from viticulture.evaluation.agreement.metrics import Agreement, agree, both_wrong, divergences, same_prediction
 from viticulture.evaluation.heads import all_logits, heads_of
+from viticulture.keywords import rebuilt
 from viticulture.models.co_advise.many_heads import every_head
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
@@ -155,7 +156,7 @@ def test_a_run_measures_its_heads_and_teachers_on_its_test_images(
     run = advised(inference)
     found = read_agreement(run.folder)
     assert found is not None
-    assert found == Agreement.from_dict(json.loads(json.dumps(found.to_dict())))
+    assert found == rebuilt(Agreement, json.loads(json.dumps(dataclasses.asdict(found))))
     heads, labels = by_hand(run)
     assert found.accuracy is not None
     assert list(found.accuracy) == ["student", "class token", "conv token", "inv token", "conv", "inv"]
@@ -202,8 +203,6 @@ def test_a_teacher_that_is_gone_is_named_and_the_rest_is_judged(
 
 
 def test_a_run_without_teachers_has_no_such_part(tmp_path: Path) -> None:
-    blank = Agreement("last", "test")
-    assert dataclasses.asdict(blank) == blank.to_dict()
     run = viticulture.train(
         "digits", "default/digits", out=str(tmp_path / "run"),
         overrides={"train.epochs": 1, "schedule.warmup_epochs": 0, "data.per_class": 3, "engine.device": "cpu"},

@@ -2,6 +2,7 @@
 """Probes of frozen features: the classifiers are scikit-learn's, features are what heads read, tests are taken once."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +196,7 @@ def test_a_person_probes_runs_with_and_without_labels(tmp_path: Path, capsys: py
     kept = json.loads((run.path / "probe.json").read_text())["last/digits/100"]
     assert len(kept["findings"]) == 4
     assert len(kept["findings"][0]["sweep"]) == len(DECAYS)
-    assert [found.to_dict() for found in read_probes(run.folder)] == [json.loads(json.dumps(kept), object_hook=numbers)]
+    assert [asdict(found) for found in read_probes(run.folder)] == [json.loads(json.dumps(kept), object_hook=numbers)]
     assert "Frozen features of" in (run.path / "report.html").read_text()
     assert main(["probe", str(run.path), "digits", "--features", "class"]) == 0
     assert "807 images to learn from" in " ".join(capsys.readouterr().out.split())

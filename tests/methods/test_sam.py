@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from conftest import Golden
 from exact import CLOSE, in_double
+from slowly import slow_but
 from viticulture.errors import UserError
 from viticulture.methods.method import Method
 from viticulture.optim import SAM, Optim
@@ -163,7 +164,7 @@ def loop(method: Method, run: Session, epochs: int) -> None:
             schedule.step()
 
 
-@pytest.mark.parametrize("student", ["vit_nano", "dhvt_nano"])
+@pytest.mark.parametrize("student", slow_but(("dhvt_nano",), ["vit_nano", "dhvt_nano"]))
 def test_the_trainer_is_a_plain_loop(tmp_path: Path, student: str) -> None:
     """Weights and BatchNorm statistics, with clipping and a warm-up.
 
@@ -203,7 +204,7 @@ def test_two_processes_are_one(tmp_path: Path) -> None:
         torch.testing.assert_close(weights(tmp_path / "two")[name], value, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("precision", ["32", "bf16-mixed"])
+@pytest.mark.parametrize("precision", slow_but(("32",), ["32", "bf16-mixed"]))
 def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(tmp_path: Path, precision: str) -> None:
     """Bit for bit, averaged weights included, with dropout of attention and of branches, in both precisions; stopped
     uphill, in the middle of an epoch.

@@ -38,6 +38,9 @@ def teacher_file(folder: Path) -> tuple[str, nn.Module]:
     return f"test_efficientnet={folder / 'w.safetensors'}", net.eval()
 
 
+SLOW = pytest.mark.slow
+
+
 def images() -> Tensor:
     return torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
 
@@ -47,9 +50,14 @@ def images() -> Tensor:
     [
         ("efficientnet_b3", [f"blocks.{i}" for i in range(7)], [24, 32, 48, 96, 136, 232, 384]),
         ("resnet34", [f"layer{i}" for i in range(1, 5)], [64, 128, 256, 512]),
-        ("resnetv2_50", [f"stages.{i}" for i in range(4)], [256, 512, 1024, 2048]),
+        pytest.param("resnetv2_50", [f"stages.{i}" for i in range(4)], [256, 512, 1024, 2048], marks=SLOW),
         ("regnety_006", ["s1", "s2", "s3", "s4"], [48, 112, 256, 608]),
-        ("densenet121", [f"features.denseblock{i}" for i in range(1, 5)], [256, 512, 1024, 1024]),
+        pytest.param(
+            "densenet121",
+            [f"features.denseblock{i}" for i in range(1, 5)],
+            [256, 512, 1024, 1024],
+            marks=pytest.mark.slow,
+        ),
         ("convnext_atto", [f"stages.{i}" for i in range(4)], [40, 80, 160, 320]),
     ],
 )

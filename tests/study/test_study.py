@@ -35,6 +35,10 @@ SMALL = {"train.batch_size": 8}
 PLAIN = Candidate("plain ViT", "default/digits", {**SMALL, "augment.padded_crop": None})
 MOMENTS = (10, 25, 45, 70)
 CROPPED = Candidate("cropped", "default/digits", SMALL)
+ABLE = (  # to learn something in a few steps
+    Candidate("plain ViT", "default/digits", {"train.batch_size": 8, "augment.padded_crop": None}),
+    Candidate("cropped", "default/digits", {"train.batch_size": 8}),
+)
 
 
 def grid(*candidates: Candidate, seeds: tuple[int, ...] = (0,), epochs: int = 1, **more: Any) -> Grid:
@@ -110,7 +114,7 @@ def finished(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two candidates, two seeds, two epochs each, trained without disturbance; to be copied."""
     folder = tmp_path_factory.mktemp("finished")
     os.environ["VITICULTURE_CACHE"] = str(folder / "cache")
-    made(folder / "study", grid(seeds=(0, 1), epochs=2))
+    made(folder / "study", grid(*ABLE, seeds=(0, 1), epochs=2))
     work(folder / "study")
     return folder / "study"
 
@@ -227,14 +231,13 @@ def test_a_failure_is_recorded_and_only_what_is_missing_runs_again(tmp_path: Pat
 
 
 @pytest.mark.children
-@pytest.mark.slow
 def test_a_study_killed_at_any_moment_ends_as_if_it_had_not_been(finished: Path, tmp_path: Path) -> None:
     """kill -9 four times, anywhere: same weights, same table as the undisturbed study, no cell left locked.
 
     Catches: a half-made cell folder that blocks the study, a cell begun anew instead of resumed, a table torn apart.
     """
     path, log = tmp_path / "study", tmp_path / "log"
-    made(path, grid(seeds=(0, 1), epochs=2))
+    made(path, grid(*ABLE, seeds=(0, 1), epochs=2))
     for moment in MOMENTS:
         process = child(path, log, dies=moment)
         process.join()
@@ -379,7 +382,7 @@ def test_halving_trains_in_rounds_and_logs_what_it_drops(tmp_path: Path) -> None
     others = [
         Candidate(f"lr {rate}", "default/digits", {"optim.lr": rate, "train.batch_size": 8}) for rate in (1e-7, 2e-7)
     ]
-    study = made(tmp_path / "study", grid(PLAIN, CROPPED, *others, epochs=4, terms=Terms(halving=True)))
+    study = made(tmp_path / "study", grid(*ABLE, *others, epochs=4, terms=Terms(halving=True)))
     said = work(study.path)
     trained = [words for words in said if words.startswith("[")]
     assert [words.count("rung 1") for words in trained] == [1] * 4 + [0] * 4

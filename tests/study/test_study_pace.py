@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from slowly import slow_but
 from viticulture.optim import SAM
 from viticulture.study.plan.pace import MOST_STEPS, measure_pace
 from viticulture.training.recipe import read, resolve
@@ -81,7 +82,7 @@ def a_step(counts: Counter[str]) -> dict[str, float]:
     return {name: count / counts["steps"] for name, count in counts.items() if name != "steps"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(list(KINDS)[1:3], KINDS))
 def test_a_measured_step_does_what_a_training_step_does(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

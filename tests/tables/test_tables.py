@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the shipped tables hold, as far as no test of recipes or of studies sees it."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
+from viticulture.evaluation.probe.evaluate import Finding, Probe
 from viticulture.evaluation.results import RESULTS, Evaluations
 from viticulture.study.declare.grid import Grid, of_table
 from viticulture.study.run.outcomes import other_measure
@@ -36,6 +38,34 @@ def test_a_row_has_a_further_row_for_each_measure_and_they_share_a_training(tmp_
     file.write_text("{title: t, recipe: default/digits, data: digits, rows: [{name: a, also: {top5: many}}]}")
     with pytest.raises(UserError, match="published"):
         read_table(str(file))
+
+
+def test_a_probe_is_read_by_its_classifier_and_the_features_that_validation_chooses(tmp_path: Path) -> None:
+    """Catches: a kept probe that is read under a former word, the other classifier, features chosen on the test."""
+    findings = [
+        Finding(features, classifier, {1.0: val}, 1.0, top1, (0.0, 1.0))
+        for features, classifier, val, top1 in (
+            ("class", "linear probe", 0.9, 0.5), ("mean", "linear probe", 0.8, 0.7), ("mean", "k-NN", 0.95, 0.6),
+        )
+    ]  # fmt: skip
+    probe = Probe("r", "best", "digits", 10, {"train": 9, "val": 1, "test": 5}, tuple(findings))
+    run = RunDir(tmp_path)
+    assert other_measure(run, "probe/k-NN") is None
+    run.write("probe.json", {"best/digits/10": asdict(probe)})
+    assert [other_measure(run, f"probe/{name}") for name in ("linear probe", "k-NN", "SVM")] == [0.5, 0.6, None]
+
+
+@pytest.mark.parametrize(
+    ("measure", "meant"), [("localisation/0.3,0.5", "localization"), ("acuracy", "accuracy"), ("prob/k-NN", "probe")]
+)
+def test_a_measure_that_nothing_measures_is_refused(tmp_path: Path, measure: str, meant: str) -> None:
+    """Catches: a former or wrong spelling that trains for days and then reads n/a."""
+    file = tmp_path / "t.yaml"
+    file.write_text(f"{{title: t, recipe: default/digits, data: digits, rows: [{{name: a, measure: '{measure}'}}]}}")
+    with pytest.raises(UserError, match=f"unknown measure of row a .*did you mean {meant}"):
+        read_table(str(file))
+    file.write_text(file.read_text().replace(measure, "mine_accuracy"))  # what a guide of that name measures
+    assert read_table(str(file)).rows[0].measure == "mine_accuracy"
 
 
 def test_top5_is_read_where_there_are_five_classes_to_choose_between(tmp_path: Path) -> None:

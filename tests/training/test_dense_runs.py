@@ -54,7 +54,7 @@ class Stop(Callback):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("kind", ["detection", "segmentation"])
+@pytest.mark.parametrize("kind", ["detection", pytest.param("segmentation", marks=pytest.mark.slow)])
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path: Path, kind: str) -> None:
     """Bit for bit, stopped in the middle of an epoch with a checkpoint after every step: last, best and averaged
     weights. Fails if the sampler of proposals, drop-path or the loader of objects goes on from another place."""

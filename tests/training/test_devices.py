@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fakes import fake_batch, fake_method, fake_module
 from pairs import GRAY, GUIDES, METHODS, SIDE, STUDENTS, Data, make_data, make_teachers, pair, step
+from slowly import slow_but
 from viticulture.analysis.attention_maps import averaged, class_map, head_token_maps
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.blur import Blur
@@ -43,7 +44,7 @@ SOME = [
     if case[2] == "vit with dropout" or (case[:2] == ("supervised", "none") and case[2] not in ("vit", "rednet"))
 ]
 ONCE = [case for case in SOME if "supervised" in case or "none" in case]  # every method, guide and family
-REST = [pytest.param(*case, marks=pytest.mark.slow) for case in ALL if case not in ONCE]
+TAUGHT = [case for case in ONCE if case[2] == "vit with dropout"]  # every method and guide
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def any_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "autocast", lambda kind, **options: real("cpu" if kind == "meta" else kind, **options))
 
 
-@pytest.mark.parametrize(("method", "guide", "student"), [*ONCE, *REST])
+@pytest.mark.parametrize(("method", "guide", "student"), slow_but(TAUGHT, ALL))
 @pytest.mark.usefixtures("any_autocast")
 def test_a_step_stays_on_one_device(method: str, guide: str, student: str, data: Data, teachers: Path) -> None:
     """Forward, backward, guides' after_backward, clipping and optimizer on a fake `meta` device, then held-out
@@ -104,7 +105,10 @@ class Bfloat16:
 CUDA = "cuda:0"
 
 
-@pytest.mark.parametrize(("method", "guide", "student"), SOME)
+@pytest.mark.parametrize(
+    ("method", "guide", "student"),
+    slow_but(ONCE, SOME),
+)
 def test_losses_and_measures_are_taken_on_a_gpu_in_bfloat16(
     method: str, guide: str, student: str, data: Data, teachers: Path
 ) -> None:
@@ -178,9 +182,7 @@ def test_images_are_augmented_on_another_device() -> None:
     assert pixels.device.type == soft.device.type == "meta"
 
 
-@pytest.mark.parametrize(
-    "student", [pytest.param(name, marks=pytest.mark.slow) if name == "rednet" else name for name in STUDENTS]
-)
+@pytest.mark.parametrize("student", slow_but(("vit", "dhvt", "cit"), STUDENTS))
 def test_a_compiled_pass_is_one_graph(student: str, data: Data, teachers: Path) -> None:
     """The student's forward pass has no graph break, and the graph gives what the student gives.
 
@@ -203,7 +205,8 @@ COMPILER = pytest.mark.skipif(
     ("student", "backend"),
     [
         pytest.param("cit", "aot_eager", marks=pytest.mark.slow),
-        ("dhvt", "aot_eager"),
+        pytest.param("dhvt", "eager", marks=pytest.mark.slow),
+        pytest.param("dhvt", "aot_eager", marks=pytest.mark.slow),
         pytest.param("vit", "inductor", marks=[pytest.mark.slow, COMPILER]),
         pytest.param("dhvt", "inductor", marks=[pytest.mark.slow, COMPILER]),
     ],

@@ -62,7 +62,6 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.children
-@pytest.mark.slow
 def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     """kill -9 eight times, at one moment of writing after the other, then resume to the end: bit for bit the same.
 

@@ -393,3 +393,19 @@ def test_the_default_recipe_goes_by_the_size_of_the_images(pixels: int, recipe: 
     assert name == f"default/{recipe}"
     assert resolve(name, read(name)).section("student").name
     assert len(read_table(name).rows) >= 3
+
+
+def test_a_page_that_cannot_be_drawn_costs_a_line_and_no_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A damaged probe.json lies in the folder of a run that trains on; its page is drawn after every epoch and again at
+    the end. Catches: a training stopped, failed or left unfinished by its page, a line for every epoch, silence."""
+    session = small(tmp_path / "run")
+    session.run.write("probe.json", {"best/digits/9": {"findings": 3}})
+    session.run.unlock()
+    assert viticulture.resume(str(tmp_path / "run")).facts["status"] == "finished"
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert len(lines) == 2, lines  # in training; afterwards
+    assert all("probe.json" in line and f"viticulture report {tmp_path / 'run'}" in line for line in lines)
+    (tmp_path / "run" / "probe.json").unlink()
+    assert "Top-1 accuracy" in viticulture.report(str(tmp_path / "run")).read_text()

@@ -16,13 +16,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import UserError
+from ..errors import UserError, unknown
+from ..guides.attention_link import AttentionLink
 from ..models.links import Links, LinkSet
+from ..training.recipe import guide_class
 from ..training.rundir import RunDir
+from ..training.session import recipe_of
 from ..training.state import load_checkpoint
 
 THRESHOLD = 0.05  # the paper's
-GUIDE = "guides.attention_link."  # where a checkpoint keeps the guide
 
 
 @dataclass(frozen=True)
@@ -38,17 +40,31 @@ class TrainedLinks:
     magnitudes: list[Tensor]
 
 
-def read_links(run: RunDir) -> TrainedLinks:
+def linked_guides(run: RunDir) -> list[str]:
+    """The names that a run's recipe gives its guides of attention links."""
+    guides = recipe_of(run).values["guides"]
+    return [name for name, entry in guides.items() if issubclass(guide_class(name, entry), AttentionLink)]
+
+
+def read_links(run: RunDir, guide: str = "") -> TrainedLinks:
     """The links in a run's last checkpoint; the teacher is not needed.
 
-    Raises: UserError if the run was trained without links.
+    Args:
+        run: its folder.
+        guide: whose links, by its name in the recipe; needless where one alone has any.
+
+    Raises: UserError if the run was trained without links, or there is no checkpoint yet.
     """
-    state = load_checkpoint(run.checkpoint)["state_dict"]
-    about = state.get(f"{GUIDE}_extra_state")
-    if about is None:
+    linked = linked_guides(run)
+    if not linked:
         raise UserError(f"{run.path} was trained without the guide attention_link, so it has no links")
+    if guide not in linked and (guide or len(linked) > 1):
+        raise unknown(f"guide with links in {run.path}", guide, linked)
+    state = load_checkpoint(run.checkpoint)["state_dict"]
+    kept = f"guides.{guide or linked[0]}."
+    about = state[f"{kept}_extra_state"]
     links = Links(**about["links"])
-    prefix = f"{GUIDE}links."
+    prefix = f"{kept}links."
     links.load_state_dict({key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)})
     return TrainedLinks(links, [*about["magnitudes"], links.magnitudes()])
 

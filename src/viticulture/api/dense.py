@@ -4,6 +4,7 @@
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
+from .shown import Shown
 
 if TYPE_CHECKING:
     from ..data.dataset import Dataset
@@ -15,11 +16,11 @@ def measure_dense(run: "RunDir", dataset: "Dataset") -> "DenseEvaluations":
     """Ask a run's network about its images, keep what it finds, and draw its page."""
     from ..analysis.dense_pictures import gather_dense_pictures
     from ..evaluation.dense.judge import judge_dense
-    from ..report.pages.run_page import write_page
 
-    judged = judge_dense(run, dataset)
-    gather_dense_pictures(run, dataset, judged)
-    write_page(run)
+    judged, shown = judge_dense(run, dataset), Shown(run.path)
+    with shown.spared("evaluate"):
+        gather_dense_pictures(run, dataset, judged)
+    shown.draw()
     return judged
 
 

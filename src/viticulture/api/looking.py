@@ -129,14 +129,15 @@ def explain(
     return page
 
 
-def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitude") -> "Sheet":
+def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitude", guide: str = "") -> "Sheet":
     """Extract the links worth keeping from a run that was guided by attention links.
 
     Args:
         run: its folder.
-        out: a .yaml file to write; a recipe names it as guides.attention_link.links.
+        out: a .yaml file to write; a recipe names it as `links` of that guide.
         threshold: strength from which a link is kept, between 0 and 1; the paper's is 0.05.
         rule: magnitude scales |w| to [0, 1] over all links; printed scales w, as the paper's Algorithm 1 is printed.
+        guide: whose links, where several of the run's guides have some.
 
     Returns: the strength of every link, and which are kept.
     """
@@ -152,14 +153,14 @@ def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitu
         raise unknown("rule", rule, rules)
     if out:
         check_out(out, ".yaml", ".yml")
-    trained = extraction.read_links(RunDir.open(run)).links
+    trained = extraction.read_links(folder := RunDir.open(run), guide).links
     strengths = rules[rule](trained)
     linked = extraction.select(strengths, threshold)
     note = f"Links of {run} stronger than {threshold:g} (rule {rule})."
     if out:
         with replacing(Path(out)) as part:
             part.write_text(f"# {note}\n{write_link_set(linked)}", encoding="utf-8")
-        note += f" Train with them: --guides.attention_link.links {out}"
+        note += f" Train with them: --guides.{guide or extraction.linked_guides(folder)[0]}.links {out}"
     return link_table(list(trained.channels), strengths, linked, note)
 
 

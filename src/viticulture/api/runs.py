@@ -5,14 +5,14 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import UserError, unknown
-from ..text import clean, command_line
+from ..text import command_line, tell
 from ..waiting import waiting
 from .run import Run
+from .shown import Shown
 
 if TYPE_CHECKING:
     from ..data.dataset import Dataset
@@ -124,7 +124,7 @@ def resume(run: str, data: str = "") -> Run:
     if (Path(run) / PLAN).is_file():
         return _follow(Path(run), data)
     if RunDir.open(run).read("run.json")["status"] == "finished":
-        print(clean(f"{run} is finished; nothing is left to train"), file=sys.stderr)
+        tell(f"{run} is finished; nothing is left to train")
         return Run(Path(run))
     return _grow(reopen(run, data))
 
@@ -227,12 +227,12 @@ def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations | DenseEvaluatio
     from ..analysis.pictures import gather_pictures
     from ..evaluation.evaluate import evaluate_run
     from ..evaluation.reference import judge_references
-    from ..report.pages.run_page import write_page
 
-    judged = evaluate_run(run, dataset)
-    judge_references(run, dataset)
-    gather_pictures(run, dataset, judged)
-    write_page(run)
+    judged, shown = evaluate_run(run, dataset), Shown(run.path)
+    with shown.spared("evaluate"):
+        judge_references(run, dataset)
+        gather_pictures(run, dataset, judged)
+    shown.draw()
     return judged.evaluations
 
 
@@ -242,7 +242,6 @@ def _grow(session: "Session") -> Run:
     Of several processes, all train; the first then measures, draws the page and prints, while the others wait until it
     has ended, and return the same run without a word.
     """
-    from ..report.pages.run_page import write_page
     from ..report.terminal import bar, introduce
     from ..training.processes import is_leader, the_first_works
     from ..training.run import fit
@@ -250,7 +249,7 @@ def _grow(session: "Session") -> Run:
     if is_leader():
         introduce(session)
     try:
-        fit(session, bar(session), after_epoch=partial(write_page, session.run))
+        fit(session, bar(session), after_epoch=Shown(session.run.path).draw)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"viticulture resume {session.run.path}") from stop
     with the_first_works():
@@ -272,17 +271,10 @@ def is_dense(run: "RunDir") -> bool:
 def _follow(run: Path, data: str = "") -> Run:
     """Train what is missing of a run within a budget, and draw its page once all its stages' times are known."""
     from ..budget.follow import follow
-    from ..report.pages.run_page import write_page
-    from ..training.rundir import RunDir
 
     follow(run, _grow, tell, data)
-    write_page(RunDir.open(run))
+    Shown(run).draw()
     return Run(run)
-
-
-def tell(words: str) -> None:
-    """Say on standard error what happens."""
-    print(clean(words), file=sys.stderr, flush=True)
 
 
 def command() -> str:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verbs on many trainings: compare, in a field of one's own or as a paper's table."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..study.declare.terms import ALL_IMAGES, EQUAL_EPOCHS, HERE, OWN_LENGTHS, Subsets, Terms, Where
-from ..text import clean
+from ..text import tell
 from .runs import command
+from .shown import Shown
 
 if TYPE_CHECKING:
     from ..study.declare.grid import Grid
@@ -108,13 +108,11 @@ def _conduct(folder: "StudyDir", where: Where, data: str = "") -> "Study":
     from ..study.conduct import conduct
     from ..study.study import Study
 
-    def tell(words: str) -> None:
-        print(clean(words), file=sys.stderr, flush=True)
-
     try:
         conduct(folder, where, tell, introduce_study, data)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"viticulture compare resume {folder.path}") from stop
     study = Study(folder.path)
-    write_study(study)
+    with Shown(folder.path).spared("report"):
+        write_study(study)
     return study

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchmetrics.functional.classification import multiclass_confusion_matrix, multiclass_f1_score
 
 from ..errors import UserError
+from ..keywords import rebuilt
 
 CALIBRATION_BINS = 15
 ONE_HEAD = "its one head"
@@ -100,9 +101,7 @@ class Evaluation:
         cells = [
             [int(row), int(column), int(self.confusion[row, column])] for row, column in np.argwhere(self.confusion)
         ]
-        head = {key: value for key, value in vars(self).items() if key not in ("confusion", "reliability", "per_class")}
-        lists = {"reliability": [asdict(b) for b in self.reliability], "per_class": [asdict(s) for s in self.per_class]}
-        return head | {"top1_interval": list(self.top1_interval)} | lists | {"confusion": cells}
+        return asdict(self) | {"confusion": cells}
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> "Evaluation":
@@ -111,16 +110,8 @@ class Evaluation:
         confusion = np.zeros((classes, classes), np.int64)
         for row, column, images in content["confusion"]:
             confusion[row, column] = images
-        low, high = content["top1_interval"]
-        return Evaluation(
-            **{
-                **content,
-                "top1_interval": (low, high),
-                "reliability": tuple(ReliabilityBin(**entry) for entry in content["reliability"]),
-                "per_class": tuple(ClassScore(**entry) for entry in content["per_class"]),
-                "confusion": confusion,
-            }
-        )
+        made: Evaluation = rebuilt(Evaluation, {**content, "confusion": confusion})
+        return made
 
 
 @dataclass(frozen=True)

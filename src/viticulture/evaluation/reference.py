@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from ..data.dataset import Dataset
 from ..data.images import Images, StoredImages
 from ..errors import UserError
+from ..keywords import rebuilt
 from ..training.rundir import RunDir
 from .kept import read_kept
 from .results import read_evaluations
@@ -34,13 +35,6 @@ class References:
     split: str
     accuracy: Mapping[str, float]
     images: Mapping[str, tuple[int, ...]]
-
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> "References":
-        """What was written."""
-        return References(
-            content["split"], dict(content["accuracy"]), {k: tuple(v) for k, v in content["images"].items()}
-        )
 
 
 def judge_references(run: RunDir, dataset: Dataset) -> None:
@@ -82,7 +76,7 @@ def put_beside(run: RunDir, other: RunDir) -> None:
 
 def read_references(run: RunDir) -> References | None:
     """What was kept; None where nothing was yet."""
-    return read_kept(run, FILE, References.from_dict, None)
+    return read_kept(run, FILE, partial(rebuilt, References), None)
 
 
 def reference_lines(train: Images, test: Images) -> dict[str, float]:

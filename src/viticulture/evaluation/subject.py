@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from ..data.augment.crop import BoxCrop, Squeeze
+from ..data.batches.batch import Batch
 from ..data.batches.evaluation import as_seen, evaluation_batches, evaluation_views
-from ..data.batches.loader import CPU, Batch
+from ..data.batches.loader import CPU
 from ..data.dataset import ImageSettings
 from ..data.images import Images
 from ..data.transfer import send

@@ -7,19 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from ..data.batches.batch import Batch as Batch  # which a guide of one's own finds here
 from ..models.taps import Readings
-
-Batch = dict[str, Tensor]
-"""One training batch.
-
-    image  [B, 3, H, W] float, normalized
-    label  [B] int64, or [B, C] float once mixup or smoothing made it a distribution
-    index  [B] int64, the image's number in its split
-    image2 [B, 3, H, W] float, the second view, where the recipe has one (`augment2`)
-    image3 [B, 3, h, w] float, and so on: local crops, where the method asks for them (`augment_local_crops`)
-    noise  [B, N] float in [0, 1), where the method asks for it
-    kept   [B, K] int64, the patches that the student sees, where the method masks the others
-"""
 
 
 class Given(Enum):
@@ -51,7 +40,7 @@ class Guide(nn.Module, ABC):
         """Named, weighted scalar terms that are added to the method's own.
 
         Args:
-            batch: as above.
+            batch: images by name, see `Batch`.
             readings: logits and tap readings of this very forward pass; gradients flow through them.
         """
 

@@ -14,7 +14,7 @@ from ..training.references import check_given
 from ..training.session import load_dataset
 from .declare.grid import Candidate
 from .declare.terms import Subset, Where
-from .folder import StudyDir, locked
+from .folder import StudyDir
 from .plan.pace import Pace, measure_pace
 from .plan.plan import Key, Plan, make_plan
 from .plan.stand_ins import stand_ins, with_overrides
@@ -40,7 +40,7 @@ def prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: st
 
     Raises: UserError if the budget is too short, or no candidate can be trained on the data at all.
     """
-    with locked(study.path / "locks" / "plan"):  # who comes second finds the plan, and measures beside nobody
+    with study.locked("plan"):  # who comes second finds the plan, and measures beside nobody
         return _prepare(study, workers, tell, data)
 
 

@@ -11,8 +11,6 @@ table.csv          a line a cell, current after each
 report.html, summary.md, summary.csv, summary.tex
 """
 
-import fcntl
-import json
 import os
 import shutil
 import socket
@@ -24,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..disk import read_text, replacing
+from ..disk import file_lock, read_json, read_text, write_whole
 from ..errors import UserError
 from ..text import comment
 from ..training.processes import check_devices
@@ -68,7 +66,7 @@ class StudyDir:
         for name, text in texts.items():
             study.write(f"recipes/{study.slugs[name]}.yaml", text)
         study.write("study.yaml", f"{comment(command)}{grid.to_yaml()}")
-        study.write_json(
+        study.write(
             "study.json",
             {
                 "format": FORMAT,
@@ -122,8 +120,8 @@ class StudyDir:
 
     def update(self, **facts: Any) -> None:
         """Add or replace facts in study.json."""
-        with locked(self.path / "locks" / "study"):
-            self.write_json("study.json", {**self.facts, **facts})
+        with self.locked("study"):
+            self.write("study.json", {**self.facts, **facts})
 
     def extend(self) -> list[str]:
         """Take in candidates that were added to study.yaml and check that nothing else changed.
@@ -234,26 +232,32 @@ class StudyDir:
         told = error if isinstance(error, str) else f"{type(error).__name__}: {error}".replace("UserError: ", "")
         trace = "" if isinstance(error, str) else "".join(traceback.format_exception(error))
         facts = {"error": told, "when": _now(), "host": socket.gethostname(), "traceback": trace}
-        self.write_json(f"failures/{cell.name}.json", facts)
+        self.write(f"failures/{cell.name}.json", facts)
 
     def forget_failure(self, cell: Cell) -> None:
         """It went well after all."""
         (self.path / "failures" / f"{cell.name}.json").unlink(missing_ok=True)
 
     @contextmanager
+    def locked(self, name: str) -> Iterator[None]:
+        """Hold a lock of the study that no other process holds; wait for it."""
+        path = self.path / "locks" / name
+        path.parent.mkdir(exist_ok=True)
+        with file_lock(path):
+            yield
+
+    @contextmanager
     def claim(self, cell: Cell) -> Iterator[bool]:
         """Be the one that trains a cell; False if another process is. The claim falls with the process."""
         path = self.path / "locks" / cell.name
         path.parent.mkdir(exist_ok=True)
-        with path.open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                yield False
-                return
-            file.truncate(0)
-            file.write(f"{socket.gethostname()} {os.getpid()}\n")
-            file.flush()
+        try:
+            held = file_lock(path, wait=False).acquire()
+        except TimeoutError:
+            yield False
+            return
+        with held:
+            path.write_text(f"{socket.gethostname()} {os.getpid()}\n", encoding="utf-8")
             yield True
 
     def check_splits(self, data: str, splits: dict[str, list[str]]) -> None:
@@ -262,11 +266,11 @@ class StudyDir:
         Raises: UserError for a cell whose validation or test images are others.
         """
         held_out = digest([splits.get("val", []), splits.get("test", [])])
-        with locked(self.path / "locks" / "splits"):
+        with self.locked("splits"):
             path = self.path / "splits.json"
             known = read_json(path) if path.exists() else {}
             if data not in known:
-                self.write_json("splits.json", {**known, data: held_out})
+                self.write("splits.json", {**known, data: held_out})
             elif known[data] != held_out:
                 raise UserError(
                     f"the validation or test images of {data} are not those of the study's other cells: either the "
@@ -277,42 +281,14 @@ class StudyDir:
         """Remove what an earlier try left of a cell."""
         shutil.rmtree(self.run(cell).path, ignore_errors=True)
 
-    def write(self, name: str, text: str) -> Path:
-        """A text file, whole or not at all."""
-        path = self.path / name
-        with replacing(path) as part:
-            part.write_text(text, encoding="utf-8")
-        return path
-
-    def write_json(self, name: str, content: dict[str, Any]) -> Path:
-        """A JSON file, whole or not at all."""
-        return self.write(name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock that no other process holds; wait for it."""
-    path.parent.mkdir(exist_ok=True)
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    def write(self, name: str, content: str | dict[str, Any]) -> Path:
+        """A text or JSON file, whole or not at all."""
+        return write_whole(self.path / name, content)
 
 
 def entry(candidate: Candidate) -> str:
     """Digest of what a candidate trains."""
     return digest(candidate.training)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file. Raises: UserError if it is missing or damaged."""
-    text = read_text(path, "file")
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is damaged: {error}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: expected a JSON object")
-    return content
 
 
 def _now() -> str:

@@ -19,8 +19,8 @@ from ..models.students import create_student, fitting_patch
 from ..models.taps import Taps
 from ..models.task import Task
 from ..models.weights.files import initialize
+from .raw import VIEWS
 from .recipe import (
-    VIEWS,
     Recipe,
     cls_name,
     guide_class,

@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser
-from torch import nn
 
 from ..data.augment.augment import TRANSFORMS, Augment
 from ..data.augment.transform import Transform
 from ..data.dataset import ImageSettings, Selection
 from ..disk import read_text
 from ..dotted import class_of
-from ..errors import UserError, shortened, unknown
+from ..errors import UserError, unknown
 from ..guides.guide import Guide
 from ..keywords import check_keywords
 from ..methods.method import Method
@@ -34,6 +33,7 @@ from ..optim import Optim, Schedule, shortened_warmup
 from ..text import read_yaml, write_yaml
 from .older import check_older
 from .plugins import register_student
+from .raw import NAMED, ORDER, VIEWS, check_keys, check_names, leaves, nested, override, plain
 from .settings import Engine, Student, Train
 
 METHODS = {
@@ -62,11 +62,8 @@ SECTIONS: dict[str, type] = {
     "train": Train,
     "engine": Engine,
 }
-VIEWS = ("augment", "augment2", "augment_local_crops")  # sections that say how a view of an image is made
-ORDER = ("student", "method", "guides", "data", "images", *VIEWS, "optim", "schedule", "train", "engine")
-NAMED = ("guides", *VIEWS)  # sections of the form {name: keywords}
 KNOWN: dict[tuple[ArgumentParser, str], dict[str, Any]] = {}
-MOST_KNOWN = 256  # recipes that were filled in, by their parser and their values' text
+MOST_KNOWN = 2000  # sections that were filled in, by their parser and their values' text
 METHOD_GIVEN, GUIDE_GIVEN = ("setup",), ("student", "task")  # constructors' arguments that no recipe sets
 
 
@@ -94,7 +91,7 @@ class Recipe:
 
     def to_yaml(self) -> str:
         """The recipe as a file that trains the same thing."""
-        return write_yaml(_plain(self.values))
+        return write_yaml(plain(self.values))
 
 
 def shipped() -> dict[str, Path]:
@@ -135,25 +132,29 @@ def resolve(name: str, raw: dict[str, Any], overrides: dict[str, Any] | None = N
 
     Raises: UserError naming the key, the value and the valid alternatives.
     """
-    values = _nested(raw)
+    values = nested(raw)
     own = values["train"].get("epochs")
-    _check_keys(overrides)
+    check_keys(overrides)
     for key, value in (overrides or {}).items():
-        _override(values, key, _plain(value))
-    _check_names(values)
+        override(values, key, plain(value))
+    check_names(values)
     check_older(values)
     if values["engine"].get("precision") == 32:  # YAML reads a number, and so does the command line
         values["engine"]["precision"] = "32"
-    parser = _parser(values)
-    valid = {action.dest for action in parser._actions}
-    for key in _leaves(values, valid):
+    parsers = _parsers(values)
+    valid = {action.dest for parser in parsers.values() for action in parser._actions}
+    for key in leaves(values, valid):
         raise unknown(
             "recipe key", key, valid - {"help"} - {k for k in valid if any(v.startswith(k + ".") for v in valid)}
         )
-    checked = _filled_in(parser, values)
-    for named in NAMED:
-        checked[named] = {key: checked.get(named, {}).get(key) or {} for key in values[named]}
-    recipe = Recipe(name, {section: checked[section] for section in ORDER})
+    checked: dict[str, Any] = {section: {} for section in ORDER}
+    for place, parser in parsers.items():
+        section, _, entry = place.partition(".")
+        if entry:
+            checked[section][entry] = _filled_in(parser, section, {entry: values[section][entry]}).get(entry) or {}
+        else:
+            checked[section] = _filled_in(parser, section, values[section])
+    recipe = Recipe(name, checked)
     _check(recipe)
     register_student(recipe.values["student"]["name"])
     if overrides and "train.epochs" in overrides and "schedule.warmup_epochs" not in overrides:
@@ -193,7 +194,7 @@ def reference() -> str:
         "guides": {name: {} for name in GUIDES},
         "augment": {cls_name(transform): {} for transform in TRANSFORMS},
     }
-    return _parser(_nested(every)).format_help()
+    return _parser_of(tuple(_constructors(nested(every)).items())).format_help()
 
 
 def cls_name(cls: type) -> str:
@@ -221,37 +222,44 @@ def of_class(section: Mapping[str, Any], *names: str) -> dict[str, dict[str, Any
     return {key: entry for key, entry in section.items() if entry.get("class", key) in names}
 
 
-def _parser(values: dict[str, Any]) -> ArgumentParser:
-    """A parser that knows exactly the keys that these values may use."""
-    with_class = [f"{section}.{name}" for section in NAMED for name, made in values[section].items() if "class" in made]
-    return _parser_of(tuple(_constructors(values).items()), tuple(with_class))
+def _parsers(values: dict[str, Any]) -> dict[str, ArgumentParser]:
+    """Dotted place -> a parser of the keys that may stand there. One for all would look every key up among all keys."""
+    return {
+        place: _parser_of(((place, made),), tuple(_with_class(values) & {place}))
+        for place, made in _constructors(values).items()
+    }
 
 
-@lru_cache(
-    maxsize=64
-)  # a study, a table or a test reads many recipes of few forms; reading signatures is the slow part
-def _parser_of(constructors: tuple[tuple[str, type], ...], with_class: tuple[str, ...]) -> ArgumentParser:
-    """A parser of the keywords of (place, class); `with_class` are the entries that say their class."""
+def _with_class(values: dict[str, Any]) -> set[str]:
+    """Dotted places of the entries that say their class."""
+    return {f"{section}.{name}" for section in NAMED for name, made in values[section].items() if "class" in made}
+
+
+@lru_cache(maxsize=256)  # a study, a table or a test reads many recipes of few parts; reading signatures is slow
+def _parser_of(constructors: tuple[tuple[str, type], ...], with_class: tuple[str, ...] = ()) -> ArgumentParser:
+    """A parser of the keywords of (place, class); `with_class` are the places of entries that say their class."""
     parser = ArgumentParser(exit_on_error=False, prog="viticulture train DATA")
-    parser.add_argument("--method.name", type=str, default="supervised", help=f"{', '.join(METHODS)}, or MODULE.CLASS")
-    for place in with_class:
-        parser.add_argument(f"--{place}.class", type=str, help="a short name, or MODULE.CLASS")
     for place, made in constructors:
+        if place == "method":
+            about = f"{', '.join(METHODS)}, or MODULE.CLASS"
+            parser.add_argument("--method.name", type=str, default="supervised", help=about)
+        if place in with_class:
+            parser.add_argument(f"--{place}.class", type=str, help="a short name, or MODULE.CLASS")
         parser.add_class_arguments(made, place, skip={*METHOD_GIVEN, *GUIDE_GIVEN})
     return parser
 
 
-def _filled_in(parser: ArgumentParser, values: dict[str, Any]) -> dict[str, Any]:
-    """The values with every default. A run's recipe is asked for by all that look at the run, so answers are kept."""
+def _filled_in(parser: ArgumentParser, section: str, values: dict[str, Any]) -> dict[str, Any]:
+    """A section's values with every default. All that look at a run ask for its recipe, so answers are kept."""
     key = (parser, repr(values))
     if key not in KNOWN:
         try:
-            filled = parser.parse_object(values, defaults=True).clone(with_meta=False).as_dict()
+            filled = parser.parse_object({section: values}, defaults=True).clone(with_meta=False).as_dict()
         except ArgumentError as error:
             raise UserError(_one_line(str(error))) from error
         if len(KNOWN) >= MOST_KNOWN:
             KNOWN.clear()
-        KNOWN[key] = filled
+        KNOWN[key] = filled.get(section) or {}
     return deepcopy(KNOWN[key])
 
 
@@ -279,90 +287,6 @@ def transforms(section: dict[str, Any]) -> list[Any]:
 def settings(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The constructor's keywords in an entry of a recipe: all but what names its class."""
     return {key: value for key, value in entry.items() if key != "class"}
-
-
-def _nested(raw: dict[str, Any]) -> dict[str, Any]:
-    """A deep copy in which every section exists and an empty one is an empty mapping."""
-    _check_keys(raw)
-    raw = _plain(raw)
-    for section in raw:
-        if section not in ORDER:
-            raise unknown("recipe section", section, ORDER)
-    values: dict[str, Any] = {}
-    for section in ORDER:
-        content = raw.get(section)
-        if isinstance(content, str) and section in ("student", "method"):
-            content = {"name": content}  # one dial first: `student: vit_tiny`
-        if not isinstance(content, dict | None):
-            raise UserError(f"recipe section {section} must hold keywords, got {shortened(repr(content))}")
-        values[section] = {
-            key: {} if value is None and section in NAMED else value for key, value in (content or {}).items()
-        }
-    return values
-
-
-def _check_names(values: dict[str, Any]) -> None:
-    """Entries' own names are Python's, and not those of torch's dictionary of modules. Raises: UserError for others."""
-    for section in NAMED:
-        for name in values[section]:
-            if "." in name:
-                short = re.sub(r"\W", "_", name.rpartition(".")[2].lower())
-                raise UserError(
-                    f"{section}.{name}: an entry needs a name without dots beside its class: "
-                    f"{section}: {{{short}: {{class: {name}}}}}"
-                )
-            if not name.isidentifier() or (section == "guides" and hasattr(nn.ModuleDict, name)):
-                raise UserError(f"{name!r} cannot be the name of an entry of {section}; take a word like first_teacher")
-
-
-def _check_keys(values: Any, place: str = "") -> None:
-    """Keys are words, however deep. Raises: UserError for one that is a number."""
-    if isinstance(values, dict):
-        for key, content in values.items():
-            if not isinstance(key, str):
-                raise UserError(f"a recipe's keys are words, got {key!r}{place and f' in {place}'}")
-            _check_keys(content, f"{place}.{key}" if place else key)
-
-
-def _override(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key; `--student vit_tiny` is short for its name, `--augment.mix null` takes an entry out."""
-    parts = key.split(".")
-    if parts[0] not in values:
-        raise unknown("recipe section", parts[0], values)
-    if len(parts) == 1:
-        if parts[0] not in ("student", "method"):
-            raise UserError(f"--{key} is a whole section; set one of its keys, as --{key}.KEY VALUE")
-        parts.append("name")
-    if parts[0] in NAMED and len(parts) == 2 and value is None:
-        values[parts[0]].pop(parts[1], None)
-        return
-    place = values
-    for part in parts[:-1]:
-        place = place.setdefault(part, {})
-        if not isinstance(place, dict):
-            raise UserError(f"--{key} asks for a key inside {part!r}, which holds {place!r}")
-    if parts[0] in NAMED and len(parts) == 2 and not isinstance(value, dict):
-        raise UserError(f"--{key} needs keywords, as --{key}.KEY VALUE, or null to take it out; got {value!r}")
-    place[parts[-1]] = value
-
-
-def _leaves(values: dict[str, Any], valid: set[str], prefix: str = "") -> list[str]:
-    """Dotted keys that the parser does not know."""
-    wrong = []
-    for name, value in values.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, dict) and (key not in valid or any(v.startswith(f"{key}.") for v in valid)):
-            wrong += _leaves(value, valid, f"{key}.")
-        elif key not in valid:
-            wrong.append(key)
-    return wrong
-
-
-def _plain(value: Any) -> Any:
-    """A copy of YAML's types that shares no part with the original, nor one part of itself with another."""
-    if isinstance(value, dict):
-        return {str(key): _plain(content) for key, content in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _one_line(message: str) -> str:

@@ -12,12 +12,12 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
+from ..data.batches.batch import Batch
 from ..data.batches.evaluation import evaluation_batches
 from ..data.batches.loader import CPU, Loader, Shard
 from ..data.dense.loader import DenseLoader, dense_batches
 from ..data.images import Images
 from ..disk import FULL, unwritable
-from ..guides.guide import Batch
 from ..methods.method import Course, Method
 from ..models.weights.files import save
 from .assemble import augmentations, batch_size

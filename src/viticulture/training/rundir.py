@@ -15,8 +15,6 @@ pictures.npz       what the page shows of images
 explain.json, robustness.json, localization.json, agreement.json, probe.json, report.html
 """
 
-import fcntl
-import json
 import os
 import platform
 import shlex
@@ -26,14 +24,20 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import TYPE_CHECKING, Any
 
-from ..disk import read_text, replacing, unwritable
+from ..disk import file_lock, read_json, read_text, unwritable, write_whole
 from ..errors import UserError
 from ..version import VERSION
 
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
 FORMAT = 1
 """Version of the folder's layout and of what a resumed run assumes; raised when either changes."""
+
+CURE = "; bring back a copy, or train anew"
+"""What can be done about a damaged file of a run."""
 
 FACTS: dict[str, Any] = {  # what run.json holds from the first on
     "recipe": str,
@@ -71,7 +75,7 @@ class RunDir:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._lock: IO[str] | None = None
+        self._lock: BaseFileLock | None = None
 
     @property
     def checkpoint(self) -> Path:
@@ -184,53 +188,43 @@ class RunDir:
         """
         if self._lock is not None:
             return
+        lock = file_lock(self.path / "run.lock", wait=False)
         try:
-            file = (self.path / "run.lock").open("a")
+            lock.acquire()
+        except TimeoutError as error:
+            raise UserError(f"{self.path} is in use by another process; wait for it or choose another --out") from error
         except OSError as error:
             raise unwritable(self.path / "run.lock", error) from error
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.close()
-            raise UserError(f"{self.path} is in use by another process; wait for it or choose another --out") from error
-        self._lock = file
+        self._lock = lock
         for part in self.path.rglob(".*.part"):
             part.unlink(missing_ok=True)
 
     def unlock(self) -> None:
         """Let another process write."""
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
             self._lock = None
 
     def write(self, name: str, content: dict[str, Any] | str) -> Path:
         """A JSON or text file, whole or not at all."""
-        path = self.path / name
-        text = content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-        with replacing(path) as part:
-            # A path may hold bytes that are no text: escaped so, JSON gives them back as they were.
-            part.write_text(text, encoding="utf-8", errors="backslashreplace")
-        return path
+        return write_whole(self.path / name, content)
 
     def text(self, name: str) -> str:
         """A text file of the run. Raises: UserError if it is missing or no text."""
-        if not (self.path / name).exists():
-            raise UserError(f"{self.path} holds no {name}")
+        path = self._kept(name)
         try:
-            return read_text(self.path / name, "file")
+            return read_text(path, "file")
         except UserError as error:
-            raise UserError(f"{error}; bring back a copy, or train anew") from error
+            raise UserError(f"{error}{CURE}") from error
 
     def read(self, name: str) -> dict[str, Any]:
         """A JSON file of the run. Raises: UserError if it is missing or damaged."""
-        text = self.text(name)
-        try:
-            content = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{self.path / name} is damaged: {error}") from error
-        if not isinstance(content, dict):
-            raise UserError(f"{self.path / name} is damaged: expected a JSON object")
-        return content
+        return read_json(self._kept(name), CURE)
+
+    def _kept(self, name: str) -> Path:
+        if not (self.path / name).exists():
+            raise UserError(f"{self.path} holds no {name}")
+        return self.path / name
 
     def update(self, **facts: Any) -> None:
         """Add or replace facts in run.json."""

@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ from ..disk import read_text
 from ..errors import UserError, unknown
 from ..keywords import check_fields
 from ..text import read_yaml
+
+MEASURES = ("accuracy", "top5", "divergence", "robustness", "localization", "probe")
+"""What a row's number may be, by the first word of its measure; besides, whatever is measured on held-out images in
+training, such as `bootstrap_agent_accuracy`."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,9 @@ class Row:
 
     def __post_init__(self) -> None:
         check_fields(f"row {self.name}", self)
+        kind, slash, _ = self.measure.partition("/")
+        if kind not in MEASURES and (slash or ("_" not in kind and get_close_matches(kind, MEASURES))):
+            raise unknown(f"measure of row {self.name}", kind, MEASURES)
 
 
 @dataclass(frozen=True)

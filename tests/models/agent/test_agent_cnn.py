@@ -18,6 +18,7 @@ from boot_names import agent as ours
 from conftest import GOLDEN, Golden
 from formula_fill import fill, image
 from networks import BACKENDS, error
+from slowly import slow_but
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy, soft_distillation
 from viticulture.models.agent.agent_cnn import AgentCNN, AgentShape, ResStem, Sizes
@@ -320,7 +321,7 @@ def test_what_cannot_work_is_refused_with_its_remedy(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("norm", slow_but(("post",), ["pre", "post"]))
 def test_layout_precision_and_compilation_change_no_result(norm: Any, backend: str) -> None:
     """One graph for the watched pass; either memory layout; bfloat16 within its precision, all gradients float32."""
     agent = randomized(AgentCNN(TINY, AgentShape(norm=norm), num_classes=5)).eval()

@@ -82,7 +82,7 @@ def test_the_full_size_model_is_the_official_one(golden: Load) -> None:
     ("name", "entry"),
     [
         ("cit_tiny", "CiT-tiny unaligned (derived: DeiT + 2 tokens + 2 heads)"),
-        ("cit_small", "CiT-small unaligned (derived: DeiT + 2 tokens + 2 heads)"),
+        pytest.param("cit_small", "CiT-small unaligned (derived: DeiT + 2 tokens + 2 heads)", marks=pytest.mark.slow),
         ("cit_tiny_aligned", "CiT-tiny aligned (official code)"),
         ("cit_small_aligned", "CiT-small aligned (official code)"),
     ],

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from conftest import GOLDEN, Golden
 from formula_fill import fill, image
 from networks import error, random_images
+from slowly import slow_but
 from viticulture.models.co_advise.rednet import LAYERS, RedBlock, RedNet, checkpoint_filter_fn
 from viticulture.models.students import count
 from viticulture.models.taps import Taps
@@ -77,7 +78,7 @@ def test_the_full_size_model_is_the_official_one(golden: Load) -> None:
     torch.testing.assert_close(found, data["out/stage_stats"], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", slow_but(("rednet26",), LAYERS))
 def test_parameters_and_multiply_adds_are_the_official_ones(name: str) -> None:
     """To four decimals of a million and a billion, the involutions' own products apart (meta device; to save time,
     multiply-adds of the two small ones alone).

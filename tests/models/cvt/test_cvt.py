@@ -10,7 +10,7 @@ from viticulture.models.students import count, create_student
 from viticulture.models.task import Task
 
 
-@pytest.mark.parametrize(("classes", "parameters"), [(345, "19.7"), (1000, "20.0")])
+@pytest.mark.parametrize(("classes", "parameters"), [(345, "19.7"), pytest.param(1000, "20.0", marks=pytest.mark.slow)])
 def test_it_has_the_papers_size(classes: int, parameters: str) -> None:
     """19.7 M on DomainNet (DHVT's supplement, Table 7), 20.0 M on ImageNet (Table 9), and 4.5 G multiply-adds, to which
     attention's own products add less than a tenth. Fails if a stage, a projection or a bias is missing or too many."""

@@ -120,10 +120,10 @@ def test_losses_and_detections_are_those_of_torchvisions_own_model() -> None:
     [
         ("vit_nano", 16, {}),
         ("dhvt_nano", 16, {}),
-        ("mae_tiny", 16, {}),
+        pytest.param("mae_tiny", 16, {}, marks=pytest.mark.slow),
         ("cit_tiny", 16, {"stems": ["conv"]}),
         ("resnet10t", None, {}),
-        ("deit_tiny_patch16_224", None, {}),
+        pytest.param("deit_tiny_patch16_224", None, {}, marks=pytest.mark.slow),
     ],
 )
 def test_any_student_is_a_backbone(name: str, patch: int | None, options: dict[str, object]) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from conftest import GOLDEN, Golden
 from formula_fill import fill, image
 from networks import error, random_images, randomized, tiny
+from slowly import slow_but
 from viticulture.errors import UserError
 from viticulture.models.dhvt.dhvt import DHVT, Block, Parts, Shape
 from viticulture.models.dhvt.layers import DAFF, HIMHSA, SOPE, Pointwise
@@ -93,7 +94,9 @@ def test_full_size_models_are_the_official_ones(golden: Load, name: str) -> None
     torch.testing.assert_close(statistics, data["out/block_stats"], rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("entry", NUMBERS)
+@pytest.mark.parametrize(
+    "entry", slow_but(("dhvt_tiny_cifar_patch4 nc=100", "dhvt_small_imagenet_patch16 nc=1000"), NUMBERS)
+)
 def test_parameters_and_multiply_adds_are_the_official_ones(entry: str) -> None:
     """[S, Table 11] to four decimals of a million and of a billion; nothing is computed (meta device).
 
@@ -230,7 +233,7 @@ def test_drop_path_drops_whole_images_and_keeps_the_mean(golden: Load) -> None:
     assert rates == pytest.approx([0, 0.1, 0.2])
 
 
-@pytest.mark.slow  # `test_a_compiled_step_is_the_eager_one` compiles a smaller one
+@pytest.mark.slow  # `test_a_compiled_step_is_the_eager_one` compiles a smaller one by another backend
 def test_the_whole_model_compiles_into_one_graph() -> None:
     """`fullgraph` forbids breaks; logits and gradients agree with eager. Real compilers are a matter of benchmarks."""
     model = randomized(tiny(drop_path_rate=0.2, distilled=True)).train()

@@ -79,7 +79,10 @@ def test_a_tiny_model_is_the_official_one(golden: Load) -> None:
         assert error(features.transpose(0, 1), data[f"out/feat{place}"]) < 1e-6
 
 
-@pytest.mark.parametrize(("name", "reference"), [("vit_small", "full_boot_vit_s"), ("vit_base", "full_boot_vit_b")])
+@pytest.mark.parametrize(
+    ("name", "reference"),
+    [("vit_small", "full_boot_vit_s"), pytest.param("vit_base", "full_boot_vit_b", marks=pytest.mark.slow)],
+)
 def test_full_size_models_are_the_official_ones(golden: Load, name: str, reference: str) -> None:
     """Logits, and mean, standard deviation, first and last number of every block's output, in evaluation mode.
 

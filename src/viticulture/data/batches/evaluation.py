@@ -13,7 +13,8 @@ from ..augment.crop import CenterCrop, Crop
 from ..images import Images
 from ..stream import StreamImages, ahead, helpers
 from ..transfer import send
-from .loader import Batch, _cut, _nothing, fetch
+from .batch import Batch
+from .loader import _cut, _nothing, fetch
 
 
 class Input(Protocol):

@@ -21,10 +21,7 @@ from ..images import Images, StoredImages
 from ..resample import ImageBatch
 from ..stream import StreamImages, ahead, helpers
 from ..transfer import send
-
-Batch = dict[str, Tensor]
-"""image [B, 3, H, W] float32, label [B] int64 or [B, C] float32, index [B] int64; image2, image3, ..., further views;
-noise [B, N] float32 in [0, 1), where a view asks for it."""
+from .batch import Batch
 
 CPU = torch.device("cpu")
 

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from ..annotations import Annotations, Boxed
 from ..augment.scale_jitter import Letterbox
+from ..batches.batch import Batch
 from ..batches.evaluation import Input, as_seen, evaluation_views
-from ..batches.loader import Batch, Loader
+from ..batches.loader import Loader
 from ..images import Images, StoredImages
 from ..stream import StreamImages
 from ..transfer import send

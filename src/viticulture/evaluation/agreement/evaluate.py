@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ask a run's student, head by head, and its teachers about the same images (metrics.py says what is made of it)."""
 
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -8,6 +10,7 @@ from torch import Tensor
 
 from ...data.images import Images
 from ...errors import UserError
+from ...keywords import rebuilt
 from ...models.teachers.frozen import Frozen
 from ...models.weights.files import load
 from ...training.assemble import build_guides
@@ -47,13 +50,13 @@ def evaluate_agreement(run: RunDir, recipe: Recipe, key: str, images: Images) ->
         agreement = Agreement(weights, split, missing=str(error))
     else:
         agreement = _ask(subject, teachers, recipe, images, Agreement(weights, split))
-    run.write(FILE, agreement.to_dict())
+    run.write(FILE, asdict(agreement))
     return agreement
 
 
 def read_agreement(run: RunDir) -> Agreement | None:
     """What was measured; None where nothing was."""
-    return read_kept(run, FILE, Agreement.from_dict, None)
+    return read_kept(run, FILE, partial(rebuilt, Agreement), None)
 
 
 def _teachers(recipe: Recipe, weights: Path) -> dict[str, Frozen]:

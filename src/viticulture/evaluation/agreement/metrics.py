@@ -6,7 +6,7 @@ Co-advise, arXiv:2106.12378, Table 5: KL(softmax(teacher) || softmax(head)), nat
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -44,21 +44,6 @@ class Agreement:
     both_wrong: tuple[tuple[float, ...], ...] = ()
     same_prediction: tuple[tuple[float, ...], ...] = ()
     missing: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
-
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> "Agreement":
-        """What `to_dict` gave, lists for tuples or not."""
-        lists = {key: tuple(value) for key, value in content.items() if key in ("heads", "teachers")}
-        matrices = {
-            key: tuple(map(tuple, content[key]))
-            for key in ("divergence", "both_wrong", "same_prediction")
-            if key in content
-        }
-        return Agreement(**{**content, **lists, **matrices})
 
 
 def divergences(heads: Tensor, teachers: Tensor) -> Tensor:

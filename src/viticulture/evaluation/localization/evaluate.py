@@ -16,6 +16,7 @@ from torch import nn
 from ...data.dataset import Dataset, prepare_test
 from ...data.images import Images
 from ...errors import UserError
+from ...keywords import rebuilt
 from ...models.taps import Taps, layout
 from ...models.weights.files import load
 from ...training.progress import showing
@@ -91,21 +92,14 @@ class Localization:
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers, ready for JSON."""
-        counts = {"weights": self.weights, "protocol": self.protocol, "images": self.images, "left_out": self.left_out}
-        return {**counts, **{way: asdict(getattr(self, way)) for way in _WAYS}}
+        return {key: value for key, value in asdict(replace(self, examples=())).items() if key != "examples"}
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> "Localization":
         """What `to_dict` gave."""
-        largest, any_part, everything = (
-            BoxAccuracy(tuple(content[way]["accuracies"]), tuple(content[way]["thresholds"])) for way in _WAYS
-        )
-        protocol = content.get("protocol", AS_EVALUATED.name)  # what was kept before there were two
-        counts = content["weights"], content["images"], content["left_out"]
-        return Localization(*counts, largest, any_part, everything, protocol=protocol)
-
-
-_WAYS = ("largest", "any_part", "everything")
+        before = {"protocol": AS_EVALUATED.name}  # of what was kept before there were two
+        made: Localization = rebuilt(Localization, {**before, **content})
+        return made
 
 
 def held_out(dataset: Dataset) -> Images:

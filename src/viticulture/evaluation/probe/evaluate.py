@@ -5,11 +5,9 @@ Settings are chosen on validation images. The chosen classifier then learns from
 together, as is usual, and is tested once.
 """
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,8 +16,9 @@ from ...data.dataset import Dataset, prepare
 from ...data.open import open_source
 from ...data.splits import Selection
 from ...data.subsets import holdout
-from ...disk import replacing
+from ...disk import write_whole
 from ...errors import UserError, unknown
+from ...keywords import rebuilt
 from ...training.progress import showing
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
@@ -93,23 +92,6 @@ class Probe:
         """The finding with the highest accuracy on validation."""
         return max(self.findings, key=lambda finding: finding.val)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return asdict(self)
-
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> "Probe":
-        """What `to_dict` gave and JSON kept: its keys are words."""
-        findings = [
-            {
-                **one,
-                "sweep": {float(k): v for k, v in one["sweep"].items()},
-                "top1_interval": tuple(one["top1_interval"]),
-            }
-            for one in content["findings"]
-        ]
-        return Probe(**{**content, "findings": tuple(Finding(**one) for one in findings)})
-
 
 def probe(source: str, data: str = "", features: str = "", weights: str = "") -> Probe:
     """Judge a frozen network by its features.
@@ -146,20 +128,18 @@ def probe(source: str, data: str = "", features: str = "", weights: str = "") ->
 def keep(result: Probe, out: str = "") -> Path | None:
     """Write the numbers: into a file, or else into the run's probe.json, beside those of other weights and images."""
     if out:
-        with replacing(Path(out)) as part:
-            part.write_text(json.dumps(result.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        return Path(out)
+        return write_whole(Path(out), asdict(result))
     if not result.weights:
         return None
     run = RunDir.open(result.subject)
     known = run.read("probe.json") if (run.path / "probe.json").exists() else {}
     learnt = result.images["train"] + result.images["val"]
-    return run.write("probe.json", {**known, f"{result.weights}/{result.data}/{learnt}": result.to_dict()})
+    return run.write("probe.json", {**known, f"{result.weights}/{result.data}/{learnt}": asdict(result)})
 
 
 def read_probes(run: RunDir) -> list[Probe]:
     """What was found so far of the run's weights."""
-    return read_kept(run, "probe.json", lambda every: [Probe.from_dict(found) for found in every.values()], [])
+    return read_kept(run, "probe.json", lambda every: [rebuilt(Probe, found) for found in every.values()], [])
 
 
 def _images(run: RunDir | None, data: str, subject: Subject) -> Dataset:

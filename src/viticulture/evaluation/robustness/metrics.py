@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...keywords import rebuilt
 from ..heads import OutputHeads, all_logits
 from .strengths import MAIN, SEVERITIES
 
@@ -95,11 +96,8 @@ class Robustness:
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> "Robustness":
         """What `to_dict` gave."""
-        plain = {key: value for key, value in content.items() if key not in ("mean_error", "mce")}
-        errors = {name: tuple(map(tuple, rows)) for name, rows in content["errors"].items()}
-        return Robustness(
-            **{**plain, "heads": tuple(content["heads"]), "clean": tuple(content["clean"]), "errors": errors}
-        )
+        made: Robustness = rebuilt(Robustness, {k: v for k, v in content.items() if k not in ("mean_error", "mce")})
+        return made
 
     def rows(self) -> Iterator[tuple[str, int, str, float]]:
         """Corruption, severity (0 without), head, error: the table in its long form."""

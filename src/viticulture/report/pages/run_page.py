@@ -8,7 +8,7 @@ from typing import Any
 
 from ...analysis.explanation import read_explanation
 from ...analysis.galleries import FILE, read_galleries
-from ...analysis.link_extraction import read_links
+from ...analysis.link_extraction import linked_guides, read_links
 from ...analysis.pictures import CORRUPTED
 from ...evaluation.agreement.evaluate import read_agreement
 from ...evaluation.dense.results import read_dense
@@ -84,7 +84,7 @@ def page_of(run: RunDir) -> RunPage:
             Section("Where it looks", galleries(kept.get("attention", ()))),
             *localization_section(read_localizations(run)),
             *probe_section(read_probes(run)),
-            *_links(run, curves),
+            *_links(run),
             Section("What it paints", galleries(kept.get("reconstruction", ()))),
             *explanation_sections(run, read_explanation(run)),
         ],
@@ -124,7 +124,7 @@ def _evaluated(found: Evaluations | None) -> list[Evaluated]:
     return [Evaluated(*named(key), found[key]) for key in sorted(found, key=lambda key: key != found.counts)]
 
 
-def _links(run: RunDir, curves: Mapping[str, object]) -> list[Section]:
-    """A section for a run whose guide trained links, once there is a checkpoint; others do not have theirs read."""
-    linked = "train/attention_link" in curves and run.checkpoint.exists()
-    return [links_section(read_links(run))] if linked else []
+def _links(run: RunDir) -> list[Section]:
+    """A section for each guide that trains links, once there is a checkpoint; no other run has its checkpoint read."""
+    guides = linked_guides(run) if run.checkpoint.exists() else []
+    return [links_section(read_links(run, guide), guide if len(guides) > 1 else "") for guide in guides]

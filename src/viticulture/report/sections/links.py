@@ -33,8 +33,13 @@ def link_table(stages: Sequence[str], strengths: Tensor, linked: LinkSet, note: 
     return Sheet("Strength of links from CNN blocks to the ViT's layers, both counted from 0", columns, rows, note)
 
 
-def links_section(trained: TrainedLinks) -> Section:
-    """Heat maps of mean |w| by CNN block and layer, as in AAL's Figures 2 and B: at the end, and on the way there."""
+def links_section(trained: TrainedLinks, guide: str = "") -> Section:
+    """Heat maps of mean |w| by CNN block and layer, as in AAL's Figures 2 and B: at the end, and on the way there.
+
+    Args:
+        trained: the links.
+        guide: whose they are, where several have some.
+    """
     stages = [f"block {number}, {name}" for number, name in enumerate(trained.links.channels)]
     layers = [f"layer {number}" for number in range(len(trained.links.heads))]
     maps = [_linked_only(magnitudes, trained.links.linked) for magnitudes in trained.magnitudes]
@@ -53,7 +58,7 @@ def links_section(trained: TrainedLinks) -> Section:
         [(f"after {epoch} epochs", maps[epoch]) for epoch in shown],
         *numbers,
     )
-    return Section("Links to the teacher", html)
+    return Section(f"Links to the teacher{guide and f' of {guide}'}", html)
 
 
 def _linked_only(magnitudes: Tensor, linked: LinkSet) -> Values:

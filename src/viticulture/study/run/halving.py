@@ -13,7 +13,7 @@ from statistics import fmean
 
 from ..declare.grid import Cell, Grid
 from ..declare.terms import Subset
-from ..folder import StudyDir, locked
+from ..folder import StudyDir
 from ..plan.plan import survivors
 from .outcomes import Outcome, Outcomes, rows_as_csv
 
@@ -108,7 +108,7 @@ def standing(grid: Grid, outcomes: Outcomes) -> list[Outcome]:
 
 def write_table(study: StudyDir, outcomes: Outcomes) -> None:
     """table.csv as it stands now; of two processes, the later one has the last word."""
-    with locked(study.path / "locks" / "table"):
+    with study.locked("table"):
         study.write("table.csv", rows_as_csv([outcome.row for outcome in standing(study.grid, outcomes)]))
 
 

@@ -9,15 +9,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ...disk import read_json
 from ...errors import UserError
 from ...evaluation.agreement.evaluate import read_agreement
 from ...evaluation.localization.evaluate import read_localizations
 from ...evaluation.localization.metrics import OVERLAPS, PUBLISHED
+from ...evaluation.probe.evaluate import read_probes
 from ...evaluation.results import RESULTS, read_evaluations
 from ...evaluation.robustness.evaluate import read_robustness
 from ...training.rundir import RunDir
 from ..declare.grid import Cell
-from ..folder import StudyDir, read_json
+from ..folder import StudyDir
 
 NUMBERS = ("train_images", "test_images", "test_accuracy", "val_accuracy", "epochs", "seconds", "parameters", "macs")
 """Of a row, what charts and tables reckon with."""
@@ -151,7 +153,7 @@ def other_measure(run: RunDir, measure: str) -> float | None:
     divergence/HEAD/TEACHER        nats, from agreement.json
     robustness/FOLDER/HEAD         from robustness.json: the mean error of corruptions; accuracy where there are none
     localization/0.3,0.5           from localization.json, published protocol: MaxBoxAcc, or its mean over overlaps
-    probe/JUDGE                    from probe.json: linear probe or k-NN, of the features that validation chooses
+    probe/CLASSIFIER               from probe.json: linear probe or k-NN, of the features that validation chooses
     anything else                  the last value that a guide measured on held-out images while it trained
     """
     kind, _, rest = measure.partition("/")
@@ -173,9 +175,8 @@ def other_measure(run: RunDir, measure: str) -> float | None:
                 return result.mean_error(head) if result.errors else 1 - result.clean[head]
         return None
     if kind == "probe":
-        probes = read_json(run.path / "probe.json") if (run.path / "probe.json").exists() else {}
-        findings = [one for probe in probes.values() for one in probe["findings"] if one["judge"] == rest]
-        return max(findings, key=lambda one: max(one["sweep"].values()))["top1"] if findings else None
+        findings = [finding for probe in read_probes(run) for finding in probe.findings if finding.classifier == rest]
+        return max(findings, key=lambda finding: finding.val).top1 if findings else None
     if kind == "localization":
         positions = [OVERLAPS.index(float(overlap)) for overlap in rest.split(",")]
         known = [result for result in read_localizations(run).values() if result.protocol == PUBLISHED.name]

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What JSON kept comes back by the types that it had."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+import pytest
+
+from viticulture.keywords import rebuilt
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Whole:
+    parts: tuple[Part, ...]
+    best: Part | None
+    sweep: dict[float, tuple[int, ...]]
+    by_name: Mapping[str, Part] = field(default_factory=dict)
+
+
+def test_a_result_comes_back_by_its_types() -> None:
+    """Nested, with numbers as keys, null and defaults. Catches: lists for tuples, words for numbers as keys, a
+    dictionary in place of a part."""
+    kept = Whole((Part("a", (0.0, 1.0)), Part("b")), None, {0.5: (1, 2)}, {"c": Part("c")})
+    assert rebuilt(Whole, json.loads(json.dumps(asdict(kept)))) == kept
+    assert rebuilt(Whole, {"parts": [], "best": {"name": "d"}, "sweep": {}}) == Whole((), Part("d"), {})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [],
+        {"parts": 3, "best": None, "sweep": {}},
+        {"parts": [], "best": None, "sweep": {"x": []}},
+        {"parts": [{"name": "a", "interval": [1.0]}], "best": None, "sweep": {}},
+        {"parts": [], "best": None, "sweep": {}, "other": 1},
+        {"parts": []},
+    ],
+    ids=["no object", "no list", "no number", "an end too few", "a key too many", "a key too few"],
+)
+def test_content_of_another_form_is_refused(content: object) -> None:
+    """By the errors that `evaluation.kept` takes for damage; silence would be another result."""
+    with pytest.raises((TypeError, LookupError, ValueError, AttributeError)):
+        rebuilt(Whole, content)
