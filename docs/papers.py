@@ -26,8 +26,8 @@ HEAD = """# The five papers, item by item
 
 What trains or shows every table and figure. A *table file* holds the rows of a published table, each with its number:
 
-    viticulture compare --table co_advise/table7                                  # all rows, our numbers beside theirs
-    viticulture train imagenet100 --table co_advise/table7 --row "1 token"        # one row by itself
+    viticulture compare --table co_advise/table7                              # all rows, ours beside theirs
+    viticulture train imagenet100 --table co_advise/table7 --row "1 token"    # one row
 
 Where no published number stands, the paper draws and prints none. Which recipes have been trained here, and what they
 gave, stands in their headers (`viticulture recipes`). Made by `python docs/papers.py`.
@@ -104,7 +104,8 @@ def _notes(paper: str, about: dict[str, Any]) -> list[str]:
         for weights in dict.fromkeys(weights for row in table.rows for weights in _asks(row.recipe, row.overrides)):
             asking.setdefault(weights, []).append(f"`{table.name}`")
     notes = [
-        f"You name {weights}, by `--init ROW=WEIGHTS`, for {' and '.join(names)}." for weights, names in asking.items()
+        f"{' and '.join(names)}: rows start from {weights}, which you name by `--init ROW=WEIGHTS`."
+        for weights, names in asking.items()
     ]
     notes += [f"`{table.name}` leaves out {what}: {why}." for table in made for what, why in table.left_out.items()]
     missing = {name: item["why"] for name, item in about["items"].items() if item.get("state") == "missing"}
