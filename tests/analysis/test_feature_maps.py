@@ -61,7 +61,7 @@ def test_layers_are_counted_from_one_and_drawn_in_order() -> None:
     torch.testing.assert_close(maps[2].flatten(1), (tokens - tokens.mean(1, keepdim=True)).square().mean(2).sqrt())
     assert maps[2].shape == (2, 4, 4)
     assert all(found.ndim == 3 for found in feature_maps(cnn, images).values())
-    with pytest.raises(UserError, match=r"layers must lie in 1 to \d+ for this network, got 0"):
+    with pytest.raises(UserError, match=r"layers of the network must lie in 1 to \d+, got 0"):
         feature_maps(vit, images, (0,))
 
 
@@ -92,7 +92,7 @@ def test_a_run_shows_its_agent_beside_its_student(tmp_path: Path, capsys: pytest
     run = joint(tmp_path / "run")
     words = ["explain", str(run.path), "--images", "8"]
     assert cli.main([*words, "--layers", "1,99"]) == 2
-    assert "layers must lie in 1 to" in capsys.readouterr().err
+    assert "layers of the student must lie in 1 to" in capsys.readouterr().err
     assert not (run.path / "features.npz").exists()
     assert not (run.path / "explain.json").exists()
     assert cli.main([*words, "--layers", "1,3"]) == 0

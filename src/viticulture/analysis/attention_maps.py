@@ -28,11 +28,11 @@ def shown_layers(depth: int, count: int = 4) -> list[int]:
     return [math.ceil((k + 0.5) * depth / count) - 1 for k in range(count)]
 
 
-def chosen_layers(layers: Sequence[int], depth: int) -> list[int]:
+def chosen_layers(layers: Sequence[int], depth: int, whose: str = "the student") -> list[int]:
     """Layers that a person names, counted from 1, as layers counted from 0, in order and once each; where none is named
     those of `shown_layers`. Raises: UserError for one that is not there."""
     if absent := [layer for layer in layers if not 1 <= layer <= depth]:
-        raise UserError(f"layers must lie in 1 to {depth} for this network, got {absent[0]}")
+        raise UserError(f"layers of {whose} must lie in 1 to {depth}, got {absent[0]}")
     return sorted({layer - 1 for layer in layers}) or shown_layers(depth)
 
 

@@ -117,7 +117,7 @@ def explain(subject: Subject, dataset: Dataset, wanted: Wanted, agents: Mapping[
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     some = images.part(order[: wanted.images])
     subject = replace(subject, batch_size=BATCH)
-    networks = {"student": subject, **agents}
+    networks = {"the student": subject, **agents}
     other, name = of_any(wanted.beside) if wanted.beside else (None, "")
     if other is not None:
         networks[f"{name}, beside" if name in networks else name] = other

@@ -30,19 +30,22 @@ def feature_map(features: Tensor) -> Tensor:
     return centered.square().mean(1).sqrt()
 
 
-def feature_maps(subject: Subject, batch: Tensor, layers: Sequence[int] = ()) -> dict[int, Tensor]:
+def feature_maps(
+    subject: Subject, batch: Tensor, layers: Sequence[int] = (), whose: str = "the network"
+) -> dict[int, Tensor]:
     """Layer, counted from 1 -> its map of every image, [B, rows, columns].
 
     Args:
         subject: a network whose blocks taps can read, CNNs included.
         batch: images as the network takes them, [B, 3, H, W].
         layers: which; empty takes up to four, spread over the depth.
+        whose: what an error calls the network.
 
     Raises: UserError for a layer that the network does not have.
     """
     taps = tapped(subject.network, "blocks")
     assert taps.layout is not None
-    chosen = chosen_layers(layers, len(taps.layout.blocks))
+    chosen = chosen_layers(layers, len(taps.layout.blocks), whose)
     with torch.inference_mode():
         tokens, grids = patch_features(taps(batch).blocks, taps.layout, batch)
     maps = (tokens[layer].transpose(1, 2).unflatten(2, grids[layer]).float() for layer in chosen)  # type: ignore[no-untyped-call]
@@ -61,7 +64,7 @@ def feature_galleries(networks: Mapping[str, Subject], images: Images, layers: S
     groups: list[list[Group]] = [[] for _ in some.records.names]
     for name, subject in networks.items():
         pixels = torch.cat([part for _, part in subject.views(some)])
-        maps = feature_maps(subject, subject.normalized(pixels), layers)
+        maps = feature_maps(subject, subject.normalized(pixels), layers, name)
         words = [name, f"layer{'s' if len(maps) > 1 else ''} {', '.join(map(str, maps))}"]
         for i, group in enumerate(groups):
             group.append(
