@@ -4,22 +4,29 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import timm
 import torch
 
 from viticulture import cli
 from viticulture.analysis.agents import agents_of
 from viticulture.analysis.explanation import agents_beside, read_explanation
-from viticulture.analysis.feature_maps import feature_map, feature_maps
+from viticulture.analysis.feature_maps import feature_galleries, feature_map, feature_maps
+from viticulture.analysis.pictures import attention
 from viticulture.api.run import Run
 from viticulture.api.runs import train
 from viticulture.data.batches.loader import CPU
+from viticulture.data.dataset import prepare
 from viticulture.data.image_settings import ImageSettings
+from viticulture.data.sources.arrays import from_arrays
+from viticulture.data.splits import Selection
 from viticulture.errors import UserError
 from viticulture.evaluation.subject import Subject
 from viticulture.models.agent.agent_cnn import AgentCNN
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
+from viticulture.training.progress import showing
 from viticulture.training.state import load_checkpoint
 
 TASK = Task(("a", "b"), (8, 8), (0.5,) * 3, (0.5,) * 3)
@@ -63,6 +70,22 @@ def test_layers_are_counted_from_one_and_drawn_in_order() -> None:
     assert all(found.ndim == 3 for found in feature_maps(cnn, images).values())
     with pytest.raises(UserError, match=r"layers of the network must lie in 1 to \d+, got 0"):
         feature_maps(vit, images, (0,))
+
+
+def test_layers_of_a_network_with_several_a_block_are_its_own() -> None:
+    """A PiT has three stages, of which the third is looked at, and more attention layers, shown by themselves.
+    Catches: the third attention layer told as the third stage's, a refusal of a stage that is there."""
+    torch.manual_seed(0)
+    network = timm.create_model("pit_ti_224", img_size=96, num_classes=2, depth=[1, 2, 2]).eval()
+    pit = Subject(network, Task(("a", "b"), (96, 96), (0.5,) * 3, (0.5,) * 3), ImageSettings(image_size=96), CPU)
+    pixels = torch.randint(0, 255, (2, 3, 96, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    source = from_arrays("noise", ("a", "b"), {"train": (pixels.permute(0, 2, 3, 1).numpy(), np.arange(2))})
+    with showing("reading images") as progress:
+        whole = Selection(val_fraction=0, test_fraction=0)
+        images = prepare(source, whole, pit.image_settings, 0, progress).train
+    (first, _) = feature_galleries({"pit": pit}, images, (3,))
+    assert first.groups[0][1] == ["pit", "layer 3"]
+    assert attention(pit, images, (3,))[0].note == attention(pit, images)[0].note
 
 
 @pytest.mark.parametrize("weights", ["own", "shared"])

@@ -175,7 +175,9 @@ def read_explanation(run: RunDir) -> Explanation | None:
     """What was found the last time; None before the first."""
     found = read_kept(run, FILE, Explanation.from_dict, None)
     kept = read_galleries(run.path / PICTURES) if found is not None else None
-    return replace(found, **kept) if found is not None and kept else found
+    if found is None or kept is None:
+        return found
+    return replace(found, features=kept.get("features", ()), attention=kept.get("attention", ()))
 
 
 def _shown(subject: Subject, images: Images) -> Iterator[Tensor]:

@@ -85,7 +85,8 @@ def attention(subject: Subject, images: Images, layers: Sequence[int] = ()) -> l
     Args:
         subject: the ViT.
         images: the first ones are shown where they have no labels.
-        layers: counted from 1; empty takes up to four, spread over the depth.
+        layers: counted from 1; empty takes up to four, spread over the depth, and so does a network whose blocks do not
+            hold one attention each, for which the numbers would mean others.
     """
     try:
         taps = Taps(subject.network, frozenset({"attention"}))
@@ -98,7 +99,7 @@ def attention(subject: Subject, images: Images, layers: Sequence[int] = ()) -> l
     pixels = torch.cat([some for _, some in subject.views(images.part(torch.tensor(numbers)))])
     with torch.inference_mode():
         attention = taps(subject.normalized(pixels)).attention
-    chosen = chosen_layers(layers, len(attention))
+    chosen = chosen_layers(layers if len(attention) == len(taps.layout.blocks) else (), len(attention))
     readings = [attention[layer] for layer in chosen]
     names = [f"layer {layer + 1}" for layer in chosen]
     classes = [_called(subject, images, number) for number in numbers]
