@@ -16,7 +16,7 @@ def teaching_section(study: Study) -> list[Section]:
     standings = {one.candidate.name: one for one in study.verdicts[-1].standings} if study.verdicts else {}
     every = {one.name: one.overrides for one in study.folder.grid.candidates}
     pairs = [(who, by) for who, by in teachers_of(every).items() if who in standings and by in standings]
-    if len(pairs) < FEWEST:
+    if len(pairs) < FEWEST or len({by for _, by in pairs}) < 2:  # one teacher's students tell nothing of teachers
         return []
     nets = {by: str((standings[by].outcomes[0].facts or {}).get("student", {}).get("name", "")) for _, by in pairs}
     series = []
