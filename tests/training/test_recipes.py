@@ -289,6 +289,14 @@ def test_unknown_keys_and_values_are_refused_with_the_nearest_valid_ones() -> No
         parse("- 1", "x")
 
 
+@pytest.mark.parametrize("section", ["guides", "augment", "augment2"])
+@pytest.mark.parametrize("entry", [[None], [1], 3, "x", True])
+def test_an_entry_that_holds_no_keywords_is_refused_by_its_name(section: str, entry: Any) -> None:
+    """`flip: [null]` in a file. Fails for a traceback out of whoever looks for the entry's class."""
+    with pytest.raises(UserError, match=rf"recipe key {section}.flip must hold keywords, got {re.escape(repr(entry))}"):
+        resolve("x", {**read("default/digits"), section: {"flip": entry}})
+
+
 def test_an_override_takes_an_entry_out_or_puts_one_in() -> None:
     """`--augment.mix null` and `--augment.flip.probability 0.2`."""
     values = resolve("x", read("dhvt/cifar100-cpu"), {"augment.mix": None, "augment.blur.probability": 0.2}).values
@@ -329,6 +337,13 @@ def test_a_shorter_training_has_a_shorter_warm_up() -> None:
     assert (fits.section("schedule").warmup_epochs, fits.remarks) == (10, ())
     with pytest.raises(UserError, match="fewer"):
         resolve("x", raw, {"train.epochs": 5, "schedule.warmup_epochs": 10})
+
+
+def test_a_precision_may_be_written_as_the_number_it_is() -> None:
+    """In a recipe and on the command line, where YAML reads 32 as a number; catches one that must be quoted twice."""
+    raw = read("default/digits")
+    for recipe in (resolve("x", raw, {"engine.precision": 32}), resolve("x", {**raw, "engine": {"precision": 32}})):
+        assert recipe.section("engine").precision == "32"
 
 
 @pytest.mark.parametrize(
