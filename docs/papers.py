@@ -15,64 +15,107 @@ from viticulture.training.references import GIVEN, references
 from viticulture.training.table import Table, read_table, tables
 
 HERE = Path(__file__).parent
-STATES = {"built": "built, tested", "shown": "drawn", "drawing": "no experiment", "measured": "benchmark"}
+STATES = {
+    "built": "part of the package",
+    "shown": "drawn",
+    "drawing": "the method itself",
+    "measured": "a benchmark",
+    "missing": "**not here** (see below)",
+}
 HEAD = """# The five papers, item by item
 
-What trains or shows every table and figure. A row is trained with all others, as by
-`viticulture compare --table co_advise/table7`, or by itself, as by
-`viticulture train imagenet100 --table co_advise/table7 --row "1 token"`; published numbers stand beside ours on the
-study's page. Which recipes have been trained here, and what they gave, stands in their headers. Made by
-`python docs/papers.py`.
+What trains or shows every table and figure. A *table file* holds the rows of a published table, each with its number:
+
+    viticulture compare --table co_advise/table7                              # all rows, ours beside theirs
+    viticulture train imagenet100 --table co_advise/table7 --row "1 token"    # one row
+
+Where no published number stands, the paper draws and prints none. Which recipes have been trained here, and what they
+gave, stands in their headers (`viticulture recipes`). Made by `python docs/papers.py`.
 """
-TABLE = "| item | shows | table file | command or place | state |\n|---|---|---|---|---|\n"
+TABLE = "| item | shows | table file | rows | published numbers | command or place |\n|---|---|---|---|---|---|\n"
+COUNTS = "\n| paper | items | table files | rows | published numbers | left out |\n|---|---|---|---|---|---|\n"
+OWN = """
+## Our own comparisons
+
+Unpublished; `viticulture compare --table NAME`, most of them at CPU size.
+
+| table file | shows | rows |
+|---|---|---|
+"""
 
 
 def render() -> str:
     """The page as Markdown."""
     papers = yaml.safe_load((HERE / "papers.yaml").read_text(encoding="utf-8"))
-    parts = [HEAD, _counts(papers)]
+    parts = [HEAD, COUNTS, *(_counts(paper, about) for paper, about in papers.items())]
     for paper, about in papers.items():
-        parts.append(f"\n## {about['title']}\n\n{TABLE}")
-        parts += [_line(paper, name, item) for name, item in about["items"].items()]
-    own = sorted(name for name in tables() if not _shown(papers, name))
-    parts.append("\n## Our own comparisons\n\n| table file | shows | rows |\n|---|---|---|\n")
-    parts += [f"| `{name}` | {read_table(name).title} | {len(read_table(name).rows)} |\n" for name in own]
-    return "".join(parts)
+        link = f"[arXiv:{about['arxiv']}](https://arxiv.org/abs/{about['arxiv']})"
+        parts.append(f"\n## {about['name']}\n\n{about['title']}, {link}.\n\n{TABLE}")
+        owners = _owners(about["items"])
+        parts += [_line(paper, name, item, owners) for name, item in about["items"].items()]
+        notes = [f"- {note}\n" for note in _notes(paper, about)]
+        parts += ["\n", *notes] if notes else []
+    own = [read_table(name) for name in sorted(tables()) if not _shown(papers, name)]
+    return "".join([*parts, OWN, *(f"| `{table.name}` | {table.title} | {len(table.rows)} |\n" for table in own)])
 
 
-def _counts(papers: dict[str, Any]) -> str:
-    """Items, rows and published numbers of every paper."""
-    lines = ["\n| paper | items | table files | rows | published numbers | left out |\n|---|---|---|---|---|---|\n"]
-    for paper, about in papers.items():
-        files = dict.fromkeys(name for item in about["items"].values() for name in item.get("tables", ()))
-        made = [read_table(f"{paper}/{name}") for name in files]
-        rows = [row for table in made for row in table.rows]
-        numbers = sum(row.published is not None for row in rows)
-        missing = [name for name, item in about["items"].items() if item.get("state") == "missing"]
-        left = len(missing) + sum(len(table.left_out) for table in made)
-        name = about["title"].partition(":")[0]
-        lines.append(f"| {name} | {len(about['items'])} | {len(files)} | {len(rows)} | {numbers} | {left} |\n")
-    return "".join(lines)
+def _counts(paper: str, about: dict[str, Any]) -> str:
+    """Items, rows and published numbers of a paper; a row that two items share counts once."""
+    made = _tables(paper, about)
+    left = sum(item.get("state") == "missing" for item in about["items"].values())
+    left += sum(len(table.left_out) for table in made)
+    cells = [about["name"], len(about["items"]), len(made), *_rows(made), left]
+    return f"| {' | '.join(map(str, cells))} |\n"
 
 
-def _line(paper: str, name: str, item: dict[str, Any]) -> str:
-    made = [read_table(f"{paper}/{file}") for file in item.get("tables", ())]
-    files = ", ".join(f"`{table.name}`" for table in made)
-    commands = [f"`viticulture compare --table {table.name}`" for table in made[:1]]
-    commands += [item["place"]] if "place" in item else []
-    state = "; ".join(filter(None, (_state(table) for table in made))) or STATES.get(item.get("state", ""), "")
-    if item.get("state") == "missing":
-        state = f"not yet: {item['why']}"
-    return f"| {name} | {item['shows']} | {files} | {'; '.join(commands)} | {state} |\n"
+def _owners(items: dict[str, Any]) -> dict[str, str]:
+    """Table file -> the item that tells its counts: the one of its name, else the first that names it."""
+    owners: dict[str, str] = {}
+    for name, item in items.items():
+        for file in item.get("tables", ()):
+            if file not in owners or file == name.lower().replace(" ", ""):
+                owners[file] = name
+    return owners
 
 
-def _state(table: Table) -> str:
-    """Rows and numbers, what a person must name first, and what no row trains."""
-    numbers = sum(row.published is not None for row in table.rows)
-    words = f"{len(table.rows)} rows, {numbers} published numbers"
-    asking = sorted({recipe for row in table.rows for recipe in _asks(row.recipe, row.overrides)})
-    words += f"; asks for {asking[0]}" if asking else ""
-    return words + "".join(f"; left out: {what}, {why}" for what, why in table.left_out.items())
+def _line(paper: str, name: str, item: dict[str, Any], owners: dict[str, str]) -> str:
+    """An item; for the counts of another item's table files that item's name stands."""
+    files = item.get("tables", [])
+    made = [read_table(f"{paper}/{file}") for file in files if owners[file] == name]
+    rows, numbers = _rows(made) if made else ("", "")
+    others = dict.fromkeys(owners[file] for file in files if owners[file] != name)
+    if others:
+        rows = "; ".join(filter(None, [str(rows), f"those of {' and '.join(others)}"]))
+    place = ": ".join(filter(None, [STATES.get(item.get("state", ""), ""), item.get("place", "")]))
+    cells = [name, item["shows"], ", ".join(f"`{paper}/{file}`" for file in files), rows, numbers or "", place]
+    return f"| {' | '.join(map(str, cells))} |\n"
+
+
+def _rows(made: list[Table]) -> tuple[int, int]:
+    """How many rows tables have, and how many published numbers."""
+    rows = [row for table in made for row in table.rows]
+    return len(rows), sum(row.published is not None for row in rows)
+
+
+def _notes(paper: str, about: dict[str, Any]) -> list[str]:
+    """What a person must name first, what no row trains, and what is not here."""
+    made, asking = _tables(paper, about), dict[str, list[str]]()
+    for table in made:
+        for weights in dict.fromkeys(weights for row in table.rows for weights in _asks(row.recipe, row.overrides)):
+            asking.setdefault(weights, []).append(f"`{table.name}`")
+    notes = [
+        f"{' and '.join(names)}: rows start from {weights}, which you name by `--init ROW=WEIGHTS`."
+        for weights, names in asking.items()
+    ]
+    notes += [f"`{table.name}` leaves out {what}: {why}." for table in made for what, why in table.left_out.items()]
+    missing = {name: item["why"] for name, item in about["items"].items() if item.get("state") == "missing"}
+    return [*notes, *(f"{name} is not here: {why}." for name, why in missing.items())]
+
+
+def _tables(paper: str, about: dict[str, Any]) -> list[Table]:
+    """Every table file of a paper once, in the order of its items."""
+    files = dict.fromkeys(file for item in about["items"].values() for file in item.get("tables", ()))
+    return [read_table(f"{paper}/{file}") for file in files]
 
 
 def _asks(recipe: str, overrides: dict[str, Any]) -> list[str]:

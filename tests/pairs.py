@@ -31,6 +31,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "mae": {"decoder_width": 32},
     "simmim": {},
     "moco_v3": {"width": 8, "hidden_width": 16},
+    "seed": {"teacher": "cnn", "queue": 6},
     "dino": {"local_crops": {"count": 2, "size": 8}, "prototypes": 8, "hidden_width": 16},
 }
 VIEWS = {name: {"moco_v3": ("2",), "dino": ("2", "_local_crops")}.get(name, ()) for name in METHODS}
@@ -105,18 +106,21 @@ def pair(method: str, guide: str, student: str, data: Data, teachers: Path) -> S
 def recipe(method: str, guide: str, teachers: Path) -> Recipe:
     """A recipe of few and small images, for the first of the students."""
     name, keywords = GUIDES[guide]
-    named = {
-        key: str(teachers / value)
-        if key == "teacher"
-        else {"one": str(teachers / "vit")}
-        if key == "teachers"
-        else value
-        for key, value in keywords.items()
-    }
+    named, own = (
+        {
+            key: str(teachers / value)
+            if key == "teacher"
+            else {"one": str(teachers / "vit")}
+            if key == "teachers"
+            else value
+            for key, value in entry.items()
+        }
+        for entry in (keywords, METHODS[method])
+    )
     student, patch, options = STUDENTS["vit"]
     raw = {
         "student": {"name": student, "patch_size": patch, "options": options},
-        "method": {"name": method, **METHODS[method]},
+        "method": {"name": method, **own},
         "guides": {name: named} if name else {},
         "data": {"val_fraction": 0, "test_fraction": 0},
         "images": {"image_size": SIDE},

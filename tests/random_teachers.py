@@ -22,11 +22,13 @@ def with_random_teachers(recipe: Recipe, folder: Path) -> Recipe:
     """The recipe with every teacher replaced by a file of random weights, and a file of links by one with a link.
 
     Args:
-        recipe: left as it is. A teacher is a timm tag, or runs/NAME..., which the shipped recipe of that name trains.
+        recipe: left as it is. A teacher is a timm tag, ARCHITECTURE=FILE, or runs/NAME..., which the shipped recipe
+            of that name trains.
         folder: where the files are kept; one an architecture, or a recipe.
     """
     values = copy.deepcopy(recipe.values)
     _replace(values["guides"], folder)
+    _replace(values["method"], folder)
     return Recipe(recipe.name, values)
 
 
@@ -47,7 +49,7 @@ def _weights(teacher: str, folder: Path) -> str:
     """Random weights to name instead: a folder as a run leaves it for runs/NAME, else a file of timm's architecture."""
     torch.manual_seed(0)
     if not teacher.startswith("runs/"):
-        architecture = teacher.partition(".")[0]
+        architecture = teacher.partition("=")[0].partition(".")[0]
         path = folder / f"{architecture}.safetensors"
         if not path.exists():
             safetensors.torch.save_file(timm.create_model(architecture, num_classes=CLASSES).state_dict(), path)

@@ -23,7 +23,7 @@ from viticulture.training.recipe import find_method
 from viticulture.training.run import training_loader
 from viticulture.training.session import begin
 
-UNLABELED = ("mae", "simmim", "moco_v3", "dino")
+UNLABELED = ("mae", "simmim", "moco_v3", "seed", "dino")
 REFUSED = {
     **{(method, "logits"): "asks for scores of the classes, which" for method in UNLABELED},
     **{

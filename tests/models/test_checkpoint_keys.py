@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 from torch import Tensor, nn
 
@@ -94,6 +95,20 @@ def test_the_trained_encoder_of_moco_v3_is_taken(golden: Load, tmp_path: Path, w
     assert "there but not used: momentum_encoder." in remarks
     theirs, found = data.part("w/base_encoder."), ours.state_dict()
     assert all(torch.equal(found[name], theirs[name]) for name in found if not name.startswith("head."))
+
+
+def test_the_encoder_of_moco_v2_is_taken_without_its_projector(tmp_path: Path) -> None:
+    """{"state_dict": {"module.encoder_q.*"}} with fc.0 and fc.2, which no classifier is, beside encoder_k and queue.
+    Catches: the momentum encoder taken, a projector that no network has room for."""
+    torch.manual_seed(0)
+    net = timm.create_model("test_resnet", num_classes=0)
+    heads = {f"fc.{layer}.weight": torch.zeros(2, 2) for layer in (0, 2)}
+    queried = prefixed("module.encoder_q.", {**net.state_dict(), **heads})
+    followed = prefixed("module.encoder_k.", {name: 0 * value for name, value in net.state_dict().items()})
+    torch.save({"state_dict": {**queried, **followed, "module.queue": torch.zeros(2)}}, tmp_path / "w.pth.tar")
+    taken, _ = open_teacher(f"test_resnet={tmp_path / 'w.pth.tar'}")
+    assert taken.state_dict().keys() == net.state_dict().keys()
+    assert all(torch.equal(value, net.state_dict()[name]) for name, value in taken.state_dict().items())
 
 
 def test_a_checkpoint_of_ours_and_one_of_dino_hold_a_student() -> None:

@@ -330,7 +330,8 @@ def test_sums_stand_beside_their_parts(tmp_path: Path) -> None:
 
 
 def test_students_are_drawn_against_their_teachers(tmp_path: Path) -> None:
-    """Two teachers of one family, four students. Fails if axes are swapped, or a chart of too few is drawn."""
+    """Two teachers of one family, four students. Fails if axes are swapped, or a chart of too few
+    students or of a single teacher is drawn."""
     made = study(tmp_path / "s", ["t", "u", "a", "b", "c", "d"], (4,), 2)
     assert teaching_section(made) == []
     declared = tmp_path / "s" / "study.yaml"
@@ -345,3 +346,5 @@ def test_students_are_drawn_against_their_teachers(tmp_path: Path) -> None:
     (section,) = teaching_section(Study(tmp_path / "s"))
     assert section.html.count("its teacher") == 4
     assert "accuracy of the teacher" in section.html
+    declared.write_text(text.replace("row:u", "row:t"))
+    assert teaching_section(Study(tmp_path / "s")) == []

@@ -3,7 +3,8 @@
 
 import pytest
 
-from viticulture.study.conclude.sums import sums
+from viticulture.report.sections.stacked import _verdict
+from viticulture.study.conclude.sums import Sum, sums, told
 from viticulture.study.conclude.teaching import families, family, teachers_of
 
 
@@ -25,6 +26,26 @@ def test_a_sums_excess_is_its_gain_without_its_parts_gains_seed_by_seed() -> Non
     assert found["a + b"].excess == pytest.approx((0.1, -0.1))
     assert found["a + b + a"].excess == pytest.approx((0.5 - 0.2 - 0.1 - 0.2,))
     assert sums(accuracies, "other") == []
+
+
+def test_a_sum_is_told_from_its_parts_by_its_seeds_alone() -> None:
+    """Excesses of three seeds, Student's t(2) at 1 - 0.05 / 2 each: 6.21; of 0.10, 0.11, 0.12 the interval is 0.11 -+
+    0.036, of 0.00, 0.11, 0.22 it is 0.11 -+ 0.39. Catches: means alone, two seeds, the level of one sum for several,
+    sums without spread, signs swapped."""
+
+    def of(name: str, *excess: float) -> Sum:
+        return Sum(name, ("a", "b"), excess, (0.0,) * len(excess))
+
+    sure, unsure = of("sure", 0.10, 0.11, 0.12), of("unsure", 0.0, 0.11, 0.22)
+    assert told([sure, unsure]) == (["sure"], [])
+    assert told([of("worse", -0.10, -0.11, -0.12), unsure]) == ([], ["worse"])
+    edge = of("edge", 0.10, 0.12, 0.155)  # alone it is told, t(2) at 0.975: 4.30 0.0278 / sqrt(3) = 0.069
+    assert told([edge])[0] == ["edge"]
+    assert told([edge, *(unsure,) * 20]) == ([], [])
+    assert told([of("two", 0.1, 0.11), of("alike", 0.1, 0.1, 0.1)]) == ([], [])
+    assert "More than its parts beyond chance (95 % for all 2 sums together" in _verdict([sure, unsure])
+    assert "None is more than its parts" in _verdict([unsure])
+    assert "3 seeds or more would tell" in _verdict([of("two", 0.1, 0.11)])
 
 
 def test_students_of_one_teacher_are_paired_with_it() -> None:

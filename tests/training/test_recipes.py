@@ -128,7 +128,7 @@ def kind_of_parts(recipe: str, overrides: dict[str, Any]) -> tuple[object, ...]:
 
 
 def teachers_of(recipe: str, overrides: dict[str, Any]) -> set[str]:
-    """Names of the teachers that a recipe's guides have."""
+    """Names of the teachers that a recipe's guides and method have."""
 
     def named(values: dict[str, Any]) -> set[str]:
         found = set()
@@ -141,7 +141,8 @@ def teachers_of(recipe: str, overrides: dict[str, Any]) -> set[str]:
                 found.add(value)
         return found
 
-    return named({**(read_once(recipe).get("guides") or {}), **overrides})
+    raw = read_once(recipe)
+    return named({**(raw.get("guides") or {}), **raw["method"], **overrides})
 
 
 def rows() -> dict[str, Step]:
@@ -201,10 +202,12 @@ def test_the_parts_of_a_step_fit_together(name: str) -> None:
     """The first of a kind, of those that only the slow part takes: student and agent, on torch's meta device, which
     holds no numbers.
 
-    Fails if a name, an option, a size or a block does not fit. What needs a teacher's weights is left to the step.
+    Fails if a name, an option, a size or a block does not fit. What needs a teacher's weights is left to the step: a
+    method that asks for them is stood in for by another one without labels.
     """
     recipe, overrides = STEPS[name]
     values = resolve(recipe, read_once(recipe), overrides).values
+    values |= {"method": {"name": "moco_v3"}} if "teacher" in values["method"] else {}
     alone = {**values, "guides": {key: entry for key, entry in values["guides"].items() if key == "bootstrap"}}
     method = assembled(Recipe(name, alone), "meta")
     assert all(parameter.is_meta for parameter in method.student.parameters())
@@ -212,11 +215,13 @@ def test_the_parts_of_a_step_fit_together(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted({name for step in STEPS for name in teachers_of(*STEPS[step])}))
 def test_a_teacher_that_a_step_names_can_be_had(name: str) -> None:
-    """Its weights are timm's, or a shipped recipe trains it. Fails for a slip in a teacher's name."""
+    """Its weights are timm's, a shipped recipe trains it, or a person fetches the file and the architecture is timm's.
+    Fails for a slip in a teacher's name."""
+    architecture, equals, _ = name.partition("=")
     if name.startswith("runs/"):
         assert any(name.removeprefix("runs/").startswith(Path(recipe).name) for recipe in shipped())
     else:
-        assert timm.models.is_model_pretrained(name)
+        assert timm.is_model(architecture) if equals else timm.models.is_model_pretrained(name)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in STEPS])
@@ -293,6 +298,14 @@ def test_unknown_keys_and_values_are_refused_with_the_nearest_valid_ones() -> No
         parse("a: [", "x")
     with pytest.raises(UserError, match="sections"):
         parse("- 1", "x")
+
+
+@pytest.mark.parametrize("section", ["guides", "augment", "augment2"])
+@pytest.mark.parametrize("entry", [[None], [1], 3, "x", True])
+def test_an_entry_that_holds_no_keywords_is_refused_by_its_name(section: str, entry: Any) -> None:
+    """`flip: [null]` in a file. Fails for a traceback out of whoever looks for the entry's class."""
+    with pytest.raises(UserError, match=rf"recipe key {section}.flip must hold keywords, got {re.escape(repr(entry))}"):
+        resolve("x", {**read("default/digits"), section: {"flip": entry}})
 
 
 def test_an_override_takes_an_entry_out_or_puts_one_in() -> None:

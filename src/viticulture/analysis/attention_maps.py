@@ -12,6 +12,7 @@
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -25,6 +26,14 @@ def shown_layers(depth: int, count: int = 4) -> list[int]:
     """Layers (0-based) spread over the depth as the supplement picks them: the 2nd, 5th, 8th and 11th of twelve."""
     count = min(count, depth)
     return [math.ceil((k + 0.5) * depth / count) - 1 for k in range(count)]
+
+
+def chosen_layers(layers: Sequence[int], depth: int, whose: str = "the student") -> list[int]:
+    """Layers that a person names, counted from 1, as layers counted from 0, in order and once each; where none is named
+    those of `shown_layers`. Raises: UserError for one that is not there."""
+    if absent := [layer for layer in layers if not 1 <= layer <= depth]:
+        raise UserError(f"layers of {whose} must lie in 1 to {depth}, got {absent[0]}")
+    return sorted({layer - 1 for layer in layers}) or shown_layers(depth)
 
 
 def averaged(reading: AttentionReading) -> Tensor:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes on inside a run's student, measured on its own images and kept in explain.json."""
+"""What goes on inside a run's student, measured on its own images and kept in explain.json and features.npz."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,32 @@ from ..evaluation.subject import Subject, of_run, of_source
 from ..training.progress import showing
 from ..training.rundir import RunDir
 from ..training.session import dataset_of, recipe_of
+from .agents import agents_of
+from .feature_maps import feature_galleries
+from .galleries import Gallery, keep_galleries, read_galleries
 from .inside import Inside, look_inside, numbers, similarity, tensor
+from .pictures import attention
 
 BATCH = 128  # images at once, the size that CKA is estimated by
 FEWEST = 4  # images; CKA cannot be estimated from fewer
-FILE = "explain.json"
+FILE, PICTURES = "explain.json", "features.npz"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to look at.
+
+    Args:
+        images: how many; which ones is drawn once and for all.
+        beside: another network, a run or what `subject.of_source` takes, whose layers are compared on the same images.
+        reading: what stands for a layer in the numbers, norms or blocks, see `inside`.
+        layers: whose attention and features are drawn, counted from 1; empty takes up to four, spread over the depth.
+    """
+
+    images: int = 1152
+    beside: str = ""
+    reading: str = "norms"
+    layers: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -36,6 +57,8 @@ class Explanation:
         inside: what was found.
         beside: name of another network, or nothing.
         cka: between this student's layers and the other's, [layers, other layers]; None without another one.
+        features: what layers of this network, of its agents and of the other one hold of some images, by image.
+        attention: where this network looks in some images.
     """
 
     weights: str
@@ -43,9 +66,11 @@ class Explanation:
     inside: Inside
     beside: str = ""
     cka: Tensor | None = None
+    features: Sequence[Gallery] = ()
+    attention: Sequence[Gallery] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """All numbers, as JSON holds them."""
+        """All numbers, as JSON holds them; no pictures."""
         beside = None if self.cka is None else {"run": self.beside, "cka": numbers(self.cka)}
         return {"weights": self.weights, "split": self.split, **self.inside.to_dict(), "beside": beside}
 
@@ -61,52 +86,60 @@ class Explanation:
         return cls(content["weights"], content["split"], inside, *other)
 
 
-def explain_run(run: RunDir, dataset: Dataset, most: int, beside: str = "", reading: str = "norms") -> Explanation:
-    """Look at a run's student with the weights that count, as `explain` does; keep the numbers in the run."""
-    explanation = explain(of_run(run, batch_size=BATCH), dataset, most, beside, reading)
+def explain_run(run: RunDir, dataset: Dataset, wanted: Wanted) -> Explanation:
+    """Look at a run's student with the weights that count, as `explain` does; keep what was found in the run."""
+    explanation = explain(of_run(run, batch_size=BATCH), dataset, wanted, agents_beside(run))
     explanation = replace(explanation, weights=run.which()[0])
+    drawn = {"features": explanation.features, "attention": explanation.attention}
+    keep_galleries(run.path / PICTURES, drawn)
     run.write(FILE, explanation.to_dict())
     return explanation
 
 
-def explain(subject: Subject, dataset: Dataset, most: int, beside: str = "", reading: str = "norms") -> Explanation:
+def explain(subject: Subject, dataset: Dataset, wanted: Wanted, agents: Mapping[str, Subject] = {}) -> Explanation:
     """Look inside a network with test images (validation or training ones, where there are none).
 
     Args:
         subject: it; it is shown images in its own size, crop and colors.
         dataset: images.
-        most: images to look at; which ones is drawn once and for all.
-        beside: another network, a run or what `subject.of_source` takes, whose layers are compared on the same images.
-        reading: what stands for a layer, norms or blocks, see `inside`.
+        wanted: what to look at.
+        agents: networks that learned beside it, whose features are drawn too.
 
-    Raises: UserError for too few images, or a network without attention or without what is to be read.
+    Raises: UserError for too few images, a network without attention or without what is to be read, or layers that a
+        network does not have.
     """
     splits = {"test": dataset.test, "validation": dataset.val, "training": dataset.train}
     split, images = next((name, images) for name, images in splits.items() if images is not None)
-    if min(most, len(images)) < FEWEST:
-        raise UserError(f"an explanation needs at least {FEWEST} images, got {min(most, len(images))} of {split}")
+    if min(wanted.images, len(images)) < FEWEST:
+        raise UserError(
+            f"an explanation needs at least {FEWEST} images, got {min(wanted.images, len(images))} of {split}"
+        )
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-    some = images.part(order[:most])
+    some = images.part(order[: wanted.images])
     subject = replace(subject, batch_size=BATCH)
-    found = Explanation("its", split, look_inside(subject.network, _shown(subject, some), reading))
-    if not beside:
+    networks = {"the student": subject, **agents}
+    other, name = of_any(wanted.beside) if wanted.beside else (None, "")
+    if other is not None:
+        networks[f"{name}, beside" if name in networks else name] = other
+    features = feature_galleries(networks, some, wanted.layers)  # first, for they tell a layer that is not there
+    found = Explanation("its", split, look_inside(subject.network, _shown(subject, some), wanted.reading))
+    found = replace(found, features=features, attention=attention(subject, some, wanted.layers))
+    if other is None:
         return found
-    other, name = of_any(beside)
     pairs = zip(_shown(subject, some), _shown(other, some), strict=True)
-    return replace(found, beside=name, cka=similarity(subject.network, other.network, pairs, reading))
+    return replace(found, beside=name, cka=similarity(subject.network, other.network, pairs, wanted.reading))
 
 
-def explain_any(source: str, data: str, most: int, beside: str = "", reading: str = "norms") -> Explanation:
+def explain_any(source: str, data: str, wanted: Wanted) -> Explanation:
     """The same for a network by its name, on any images; nothing is kept.
 
     Args:
         source: a run, or what `subject.of_source` takes.
         data: images; those of the run where it is empty.
-        most: as for `explain`.
-        beside: as for `explain`.
-        reading: as for `explain`.
+        wanted: what to look at.
     """
     subject, _ = of_any(source)
+    run = RunDir.open(source) if (Path(source) / "run.json").exists() else None
     if data:
         pictures = replace(
             subject.image_settings, normalize="imagenet"
@@ -115,9 +148,20 @@ def explain_any(source: str, data: str, most: int, beside: str = "", reading: st
         with showing("reading images") as progress:
             dataset = prepare(data, whole, pictures, 0, progress, labeled=False)
     else:
-        run = RunDir.open(source)
+        assert run is not None, "a network that is no run is asked for data"
         dataset = dataset_of(run, recipe_of(run))
-    return explain(subject, dataset, most, beside, reading)
+    return explain(subject, dataset, wanted, agents_beside(run) if run else {})
+
+
+def agents_beside(run: RunDir) -> dict[str, Subject]:
+    """The agents that learned beside a run's student, shown images as it is, by what to call them; none where there was
+    no agent, or where the checkpoint that holds it is gone."""
+    if not run.checkpoint.exists():
+        return {}
+    own = of_run(run, batch_size=BATCH)
+    agents = agents_of(run)
+    names = {name: "its agent" if len(agents) == 1 else f"its agent {name}" for name in agents}
+    return {names[name]: replace(own, network=agent.to(own.device)) for name, agent in agents.items()}
 
 
 def of_any(source: str) -> tuple[Subject, str]:
@@ -129,7 +173,11 @@ def of_any(source: str) -> tuple[Subject, str]:
 
 def read_explanation(run: RunDir) -> Explanation | None:
     """What was found the last time; None before the first."""
-    return read_kept(run, FILE, Explanation.from_dict, None)
+    found = read_kept(run, FILE, Explanation.from_dict, None)
+    kept = read_galleries(run.path / PICTURES) if found is not None else None
+    if found is None or kept is None:
+        return found
+    return replace(found, features=kept.get("features", ()), attention=kept.get("attention", ()))
 
 
 def _shown(subject: Subject, images: Images) -> Iterator[Tensor]:

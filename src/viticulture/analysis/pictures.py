@@ -17,7 +17,7 @@ from ..evaluation.subject import Subject, of_run
 from ..models.taps import Taps
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
-from .attention_maps import averaged, class_map, head_token_maps, shown_layers
+from .attention_maps import averaged, chosen_layers, class_map, head_token_maps
 from .galleries import FILE, Gallery, Group, keep_galleries
 from .reconstruction import paints, reconstruction_gallery
 
@@ -79,8 +79,15 @@ def examples(images: Images, classes: Sequence[str]) -> list[Gallery]:
     return [Gallery("", groups)] if groups else []
 
 
-def attention(subject: Subject, images: Images) -> list[Gallery]:
-    """Where a ViT looks in the first image of each of a few classes; nothing for students without attention."""
+def attention(subject: Subject, images: Images, layers: Sequence[int] = ()) -> list[Gallery]:
+    """Where a ViT looks in the first image of each of a few classes; nothing for students without attention.
+
+    Args:
+        subject: the ViT.
+        images: the first ones are shown where they have no labels.
+        layers: counted from 1; empty takes up to four, spread over the depth, and so does a network whose blocks do not
+            hold one attention each, for which the numbers would mean others.
+    """
     try:
         taps = Taps(subject.network, frozenset({"attention"}))
     except UserError:
@@ -93,10 +100,10 @@ def attention(subject: Subject, images: Images) -> list[Gallery]:
     pixels = torch.cat([some for _, some in subject.views(images.part(torch.tensor(numbers)))])
     with torch.inference_mode():
         attention = taps(subject.normalized(pixels)).attention
-    layers = shown_layers(len(attention))
-    readings = [attention[layer] for layer in layers]
-    names = [f"layer {layer + 1}" for layer in layers]
-    classes = [subject.task.classes[int(images.records.labels[number])] for number in numbers]
+    chosen = chosen_layers(layers if len(attention) == len(taps.layout.blocks) else (), len(attention))
+    readings = [attention[layer] for layer in chosen]
+    names = [f"layer {layer + 1}" for layer in chosen]
+    classes = [_called(subject, images, number) for number in numbers]
     maps = [class_map(reading, reading.grid).cpu().numpy() for reading in readings]
     views = pixels.permute(0, 2, 3, 1).numpy()
     note = (
@@ -122,6 +129,14 @@ def attention(subject: Subject, images: Images) -> list[Gallery]:
 
 
 def _spread(images: Images) -> list[int]:
-    """The first image of each of the first classes."""
+    """The first image of each of the first classes; the first images, where they have none."""
     labels = images.records.labels.tolist()
+    if -1 in labels:
+        return list(range(min(LOOKED_AT, len(labels))))
     return sorted(labels.index(label) for label in sorted(set(labels))[:LOOKED_AT])
+
+
+def _called(subject: Subject, images: Images, number: int) -> str:
+    """An image's class, or its file's name without one."""
+    label, classes = int(images.records.labels[number]), subject.task.classes
+    return classes[label] if 0 <= label < len(classes) else images.records.names[number].rsplit("/", 1)[-1]

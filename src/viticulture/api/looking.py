@@ -89,9 +89,17 @@ def runs(folder: str = "runs", out: str = "") -> "Sheet":
 
 
 def explain(
-    run: str, data: str = "", beside: str = "", images: int = 1152, reading: str = "norms", out: str = ""
+    run: str,
+    data: str = "",
+    beside: str = "",
+    images: int = 1152,
+    reading: str = "norms",
+    layers: tuple[int, ...] = (),
+    out: str = "",
 ) -> Path:
-    """Look inside a ViT: how far its heads look, which layers are alike, what they smooth.
+    """Look inside a ViT: how far its heads look, which layers are alike, what they smooth, what they hold of an image.
+
+    A run that the guide bootstrap taught shows its agent CNN's features beside its own, out of checkpoints/last.ckpt.
 
     Args:
         run: its folder; or a folder of weights, a timm model with pretrained weights, or ARCHITECTURE=FILE.
@@ -99,28 +107,29 @@ def explain(
         beside: another run or network, whose layers are compared with this one's on the same images.
         images: how many to look at, of those that did not teach where there are any.
         reading: what stands for a layer: norms (its input, normalized) or blocks (its output, of any network).
+        layers: whose attention and features are drawn, as 2,4,6, the first being 1; by default up to four of all.
         out: an .html file to write instead of explain.html in the run's folder; the numbers go into a .json beside it.
 
     Returns: the page. Of a run, all numbers are in explain.json beside it, and `viticulture report RUN` shows them too.
     """
-    from ..analysis.explanation import explain_any, explain_run
+    from ..analysis.explanation import Wanted, explain_any, explain_run
     from ..disk import replacing
     from ..outputs import check_out
     from ..report.pages.explain_page import explanation_page, write_explanation
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of
 
-    is_run = (Path(run) / "run.json").exists()
+    is_run, wanted = (Path(run) / "run.json").exists(), Wanted(images, beside, reading, layers)
     if is_run and not data and not out:
         folder = RunDir.open(run)
-        found = explain_run(folder, dataset_of(folder, recipe_of(folder)), images, beside, reading)
+        found = explain_run(folder, dataset_of(folder, recipe_of(folder)), wanted)
         return write_explanation(folder, found)
     if not out or not (is_run or data):
         raise UserError(
             "a network that is no run, or other images, need a page: viticulture explain NETWORK DATA --out inside.html"
         )
     page = check_out(out, ".html")
-    found = explain_any(run, data, images, beside, reading)
+    found = explain_any(run, data, wanted)
     name = Path(run).name if is_run else run
     texts = {page: explanation_page(f"Inside {name}", name, found), page.with_suffix(".json"): found.to_json()}
     for path, content in texts.items():

@@ -34,9 +34,14 @@ def nested(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_names(values: dict[str, Any]) -> None:
-    """Entries' own names are Python's, and not those of torch's dictionary of modules. Raises: UserError for others."""
+    """Entries hold keywords; their own names are Python's, and not those of torch's dictionary of modules.
+
+    Raises: UserError for others.
+    """
     for section in NAMED:
-        for name in values[section]:
+        for name, entry in values[section].items():
+            if not isinstance(entry, dict):
+                raise UserError(f"recipe key {section}.{name} must hold keywords, got {shortened(repr(entry))}")
             if "." in name:
                 short = re.sub(r"\W", "_", name.rpartition(".")[2].lower())
                 raise UserError(

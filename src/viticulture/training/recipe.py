@@ -42,6 +42,7 @@ METHODS = {
     "simmim": "viticulture.methods.simmim.SimMIM",
     "moco_v3": "viticulture.methods.moco_v3.MoCoV3",
     "dino": "viticulture.methods.dino.DINO",
+    "seed": "viticulture.methods.seed.Seed",
     "detection": "viticulture.methods.detection.Detection",
     "segmentation": "viticulture.methods.segmentation.Segmentation",
 }

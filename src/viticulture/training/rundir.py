@@ -12,7 +12,7 @@ weights/           best, last and ema, each a folder with model.safetensors and 
 evaluation.json    results by weights and split, and which of them counts
 predictions.npz        what the student said of every image
 pictures.npz       what the page shows of images
-explain.json, robustness.json, localization.json, agreement.json, probe.json, report.html
+explain.json, features.npz, robustness.json, localization.json, agreement.json, probe.json, report.html
 """
 
 import os

@@ -13,6 +13,7 @@ from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
 from ...errors import UserError, unknown
+from ..students import token_logits
 from ..task import Task
 from ..weights.checkpoint_keys import encoder
 from ..weights.files import fetch, find_weights, load, read_weights
@@ -85,6 +86,22 @@ class Adapted(nn.Module):
         return self.net(images, *more)
 
 
+class Embedding(nn.Module):
+    """What a network's classifier reads. Shape: [B, 3, H, W] -> [B, D].
+
+    Args:
+        net: one that follows timm's habits; of several heads the first one's.
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, images: Tensor) -> Tensor:
+        net: Any = self.net
+        return token_logits(net.forward_head(net.forward_features(images), pre_logits=True))[0]
+
+
 def load_teacher(source: str, task: Task, image_size: int | None = None) -> Frozen:
     """A frozen teacher for the student's images and classes.
 
@@ -101,6 +118,19 @@ def load_teacher(source: str, task: Task, image_size: int | None = None) -> Froz
     if image_size is not None:
         known = replace(known, image_size=(image_size, image_size))
     return adapted(source, net, known, task)
+
+
+def load_embedding(source: str, task: Task, image_size: int | None = None) -> Frozen:
+    """A frozen teacher that gives what its classifier would read, [B, D], whatever classes it knows.
+
+    Args: as of `load_teacher`.
+
+    Raises: UserError if the teacher cannot be read.
+    """
+    net, known = open_teacher(source)
+    if image_size is not None:
+        known = replace(known, image_size=(image_size, image_size))
+    return adapted(source, Embedding(net), known, task)
 
 
 def open_teacher(source: str) -> tuple[nn.Module, Task]:

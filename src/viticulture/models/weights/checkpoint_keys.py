@@ -4,6 +4,7 @@
     {"model": {...}}                                                        DeiT, and MAE with its decoder's decoder_*
     {"model": {"module.model.*", "module.tch_model.*"}}                     MAE-Lite, distilled or not
     {"state_dict": {"module.base_encoder.*", "module.momentum_encoder.*"}}  MoCo-v3; the same under "model" in MAE-Lite
+    {"state_dict": {"module.encoder_q.*"}}                                  MoCo-v2, with its projector fc.0 and fc.2
     {"state_dict": {"student.*", "auxiliary.*"}}                            a checkpoint of ours
     {"student": {...}, "teacher": {...}}                                    the first of the two
     {"model": {"transformer.layers.*"}}, or "models.vit.*" beside an agent  Bootstrapping ViTs, by names of its own
@@ -22,13 +23,14 @@ WRAPPERS = ("state_dict", "model", "student", "teacher")  # keys under which scr
 AROUND = ("module.", "_orig_mod.")  # put before every name by wrappers of a whole network
 KEPT = (
     "base_encoder.",
+    "encoder_q.",
     "model.",
     "student.",
     "models.vit.",
     "vit.",
 )  # put before the names of one network among several
-BESIDE = re.compile(  # what stands beside an encoder: of MAE, of MoCo-v3 with its projector, of MAE-Lite, of ours
-    r"decoder_|mask_token|head\.\d|(momentum_encoder|predictor|tch_model|attn_adapter|hidden_adapter|auxiliary|guides)\."
+BESIDE = re.compile(  # what stands beside an encoder: of MAE, of MoCo with its projector, of MAE-Lite, of ours
+    r"decoder_|mask_token|head\.\d|fc\.\d|queue|(encoder_k|momentum_encoder|predictor|tch_model|attn_adapter|hidden_adapter|auxiliary|guides)\."
 )
 BOOTSTRAPPING = (
     (r"^pos_embed\.pos_embed$", "pos_embed"),

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from ...analysis.explanation import Explanation
 from ...training.rundir import RunDir
+from ..charts.pictures import galleries
 from ..document import Head, Section, document
 from ..html import Markup
-from ..sections.inside import inside_sections, likeness_section
+from ..sections.inside import features_section, inside_sections, likeness_section
 
 
 def write_explanation(run: RunDir, found: Explanation) -> Path:
@@ -18,11 +19,13 @@ def write_explanation(run: RunDir, found: Explanation) -> Path:
 
 def explanation_page(title: str, name: str, found: Explanation) -> str:
     """The page as HTML text; the network is called by `name`."""
-    return document(Head(title, sentence=_basis(found)), _sections(name, found))
+    looks = Section("Where it looks", galleries(found.attention))
+    return document(Head(title, sentence=_basis(found)), [*_sections(name, found), looks])
 
 
 def explanation_sections(run: RunDir, found: Explanation | None) -> list[Section]:
-    """The same for the report; nothing where the run was not explained."""
+    """The same for the report, which shows where it looks in a section of its own; nothing where the run was not
+    explained."""
     if found is None:
         return []
     first, *others = _sections(run.path.name, found)
@@ -30,7 +33,7 @@ def explanation_sections(run: RunDir, found: Explanation | None) -> list[Section
 
 
 def _sections(name: str, found: Explanation) -> list[Section]:
-    sections = inside_sections(found.inside)
+    sections = [*inside_sections(found.inside), features_section(found.features)]
     if found.cka is not None:
         sections.append(likeness_section(found.cka, name, found.beside, found.inside.reading))
     return sections

@@ -47,7 +47,7 @@ def page_of(run: RunDir) -> RunPage:
     facts = run.read("run.json")
     curves = read_curves(run.metrics) if run.metrics.exists() else {}
     found, pictures = read_evaluations(run), read_galleries(run.path / FILE)
-    dense = read_dense(run)
+    dense, explained = read_dense(run), read_explanation(run)
     running, references = facts["status"] == "running" and found is None and dense is None, read_references(run)
     lost = ((found is None and dense is None) or pictures is None) and not running
     kept = pictures or {}
@@ -81,12 +81,12 @@ def page_of(run: RunDir) -> RunPage:
             *robustness_section(
                 read_robustness(run), (read_galleries(run.path / CORRUPTED) or {}).get("corruptions", ())
             ),
-            Section("Where it looks", galleries(kept.get("attention", ()))),
+            Section("Where it looks", galleries((explained and explained.attention) or kept.get("attention", ()))),
             *localization_section(read_localizations(run)),
             *probe_section(read_probes(run)),
             *_links(run),
             Section("What it paints", galleries(kept.get("reconstruction", ()))),
-            *explanation_sections(run, read_explanation(run)),
+            *explanation_sections(run, explained),
         ],
         recipe=(run.path / "recipe.yaml").read_text(encoding="utf-8"),
         reproduce={

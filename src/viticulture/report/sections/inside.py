@@ -7,9 +7,11 @@ import numpy as np
 from torch import Tensor
 
 from ...analysis.attention_maps import shown_layers
+from ...analysis.galleries import Gallery
 from ...analysis.inside import Inside
 from ..charts.chart import Axes, Points, Series, line_chart
 from ..charts.heat_map import Values, value_map
+from ..charts.pictures import gallery
 from ..document import Section, beside
 from ..html import Markup
 
@@ -19,6 +21,10 @@ ALIKE = (
     "CKA of patch features, unbiased: 1 for layers that are alike up to rotation and scale, about 0 for unrelated ones."
 )
 SMOOTH = "Diagonal frequencies, natural logarithm, against frequency 0. The lower, the more the layer smooths."
+HELD = (
+    "Each image, then how far the features of every place lie from their mean over the image, root mean square over "
+    "channels; each map on its own scale, light is far. A layer is what a block, of a CNN a stage, gives."
+)
 
 
 def inside_sections(found: Inside) -> list[Section]:
@@ -42,6 +48,12 @@ def likeness_section(cka: Tensor, first: str, second: str, reading: str) -> Sect
     line = {"CKA": list(enumerate(cka.diag().tolist(), _first(reading)))}
     same = line_chart("Similarity of layers with the same number", _lines(line), Axes("layer", "CKA"))
     return Section(f"Beside {second}", beside(alike, same))
+
+
+def features_section(found: Sequence[Gallery]) -> Section:
+    """What layers of one or more networks hold of some images, image by image; empty where none were drawn."""
+    drawn = beside(*map(gallery, found))
+    return Section("What its layers hold", Markup("<p>{}</p>{}").format(HELD, drawn) if found else Markup())
 
 
 def _over_layers(title: str, unit: str, values: Sequence[Tensor], uniform: Sequence[float], note: str) -> Markup:

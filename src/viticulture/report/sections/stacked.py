@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What candidates of a study are to each other: students beside their teachers, sums beside their parts."""
 
-from ...study.conclude.sums import sums
+from ...study.conclude.sums import FEWEST_SEEDS, Sum, sums, told
 from ...study.conclude.teaching import families, family, teachers_of
 from ...study.study import Study
 from ..charts.chart import Axes, Series, point_chart
@@ -16,7 +16,7 @@ def teaching_section(study: Study) -> list[Section]:
     standings = {one.candidate.name: one for one in study.verdicts[-1].standings} if study.verdicts else {}
     every = {one.name: one.overrides for one in study.folder.grid.candidates}
     pairs = [(who, by) for who, by in teachers_of(every).items() if who in standings and by in standings]
-    if len(pairs) < FEWEST:
+    if len(pairs) < FEWEST or len({by for _, by in pairs}) < 2:  # one teacher's students tell nothing of teachers
         return []
     nets = {by: str((standings[by].outcomes[0].facts or {}).get("student", {}).get("name", "")) for _, by in pairs}
     series = []
@@ -52,17 +52,29 @@ def sums_sheet(study: Study) -> Sheet | None:
         for one in study.verdicts[-1].standings
     }
     baseline = study.folder.grid.baseline.name
+    found = sums(accuracies, baseline)
     rows: list[list[Cell]] = [
-        [one.name, _points(one.gain), _points(one.parts_gain), _points(one.excess)]
-        for one in sums(accuracies, baseline)
+        [one.name, _points(one.gain), _points(one.parts_gain), _points(one.excess)] for one in found
     ]
     heads = ["the sum gains", "its parts gain together", "excess"]
     columns = [Column("sum"), *(Column(head, "spread") for head in heads)]
     note = (
-        f"Points of top-1 over {baseline}, mean ± sd over seeds. Excess above zero: the sum is more than its parts; a "
-        "few seeds tell it only where it is far above its spread."
+        f"Points of top-1 over {baseline}, mean ± sd over seeds; excess is what the sum gains beyond its parts. "
+        f"{_verdict(found)}"
     )
     return Sheet("Sums and their parts", columns, rows, note) if rows else None
+
+
+def _verdict(found: list[Sum]) -> str:
+    """Which sums are more than their parts, in words."""
+    if all(len(one.excess) < FEWEST_SEEDS for one in found):
+        return f"Which of them are more than their parts, {FEWEST_SEEDS} seeds or more would tell."
+    more, less = told(found)
+    chance = f"beyond chance (95 % for all {len(found)} sums together, Student's intervals over seeds)"
+    words = (
+        f"More than its parts {chance} is {' and '.join(more)}." if more else f"None is more than its parts {chance}."
+    )
+    return words + (f" Less is {' and '.join(less)}." if less else "")
 
 
 def _points(shares: tuple[float, ...]) -> Spread:

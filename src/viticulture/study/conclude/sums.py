@@ -6,8 +6,12 @@
 seed by seed; a candidate called "A + B" is the sum of those called A and B.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from .statistics import LEVEL, estimate
+
+FEWEST_SEEDS = 3  # from which an excess is told from chance
 
 
 @dataclass(frozen=True)
@@ -50,3 +54,19 @@ def sums(accuracies: Mapping[str, Mapping[int, float]], baseline: str) -> list[S
         if seeds:
             found.append(Sum(name, parts, tuple(gains[name]), tuple(together)))
     return found
+
+
+def told(found: Sequence[Sum]) -> tuple[list[str], list[str]]:
+    """Names of the sums that are more than their parts, and of those that are less, beyond chance.
+
+    Student's interval of the excess over seeds leaves out zero; all intervals hold together at `LEVEL` (Bonferroni).
+    Sums of fewer than `FEWEST_SEEDS` seeds, or without any spread, are told of neither.
+    """
+    known = [one for one in found if len(one.excess) >= FEWEST_SEEDS]
+    more, less = list[str](), list[str]()
+    for one in known:
+        over_seeds = estimate(one.excess, 1 - (1 - LEVEL) / len(known))
+        if round(over_seeds.sd or 0.0, 9) and over_seeds.low is not None and over_seeds.high is not None:
+            more += [one.name] if over_seeds.low > 0 else []
+            less += [one.name] if over_seeds.high < 0 else []
+    return more, less

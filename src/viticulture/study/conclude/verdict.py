@@ -26,6 +26,8 @@ from ..folder import StudyDir
 from ..run.outcomes import Outcome
 from .statistics import LEVEL, Difference, Estimate, accuracy, difference, estimate, level_of_look
 
+NAMED = 4  # candidates in a sentence that are named one by one
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -260,7 +262,7 @@ def conclusion(grid: Grid, reached: Sequence[Verdict], finished: int, cells: int
         )
     if verdict.unsettled:
         why = max(verdict.unsettled.values())  # failures first
-        names = ", ".join(name for name, known in verdict.unsettled.items() if known == why)
+        names = _some([name for name, known in verdict.unsettled.items() if known == why])
         reason = f"none is named while trainings of {names} {why}"
     elif lead.over_seeds.sd is None:
         reason = "with one common seed no spread is known; train at least three"
@@ -273,6 +275,13 @@ def conclusion(grid: Grid, reached: Sequence[Verdict], finished: int, cells: int
             reason += f"; about {seeds} seeds would show a lead of this size"
     words = f"{who} is first by {_split(verdict)} and gets {scored} right, but {reason}."
     return f"No winner on {where}: {words}{beside}{left}"
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few names, and how many others there are."""
+    shown = names if len(names) <= NAMED + 1 else names[:NAMED]
+    others = f" and {len(names) - NAMED} others" if len(shown) < len(names) else ""
+    return f"{', '.join(shown)}{others}"
 
 
 def _beside_reference(verdict: Verdict) -> str:

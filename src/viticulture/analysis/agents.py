@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent CNNs that were trained beside a run's student and that its weights do not hold: out of its last checkpoint.
+
+agents_of(RunDir.open("runs/cifar100"))     # {"bootstrap": the agent}
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from ..guides.bootstrap import Bootstrap
+from ..models.weights.files import load
+from ..training.assemble import build_guides
+from ..training.recipe import guide_class
+from ..training.rundir import RunDir
+from ..training.session import recipe_of
+from ..training.state import load_checkpoint
+
+
+def agents_of(run: RunDir) -> dict[str, nn.Module]:
+    """Agents by the guide that trained them, in inference mode, on the CPU; none without such a guide.
+
+    An agent of shared weights is made of the student's of the same step.
+
+    Raises: UserError if the run has no checkpoint, or a damaged one.
+    """
+    recipe = recipe_of(run)
+    guides = recipe.values["guides"].items()
+    entries = {name: entry for name, entry in guides if issubclass(guide_class(name, entry), Bootstrap)}
+    if not entries:
+        return {}
+    state = load_checkpoint(run.checkpoint)["state_dict"]
+    student, task, _ = load(run.weights(run.which()[0]))
+    student.load_state_dict(_part(state, "student."))
+    agents: dict[str, nn.Module] = {}
+    for name, guide in build_guides(
+        replace(recipe, values={**recipe.values, "guides": entries}), student, task
+    ).items():
+        assert isinstance(guide, Bootstrap)
+        guide.load_state_dict(_part(state, f"guides.{name}."))
+        agents[name] = guide.agent.eval()
+    return agents
+
+
+def _part(state: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SEED: an image is to be as alike to others as its teacher finds it."""
+
+import math
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, distributed, nn
+
+from children import start as start_child
+from exact import CLOSE, doubled, never_single
+from label_free import start, weights
+from viticulture.errors import UserError
+from viticulture.methods.method import Moment, Setup
+from viticulture.methods.seed import Seed, likeness_loss
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.models.teachers.frozen import load_teacher
+from viticulture.models.weights.files import save
+from viticulture.training.run import fit
+from viticulture.training.session import reopen
+
+HALF = (0.5, 0.5, 0.5)
+TASK = Task((), (16, 16), HALF, HALF)
+TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
+
+
+@pytest.fixture
+def teacher(tmp_path: Path) -> str:
+    """A CNN that tells classes apart, which SEED does not mind."""
+    torch.manual_seed(3)
+    task = Task(("a", "b", "c"), (16, 16), HALF, HALF)
+    save(create_student("resnet10", task, None, {"channels": [8, 8, 8, 12], "stem_width": 8}), tmp_path / "cnn", task)
+    return str(tmp_path / "cnn")
+
+
+def method(teacher: str, **options: Any) -> Seed:
+    torch.manual_seed(0)
+    return Seed(Setup(create_student("vit_nano", TASK, 4, TINY), TASK), teacher=teacher, **{"queue": 6, **options})
+
+
+def images(count: int = 4) -> Tensor:
+    return torch.randn(count, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+def test_the_loss_by_hand() -> None:
+    """Two directions in the plane, in float64. The teacher sees an image at 0 degrees, the student at 60; the queue
+    holds 90 and 180 degrees. Cosines to [own, queue]: teacher 1, 0, -1; student 1/2, sqrt(3)/2, -1/2.
+
+    Catches: the own embedding left out of the comparison or taken from the student, temperatures swapped or multiplied,
+    a KL divergence in place of the cross-entropy, a sum over images, gradient into the teacher.
+    """
+    student = torch.tensor([[0.5, math.sqrt(3) / 2]], dtype=torch.float64, requires_grad=True)
+    teacher = torch.tensor([[1.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    queue = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
+    aims = [math.exp(c / 0.5) for c in (1.0, 0.0, -1.0)]
+    guesses = [math.exp(c / 0.2) for c in (0.5, math.sqrt(3) / 2, -0.5)]
+    expected = -sum(a / sum(aims) * math.log(g / sum(guesses)) for a, g in zip(aims, guesses, strict=True))
+    assert expected == pytest.approx(1.844505049624, abs=1e-12)
+    loss = likeness_loss(student, teacher.detach(), queue, (0.2, 0.5))
+    assert loss.item() == pytest.approx(expected, abs=1e-12)
+    twice = likeness_loss(student.expand(2, 2), teacher.detach().expand(2, 2), queue, (0.2, 0.5))
+    assert twice.item() == pytest.approx(expected, abs=1e-12)
+    assert torch.autograd.gradcheck(lambda s: likeness_loss(s, teacher.detach(), queue, (0.2, 0.5)), student)
+
+
+def test_the_teacher_gives_what_its_classifier_reads(teacher: str) -> None:
+    """Its scores are its linear head of the embedding. Catches: logits for features, features before pooling, a teacher
+    that is trained, saved, or shown images in the wrong normalization."""
+    seed = method(teacher)
+    with torch.no_grad():
+        scores = load_teacher(teacher, Task(("a", "b", "c"), (16, 16), HALF, HALF))(images())
+        net: Any = seed.teacher.net
+        torch.testing.assert_close(net.net.net.get_classifier()(seed.teacher(images())), scores)
+    assert not any("teacher" in name for name in (*seed.state_dict(), *dict(seed.named_parameters())))
+    assert seed.queue.shape == (6, 12)
+    torch.testing.assert_close(seed.queue.norm(dim=1), torch.ones(6))
+
+
+def test_the_queue_holds_the_last_that_were_seen(teacher: str) -> None:
+    """Four images, then four more: rows 0 to 3, then 4, 5, 0, 1; the step that brings them is not compared with them.
+    Micro-batches of a step move it once; more images than it holds fill it.
+
+    Catches: the newest lost or doubled, a queue of the student's embeddings, an image compared with itself twice, a
+    pointer that runs over.
+    """
+    seed, both = method(teacher), images(8)
+    with torch.no_grad():
+        embedded = seed._embedded(both)
+        before = seed.queue.clone()
+        first = seed.losses({"image": both[:4]})["likeness"]
+        assert torch.equal(seed.queue, before)
+        expected = likeness_loss(seed._projected(seed.student(both[:4])), embedded[:4], before, (0.2, 1e-4))
+        torch.testing.assert_close(first, expected)
+        seed.after_backward()
+        torch.testing.assert_close(seed.queue, torch.cat([embedded[:4], before[4:]]))
+        for part, last in ((both[4:6], False), (both[6:], True)):
+            seed.moment = Moment(first=not last, last=last)
+            seed.losses({"image": part})
+        seed.after_backward()
+        torch.testing.assert_close(seed.queue, embedded[[6, 7, 2, 3, 4, 5]])
+        seed.losses({"image": both})
+        seed.after_backward()
+        torch.testing.assert_close(seed.queue.sort(0).values, embedded[:6].sort(0).values)
+    assert not seed.waiting
+
+
+def test_an_interrupted_run_ends_as_if_it_had_not_been(teacher: str, tmp_path: Path) -> None:
+    """The queue goes on where it was. Catches: a queue or its place left out of the checkpoint, a head that is kept."""
+    options = {"method.name": "seed", "method.teacher": teacher, "method.queue": 30, "data.per_class": 6}
+    whole = start(tmp_path / "whole", **options)
+    fit(whole)
+    broken, seen = start(tmp_path / "broken", **options, **{"engine.checkpoint_minutes": 1e-9}), []
+
+    def stop(*_: Any) -> None:
+        seen.append(1)
+        if len(seen) == 5:
+            raise KeyboardInterrupt
+
+    broken.method.auxiliary["head"].register_forward_hook(stop)
+    with pytest.raises(KeyboardInterrupt):
+        fit(broken)
+    broken.run.unlock()
+    again = reopen(str(tmp_path / "broken"))
+    fit(again)
+    for name, value in whole.method.state_dict().items():
+        assert torch.equal(value, again.method.state_dict()[name]), name
+    assert not [name for name in weights(again) if "head.0" in name or "queue" in name]
+
+
+def one_of_two(rank: int, folder: str) -> None:
+    """A process with every other image; leaves its gradients, averaged as DDP would, and its queue."""
+    store = f"file://{folder}/store"
+    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(minutes=10))
+    never_single()
+    seed = method(f"{folder}/cnn").double()
+    seed.losses(doubled({"image": images()[rank::2]}))["likeness"].backward()
+    seed.after_backward()
+    found = {name: p.grad for name, p in seed.named_parameters() if p.grad is not None}
+    for gradient in found.values():
+        distributed.all_reduce(gradient)
+    torch.save([{name: g / 2 for name, g in found.items()}, seed.queue], f"{folder}/{rank}.pt")
+    distributed.destroy_process_group()
+
+
+@pytest.mark.children
+def test_two_processes_are_one(teacher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients and queue of two processes with half a batch each are those of one with all of it, but for the order in
+    which a queue of equal rows stands. Catches: a queue of one process's images, or one that differs between them."""
+    processes = [start_child(one_of_two, rank, str(tmp_path)) for rank in range(2)]
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    monkeypatch.setattr(Tensor, "float", Tensor.double)
+    seed = method(teacher).double()
+    seed.losses(doubled({"image": images()}))["likeness"].backward()
+    seed.after_backward()
+    for rank in range(2):
+        gradients, queue = torch.load(tmp_path / f"{rank}.pt")
+        for name, parameter in seed.named_parameters():
+            if parameter.grad is not None:
+                torch.testing.assert_close(gradients[name], parameter.grad, **CLOSE)
+        torch.testing.assert_close(queue[[0, 2, 1, 3, 4, 5]], seed.queue, **CLOSE)
+
+
+def test_a_student_can_learn_it(teacher: str) -> None:
+    """Ten steps on four images against the same queue lower the loss. Catches: a head or a student without gradient."""
+    seed = method(teacher, teacher_temperature=0.1)
+    optimizer = torch.optim.SGD([*seed.student.parameters(), *seed.auxiliary.parameters()], lr=0.1)
+    losses = []
+    for _ in range(10):
+        loss = seed.losses({"image": images()})["likeness"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    assert all(p.grad is not None for p in seed.auxiliary.parameters())
+    assert isinstance(seed.auxiliary["head"], nn.Sequential)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 0.0}, "method.temperature and method.teacher_temperature must be positive, got 0.0 and"),
+        ({"teacher_temperature": -1.0}, "must be positive, got 0.2 and -1.0"),
+        ({"queue": 0}, "method.queue must be positive, got 0"),
+        ({"teacher": "nowhere"}, "nowhere"),
+    ],
+)
+def test_mistakes_are_named(teacher: str, options: dict[str, Any], message: str) -> None:
+    """The rule and the values received."""
+    with pytest.raises(UserError, match=message):
+        method(**{"teacher": teacher, **options})
