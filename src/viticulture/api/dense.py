@@ -3,8 +3,6 @@
 
 from typing import TYPE_CHECKING
 
-from ..errors import UserError
-
 if TYPE_CHECKING:
     from ..data.dataset import Dataset
     from ..evaluation.dense.results import DenseEvaluations
@@ -24,11 +22,14 @@ def measure_dense(run: "RunDir", dataset: "Dataset") -> "DenseEvaluations":
 
 
 def evaluate_dense(run: "RunDir", data: str = "") -> "DenseEvaluations":
-    """Measure on the run's own images. Raises: UserError for others, which nothing reads yet."""
+    """Measure on the run's own images, or on others with objects or masks of the same classes."""
+    from ..evaluation.dense.judge import judge_other
     from ..training.session import dataset_of, recipe_of
+    from .runs import tell
 
-    if data:
-        raise UserError(
-            f"a run that finds objects or tells pixels apart is measured on its own splits alone, got {data}"
-        )
-    return measure_dense(run, dataset_of(run, recipe_of(run)))
+    if not data:
+        return measure_dense(run, dataset_of(run, recipe_of(run)))
+    judged, notes = judge_other(run, data)
+    for note in notes:
+        tell(f"note: {note}")
+    return judged

@@ -130,7 +130,8 @@ def resume(run: str, data: str = "") -> Run:
 
 
 def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation] | DenseEvaluations":
-    """Measure a run's weights: on its own test images, or on other labeled images of the same classes.
+    """Measure a run's weights: on its own test images, or on other labeled images of the same classes. Of runs that
+    find objects or tell pixels apart, on others with boxes or masks.
 
     On its own, everything that the run's report.html shows is measured again and kept, and the page drawn.
 

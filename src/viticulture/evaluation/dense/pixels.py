@@ -49,7 +49,7 @@ class PixelsEvaluation:
 
 
 def evaluate_pixels(
-    said: Iterable[NDArray[np.uint8]], true: Masked, classes: Sequence[str], frequent: int
+    said: Iterable[NDArray[np.uint8]], true: Masked, classes: Sequence[str], frequent: int | None
 ) -> tuple[PixelsEvaluation, NDArray[np.float64]]:
     """Judge what was said of N images.
 
@@ -57,14 +57,17 @@ def evaluate_pixels(
         said: [H, W] classes, one an image.
         true: its masks, in the same order.
         classes: their names.
-        frequent: the most frequent class of the training pixels.
+        frequent: the most frequent class of the training pixels; None leaves that baseline out.
 
     Returns: the numbers, and the mIoU of each image by itself, [N].
     """
     counts = np.stack([confusion(each, true.original(i), len(classes)) for i, each in enumerate(said)])
     total = counts.sum(0)
-    always = np.zeros_like(total)
-    always[:, frequent] = total.sum(1)
+    baselines: dict[str, float | None] = {}
+    if frequent is not None:
+        always = np.zeros_like(total)
+        always[:, frequent] = total.sum(1)
+        baselines[f"{classes[frequent]} everywhere"] = mean_iou(always)
     shares = [None if np.isnan(share) else float(share) for share in class_ious(total)]
     evaluation = PixelsEvaluation(
         images=len(counts),
@@ -72,7 +75,7 @@ def evaluate_pixels(
         interval=interval(counts),
         accuracy=right_share(total),
         per_class=tuple(map(ClassIoU, classes, total.sum(1).tolist(), shares)),
-        baselines={f"{classes[frequent]} everywhere": mean_iou(always)},
+        baselines=baselines,
         confusion=tuple(tuple(row) for row in total.tolist()),
     )
     return evaluation, np.array([mean_iou(each) for each in counts])
