@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verbs on runs that find objects or tell pixels apart."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ..errors import UserError
+from ..waiting import waiting
 
 if TYPE_CHECKING:
     from ..data.dataset import Dataset
@@ -33,3 +37,17 @@ def evaluate_dense(run: "RunDir", data: str = "") -> "DenseEvaluations":
     for note in notes:
         tell(f"note: {note}")
     return judged
+
+
+def export_dense(run: "RunDir", out: Path, weights: str = "", int8: bool = False) -> Path:
+    """Write a run's network as ONNX, from an image as it is to boxes, or to classes of its pixels."""
+    from ..evaluation.dense.asked import looker_of
+    from ..export.dense_file import dense_to_onnx
+    from ..training.session import recipe_of
+
+    if int8:
+        raise UserError(f"--int8 computes classifiers, and {run.path} holds none; leave it out")
+    looker = looker_of(run, weights)
+    store = recipe_of(run).section("images").store_size
+    with waiting("writing ONNX"):
+        return dense_to_onnx(looker.network, out, looker.task, store)

@@ -172,8 +172,11 @@ def recall(ranks: Ranked) -> Array:
     return np.divide(ranks.right.sum(2), true, out=np.full(ranks.right.shape[:2], np.nan), where=true > 0)
 
 
-def interval(classes: Sequence[Ranked], images: int, seed: int = 0) -> tuple[float, float]:
-    """95 % interval of the mean AP over images drawn with replacement (percentiles of the bootstrap)."""
+def resampled(classes: Sequence[Ranked], images: int, seed: int = 0) -> Array:
+    """The mean AP over images drawn with replacement, [R]; two detectors on the same images are given the same draws.
+
+    Percentiles are the bootstrap's interval over images; differences of two detectors' values that of the difference.
+    """
     generator = np.random.default_rng(seed)
     means = []
     for _ in range(REPLICATES):
@@ -181,8 +184,7 @@ def interval(classes: Sequence[Ranked], images: int, seed: int = 0) -> tuple[flo
         each = [precision(ranks, weights, slice(0, 1)).mean() for ranks in classes]
         kept = [value for value in each if not np.isnan(value)]
         means.append(float(np.mean(kept)) if kept else 0.0)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return float(low), float(high)
+    return np.array(means)
 
 
 def image_precision(matches: Sequence[Matches]) -> float:

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...data.annotations import Masked
-from ...scores.pixels import class_ious, confusion, interval, mean_iou, right_share
+from ...scores.pixels import class_ious, confusion, mean_iou, resampled, right_share
+
+ENDS = (2.5, 97.5)  # percentiles of a 95 % interval
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class PixelsEvaluation:
         per_class: in the order of the classes.
         baselines: what needs no learning -> mIoU: the most frequent class of the training pixels everywhere.
         confusion: [C, C] pixels by true class (row) and said class (column).
+        resampled: `miou` over images drawn with replacement, see `objects.Precisions`.
     """
 
     images: int
@@ -41,11 +44,17 @@ class PixelsEvaluation:
     per_class: tuple[ClassIoU, ...]
     baselines: dict[str, float | None]
     confusion: tuple[tuple[int, ...], ...] = field(repr=False, default=())
+    resampled: tuple[float, ...] = field(repr=False, default=())
 
     @property
     def score(self) -> float:
         """The number that counts: mIoU."""
         return self.miou
+
+    @property
+    def measures(self) -> dict[str, float | None]:
+        """What segmenters can be compared by; the first counts."""
+        return {"miou": self.miou, "pixels": self.accuracy}
 
 
 def evaluate_pixels(
@@ -68,14 +77,17 @@ def evaluate_pixels(
         always = np.zeros_like(total)
         always[:, frequent] = total.sum(1)
         baselines[f"{classes[frequent]} everywhere"] = mean_iou(always)
+    drawn = resampled(counts)
+    low, high = np.percentile(drawn, ENDS).tolist()
     shares = [None if np.isnan(share) else float(share) for share in class_ious(total)]
     evaluation = PixelsEvaluation(
         images=len(counts),
         miou=mean_iou(total),
-        interval=interval(counts),
+        interval=(low, high),
         accuracy=right_share(total),
         per_class=tuple(map(ClassIoU, classes, total.sum(1).tolist(), shares)),
         baselines=baselines,
         confusion=tuple(tuple(row) for row in total.tolist()),
+        resampled=tuple(drawn.round(6).tolist()),
     )
     return evaluation, np.array([mean_iou(each) for each in counts])

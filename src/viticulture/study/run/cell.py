@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ...errors import UserError
+from ...evaluation.dense.judge import judge_dense
 from ...evaluation.evaluate import evaluate_run
 from ...models.taps import layout
 from ...text import command_line
@@ -37,7 +38,7 @@ def train_cell(study: StudyDir, cell: Cell, plan: Plan, data: str = "") -> None:
     try:
         study.check_splits(cell.candidate.data or study.grid.data, session.dataset.split_names)
         fit(session)
-        evaluate_run(session.run, session.dataset)
+        (judge_dense if session.dataset.annotations else evaluate_run)(session.run, session.dataset)
         session.run.update(status="finished")  # last: a kill before this is made good by the next start
     finally:
         session.run.unlock()
