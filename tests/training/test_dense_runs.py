@@ -187,6 +187,50 @@ def test_other_data_are_judged_as_the_runs_own_are(
     assert not capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("recipe", "more"),
+    [
+        ("mae/photos", {"student.options": {"embed_dim": 96, "depth": 2, "num_heads": 3}}),
+        ("mae/moco-cifar100", {"student.name": "vit_nano", "student.options": {"depth": 2}, "train.clip_norm": None}),
+    ],
+)
+def test_a_detector_starts_from_what_was_learnt_without_boxes(
+    tmp_path: Path, recipe: str, more: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """MAE and MoCo learn from the very images, in their splits, and a detector and then a segmenter start from them:
+    every block's tensors are those of the run, and which were taken is told. Fails if held-out images are learnt from
+    beforehand, a prefix hides the tensors, or positions of a class token are taken for a patch's."""
+    data = coco_folder(tmp_path / "boxes", SPLITS)
+    settings = {"images.image_size": 32, "images.store_size": 48, "student.patch_size": 8, "train.epochs": 1}
+    settings |= {"train.batch_size": 3, "schedule.warmup_epochs": 0, **more}
+    first = begin(str(data), recipe, 0, str(tmp_path / "first"), False, settings, "test")
+    fit(first)
+    first.run.unlock()
+    assert not first.dataset.annotations
+    assert not first.dataset.classes
+    same = {key: value for key, value in more.items() if key.startswith("student.")}
+    if recipe == "mae/photos":
+        same |= {"student.name": "mae_tiny"}
+        same["student.options"] = {**same["student.options"], "class_token": False, "global_pool": "avg"}
+    started = session("detection", tmp_path, "second", **same, **{"student.init": str(tmp_path / "first")})
+    assert started.dataset.split_names == first.dataset.split_names
+    assert {len(names) for names in first.dataset.split_names.values()} == {6, 2}
+    assert any("tensors taken" in remark for remark in started.remarks), started.remarks
+    learnt = load_file(first.run.weights("last") / "model.safetensors")
+    ours = started.method.student.state_dict()
+    blocks = [name for name in learnt if name.startswith("blocks.")]
+    assert len(blocks) >= 20
+    for name in [*blocks, "patch_embed.proj.weight"]:
+        assert torch.equal(ours[f"backbone.student.{name}"], learnt[name]), name
+    fit(started)
+    started.run.unlock()
+    third = session("segmentation", tmp_path, "third", **same, **{"student.init": str(tmp_path / "second")})
+    best = load_file(started.run.weights("best") / "model.safetensors")
+    for name in [f"backbone.student.{name}" for name in blocks]:
+        assert torch.equal(third.method.student.state_dict()[name], best[name]), name
+    assert any("there but not used: " in remark for remark in third.remarks), third.remarks
+
+
 def test_other_data_that_do_not_fit_are_told(
     learnt: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
