@@ -130,6 +130,29 @@ def test_an_interval_of_images_that_are_all_alike_is_a_point() -> None:
     assert 0 <= low < mean < high <= 1
 
 
+def test_a_draw_of_images_is_judged_as_a_set_that_holds_them_so_often() -> None:
+    """Each draw's value is the AP with the images weighed by it, for two classes of which one is in a few images, with
+    crowds and several thresholds. Fails if precision is looked up where nothing is right, or a class that a draw lacks
+    counts as 0."""
+    draw = np.random.default_rng(3)
+    classes = []
+    for images in (range(9), (1, 5)):
+        found = {}
+        for i in images:
+            corners = draw.uniform(0, 40, (4, 2))
+            true = np.concatenate([corners, corners + 20], 1)
+            said = np.concatenate([true + draw.uniform(-5, 5, true.shape), true[:2] + 60])
+            found[i] = matched(said.tolist(), draw.uniform(size=6).tolist(), true.tolist(), [False] * 3 + [i % 2 == 0])
+        classes.append(ranked(found, 9))
+    values = resampled(classes, 9)
+    generator = np.random.default_rng(0)
+    for value in values:
+        often = np.bincount(generator.integers(9, size=9), minlength=9).astype(float)
+        each = [precision(ranks, often, slice(0, 1)).mean() for ranks in classes]
+        assert value == pytest.approx(np.nanmean(each), abs=1e-12)
+    assert len(set(values.round(9))) > 50
+
+
 def test_intersection_over_union_can_be_counted_by_hand() -> None:
     """Fails if unlabeled pixels count, rows and columns are swapped, or a class that occurs nowhere counts as 0."""
     true = np.array([[0, 0, 1, 255], [1, 1, 1, 255]], dtype=np.uint8)

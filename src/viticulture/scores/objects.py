@@ -178,13 +178,33 @@ def resampled(classes: Sequence[Ranked], images: int, seed: int = 0) -> Array:
     Percentiles are the bootstrap's interval over images; differences of two detectors' values that of the difference.
     """
     generator = np.random.default_rng(seed)
-    means = []
-    for _ in range(REPLICATES):
-        weights = np.bincount(generator.integers(images, size=images), minlength=images).astype(np.float64)
-        each = [precision(ranks, weights, slice(0, 1)).mean() for ranks in classes]
-        kept = [value for value in each if not np.isnan(value)]
-        means.append(float(np.mean(kept)) if kept else 0.0)
-    return np.array(means)
+    draws = [generator.integers(images, size=images) for _ in range(REPLICATES)]
+    often = np.stack([np.bincount(draw, minlength=images) for draw in draws]).astype(np.float64)
+    each = np.stack([_drawn_precision(ranks, often) for ranks in classes])  # [C, R]
+    known = ~np.isnan(each)
+    return np.where(known, each, 0).sum(0) / np.maximum(known.sum(0), 1)
+
+
+def _drawn_precision(ranks: Ranked, often: Array) -> Array:
+    """Mean of `precision` over thresholds and recalls, for objects of all sizes, by draws of images: [R, N] -> [R].
+
+    Precision is highest where a detection is right, so that it is reckoned there alone.
+    """
+    true, each = often @ ranks.true[:, 0].astype(np.float64), often[:, ranks.images]
+    total = np.where(true > 0, 0.0, np.nan)
+    counted, last = np.zeros_like(each), None
+    for right, wrong in zip(ranks.right[0], ranks.wrong[0], strict=True):
+        if last is None or not np.array_equal(last, right | wrong):  # as a rule the same at every threshold
+            last = right | wrong
+            counted = np.cumsum(each * last, 1)
+        places = np.flatnonzero(right)
+        hits = np.cumsum(each[:, places], 1)
+        shares = hits / (counted[:, places] + np.spacing(1))
+        best = np.maximum.accumulate(shares[:, ::-1], 1)[:, ::-1]
+        for r in np.flatnonzero(true > 0):
+            reached = np.searchsorted(hits[r] / true[r], RECALLS, side="left")
+            total[r] += best[r, reached[reached < len(places)]].sum()
+    return total / (len(THRESHOLDS) * len(RECALLS))
 
 
 def image_precision(matches: Sequence[Matches]) -> float:

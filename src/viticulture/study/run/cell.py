@@ -11,6 +11,8 @@ from torch import nn
 from ...errors import UserError
 from ...evaluation.dense.judge import judge_dense
 from ...evaluation.evaluate import evaluate_run
+from ...models.dense.detector import Detector
+from ...models.dense.segmenter import Segmenter
 from ...models.taps import layout
 from ...text import command_line
 from ...training.references import replaced
@@ -80,6 +82,11 @@ def is_vit(student: nn.Module) -> bool:
         return any("attention" in type(module).__name__.lower() for module in student.modules())
 
 
+def inner(network: nn.Module) -> nn.Module:
+    """The student within a detector or a segmenter; any other is its own."""
+    return network.backbone.student if isinstance(network, Detector | Segmenter) else network
+
+
 def _session(study: StudyDir, cell: Cell, plan: Plan, data: str) -> Session:
     run, marked = study.run(cell), contents(study, cell, plan)
     where = data or data_of(study, cell.candidate)
@@ -101,7 +108,7 @@ def _session(study: StudyDir, cell: Cell, plan: Plan, data: str) -> Session:
 
 def _marked(session: Session, cell: Cell, marked: str) -> Session:
     epochs = session.recipe.section("train").epochs
-    session.run.update(recipe=cell.candidate.recipe, cell=marked, vit=is_vit(session.method.student), epochs=epochs)
+    session.run.update(recipe=cell.candidate.recipe, cell=marked, vit=is_vit(inner(session.method.student)), epochs=epochs)
     return session
 
 
