@@ -75,7 +75,12 @@ def _objects(found: Mapping[str, Any]) -> ObjectsEvaluation:
         )
         low, high = part["interval"]
         drawn = tuple(part.get("resampled", ()))  # runs of earlier versions have none
-        changed = {"interval": (low, high), "resampled": drawn, "by_overlap": tuple(part["by_overlap"]), "per_class": classes}
+        changed = {
+            "interval": (low, high),
+            "resampled": drawn,
+            "by_overlap": tuple(part["by_overlap"]),
+            "per_class": classes,
+        }
         return Precisions(**{**part, **changed})
 
     masks = None if found["masks"] is None else precisions(found["masks"])

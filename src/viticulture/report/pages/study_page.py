@@ -44,7 +44,10 @@ def render_study(study: Study) -> str:
     head = Head(title, answer=study.conclusion, warnings=study_notes(study), tiles=_tiles(study))
     found = study.verdicts
     sections = [
-        Section(found[-1].measure.capital if found else "Accuracy", accuracy_charts(study) + table(results_sheet(study)) if found else ""),
+        Section(
+            found[-1].measure.capital if found else "Accuracy",
+            accuracy_charts(study) + table(results_sheet(study)) if found else "",
+        ),
         *teaching_section(study),
         *sums_section(study),
         Section("Cost", cost_charts(study) if found else ""),

@@ -51,7 +51,9 @@ def accuracy_charts(study: Study) -> Markup:
         for one in last.standings
     ]
     note = f"Small dots: single seeds. {_intervals(last)} Best on {'validation' if last.by == 'val' else 'test'} first."
-    charts = [row_chart(f"{last.measure.capital} on {subject(last.data)}, {last.subset.name}", rows, _label(last), note)]
+    charts = [
+        row_chart(f"{last.measure.capital} on {subject(last.data)}, {last.subset.name}", rows, _label(last), note)
+    ]
     for data in dict.fromkeys(verdict.data for verdict in found):
         here = [verdict for verdict in found if verdict.data == data]
         if len(here) > 1:

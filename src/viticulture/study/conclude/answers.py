@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers to the same test images, two by two: what they say of a difference besides the spread over seeds.
 
-Of classifiers it is known which images they get right. AP and mIoU are no means over images; of detectors and segmenters
-their values over the same draws of images are kept instead.
+Of classifiers it is known which images they get right. AP and mIoU are no means over images; of detectors and
+segmenters their values over the same draws of images are kept instead.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,6 @@ class Answers:
                 kept = read_predictions(run)
                 self._known[name] = kept.predicted == kept.labels
         return self._known[name]
-
 
     def drawn(self, outcome: Outcome) -> NDArray[np.float64] | None:
         """[R] its score over draws of the test images, of a detector or a segmenter by what counts of it."""

@@ -210,10 +210,7 @@ def conclusion(grid: Grid, reached: Sequence[Verdict], finished: int, cells: int
     lead = verdict.rivals[closest]
     if verdict.named:
         what = f"{who} grows the best ViT" if leader.vit else f"{who}, which is no ViT, does best"
-        return (
-            f"{what} on {where}: it {gets}, {_points(lead)} points more than {closest}, the closest."
-            f"{beside}{left}"
-        )
+        return f"{what} on {where}: it {gets}, {_points(lead)} points more than {closest}, the closest.{beside}{left}"
     if verdict.unsettled:
         why = max(verdict.unsettled.values())  # failures first
         names = ", ".join(name for name, known in verdict.unsettled.items() if known == why)

@@ -108,7 +108,9 @@ def _session(study: StudyDir, cell: Cell, plan: Plan, data: str) -> Session:
 
 def _marked(session: Session, cell: Cell, marked: str) -> Session:
     epochs = session.recipe.section("train").epochs
-    session.run.update(recipe=cell.candidate.recipe, cell=marked, vit=is_vit(inner(session.method.student)), epochs=epochs)
+    session.run.update(
+        recipe=cell.candidate.recipe, cell=marked, vit=is_vit(inner(session.method.student)), epochs=epochs
+    )
     return session
 
 
