@@ -5,8 +5,8 @@
     python -m benchmarks.dense COCO --cases step,loading        COCO: a folder as `train` takes it; drawn images without
 
 step       a Faster R-CNN step as detection/photos takes it (forward, loss, backward, fused AdamW; 4 images of 256
-           pixels) beside torchvision's own FasterRCNN around a bare timm ViT of the same sizes, with the same pyramid and
-           heads. Steps alternate; ratio of medians' neighbors.
+           pixels) beside torchvision's own FasterRCNN around a bare timm ViT of the same sizes, with the same pyramid
+           and heads. Steps alternate; the ratio is the median of neighbors'.
 loading    images a second of processor time, in one process each: scale jitter, flip, normalization, boxes and masks
            in their places; torchvision's v2 reads the files as its references do. Our first epoch, which also builds
            the store, stands apart.
@@ -244,7 +244,7 @@ def loading(options: argparse.Namespace) -> None:
         for masks in (False, True) if drawn_masks else (False,):
             began = core_seconds()
             mine = our_epochs(source, masks)
-            first = (mine() / (core_seconds() - began)), 0.0
+            first = mine() / (core_seconds() - began)
             rates: dict[str, list[float]] = {"ours": [], "torchvision": []}
             yours = their_epochs(source, masks)
             for _ in range(options.epochs):
@@ -254,7 +254,8 @@ def loading(options: argparse.Namespace) -> None:
             told = {name: median(each) for name, each in rates.items()}
             print(
                 f"loading     images a core-s, boxes{' and masks' * masks}: ours {told['ours']:.1f} (first epoch "
-                f"{first[0]:.1f}), torchvision v2 {told['torchvision']:.1f}; ratio {told['ours'] / told['torchvision']:.2f}",
+                f"{first:.1f}), torchvision v2 {told['torchvision']:.1f}; "
+                f"ratio {told['ours'] / told['torchvision']:.2f}",
                 flush=True,
             )
 

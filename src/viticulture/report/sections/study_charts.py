@@ -13,7 +13,6 @@ from ..document import beside
 from ..html import Markup
 from ..written import duration, scaled
 
-
 CLOCK = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
 COUNTS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -26,8 +25,8 @@ def _label(verdict: Verdict) -> str:
 
 def _intervals(verdict: Verdict) -> str:
     return (
-        f"Bars and bands: 95 % intervals, the wider of Student's over seeds and {verdict.measure.images}, cut where they "
-        "leave the chart."
+        f"Bars and bands: 95 % intervals, the wider of Student's over seeds and {verdict.measure.images}, cut where "
+        "they leave the chart."
     )
 
 
