@@ -146,7 +146,7 @@ def follow(place: Placement, i: int, objects: Objects, masks: bool) -> dict[str,
         return {"boxes": boxes, "labels": objects.labels}
     assert objects.shapes is not None
     planes = place.outlines(i, objects.shapes)
-    seen = torch.from_numpy(planes.reshape(len(planes), -1).any(1))
+    seen = torch.from_numpy(planes.any((1, 2)))
     return {"boxes": boxes[seen], "labels": objects.labels[seen], "masks": torch.from_numpy(planes)[seen]}
 
 

@@ -62,7 +62,8 @@ def bounded(shape: Shape, height: int, width: int) -> tuple[np.ndarray, int, int
     points, ends = np.concatenate(parts), np.array([width, height])
     low = np.clip(np.floor(points.min(0)), 0, ends - 1).astype(int)
     high = np.clip(np.ceil(points.max(0)) + 1, low + 1, ends).astype(int)
-    moved = [((np.trunc(FINE * part + 0.5) - FINE * low) / FINE).ravel().tolist() for part in parts]
+    steps = [np.trunc(FINE * part + 0.5) - FINE * low for part in parts]
+    moved = [(np.where(part < 0, part - 0.75, part) / FINE).ravel().tolist() for part in steps]  # cut towards zero
     return bitmap(moved, int(high[1] - low[1]), int(high[0] - low[0])), int(low[1]), int(low[0])
 
 
