@@ -22,6 +22,7 @@ THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0, 1, 101)
 AREAS = {"all": (0.0, 1e10), "small": (0.0, 32.0**2), "medium": (32.0**2, 96.0**2), "large": (96.0**2, 1e10)}
 """Of objects, pixels of the original."""
+LIMITS = np.array(list(AREAS.values()))
 MOST = 100
 REPLICATES = 200
 
@@ -74,10 +75,17 @@ def match(scores: Array, areas: Array, true_areas: Array, crowd: NDArray[np.bool
     shape = len(AREAS), len(THRESHOLDS), len(order)
     right, apart = np.zeros(shape, bool), np.zeros(shape, bool)
     true = np.zeros(len(AREAS), np.int64)
+    if not len(true_areas):  # as a rule, of most classes that are found
+        outside = (areas < LIMITS[:, :1]) | (areas > LIMITS[:, 1:])
+        return Matches(scores, right, np.repeat(outside[:, None], len(THRESHOLDS), 1), true)
     for number, (low, high) in enumerate(AREAS.values()):
         ignored = crowd | (true_areas < low) | (true_areas > high)
         true[number] = (~ignored).sum()
-        right[number], apart[number] = _match(overlap, ignored, crowd)
+        if number and (true[number] == true[0] or (not true[number] and not crowd.any())):
+            right[number] = right[0]  # those that count are the same; or none does, which changes nothing of who takes
+            apart[number] = apart[0] if true[number] == true[0] else right[0]
+        else:
+            right[number], apart[number] = _match(overlap, ignored, crowd)
         apart[number] |= ~right[number] & ((areas < low) | (areas > high))
     return Matches(scores, right, apart, true)
 
@@ -201,9 +209,8 @@ def _drawn_precision(ranks: Ranked, often: Array) -> Array:
         hits = np.cumsum(each[:, places], 1)
         shares = hits / (counted[:, places] + np.spacing(1))
         best = np.maximum.accumulate(shares[:, ::-1], 1)[:, ::-1]
-        for r in np.flatnonzero(true > 0):
-            reached = np.searchsorted(hits[r] / true[r], RECALLS, side="left")
-            total[r] += best[r, reached[reached < len(places)]].sum()
+        reached = np.searchsorted(RECALLS, hits / np.maximum(true, 1)[:, None], side="right")  # recalls so far
+        total += (best * np.diff(reached, axis=1, prepend=0)).sum(1)
     return total / (len(THRESHOLDS) * len(RECALLS))
 
 
