@@ -153,6 +153,10 @@ Judge = Callable[[Found, Objects, NDArray[np.bool_], NDArray[np.bool_]], Matches
 
 
 def _boxes(found: Found, true: Objects, ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> Matches:
+    if not theirs.any():  # as a rule, of most classes that are found
+        nothing, areas = np.zeros(0), box_areas(found.boxes[ours].astype(np.float64))
+        overlap = np.zeros((len(areas), 0))
+        return match(found.scores[ours].astype(np.float64), areas, nothing, nothing.astype(bool), overlap)
     boxes, known = found.boxes[ours].astype(np.float64), true.boxes.double().numpy()[theirs]
     crowd = true.crowd.numpy()[theirs]
     return match(

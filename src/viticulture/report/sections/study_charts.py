@@ -121,7 +121,7 @@ def curve_charts(study: Study) -> Markup:
                 minutes.append(Series(name, number, [(x * seconds / length / unit, y) for x, y in points]))
     if not epochs:
         return Markup()
-    label = f"{last.measure.word} on {'validation' if last.by == 'val' else 'held-out'} images, %"
+    label = f"{last.measure.curve} on {'validation' if last.by == 'val' else 'held-out'} images, %"
     charts = [line_chart("Over epochs", epochs, Axes("epoch", label))]
     if minutes:
         charts.append(line_chart("Over training time", minutes, Axes(f"training time, {clock}", label)))
