@@ -58,7 +58,7 @@ from viticulture.models.task import Task
 from .clock import begin, core_seconds, count, measure
 
 BATCH, PIXELS, PATCH, WIDTH, SAMPLES, CLASSES = 4, 256, 16, 64, 64, 3
-BODY = {"embed_dim": 64, "depth": 4, "num_heads": 8}
+BODY: dict[str, Any] = {"embed_dim": 64, "depth": 4, "num_heads": 8}
 HALF = (0.5, 0.5, 0.5)
 WARMUP = 2
 DRAWN = 64  # images of a folder that is drawn
@@ -155,7 +155,8 @@ def drawn(root: Path) -> Path:
     draw = np.random.default_rng(0)
     (root / "images").mkdir(parents=True)
     (root / "annotations").mkdir()
-    images, annotations = [], []
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
     rows, columns = np.mgrid[:480, :640]
     for i in range(DRAWN):
         pixels = np.kron(draw.integers(90, 160, (30, 40, 3)), np.ones((16, 16, 1))).astype(np.uint8)
@@ -215,7 +216,7 @@ def their_epochs(source: DenseSource, masks: bool) -> Callable[[], int]:
                 image = v2.functional.pil_to_tensor(picture.convert("RGB"))
             height, width = image.shape[1:]
             held = objects[row].part(~objects[row].crowd)
-            boxes = tv_tensors.BoundingBoxes(held.boxes, format="XYXY", canvas_size=(height, width))  # type: ignore[call-overload]
+            boxes = tv_tensors.BoundingBoxes(held.boxes, format="XYXY", canvas_size=(height, width))
             target: dict[str, Any] = {"boxes": boxes, "labels": held.labels}
             if masks:
                 planes = [torch.from_numpy(bitmap(shape, height, width)) for shape in held.shapes or ()]

@@ -22,7 +22,7 @@ from viticulture.evaluation.dense.asked import Looker, classify_pixels, find
 from viticulture.export.canvas import Canvas, back, pasted, stretched
 from viticulture.export.dense_file import OPSET, dense_to_onnx, different, file_of
 from viticulture.export.detections import Detections
-from viticulture.models.dense.detector import Detector, Heads
+from viticulture.models.dense.detector import Heads
 from viticulture.models.dense.networks import detector, segmenter
 from viticulture.models.dense.segmenter import Segmenter
 from viticulture.models.students import create_student
@@ -50,7 +50,7 @@ def network(kind: str, masks: bool = False) -> Any:
     torch.manual_seed(0)
     student = create_student("vit_nano", replace(TASK, classes=()), 8, {"depth": 1})
     if kind == "segmenter":
-        made: Detector | Segmenter = segmenter(student, TASK)
+        made: Any = segmenter(student, TASK)
         torch.nn.init.normal_(made.predict.weight)
     else:
         made = detector(student, TASK, heads=Heads(16, masks, 16, 0.1))

@@ -6,6 +6,8 @@ of the store, then made as large as the canvas allows in its own shape, the rest
 are rounded after each step; a run's kernels round within a step too, and may differ by a gray level.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -42,8 +44,9 @@ class Canvas(nn.Module):
         """Height and width of an image on the canvas, pixels."""
         (H, W, _), (height, width) = image.shape, self.size
         assert height == width
-        longer = torch.sym_max(H, W)
-        return torch.sym_max(H * height // longer, 1), torch.sym_max(W * width // longer, 1)
+        larger: Any = torch.sym_max  # of numbers that a trace leaves open
+        longer = larger(H, W)
+        return larger(H * height // longer, 1), larger(W * width // longer, 1)
 
     def forward(self, image: Tensor) -> Tensor:
         height, width = self.extent(image)
