@@ -8,7 +8,8 @@ A step of the recipe's student, guides, method and optimizer is taken on fake te
 in bfloat16 as on a GPU. Counted are all storages that are alive at once: weights, gradients, optimizer state, batch and
 activations. Not counted: what CUDA keeps for itself, kernels' scratch space, gaps between blocks, decoded images that
 fit on the device, EMA, SAM's copy of the weights, and what torch.compile saves. Teachers have random weights of the
-same sizes. tests/test_memory.py holds an estimate against a real step on a CPU.
+same sizes. A detector's heads get as many proposals as they sample at most, a quarter of them with masks, each from the
+finest map; the loss is the sum of what they say. tests/test_memory.py holds an estimate against a real step on a CPU.
 """
 
 import re
@@ -17,7 +18,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -29,6 +30,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
+from torchvision.ops import roi_align
 
 from viticulture.keywords import made_parts
 from viticulture.methods.method import Method, Setup
@@ -42,7 +44,9 @@ from viticulture.models.vit.attention import DroppedAttention
 from viticulture.training.assemble import build_guides, patch_size
 from viticulture.training.recipe import Recipe, about, method_class, read, resolve, shipped
 
-CLASSES = {"imagenet": 1000, "cifar100": 100, "cifar10": 10, "imagenet100": 100, "domainnet": 345}
+OBJECTS = 64
+"""In the image of a batch that has most; their masks are kept in bits."""
+CLASSES = {"./coco": 80, "imagenet": 1000, "cifar100": 100, "cifar10": 10, "imagenet100": 100, "domainnet": 345}
 GRAY = (0.5, 0.5, 0.5)
 
 
@@ -115,11 +119,34 @@ def estimate(recipe: Recipe, classes: int, folder: Path, bfloat16: bool = True) 
         batch = {name: torch.empty(shape) for name, shape in shapes.items()}
         batch["label"] = torch.empty(labels, dtype=torch.float32 if len(labels) == 2 else torch.int64)
         batch["noise"] = torch.empty(images, spec.noise)
+        if spec.contents == "pixels":
+            batch["classes"] = torch.empty(images, side, side, dtype=torch.int64)
+        if spec.masks:
+            batch["masks"] = torch.empty(images, OBJECTS // 8, side, side, dtype=torch.uint8)
         with half:
-            loss = torch.stack(list(method.losses(batch).values())).sum()
+            terms = heads_at_most(method.student, batch) if spec.contents == "objects" else method.losses(batch)
+            loss = torch.stack(list(terms.values())).sum()
         loss.backward()
     trained = sum(parameter.numel() for group in groups for _, parameter in group["params"])
     return Estimate(peak.most + _STATE[method.optim.name] * 4 * trained, images)
+
+
+def heads_at_most(detector: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Sums of all that a detector computes where every image has as many proposals as are sampled."""
+    images, heads = batch["image"], detector.roi_heads
+    maps = detector.maps(images)
+    objectness, moves = detector.rpn.head(list(maps.values()))
+    count = len(images) * heads.fg_bg_sampler.batch_size_per_image
+
+    def pooled(boxes: int, pool: Any) -> Tensor:
+        finest = next(iter(maps.values())).float()
+        return roi_align(finest, torch.empty(boxes, 5), pool.output_size, 1.0, pool.sampling_ratio)
+
+    terms = [*objectness, *moves, *heads.box_predictor(heads.box_head(pooled(count, heads.box_roi_pool)))]
+    if heads.mask_predictor is not None:
+        positive = int(count * heads.fg_bg_sampler.positive_fraction)
+        terms.append(heads.mask_predictor(heads.mask_head(pooled(positive, heads.mask_roi_pool))))
+    return {str(number): term.float().sum() for number, term in enumerate(terms)}
 
 
 _STATE = {"adamw": 2, "sgd": 1, "nesterov": 1}  # numbers that the optimizer keeps for each weight
@@ -129,7 +156,8 @@ def assembled(recipe: Recipe, classes: int, side: int) -> Method:
     """Student, guides and method of a recipe, as they start."""
     made, wanted = method_class(recipe), recipe.section("student")
     task = Task(tuple(map(str, range(classes if made.batch_spec.labels else 0))), (side, side), GRAY, GRAY)
-    student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
+    shown = task if made.batch_spec.contents == "classes" else replace(task, classes=())
+    student = create_student(wanted.name, shown, patch_size(wanted, task), wanted.options)
     for module in student.modules():
         if isinstance(module, DroppedAttention):
             module.attn_drop.p = 0.0  # a GPU's kernel keeps no probabilities, as ours for CPUs does
@@ -193,7 +221,7 @@ def for_gpus() -> list[str]:
     for name in shipped():
         recipe = resolve(name, read(name))
         sized = recipe.section("images").image_size and recipe.section("train").batch_size
-        if sized and not re.search(r"cpu|digits|default/", name):
+        if sized and not re.search(r"cpu|digits|default/|(detection|segmentation)/photos", name):
             found.append(name)
     return found
 

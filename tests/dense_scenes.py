@@ -34,11 +34,14 @@ def picture(seed: int, size: tuple[int, int] = (64, 80), most: int = 3) -> tuple
     return image, objects
 
 
-def coco_folder(root: Path, splits: dict[str, int], size: tuple[int, int] = (64, 80)) -> Path:
-    """images/ and annotations/instances_SPLIT.json with boxes and polygons; categories are numbered 3 and 7."""
+def coco_folder(root: Path, splits: dict[str, int], size: tuple[int, int] = (64, 80), first: int = 0) -> Path:
+    """images/ and annotations/instances_SPLIT.json with boxes and polygons; categories are numbered 3 and 7.
+
+    `first` is the seed of the first picture.
+    """
     (root / "images").mkdir(parents=True)
     (root / "annotations").mkdir()
-    seed = 0
+    seed = first
     for split, count in splits.items():
         images: list[dict[str, object]] = []
         annotations: list[dict[str, object]] = []
@@ -66,9 +69,9 @@ def coco_folder(root: Path, splits: dict[str, int], size: tuple[int, int] = (64,
     return root
 
 
-def mask_folder(root: Path, splits: dict[str, int], size: tuple[int, int] = (64, 80)) -> Path:
-    """SPLIT/images and SPLIT/masks with classes.json: ground, disk, square, and 9 for nothing."""
-    seed = 0
+def mask_folder(root: Path, splits: dict[str, int], size: tuple[int, int] = (64, 80), first: int = 0) -> Path:
+    """SPLIT/images and SPLIT/masks with classes.json: ground, disk, square, and 9 for nothing; `first` as above."""
+    seed = first
     for split, count in splits.items():
         for folder in ("images", "masks"):
             (root / split / folder).mkdir(parents=True)

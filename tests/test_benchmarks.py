@@ -14,6 +14,8 @@ COUNTED = {
     "attention_link_step": ["--batch", "0"],
     "bootstrap_step": ["--threads", "0"],
     "co_advise_step": ["--rounds", "-1"],
+    "dense": ["--steps", "0"],
+    "dense_contest": ["--seeds", "0", "nowhere"],
     "dhvt_step": ["--steps", "0"],
     "loader": ["--epochs", "0", "nowhere"],
     "mae_step": ["--threads", "0"],

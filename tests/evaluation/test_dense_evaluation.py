@@ -15,7 +15,7 @@ from viticulture.data.annotations import Boxed, Masked, Objects
 from viticulture.data.dense.inspect import inspect_dense
 from viticulture.data.dense.open import open_dense
 from viticulture.evaluation.dense.asked import Found
-from viticulture.evaluation.dense.draw import MISSED, RIGHT, WRONG, counted_words, draw_classes, draw_judged
+from viticulture.evaluation.dense.draw import MISSED, RIGHT, WRONG, color_of, counted_words, draw_classes, draw_judged
 from viticulture.evaluation.dense.objects import confusion, evaluate_objects, guess, mean_boxes, pairs
 from viticulture.evaluation.dense.pixels import evaluate_pixels
 from viticulture.evaluation.dense.predict import DensePrediction, coco_results
@@ -131,6 +131,10 @@ def test_results_come_back_as_they_were_kept(kind: str) -> None:
     assert from_dict(kept.to_dict()) == kept
     page = "".join(str(section.html) for section in dense_sections(kept, [Gallery("Pictures")]))
     assert "disk" in page
+    key = "".join(
+        f'<span><i style="background: rgb{color_of(label)}"></i>{name}</span>' for label, name in enumerate(NAMES)
+    )
+    assert (key in page) == (kind == "pixels")
     label, value, _ = dense_headline(kept) or ("", "", "")
     assert label.startswith("AP of boxes, test" if kind == "objects" else "mIoU, test")
     assert value == f"{100 * result.score:.1f} %"
@@ -150,6 +154,8 @@ def test_pictures_tell_right_from_wrong_by_color() -> None:
     plain = draw_classes(np.full((2, 2, 3), 100, np.uint8), np.array([[0, 255], [255, 255]], np.uint8))
     assert tuple(plain[0, 1]) == (100, 100, 100)
     assert tuple(plain[0, 0]) != (100, 100, 100)
+    assert len({color_of(label) for label in range(21)}) == 21
+    assert color_of(21) == color_of(0)
 
 
 def test_results_are_listed_as_coco_does() -> None:

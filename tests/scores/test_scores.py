@@ -14,14 +14,14 @@ from viticulture.scores.objects import (
     box_areas,
     box_overlaps,
     image_precision,
-    interval,
     match,
     precision,
     ranked,
     recall,
+    resampled,
 )
 from viticulture.scores.pixels import class_ious, confusion, mean_iou, right_share
-from viticulture.scores.pixels import interval as iou_interval
+from viticulture.scores.pixels import resampled as iou_resampled
 
 Boxes = list[list[float]]
 
@@ -123,11 +123,34 @@ def test_an_interval_of_images_that_are_all_alike_is_a_point() -> None:
     """And of others it lies around the mean. Fails if images are drawn without replacement or weighed wrongly."""
     true, right, wrong = [[0.0, 0, 10, 10]], [[0.0, 0, 10, 10]], [[50.0, 50, 60, 60]]
     same = ranked({i: matched(right, [0.5], true) for i in range(6)}, 6)
-    assert interval([same], 6) == (1.0, 1.0)
+    assert set(resampled([same], 6).tolist()) == {1.0}
     mixed = ranked({i: matched(right if i % 2 else wrong, [0.5 + i / 100], true) for i in range(12)}, 12)
-    low, high = interval([mixed], 12)
+    low, high = np.percentile(resampled([mixed], 12), [2.5, 97.5])
     mean = precision(mixed)[0].mean()
     assert 0 <= low < mean < high <= 1
+
+
+def test_a_draw_of_images_is_judged_as_a_set_that_holds_them_so_often() -> None:
+    """Each draw's value is the AP with the images weighed by it, for two classes of which one is in a few images, with
+    crowds and several thresholds. Fails if precision is looked up where nothing is right, or a class that a draw lacks
+    counts as 0."""
+    draw = np.random.default_rng(3)
+    classes = []
+    for images in (range(9), (1, 5)):
+        found = {}
+        for i in images:
+            corners = draw.uniform(0, 40, (4, 2))
+            true = np.concatenate([corners, corners + 20], 1)
+            said = np.concatenate([true + draw.uniform(-5, 5, true.shape), true[:2] + 60])
+            found[i] = matched(said.tolist(), draw.uniform(size=6).tolist(), true.tolist(), [False] * 3 + [i % 2 == 0])
+        classes.append(ranked(found, 9))
+    values = resampled(classes, 9)
+    generator = np.random.default_rng(0)
+    for value in values:
+        often = np.bincount(generator.integers(9, size=9), minlength=9).astype(float)
+        each = [precision(ranks, often, slice(0, 1)).mean() for ranks in classes]
+        assert value == pytest.approx(np.nanmean(each), abs=1e-12)
+    assert len(set(values.round(9))) > 50
 
 
 def test_intersection_over_union_can_be_counted_by_hand() -> None:
@@ -140,4 +163,4 @@ def test_intersection_over_union_can_be_counted_by_hand() -> None:
     assert mean_iou(counts) == pytest.approx((1 / 3 + 3 / 5) / 2)
     assert right_share(counts) == pytest.approx(4 / 6)
     same = np.stack([counts] * 5)
-    assert iou_interval(same) == pytest.approx((mean_iou(counts),) * 2)
+    assert iou_resampled(same) == pytest.approx(mean_iou(counts))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of detectors and segmenters: resumed as uninterrupted, judged, asked, drawn; and what they refuse."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from safetensors.torch import load_file
 import viticulture
 from dense_scenes import coco_folder, mask_folder
 from viticulture.errors import UserError
+from viticulture.evaluation.dense.objects import ObjectsEvaluation
 from viticulture.evaluation.dense.predict import DensePrediction
-from viticulture.evaluation.dense.results import read_dense
+from viticulture.evaluation.dense.results import DenseEvaluations, read_dense
 from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit, training_loader
 from viticulture.training.rundir import RunDir
@@ -137,8 +139,126 @@ def test_a_segmenters_run_from_training_to_pictures(tmp_path: Path) -> None:
     assert found.pixels.shape == (64, 80)
     with pytest.raises(UserError, match="name a folder"):
         viticulture.predict(str(run.path), [str(data / "test/images")], out=str(tmp_path / "boxes.json"))
-    with pytest.raises(UserError, match="only classifiers are exported"):
-        viticulture.export(str(run.path), str(tmp_path / "a.onnx"))
+    with pytest.raises(UserError, match="--int8 computes classifiers"):
+        viticulture.export(str(run.path), str(tmp_path / "a.onnx"), int8=True)
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A detector's and a segmenter's run of one epoch, beside their data: boxes/, masks/."""
+    root = tmp_path_factory.mktemp("learnt")
+    for kind in ("detection", "segmentation"):
+        fit(session(kind, root, kind, **{"train.epochs": 1}))
+    return {kind: root / kind for kind in ("detection", "segmentation")}
+
+
+@pytest.mark.parametrize("kind", ["detection", "segmentation"])
+def test_other_data_are_judged_as_the_runs_own_are(
+    learnt: dict[str, Path], tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run's own test images, brought as other data with their classes in another order and under other numbers,
+    give the run's own numbers but for baselines; nothing is kept. Fails if labels keep the numbers of the other data,
+    if its training images are judged, or if a class that it lacks counts as 0."""
+    run = RunDir(learnt[kind])
+    other = tmp_path / "other"
+    if kind == "detection":
+        coco_folder(other, {"test": 2}, first=8)
+        file = other / "annotations" / "instances_test.json"
+        content = json.loads(file.read_text())
+        for each in content["annotations"]:
+            each["category_id"] = {3: 9, 7: 5}[each["category_id"]]
+        content["categories"] = [{"id": 5, "name": "square"}, {"id": 9, "name": "disk"}]
+        file.write_text(json.dumps(content))
+    else:
+        mask_folder(other, {"test": 2}, first=8)
+        for file in (other / "test" / "masks").iterdir():
+            mask = np.asarray(Image.open(file))
+            Image.fromarray(np.array([7, 5, 2, 0, 0, 0, 0, 0, 0, 9], np.uint8)[mask]).save(file)
+        (other / "classes.json").write_text('{"2": "square", "5": "disk", "7": "ground", "9": "void"}')
+    own = viticulture.evaluate(str(run.path))
+    before = {file.name: file.stat().st_mtime_ns for file in run.path.iterdir()}
+    judged = viticulture.evaluate(str(run.path), str(other))
+    assert before == {file.name: file.stat().st_mtime_ns for file in run.path.iterdir()}
+    assert judged.counts == f"best/{other}"
+    expected, found = dataclasses.asdict(own.results["best/test"]), dataclasses.asdict(judged.results[judged.counts])
+    baselines = found.pop("baselines")
+    assert expected.pop("baselines") != baselines
+    assert found == expected
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("recipe", "more"),
+    [
+        ("mae/photos", {"student.options": {"embed_dim": 96, "depth": 2, "num_heads": 3}}),
+        ("mae/moco-cifar100", {"student.name": "vit_nano", "student.options": {"depth": 2}, "train.clip_norm": None}),
+    ],
+)
+def test_a_detector_starts_from_what_was_learnt_without_boxes(
+    tmp_path: Path, recipe: str, more: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """MAE and MoCo learn from the very images, in their splits, and a detector and then a segmenter start from them:
+    every block's tensors are those of the run, and which were taken is told. Fails if held-out images are learnt from
+    beforehand, a prefix hides the tensors, or positions of a class token are taken for a patch's."""
+    data = coco_folder(tmp_path / "boxes", SPLITS)
+    settings = {"images.image_size": 32, "images.store_size": 48, "student.patch_size": 8, "train.epochs": 1}
+    settings |= {"train.batch_size": 3, "schedule.warmup_epochs": 0, **more}
+    first = begin(str(data), recipe, 0, str(tmp_path / "first"), False, settings, "test")
+    fit(first)
+    first.run.unlock()
+    assert not first.dataset.annotations
+    assert not first.dataset.classes
+    same = {key: value for key, value in more.items() if key.startswith("student.")}
+    if recipe == "mae/photos":
+        same |= {"student.name": "mae_tiny"}
+        same["student.options"] = {**same["student.options"], "class_token": False, "global_pool": "avg"}
+    started = session("detection", tmp_path, "second", **same, **{"student.init": str(tmp_path / "first")})
+    assert started.dataset.split_names == first.dataset.split_names
+    assert {len(names) for names in first.dataset.split_names.values()} == {6, 2}
+    assert any("tensors taken" in remark for remark in started.remarks), started.remarks
+    learnt = load_file(first.run.weights("last") / "model.safetensors")
+    ours = started.method.student.state_dict()
+    blocks = [name for name in learnt if name.startswith("blocks.")]
+    assert len(blocks) >= 20
+    for name in [*blocks, "patch_embed.proj.weight"]:
+        assert torch.equal(ours[f"backbone.student.{name}"], learnt[name]), name
+    fit(started)
+    started.run.unlock()
+    third = session("segmentation", tmp_path, "third", **same, **{"student.init": str(tmp_path / "second")})
+    best = load_file(started.run.weights("best") / "model.safetensors")
+    for name in [f"backbone.student.{name}" for name in blocks]:
+        assert torch.equal(third.method.student.state_dict()[name], best[name]), name
+    assert any("there but not used: " in remark for remark in third.remarks), third.remarks
+
+
+def test_other_data_that_do_not_fit_are_told(
+    learnt: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Classes that the run did not learn, data of the other kind and data without any object are refused in a line;
+    classes that the data lack are told, and do not count."""
+    run, other = str(learnt["detection"]), coco_folder(tmp_path / "other", {"test": 2})
+    with pytest.raises(UserError, match="holds boxes of objects"):
+        viticulture.evaluate(str(learnt["segmentation"]), str(other))
+    file = other / "annotations" / "instances_test.json"
+    known = json.loads(file.read_text())
+    stranger = {**known, "categories": [{"id": 3, "name": "disk"}, {"id": 7, "name": "ring"}]}
+    file.write_text(json.dumps(stranger))
+    with pytest.raises(UserError, match=r"1 class that this network did not learn: ring; it learnt disk, square$"):
+        viticulture.evaluate(run, str(other))
+    file.write_text(json.dumps({**known, "annotations": []}))
+    with pytest.raises(UserError, match="no object in any of its 2 images"):
+        viticulture.evaluate(run, str(other))
+    disks = [each for each in known["annotations"] if each["category_id"] == 3]
+    assert disks
+    file.write_text(json.dumps({**known, "annotations": disks, "categories": known["categories"][:1]}))
+    judged = viticulture.evaluate(run, str(other))
+    assert isinstance(judged, DenseEvaluations)
+    result = judged.counting
+    assert isinstance(result, ObjectsEvaluation)
+    assert [each.objects for each in result.boxes.per_class] == [len(disks), 0]
+    assert result.boxes.per_class[1].ap is None
+    assert result.boxes.ap == result.boxes.per_class[0].ap
+    assert "none of its 2 images shows square, which this network learnt" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

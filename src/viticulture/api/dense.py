@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verbs on runs that find objects or tell pixels apart."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
+from ..waiting import waiting
 from .shown import Shown
 
 if TYPE_CHECKING:
@@ -25,11 +27,28 @@ def measure_dense(run: "RunDir", dataset: "Dataset") -> "DenseEvaluations":
 
 
 def evaluate_dense(run: "RunDir", data: str = "") -> "DenseEvaluations":
-    """Measure on the run's own images. Raises: UserError for others, which nothing reads yet."""
+    """Measure on the run's own images, or on others with objects or masks of the same classes."""
+    from ..evaluation.dense.judge import judge_other
     from ..training.session import dataset_of, recipe_of
+    from .runs import tell
 
-    if data:
-        raise UserError(
-            f"a run that finds objects or tells pixels apart is measured on its own splits alone, got {data}"
-        )
-    return measure_dense(run, dataset_of(run, recipe_of(run)))
+    if not data:
+        return measure_dense(run, dataset_of(run, recipe_of(run)))
+    judged, notes = judge_other(run, data)
+    for note in notes:
+        tell(f"note: {note}")
+    return judged
+
+
+def export_dense(run: "RunDir", out: Path, weights: str = "", int8: bool = False) -> Path:
+    """Write a run's network as ONNX, from an image as it is to boxes, or to classes of its pixels."""
+    from ..evaluation.dense.asked import looker_of
+    from ..export.dense_file import dense_to_onnx
+    from ..training.session import recipe_of
+
+    if int8:
+        raise UserError(f"--int8 computes classifiers, and {run.path} holds none; leave it out")
+    looker = looker_of(run, weights)
+    store = recipe_of(run).section("images").store_size
+    with waiting("writing ONNX"):
+        return dense_to_onnx(looker.network, out, looker.task, store)

@@ -130,7 +130,8 @@ def resume(run: str, data: str = "") -> Run:
 
 
 def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation] | DenseEvaluations":
-    """Measure a run's weights: on its own test images, or on other labeled images of the same classes.
+    """Measure a run's weights: on its own test images, or on other labeled images of the same classes. Of runs that
+    find objects or tell pixels apart, on others with boxes or masks.
 
     On its own, everything that the run's report.html shows is measured again and kept, and the page drawn.
 
@@ -190,14 +191,14 @@ def predict(
 
 
 def export(run: str, out: str, weights: str = "", int8: bool = False) -> "Path | Quantized":
-    """Write a run's student as ONNX.
+    """Write a run's student as ONNX; a detector's or a segmenter's with all that lies between an image and its answers.
 
     Args:
         run: the run's folder. Its weights/ folders already hold safetensors and config.json that timm loads.
         out: the .onnx file.
         weights: best, last or ema; by default those that count.
         int8: compute its large products in eight bits, calibrated on training images, and say what that costs in
-            accuracy on the test images, which must be there.
+            accuracy on the test images, which must be there. Classifiers alone.
 
     Returns: the file; with int8 also what it costs and gives beside float32.
     """
@@ -209,7 +210,9 @@ def export(run: str, out: str, weights: str = "", int8: bool = False) -> "Path |
 
     folder = RunDir.open(run)
     if is_dense(folder):
-        raise UserError(f"{run} finds objects or tells pixels apart, and only classifiers are exported so far")
+        from .dense import export_dense
+
+        return export_dense(folder, Path(out), weights, int8)
     subject = of_run(folder, weights)
     with waiting("writing ONNX"):
         if not int8:

@@ -32,7 +32,8 @@ def compare(
     Args:
         data: as for `train`.
         recipes: what is compared, such as default/photos,dhvt/digits; the first is the baseline. Left out: a plain ViT,
-            a CNN, a hybrid and guided ViTs for images of this size, within an hour unless told otherwise.
+            a CNN, a hybrid and guided ViTs for images of this size (where boxes or masks come with them, detectors or
+            segmenters of a plain ViT and a hybrid), within an hour unless told otherwise.
         subsets: how many training images are learnt from.
         seeds: trainings of everything; each draws its own subset, initialization and order.
         terms: how long everything may train.

@@ -152,6 +152,17 @@ def prepare_test(
     rows = rows[source.labels[rows] >= 0]
     if not len(rows):
         raise UserError(f"{source.name} has no labeled images to test on")
+    return read_rows(source, rows, image_settings, skip_unreadable, progress)
+
+
+def read_rows(
+    source: Source,
+    rows: np.ndarray,
+    image_settings: ImageSettings,
+    skip_unreadable: bool = False,
+    progress: store.Progress | None = None,
+) -> tuple[Images, dict[str, str]]:
+    """Some images of a source, and by name what is wrong with those that were skipped; arguments as `prepare_test`."""
     read = _read(source, {"test": rows}, _sized(source, image_settings), skip_unreadable, progress)
     return read.images["test"], {source.names[i]: reason for i, reason in sorted(read.unreadable.items())}
 

@@ -22,6 +22,7 @@ THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0, 1, 101)
 AREAS = {"all": (0.0, 1e10), "small": (0.0, 32.0**2), "medium": (32.0**2, 96.0**2), "large": (96.0**2, 1e10)}
 """Of objects, pixels of the original."""
+LIMITS = np.array(list(AREAS.values()))
 MOST = 100
 REPLICATES = 200
 
@@ -74,10 +75,17 @@ def match(scores: Array, areas: Array, true_areas: Array, crowd: NDArray[np.bool
     shape = len(AREAS), len(THRESHOLDS), len(order)
     right, apart = np.zeros(shape, bool), np.zeros(shape, bool)
     true = np.zeros(len(AREAS), np.int64)
+    if not len(true_areas):  # as a rule, of most classes that are found
+        outside = (areas < LIMITS[:, :1]) | (areas > LIMITS[:, 1:])
+        return Matches(scores, right, np.repeat(outside[:, None], len(THRESHOLDS), 1), true)
     for number, (low, high) in enumerate(AREAS.values()):
         ignored = crowd | (true_areas < low) | (true_areas > high)
         true[number] = (~ignored).sum()
-        right[number], apart[number] = _match(overlap, ignored, crowd)
+        if number and (true[number] == true[0] or (not true[number] and not crowd.any())):
+            right[number] = right[0]  # those that count are the same; or none does, which changes nothing of who takes
+            apart[number] = apart[0] if true[number] == true[0] else right[0]
+        else:
+            right[number], apart[number] = _match(overlap, ignored, crowd)
         apart[number] |= ~right[number] & ((areas < low) | (areas > high))
     return Matches(scores, right, apart, true)
 
@@ -172,17 +180,38 @@ def recall(ranks: Ranked) -> Array:
     return np.divide(ranks.right.sum(2), true, out=np.full(ranks.right.shape[:2], np.nan), where=true > 0)
 
 
-def interval(classes: Sequence[Ranked], images: int, seed: int = 0) -> tuple[float, float]:
-    """95 % interval of the mean AP over images drawn with replacement (percentiles of the bootstrap)."""
+def resampled(classes: Sequence[Ranked], images: int, seed: int = 0) -> Array:
+    """The mean AP over images drawn with replacement, [R]; two detectors on the same images are given the same draws.
+
+    Percentiles are the bootstrap's interval over images; differences of two detectors' values that of the difference.
+    """
     generator = np.random.default_rng(seed)
-    means = []
-    for _ in range(REPLICATES):
-        weights = np.bincount(generator.integers(images, size=images), minlength=images).astype(np.float64)
-        each = [precision(ranks, weights, slice(0, 1)).mean() for ranks in classes]
-        kept = [value for value in each if not np.isnan(value)]
-        means.append(float(np.mean(kept)) if kept else 0.0)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return float(low), float(high)
+    draws = [generator.integers(images, size=images) for _ in range(REPLICATES)]
+    often = np.stack([np.bincount(draw, minlength=images) for draw in draws]).astype(np.float64)
+    each = np.stack([_drawn_precision(ranks, often) for ranks in classes])  # [C, R]
+    known = ~np.isnan(each)
+    return np.where(known, each, 0).sum(0) / np.maximum(known.sum(0), 1)
+
+
+def _drawn_precision(ranks: Ranked, often: Array) -> Array:
+    """Mean of `precision` over thresholds and recalls, for objects of all sizes, by draws of images: [R, N] -> [R].
+
+    Precision is highest where a detection is right, so that it is reckoned there alone.
+    """
+    true, each = often @ ranks.true[:, 0].astype(np.float64), often[:, ranks.images]
+    total = np.where(true > 0, 0.0, np.nan)
+    counted, last = np.zeros_like(each), None
+    for right, wrong in zip(ranks.right[0], ranks.wrong[0], strict=True):
+        if last is None or not np.array_equal(last, right | wrong):  # as a rule the same at every threshold
+            last = right | wrong
+            counted = np.cumsum(each * last, 1)
+        places = np.flatnonzero(right)
+        hits = np.cumsum(each[:, places], 1)
+        shares = hits / (counted[:, places] + np.spacing(1))
+        best = np.maximum.accumulate(shares[:, ::-1], 1)[:, ::-1]
+        reached = np.searchsorted(RECALLS, hits / np.maximum(true, 1)[:, None], side="right")  # recalls so far
+        total += (best * np.diff(reached, axis=1, prepend=0)).sum(1)
+    return total / (len(THRESHOLDS) * len(RECALLS))
 
 
 def image_precision(matches: Sequence[Matches]) -> float:

@@ -40,11 +40,10 @@ def right_share(counts: Counts) -> float:
     return float(np.trace(counts) / total) if total else float("nan")
 
 
-def interval(counts: Counts, seed: int = 0) -> tuple[float, float]:
-    """95 % interval of mIoU over images drawn with replacement, from counts [N, C, C]."""
+def resampled(counts: Counts, seed: int = 0) -> NDArray[np.float64]:
+    """mIoU over images drawn with replacement, [R], from counts [N, C, C]; see `objects.resampled`."""
     generator, images = np.random.default_rng(seed), len(counts)
     flat = counts.reshape(images, -1).astype(np.float64)
     draws = generator.multinomial(images, np.full(images, 1 / images), size=REPLICATES)
     drawn = (draws @ flat).reshape(REPLICATES, *counts.shape[1:]).astype(np.int64)
-    low, high = np.percentile([mean_iou(each) for each in drawn], [2.5, 97.5])
-    return float(low), float(high)
+    return np.array([mean_iou(each) for each in drawn])

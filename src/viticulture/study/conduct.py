@@ -6,12 +6,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ..data.open import open_source
+from ..data.dense.source import DenseSource
 from ..data.sources.source import Source
 from ..errors import UserError
-from ..training.recipe import Recipe
+from ..training.recipe import Recipe, method_class
 from ..training.references import check_given
-from ..training.session import load_dataset
+from ..training.session import load_dataset, open_for
 from .declare.grid import Candidate
 from .declare.terms import Subset, Where
 from .folder import StudyDir
@@ -65,14 +65,15 @@ def _paces(
     study: StudyDir, recipes: dict[str, Recipe], known: dict[Key, Pace], tell: Callable[[str], None], data: str
 ) -> dict[Key, Pace]:
     paces, errors = dict(known), list[Exception]()
-    sources: dict[str, Source] = {}
+    sources: dict[tuple[str, str], Source | DenseSource] = {}
     by_slug: dict[tuple[str, str], Pace] = {}
 
-    def opened(candidate: Candidate) -> Source:
-        where = data or data_of(study, candidate)
-        if where not in sources:
-            sources[where] = open_source(where)
-        return sources[where]
+    def opened(candidate: Candidate) -> Source | DenseSource:
+        where, recipe = data or data_of(study, candidate), recipes[candidate.name]
+        key = where, method_class(recipe).batch_spec.contents
+        if key not in sources:
+            sources[key] = open_for(recipe, where)
+        return sources[key]
 
     for candidate in study.grid.candidates:
         for subset in study.grid.subsets.each():
@@ -96,7 +97,7 @@ def _paces(
     return paces
 
 
-def _pace(study: StudyDir, recipe: Recipe, overrides: dict[str, Any], source: Source) -> Pace:
+def _pace(study: StudyDir, recipe: Recipe, overrides: dict[str, Any], source: Source | DenseSource) -> Pace:
     recipe, seed = with_overrides(recipe, overrides), study.grid.seeds[0]
     return measure_pace(recipe, load_dataset(source, recipe, seed), study.path / "pace", seed)
 

@@ -104,12 +104,19 @@ class MicroBatches:
 
 
 class ValidationLoader:
-    """The split measured after every epoch; every process measures all of it, so that all agree."""
+    """The split measured after every epoch; every process measures all of it, so that all agree.
 
-    def __init__(self, images: Images, session: Session, device: torch.device) -> None:
+    Args:
+        images: of the split, its first ones at least.
+        session: what is trained.
+        device: where batches are made.
+        split: by default the one that is watched.
+    """
+
+    def __init__(self, images: Images, session: Session, device: torch.device, split: str = "") -> None:
         self.images, self.task, self.device = images, session.method.task, device
         self.crop = session.recipe.section("images").crop
-        self.annotations = session.dataset.annotations.get(session.method.course.watched)
+        self.annotations = session.dataset.annotations.get(split or session.method.course.watched)
         self.batch_size = DENSE_BATCH if self.annotations else EVALUATION_BATCH
 
     def __len__(self) -> int:

@@ -197,10 +197,13 @@ def dataset_of(run: RunDir, recipe: Recipe, data: str = "") -> Dataset:
 
 
 def open_for(recipe: Recipe, data: str) -> Source | DenseSource:
-    """Data as a recipe's method learns from it: images with classes, objects or classes of pixels."""
+    """Data as a recipe's method learns from it: images with classes, objects or classes of pixels. A method that reads
+    no labels takes images with objects or masks as well, in the splits of those."""
     contents = method_class(recipe).batch_spec.contents
     if contents != "classes":
         return open_dense(data, contents)
+    if not method_class(recipe).batch_spec.labels and (kind := recognized(data)):
+        return open_dense(data, kind)
     source = open_source(data)
     if method_class(recipe).batch_spec.labels:
         refuse_annotated(source, data)
@@ -218,15 +221,18 @@ def refuse_annotated(source: Source, data: str) -> None:
 def load_dataset(
     source: Source | DenseSource, recipe: Recipe, seed: int, remembered: dict[str, list[str]] | None = None
 ) -> Dataset:
-    """Split, choose and decode, with a progress bar. Where the method ignores labels, there are no classes."""
-    labeled = method_class(recipe).batch_spec.labels
+    """Split, choose and decode, with a progress bar. Where the method ignores labels, there are no classes, and nothing
+    is in the images."""
+    spec = method_class(recipe).batch_spec
     with showing("reading images") as progress:
         if isinstance(source, DenseSource):
             masks = recipe.values["method"].get("masks", False)
             data, images = recipe.section("data"), recipe.section("images")
-            return prepare_dense(source, data, images, seed, progress, remembered, masks)
-        found = prepare(source, recipe.section("data"), recipe.section("images"), seed, progress, remembered, labeled)
-    return found if labeled else replace(found, classes=())
+            found = prepare_dense(source, data, images, seed, progress, remembered, masks)
+        else:
+            sections = recipe.section("data"), recipe.section("images")
+            found = prepare(source, *sections, seed, progress, remembered, spec.labels)
+    return found if spec.labels else replace(found, classes=(), annotations={})
 
 
 def default_recipe(source: Source) -> str:

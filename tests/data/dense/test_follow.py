@@ -2,7 +2,10 @@
 """Boxes and masks go where their image goes: equal to torchvision's functions, image by image."""
 
 import math
+from importlib.util import find_spec
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,6 +17,7 @@ from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.flip import Flip
 from viticulture.data.augment.scale_jitter import Letterbox, ScaleJitter
 from viticulture.data.dense.follow import Placement, check_follows, follow, placement
+from viticulture.data.dense.outlines import bitmap, encoded
 from viticulture.errors import UserError
 
 GRAY = (0.5, 0.5, 0.5)
@@ -79,6 +83,30 @@ def test_an_image_lies_where_its_box_says() -> None:
         torch.testing.assert_close(found[0], spanned, rtol=0, atol=2.5)  # edges are blurred by two resizes
         seen += 1
     assert seen > 12
+
+
+@pytest.mark.skipif(find_spec("pycocotools") is None, reason="needs the extra dense")
+def test_outlines_are_drawn_as_their_whole_bitmaps_lie() -> None:
+    """Polygons inside, reaching out at every side, of two parts, of less than a pixel, and run lengths: on the canvas
+    all are, bit for bit, the bitmap of the whole image looked up place by place. Fails if a part is drawn a pixel off,
+    clipped where the image does not end, or mirrored twice."""
+    draw = np.random.default_rng(0)
+    height, width = 60, 90
+    augment = Augment([ScaleJitter((0.4, 2.0)), Flip(0.5)], CANVAS, GRAY, GRAY, 0)
+    u = torch.rand(12, augment.columns, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    place = placed(augment, [(height, width)] * 12, u, 72)
+    shapes: list[Any] = []
+    for _ in range(30):
+        center, angles = draw.uniform(-5, 95, 2), np.sort(draw.uniform(0, 2 * np.pi, 7))
+        ring = center + draw.uniform(0.2, 30) * np.stack([np.cos(angles), np.sin(angles)], 1)
+        shapes.append(
+            [ring.ravel().round(2).tolist(), (ring * 0.4 + 20).ravel().round(2).tolist()][: 1 + len(shapes) % 2]
+        )
+    shapes.append(encoded(draw.integers(0, 2, (height, width))))
+    for i in range(12):
+        expected = [place.mask(i, torch.from_numpy(bitmap(shape, height, width)), 0) for shape in shapes]
+        assert torch.equal(torch.from_numpy(place.outlines(i, shapes)), torch.stack(expected))
+    assert sum(int(mask.any()) for mask in expected) > 10
 
 
 def test_a_mask_lies_where_its_image_does() -> None:

@@ -8,18 +8,21 @@ A point (x, y) of the original lies on the canvas at
 with `left` and `width` in whole stored pixels, as the image is cut; mirrored, at W - x'.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ...errors import UserError
-from ..annotations import UNLABELED, Objects
+from ..annotations import UNLABELED, Objects, Shape
 from ..augment.augment import Augment
 from ..augment.flip import Flip
 from ..augment.scale_jitter import Placed
 from ..resample import on_pixels
-from .outlines import bitmap
+from .outlines import bounded
 
 LEAST = 1.0  # pixels on the canvas that a box keeps each way
 
@@ -80,6 +83,19 @@ class Placement:
         out[:height, :width] = pixels[rows[:, None], columns]
         return out.flip(1) if self.mirrored[i] else out
 
+    def outlines(self, i: int, shapes: Sequence[Shape]) -> NDArray[np.uint8]:
+        """Outlines of image i on the canvas, [n, H, W], each as `mask` puts its bitmap: the part alone in which it is
+        anything is looked up."""
+        height, width = self.sizes[i].tolist()
+        rows, columns = (self._places(i, axis, side).numpy() for axis, side in enumerate((height, width)))
+        planes = np.zeros((len(shapes), *self.canvas), np.uint8)
+        for plane, shape in zip(planes, shapes, strict=True):
+            pixels, top, left = bounded(shape, height, width)
+            down = slice(*np.searchsorted(rows, (top, top + pixels.shape[0])))
+            across = slice(*np.searchsorted(columns, (left, left + pixels.shape[1])))
+            plane[down, across] = pixels.T[columns[across] - left][:, rows[down] - top].T  # columns lie together
+        return planes[..., ::-1].copy() if self.mirrored[i] else planes
+
     def _places(self, i: int, axis: int, count: int) -> Tensor:
         """For every place of the extent, which of `count` pixels lies under its center."""
         extent, (start, length) = int(self.extents[i, axis]), self.edges[i, [axis, axis + 2]].tolist()
@@ -129,11 +145,9 @@ def follow(place: Placement, i: int, objects: Objects, masks: bool) -> dict[str,
     if not masks:
         return {"boxes": boxes, "labels": objects.labels}
     assert objects.shapes is not None
-    height, width = place.sizes[i].tolist()
-    drawn = [place.mask(i, torch.from_numpy(bitmap(shape, height, width)), 0) for shape in objects.shapes]
-    planes = torch.stack(drawn) if drawn else torch.zeros(0, *place.canvas, dtype=torch.uint8)
-    seen = planes.flatten(1).bool().any(1)
-    return {"boxes": boxes[seen], "labels": objects.labels[seen], "masks": planes[seen]}
+    planes = place.outlines(i, objects.shapes)
+    seen = torch.from_numpy(planes.any((1, 2)))
+    return {"boxes": boxes[seen], "labels": objects.labels[seen], "masks": torch.from_numpy(planes)[seen]}
 
 
 def follow_classes(place: Placement, i: int, pixels: Tensor) -> Tensor:

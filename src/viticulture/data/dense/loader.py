@@ -26,6 +26,9 @@ from ..stream import StreamImages
 from ..transfer import send
 from .follow import Placement, follow, follow_classes, placement
 
+WHOLE = Letterbox()
+"""How images are shown that are judged."""
+
 
 class DenseLoader:
     """Augmented training batches, without end to the epochs; each pass starts where the last one stopped.
@@ -105,8 +108,8 @@ def dense_views(
     images: Images, expected: Input, batch_size: int, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor, Placement]]:
     """Every image once, in order, whole: numbers [B], images [B, 3, H, W] normalized on the device, where they went."""
-    seen = as_seen(expected, Letterbox())
-    for numbers, pixels in evaluation_views(images, expected, batch_size, device, Letterbox()):
+    seen = as_seen(expected, WHOLE)
+    for numbers, pixels in evaluation_views(images, expected, batch_size, device, WHOLE):
         nothing = torch.empty(len(numbers), 0)
         place = placement(seen, sizes_of(images, numbers), side_of(images), nothing)
         yield numbers, seen.normalize(send(pixels, device)), place

@@ -20,13 +20,14 @@ from ...cache import cache_folder, publish
 from ...errors import UserError, counted
 from .. import store, subsets
 from ..annotations import NOTHING, UNLABELED, Annotations, Boxed, Masked, Objects
-from ..dataset import Dataset, prepare
+from ..dataset import Dataset, prepare, read_rows
 from ..decode import _orientation
 from ..image_settings import ImageSettings
 from ..images import Images
 from ..sources.files import file_fingerprint
 from ..sources.source import digest, some
 from ..splits import Selection
+from .loader import side_of
 from .mask_folders import read_mask
 from .outlines import check_outlines
 from .source import DenseSource
@@ -85,6 +86,65 @@ def prepare_dense(
         warnings=(*dataset.warnings, *notes),
         fingerprint=digest([dataset.fingerprint, *source.classes, *marks]),
     )
+
+
+def prepare_dense_test(
+    source: DenseSource,
+    classes: Sequence[str],
+    pictures: ImageSettings,
+    skip: bool = False,
+    progress: store.Progress | None = None,
+) -> tuple[Images, Annotations, list[str]]:
+    """Other data to judge a trained detector or segmenter by: its test split, or all of it where it declares none.
+
+    Args:
+        source: images with objects, or with classes of pixels.
+        classes: the network's, in their order; the data may lack some, but have no others.
+        pictures: the sizes that the network was trained with.
+        skip: go on without images that cannot be read, and without boxes that are empty or reach outside.
+        progress: told how many images are decoded.
+
+    Returns: the images; what is in them, by the network's classes; what a person should know.
+    Raises: UserError if the data has a class that the network does not know, or nothing to judge by.
+    """
+    name = source.images.name
+    if strangers := [each for each in source.classes if each not in classes]:
+        raise UserError(
+            f"{name} has {counted(len(strangers), 'class')} that this network did not learn: {some(strangers, 5)}; "
+            f"it learnt {some(list(classes), 10)}"
+        )
+    source = _renumbered(source, [list(classes).index(each) for each in source.classes], tuple(classes))
+    rows = source.images.splits.get("test", np.arange(len(source.images)))
+    images, skipped = read_rows(source.images, rows, pictures, skip, progress)
+    kept = [row for row in rows.tolist() if source.images.names[row] not in skipped]
+    notes = [f"skipped {counted(len(skipped), 'image')} that could not be read: {some(list(skipped), 5)}"]
+    notes = [*source.notes, *(notes if skipped else [])]
+    held: Annotations
+    if source.objects is not None:
+        held, cut = _boxed(source, kept, images, skip)
+        notes += [f"left out {cut} of {name}"] if cut else []
+    else:
+        held = _masked(source, kept, images, side_of(images), progress)
+    shown = counts(classes, held)
+    if not shown.sum():
+        what = "object" if isinstance(held, Boxed) else "labeled pixel"
+        raise UserError(f"{name} has no {what} in any of its {counted(len(kept), 'image')} to be judged by")
+    if absent := [each for each, count in zip(classes, shown.tolist(), strict=True) if not count]:
+        notes.append(f"none of its {counted(len(kept), 'image')} shows {some(absent, 5)}, which this network learnt")
+    return images, held, notes
+
+
+def _renumbered(source: DenseSource, numbers: list[int], classes: tuple[str, ...]) -> DenseSource:
+    """The same by the classes of a network; `numbers` are theirs, in the order of the source's."""
+    if source.objects is not None:
+        label = torch.tensor(numbers)
+        moved = [dataclasses.replace(each, labels=label[each.labels]) if len(each) else each for each in source.objects]
+        return dataclasses.replace(source, classes=classes, objects=moved)
+    assert source.values is not None
+    values = source.values.copy()
+    for old, new in enumerate(numbers):
+        values[source.values == old] = new
+    return dataclasses.replace(source, classes=classes, values=values)
 
 
 def _splits(source: DenseSource, selection: Selection) -> dict[str, np.ndarray]:

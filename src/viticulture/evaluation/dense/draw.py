@@ -15,6 +15,8 @@ COLORS = (
     (0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0), (240, 228, 66),
 )  # fmt: skip
 """Told apart without color vision (Okabe and Ito 2008)."""
+SHADES = ((0, 0.0), (255, 0.5), (0, 0.5))
+"""Of each, as more classes come: itself, half way to white, half way to black."""
 RIGHT, MISSED, WRONG = (0, 114, 178), (240, 228, 66), (213, 94, 0)
 HALF = 0.5
 READABLE = 200  # pixels of an image's longer side from which words find room
@@ -24,8 +26,10 @@ Picture = NDArray[np.uint8]
 
 
 def color_of(label: int) -> tuple[int, int, int]:
-    """A class's color; the seven repeat."""
-    return COLORS[label % len(COLORS)]
+    """A class's color; seven, then the same lighter, then darker, then all again."""
+    towards, share = SHADES[label // len(COLORS) % len(SHADES)]
+    red, green, blue = (round(value + share * (towards - value)) for value in COLORS[label % len(COLORS)])
+    return red, green, blue
 
 
 def palette(classes: int) -> list[int]:

@@ -8,17 +8,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...data.annotations import Annotations, Boxed, Masked
+from ...data.annotations import Annotations, Boxed
 from ...data.dataset import Dataset
 from ...data.dense.loader import sizes_of
+from ...data.dense.open import open_dense
 from ...data.dense.prepare import counts as counts_of
+from ...data.dense.prepare import prepare_dense_test
 from ...data.images import Images
 from ...errors import UserError
+from ...training.progress import showing
+from ...training.recipe import method_class
 from ...training.rundir import RunDir
-from .asked import Found, classify_pixels, find, looker_of
-from .objects import ObjectsEvaluation, evaluate_objects, mean_boxes
-from .pixels import PixelsEvaluation, evaluate_pixels
-from .results import FOUND, RESULTS, DenseEvaluations
+from ...training.session import recipe_of
+from .asked import Found, Looker, classify_pixels, find, looker_of
+from .objects import evaluate_objects, mean_boxes
+from .pixels import evaluate_pixels
+from .results import FOUND, RESULTS, DenseEvaluations, Evaluation
 
 
 def judge_dense(run: RunDir, dataset: Dataset) -> DenseEvaluations:
@@ -28,46 +33,60 @@ def judge_dense(run: RunDir, dataset: Dataset) -> DenseEvaluations:
     """
     splits = {name: images for name, images in (("test", dataset.test), ("val", dataset.val)) if images is not None}
     train = dataset.annotations["train"]
+    simple = _baseline(train, dataset)
     counting = f"{run.which()[0]}/{next(iter(splits))}" if splits else ""
-    results: dict[str, Any] = {}
+    results: dict[str, Evaluation] = {}
     for split, images in splits.items():
         for weights in run.which():
-            true, key = dataset.annotations[split], f"{weights}/{split}"
-            if isinstance(true, Boxed):
-                assert isinstance(train, Boxed)
-                results[key], found = _objects(run, weights, images, true, (train, dataset))
-                kept: Any = [_plain(each) for each in found]
-            else:
-                results[key], ious = _pixels(run, weights, images, true, (train, dataset))
-                kept = [None if np.isnan(value) else float(value) for value in ious]
+            key = f"{weights}/{split}"
+            results[key], kept = _judged(looker_of(run, weights), images, dataset.annotations[split], simple)
             if key == counting:
                 run.write(FOUND, json.dumps({"counts": key, "images": kept}) + "\n")
-    kind = "objects" if isinstance(train, Boxed) else "pixels"
-    evaluations = DenseEvaluations(kind, counting, results)
+    evaluations = DenseEvaluations(_kind(train), counting, results)
     run.write(RESULTS, evaluations.to_dict())
     return evaluations
 
 
-Training = tuple[Annotations, Dataset]
-"""Annotations of the training images, for baselines, and the data set that holds them."""
+def judge_other(run: RunDir, data: str) -> tuple[DenseEvaluations, list[str]]:
+    """The same for images that the run has never seen, by WEIGHTS/DATA, and what a person should know of them.
+
+    Nothing is kept. What needs no learning is not judged beside: it takes the run's own images.
+    """
+    recipe = recipe_of(run)
+    source = open_dense(data, method_class(recipe).batch_spec.contents)
+    lookers = {weights: looker_of(run, weights) for weights in run.which()}
+    classes = next(iter(lookers.values())).task.classes
+    with showing("reading images") as progress:
+        skip = recipe.section("data").skip_unreadable
+        images, true, notes = prepare_dense_test(source, classes, recipe.section("images"), skip, progress)
+    results = {f"{weights}/{data}": _judged(looker, images, true, None)[0] for weights, looker in lookers.items()}
+    return DenseEvaluations(_kind(true), f"{run.which()[0]}/{data}", results), notes
 
 
-def _objects(
-    run: RunDir, weights: str, images: Images, true: Boxed, training: Training
-) -> tuple[ObjectsEvaluation, list[Found]]:
-    known, dataset = training
-    assert isinstance(known, Boxed)
-    found = list(find(looker_of(run, weights), images))
-    boxes = mean_boxes(known, image_sizes(dataset.train), len(dataset.classes))
-    return evaluate_objects(found, true, dataset.classes, image_sizes(images), boxes), found
+def _kind(known: Annotations) -> str:
+    return "objects" if isinstance(known, Boxed) else "pixels"
 
 
-def _pixels(
-    run: RunDir, weights: str, images: Images, true: Masked, training: Training
-) -> tuple[PixelsEvaluation, NDArray[np.float64]]:
-    known, dataset = training
-    frequent = int(counts_of(dataset.classes, known).argmax())
-    return evaluate_pixels(classify_pixels(looker_of(run, weights), images), true, dataset.classes, frequent)
+Baseline = NDArray[np.float64] | int
+"""What needs no learning: mean boxes (objects.mean_boxes), or the most frequent class of the training pixels."""
+
+
+def _baseline(train: Annotations, dataset: Dataset) -> Baseline:
+    if isinstance(train, Boxed):
+        return mean_boxes(train, image_sizes(dataset.train), len(dataset.classes))
+    return int(counts_of(dataset.classes, train).argmax())
+
+
+def _judged(looker: Looker, images: Images, true: Annotations, simple: Baseline | None) -> tuple[Evaluation, list[Any]]:
+    """The numbers, and what found.json keeps of each image."""
+    classes = looker.task.classes
+    if isinstance(true, Boxed):
+        found = list(find(looker, images))
+        boxes = None if isinstance(simple, int) else simple
+        return evaluate_objects(found, true, classes, image_sizes(images), boxes), [_plain(each) for each in found]
+    frequent = simple if isinstance(simple, int) else None
+    evaluation, ious = evaluate_pixels(classify_pixels(looker, images), true, classes, frequent)
+    return evaluation, [None if np.isnan(value) else float(value) for value in ious]
 
 
 def image_sizes(images: Images) -> NDArray[np.int64]:

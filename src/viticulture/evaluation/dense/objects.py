@@ -17,16 +17,17 @@ from ...scores.objects import (
     Ranked,
     box_areas,
     box_overlaps,
-    interval,
     match,
     precision,
     ranked,
     recall,
+    resampled,
 )
 from .asked import Found
 
 BACKGROUND = "background"
 HALF = 0.5
+ENDS = (2.5, 97.5)  # percentiles of a 95 % interval
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class Precisions:
         by_size: "small" (up to 32x32 pixels), "medium" (up to 96x96), "large" -> AP of such objects.
         by_overlap: AP at overlaps of 0.5, 0.55, ..., 0.95.
         per_class: in the order of the classes.
+        resampled: `ap` over images drawn with replacement, the draws that `interval` is made of; by these two networks
+            are compared on the same images.
     """
 
     ap: float | None
@@ -71,6 +74,7 @@ class Precisions:
     by_size: dict[str, float | None]
     by_overlap: tuple[float | None, ...]
     per_class: tuple[ClassPrecision, ...]
+    resampled: tuple[float, ...] = field(repr=False, default=())
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,17 @@ class ObjectsEvaluation:
     def score(self) -> float:
         """The number that counts: AP of boxes."""
         return self.boxes.ap or 0.0
+
+    @property
+    def measures(self) -> dict[str, float | None]:
+        """What detectors can be compared by; the first counts."""
+        masks = {} if self.masks is None else {"ap_masks": self.masks.ap}
+        return {"ap": self.score, "ap50": self.boxes.ap50, "ap75": self.boxes.ap75, **masks}
+
+    @property
+    def resampled(self) -> tuple[float, ...]:
+        """`score` over images drawn with replacement."""
+        return self.boxes.resampled
 
 
 def evaluate_objects(
@@ -138,6 +153,10 @@ Judge = Callable[[Found, Objects, NDArray[np.bool_], NDArray[np.bool_]], Matches
 
 
 def _boxes(found: Found, true: Objects, ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> Matches:
+    if not theirs.any():  # as a rule, of most classes that are found
+        nothing, areas = np.zeros(0), box_areas(found.boxes[ours].astype(np.float64))
+        overlap = np.zeros((len(areas), 0))
+        return match(found.scores[ours].astype(np.float64), areas, nothing, nothing.astype(bool), overlap)
     boxes, known = found.boxes[ours].astype(np.float64), true.boxes.double().numpy()[theirs]
     crowd = true.crowd.numpy()[theirs]
     return match(
@@ -180,12 +199,13 @@ def _by_class(found: Sequence[Found], true: Sequence[Objects], classes: int, jud
 def _precisions(classes: Sequence[Ranked], names: Sequence[str], images: int) -> Precisions:
     each = [precision(ranks) for ranks in classes]  # [A, T, 101]
     found = [recall(ranks)[0] for ranks in classes]
-    sizes = list(AREAS)
+    sizes, drawn = list(AREAS), resampled(classes, images)
+    low, high = np.percentile(drawn, ENDS).tolist()
     return Precisions(
         ap=_mean([shares[:1] for shares in each]),
         ap50=_mean([shares[:1, :1] for shares in each]),
         ap75=_mean([shares[:1, np.isclose(THRESHOLDS, 0.75)] for shares in each]),
-        interval=interval(classes, images),
+        interval=(low, high),
         by_size={size: _mean([shares[sizes.index(size)] for shares in each]) for size in sizes[1:]},
         by_overlap=tuple(_mean([shares[:1, t] for shares in each]) for t in range(len(THRESHOLDS))),
         per_class=tuple(
@@ -199,6 +219,7 @@ def _precisions(classes: Sequence[Ranked], names: Sequence[str], images: int) ->
             )
             for name, ranks, shares, reached in zip(names, classes, each, found, strict=True)
         ),
+        resampled=tuple(drawn.round(6).tolist()),
     )
 
 

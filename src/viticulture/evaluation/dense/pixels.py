@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...data.annotations import Masked
-from ...scores.pixels import class_ious, confusion, interval, mean_iou, right_share
+from ...scores.pixels import class_ious, confusion, mean_iou, resampled, right_share
+
+ENDS = (2.5, 97.5)  # percentiles of a 95 % interval
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class PixelsEvaluation:
         per_class: in the order of the classes.
         baselines: what needs no learning -> mIoU: the most frequent class of the training pixels everywhere.
         confusion: [C, C] pixels by true class (row) and said class (column).
+        resampled: `miou` over images drawn with replacement, see `objects.Precisions`.
     """
 
     images: int
@@ -41,15 +44,21 @@ class PixelsEvaluation:
     per_class: tuple[ClassIoU, ...]
     baselines: dict[str, float | None]
     confusion: tuple[tuple[int, ...], ...] = field(repr=False, default=())
+    resampled: tuple[float, ...] = field(repr=False, default=())
 
     @property
     def score(self) -> float:
         """The number that counts: mIoU."""
         return self.miou
 
+    @property
+    def measures(self) -> dict[str, float | None]:
+        """What segmenters can be compared by; the first counts."""
+        return {"miou": self.miou, "pixels": self.accuracy}
+
 
 def evaluate_pixels(
-    said: Iterable[NDArray[np.uint8]], true: Masked, classes: Sequence[str], frequent: int
+    said: Iterable[NDArray[np.uint8]], true: Masked, classes: Sequence[str], frequent: int | None
 ) -> tuple[PixelsEvaluation, NDArray[np.float64]]:
     """Judge what was said of N images.
 
@@ -57,22 +66,28 @@ def evaluate_pixels(
         said: [H, W] classes, one an image.
         true: its masks, in the same order.
         classes: their names.
-        frequent: the most frequent class of the training pixels.
+        frequent: the most frequent class of the training pixels; None leaves that baseline out.
 
     Returns: the numbers, and the mIoU of each image by itself, [N].
     """
     counts = np.stack([confusion(each, true.original(i), len(classes)) for i, each in enumerate(said)])
     total = counts.sum(0)
-    always = np.zeros_like(total)
-    always[:, frequent] = total.sum(1)
+    baselines: dict[str, float | None] = {}
+    if frequent is not None:
+        always = np.zeros_like(total)
+        always[:, frequent] = total.sum(1)
+        baselines[f"{classes[frequent]} everywhere"] = mean_iou(always)
+    drawn = resampled(counts)
+    low, high = np.percentile(drawn, ENDS).tolist()
     shares = [None if np.isnan(share) else float(share) for share in class_ious(total)]
     evaluation = PixelsEvaluation(
         images=len(counts),
         miou=mean_iou(total),
-        interval=interval(counts),
+        interval=(low, high),
         accuracy=right_share(total),
         per_class=tuple(map(ClassIoU, classes, total.sum(1).tolist(), shares)),
-        baselines={f"{classes[frequent]} everywhere": mean_iou(always)},
+        baselines=baselines,
         confusion=tuple(tuple(row) for row in total.tolist()),
+        resampled=tuple(drawn.round(6).tolist()),
     )
     return evaluation, np.array([mean_iou(each) for each in counts])

@@ -39,6 +39,10 @@ class DenseEvaluations:
         """The one that counts."""
         return self.results.get(self.counts)
 
+    def of_split(self, split: str) -> Evaluation | None:
+        """That of the weights that count, on a split."""
+        return self.results.get(f"{self.counts.partition('/')[0]}/{split}")
+
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         return {
@@ -70,7 +74,13 @@ def _objects(found: Mapping[str, Any]) -> ObjectsEvaluation:
             for each in part["per_class"]
         )
         low, high = part["interval"]
-        changed = {"interval": (low, high), "by_overlap": tuple(part["by_overlap"]), "per_class": classes}
+        drawn = tuple(part.get("resampled", ()))  # runs of earlier versions have none
+        changed = {
+            "interval": (low, high),
+            "resampled": drawn,
+            "by_overlap": tuple(part["by_overlap"]),
+            "per_class": classes,
+        }
         return Precisions(**{**part, **changed})
 
     masks = None if found["masks"] is None else precisions(found["masks"])
@@ -82,4 +92,6 @@ def _pixels(found: Mapping[str, Any]) -> PixelsEvaluation:
     low, high = found["interval"]
     classes = tuple(ClassIoU(**each) for each in found["per_class"])
     cells = tuple(tuple(row) for row in found["confusion"])
-    return PixelsEvaluation(**{**found, "interval": (low, high), "per_class": classes, "confusion": cells})
+    drawn = tuple(found.get("resampled", ()))
+    changed = {"interval": (low, high), "per_class": classes, "confusion": cells, "resampled": drawn}
+    return PixelsEvaluation(**{**found, **changed})

@@ -35,6 +35,8 @@ from .load_matching import State, grid_of, load_matching
 FILES = ("model.safetensors", "config.json")
 PLACES = (".", "weights/best", "weights/last")
 """Where a folder of weights, or else a run, keeps its files; the first that exists counts."""
+AROUND_STUDENT = "backbone.student."
+"""How a student's tensors are called within a detector or a segmenter (dense/backbone.py)."""
 CHECKSUM = "crc32"
 """Name, in our safetensors' header, of the checksum of the values; flipped bits would be other weights."""
 MOST_CLASSES, LONGEST_SIDE = 1_000_000, 8192  # beyond these a config.json is taken for damaged
@@ -247,9 +249,11 @@ def initialize(student: nn.Module, source: str, blocks: int | None = None) -> li
     """
     folder, grid = find_weights(source), None
     if folder is not None:
-        theirs = read_weights(folder / FILES[0])
+        theirs, config = read_weights(folder / FILES[0]), read_config(folder)
+        if config.get("dense"):  # of a detector or a segmenter its student; what is around it stays under its name
+            theirs = {name.removeprefix(AROUND_STUDENT): value for name, value in theirs.items()}
         with torch.device("meta"):
-            grid = grid_of(_built(read_config(folder), folder / FILES[1], len(theirs))[0])
+            grid = grid_of(_built(config, folder / FILES[1], len(theirs))[0])
     elif Path(source).suffix in SUFFIXES:
         theirs = read_weights(Path(source))
     else:

@@ -44,12 +44,15 @@ def render_study(study: Study) -> str:
     head = Head(title, answer=study.conclusion, warnings=study_notes(study), tiles=_tiles(study))
     found = study.verdicts
     sections = [
-        Section("Accuracy", accuracy_charts(study) + table(results_sheet(study)) if found else ""),
+        Section(
+            found[-1].measure.capital if found else "Accuracy",
+            accuracy_charts(study) + table(results_sheet(study)) if found else "",
+        ),
         *teaching_section(study),
         *sums_section(study),
         Section("Cost", cost_charts(study) if found else ""),
         Section("Learning curves", curve_charts(study) if found else ""),
-        Section("Classes", class_section(study) if found else ""),
+        Section("Classes", class_section(study) if found and not found[-1].measure.of else ""),
         Section("Images they disagree about", _disagreement(study) if found else ""),
         Section("All results", table(full_sheet(study), sortable=True) if found else ""),
         Section("Failed", Markup().join(map(table, failures(study)))),

@@ -4,12 +4,14 @@
 from collections.abc import Sequence
 
 from ...analysis.galleries import Gallery
+from ...evaluation.dense.draw import color_of
 from ...evaluation.dense.objects import ObjectsEvaluation
+from ...evaluation.dense.pixels import PixelsEvaluation
 from ...evaluation.dense.results import DenseEvaluations
 from ..charts.chart import Axes, Series, line_chart
 from ..charts.pictures import galleries
 from ..document import Section, table
-from ..html import Markup
+from ..html import Markup, fill
 from ..tables.dense import dense_classes, dense_confusion, dense_overlaps, dense_summary
 
 MOST_CURVES = 8
@@ -34,17 +36,24 @@ def dense_sections(found: DenseEvaluations | None, pictures: Sequence[Gallery]) 
     """Results, pictures, curves, classes and confusion; nothing for a run of a classifier."""
     if found is None:
         return []
+    result = found.counting
+    key = _key(result) if isinstance(result, PixelsEvaluation) and pictures else Markup()
     sections = [
         Section("Objects" if found.kind == "objects" else "Pixels", table(dense_summary(found))),
-        Section("What it finds" if found.kind == "objects" else "What it says", galleries(pictures)),
+        Section("What it finds" if found.kind == "objects" else "What it says", galleries(pictures) + key),
     ]
-    result = found.counting
     if result is None:
         return sections
     parts = table(dense_classes(result), sortable=True)
     if isinstance(result, ObjectsEvaluation):
         sections.append(Section("Precision and recall", _curves(result) + table(dense_overlaps(result))))
     return [*sections, Section("Classes", parts), Section("Confusion", table(dense_confusion(result)))]
+
+
+def _key(result: PixelsEvaluation) -> Markup:
+    """Which color is which class in the pictures."""
+    classes = [(each.name, "rgb({}, {}, {})".format(*color_of(label))) for label, each in enumerate(result.per_class)]
+    return fill("colors.html", classes=classes)
 
 
 def _curves(result: ObjectsEvaluation) -> Markup:

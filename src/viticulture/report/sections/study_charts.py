@@ -13,14 +13,21 @@ from ..document import beside
 from ..html import Markup
 from ..written import duration, scaled
 
-ACCURACY = "top-1 accuracy on test, %"
-INTERVALS = (
-    "Bars and bands: 95 % intervals, the wider of Student's over seeds and the binomial one of the test images, cut "
-    "where they leave the chart."
-)
-
 CLOCK = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
 COUNTS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def _label(verdict: Verdict) -> str:
+    """Of an axis."""
+    title = verdict.measure.title
+    return f"{title[0].lower() + title[1:] if title[1].islower() else title} on test, %"
+
+
+def _intervals(verdict: Verdict) -> str:
+    return (
+        f"Bars and bands: 95 % intervals, the wider of Student's over seeds and {verdict.measure.images}, cut where "
+        "they leave the chart."
+    )
 
 
 def styles(study: Study) -> dict[str, int]:
@@ -42,8 +49,10 @@ def accuracy_charts(study: Study) -> Markup:
         )
         for one in last.standings
     ]
-    note = f"Small dots: single seeds. {INTERVALS} Best on {'validation' if last.by == 'val' else 'test'} first."
-    charts = [row_chart(f"Accuracy on {subject(last.data)}, {last.subset.name}", rows, ACCURACY, note)]
+    note = f"Small dots: single seeds. {_intervals(last)} Best on {'validation' if last.by == 'val' else 'test'} first."
+    charts = [
+        row_chart(f"{last.measure.capital} on {subject(last.data)}, {last.subset.name}", rows, _label(last), note)
+    ]
     for data in dict.fromkeys(verdict.data for verdict in found):
         here = [verdict for verdict in found if verdict.data == data]
         if len(here) > 1:
@@ -62,17 +71,19 @@ def _over_data(found: Sequence[Verdict], style: Mapping[str, int]) -> Markup:
             bands = [_percents(one.test) for _, one in places]
             lines.append(Series(name, number, points, bands, [_tip(one) for _, one in places]))
             subsets |= {images for images, _ in places}
-    axes = Axes("training images", ACCURACY, log_x=True, at=sorted(subsets), most=100)
-    return line_chart(f"Accuracy against training data, {subject(found[-1].data)}", lines, axes, INTERVALS)
+    last = found[-1]
+    axes = Axes("training images", _label(last), log_x=True, at=sorted(subsets), most=100)
+    title = f"{last.measure.capital} against training data, {subject(last.data)}"
+    return line_chart(title, lines, axes, _intervals(last))
 
 
 def cost_charts(study: Study) -> Markup:
     """Accuracy against what a student costs to train, to store and to run, on the largest subset."""
     last, style = study.verdicts[-1], styles(study)
     wanted = [
-        ("Accuracy against training time", "seconds", "training time of one seed", CLOCK),
-        ("Accuracy against size", "parameters", "parameters", COUNTS),
-        ("Accuracy against computation", "macs", "multiply-adds for one image", COUNTS),
+        ("training time", "seconds", "training time of one seed", CLOCK),
+        ("size", "parameters", "parameters", COUNTS),
+        ("computation", "macs", "multiply-adds for one image", COUNTS),
     ]
     charts = []
     for title, key, words, units in wanted:
@@ -89,7 +100,8 @@ def cost_charts(study: Study) -> Markup:
             for one in sorted(last.standings, key=lambda one: style[one.candidate.name])
             if (value := one.fact(key))
         ]
-        charts.append(scatter_chart(title, series, Axes(label, ACCURACY, log_x=True, most=100)))
+        heading = f"{last.measure.capital} against {title}"
+        charts.append(scatter_chart(heading, series, Axes(label, _label(last), log_x=True, most=100)))
     note = "The stepped line is the Pareto front: nothing else is both cheaper and more accurate. Means over seeds."
     return beside(*charts) + Markup('<p class="note">{}</p>').format(note)
 
@@ -100,7 +112,7 @@ def curve_charts(study: Study) -> Markup:
     unit, clock = _unit([one.fact("seconds") for one in last.standings], CLOCK)
     epochs, minutes = [], []
     for one in sorted(last.standings, key=lambda one: style[one.candidate.name]):
-        points = _mean_curve(study, one)
+        points = _mean_curve(study, one, last.measure.curves)
         if points:
             name, number = one.candidate.name, style[one.candidate.name]
             epochs.append(Series(name, number, points))
@@ -109,20 +121,20 @@ def curve_charts(study: Study) -> Markup:
                 minutes.append(Series(name, number, [(x * seconds / length / unit, y) for x, y in points]))
     if not epochs:
         return Markup()
-    label = f"accuracy on {'validation' if last.by == 'val' else 'held-out'} images, %"
+    label = f"{last.measure.curve} on {'validation' if last.by == 'val' else 'held-out'} images, %"
     charts = [line_chart("Over epochs", epochs, Axes("epoch", label))]
     if minutes:
         charts.append(line_chart("Over training time", minutes, Axes(f"training time, {clock}", label)))
     return beside(*charts)
 
 
-def _mean_curve(study: Study, one: Standing) -> Points:
+def _mean_curve(study: Study, one: Standing, names: Sequence[str]) -> Points:
     """(epoch, %) where every seed has a value."""
     found: list[dict[float, float]] = []
     for outcome in one.outcomes:
         metrics = study.folder.run(outcome.cell).metrics
         curves = read_curves(metrics) if metrics.exists() else {}
-        measured = next((curves[name] for name in ("val/accuracy", "test/accuracy") if name in curves), [])
+        measured = next((curves[name] for name in names if name in curves), [])
         found.append({round(x, 3): 100 * y for x, y in measured})
     shared = set.intersection(*(set(curve) for curve in found)) if found else set()
     return [(x, fmean(curve[x] for curve in found)) for x in sorted(shared)]

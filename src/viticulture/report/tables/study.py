@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A study's tables: the plan before it, the results after it, every number with its spread."""
 
+from ...study.conclude.measures import measure
 from ...study.conclude.statistics import Difference, Estimate
 from ...study.conclude.verdict import Verdict, subject
 from ...study.declare.grid import Cell as GridCell
@@ -61,7 +62,7 @@ def few_steps(plan: Plan) -> list[str]:
 
 
 def results_sheet(study: Study) -> Sheet:
-    """One row a candidate, one column a training subset: top-1 on test, %, mean and sd over seeds."""
+    """One row a candidate, one column a training subset: the measure on test, %, mean and sd over seeds."""
     grid, found = study.folder.grid, study.verdicts
     columns = [Column("candidate")]
     several = len({verdict.data for verdict in found}) > 1
@@ -79,7 +80,8 @@ def results_sheet(study: Study) -> Sheet:
             row += [None if known is None else f"{known:g}", gap]
         rows.append(row)
     where = "" if several else f" on {subject(found[-1].data)}" if found else ""
-    return Sheet(f"Top-1 accuracy{where}, %", columns, rows, _seeds_note(found))
+    title = found[-1].measure.title if found else measure("accuracy").title
+    return Sheet(f"{title}{where}, %", columns, rows, _seeds_note(found))
 
 
 def full_sheet(study: Study) -> Sheet:
@@ -119,9 +121,10 @@ def full_sheet(study: Study) -> Sheet:
                 _scaled(one.fact("macs"), 1e6),
             ]
             rows.append(row)
+    known = study.verdicts[-1].measure if study.verdicts else measure("accuracy")
     note = (
-        "Candidates in the order of their validation accuracy. Intervals: 95 %, the wider of Student's over seeds "
-        "and the binomial one of the test images. − baseline: "
+        f"Candidates in the order of their validation {known.word}. Intervals: 95 %, the wider of Student's over seeds "
+        f"and {known.images}. − baseline: "
         f"paired difference to {study.folder.grid.baseline.name} on the same seeds, with the wider of Student's "
         "interval and the bootstrap's over seeds and test images."
     )

@@ -75,9 +75,31 @@ def accuracy(values: Sequence[float], images: int | None) -> Estimate:
     z = float(stats.norm.ppf((1 + LEVEL) / 2))
     share = (over_seeds.mean * images + z**2 / 2) / (images + z**2)
     half = z * sqrt(max(0.0, share * (1 - share)) / (images + z**2))
-    return replace(
-        over_seeds, low=min(over_seeds.low, over_seeds.mean - half), high=max(over_seeds.high, over_seeds.mean + half)
-    )
+    return _widened(over_seeds, over_seeds.mean - half, over_seeds.mean + half)
+
+
+def precision(values: Sequence[float], drawn: NDArray[np.float64] | None) -> Estimate:
+    """Mean of a measure that is no share of images right, such as average precision, with the wider of two intervals:
+    Student's over seeds, and the bootstrap's over the test images.
+
+    Args:
+        values: one a seed.
+        drawn: [S, R] for every seed its value over R draws of the test images, the same draws for all; None where it
+            is not known, which leaves the former alone.
+
+    None of either for a single seed.
+    """
+    over_seeds = estimate(values)
+    if over_seeds.low is None or drawn is None:
+        return over_seeds
+    low, high = np.quantile(drawn.mean(0), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return _widened(over_seeds, float(low), float(high))
+
+
+def _widened(found: Estimate, low: float, high: float) -> Estimate:
+    assert found.low is not None
+    assert found.high is not None
+    return replace(found, low=min(found.low, low), high=max(found.high, high))
 
 
 def level_of_look(number: int) -> float:
@@ -134,7 +156,11 @@ class Difference:
 
 
 def difference(
-    ours: Sequence[float], theirs: Sequence[float], right: NDArray[np.int8] | None = None, level: float = LEVEL
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    right: NDArray[np.int8] | None = None,
+    level: float = LEVEL,
+    drawn: NDArray[np.float64] | None = None,
 ) -> Difference:
     """Compare two methods on the same seeds.
 
@@ -150,15 +176,21 @@ def difference(
         right: [S, N] for every seed and test image 1 if only ours is right, -1 if only theirs is, else 0; None where
             it is not known.
         level: of both intervals.
+        drawn: [S, R] for every seed the difference over R draws of the test images, of a measure that is no share of
+            images right; in place of `right`. The floor is its spread over the draws.
 
     Source of the floor: McNemar, "Note on the sampling error of the difference between correlated proportions or
     percentages", Psychometrika 1947, 12(2).
     """
     pairs = [a - b for a, b in zip(ours, theirs, strict=True)]
-    floor = 0.0 if right is None else sqrt(float(np.abs(right).mean()) / right.shape[1])
-    seeds = estimate(pairs, level, floor)
-    images = bootstrap(right, level) if right is not None and len(pairs) > 1 else None
-    return Difference(seeds, images, floor)
+    floor, images = 0.0, None
+    if right is not None:
+        floor = sqrt(float(np.abs(right).mean()) / right.shape[1])
+        images = bootstrap(right, level) if len(pairs) > 1 else None
+    elif drawn is not None:
+        floor = sqrt(float(drawn.var(1).mean()))
+        images = _crossed(np.array(pairs), np.atleast_2d(np.cov(drawn)), level) if len(pairs) > 1 else None
+    return Difference(estimate(pairs, level, floor), images, floor)
 
 
 def bootstrap(right: NDArray[np.int8], level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
@@ -181,11 +213,21 @@ def bootstrap(right: NDArray[np.int8], level: float = LEVEL, resamples: int = RE
     Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13; two ways of resampling crossed:
     Owen, "The pigeonhole bootstrap", Annals of Applied Statistics 2007, 1(2), arXiv:0712.1111.
     """
-    S, N = right.shape
+    covariance = np.atleast_2d(np.cov(right, bias=True)) / right.shape[1]  # [S, S], of means over resampled images
+    return _crossed(right.mean(1), covariance, level, resamples, seed)
+
+
+def _crossed(
+    values: NDArray[np.float64],
+    covariance: NDArray[np.float64],
+    level: float,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Estimate:
+    """The bootstrap's interval from the values of S seeds, [S], and their covariance over draws of images, [S, S]."""
+    S = len(values)
     normal, seeds = _draws(S, resamples, seed)  # [R, S] each
-    covariance = np.atleast_2d(np.cov(right, bias=True)) / N  # [S, S], of means over N resampled images
     axes, spreads, _ = np.linalg.svd(covariance)
-    values = right.mean(1)
     images = values + normal @ (axes * np.sqrt(spreads)).T  # [R, S]
     mean = float(values.mean())
     means = mean + sqrt(S / (S - 1)) * ((seeds * images).sum(1) - mean)

@@ -11,20 +11,16 @@ level (`statistics.level_of_look`). Nobody wins before every training that is wa
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import fmean
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ...errors import UserError
-from ...evaluation.results import read_predictions
 from ..declare.grid import Candidate, Grid
 from ..declare.terms import Subset
 from ..folder import StudyDir
 from ..run.outcomes import Outcome
-from .statistics import LEVEL, Difference, Estimate, accuracy, difference, estimate, level_of_look
+from .answers import Answers, estimated, paired, score
+from .measures import Measure, measure
+from .statistics import LEVEL, Difference, Estimate, estimate, level_of_look
 
 NAMED = 4  # candidates in a sentence that are named one by one
 
@@ -37,8 +33,9 @@ class Standing:
         candidate: which.
         subset: of training data.
         outcomes: its finished cells, by rising seed.
-        test: accuracy on test images (validation images, where nothing is held out as test), in [0, 1].
-        val: accuracy on validation images, which ranks; None without.
+        test: accuracy (or another measure) on test images (validation images, where nothing is held out as test), in
+            [0, 1].
+        val: the same on validation images, which ranks; None without.
         versus_baseline: its difference to the baseline; None for the baseline, and without common seeds.
     """
 
@@ -99,6 +96,11 @@ class Verdict:
         return f"{self.data}, {self.subset.name}"
 
     @property
+    def measure(self) -> Measure:
+        """What candidates are compared by."""
+        return measure(self.leader.outcomes[0].measured)
+
+    @property
     def trainings(self) -> int:
         """How many it rests on."""
         return sum(len(standing.outcomes) for standing in self.standings)
@@ -142,10 +144,10 @@ def _verdict(
 ) -> Verdict | None:
     """None where nothing is finished; looks: numbers of trainings of which this comparison was seen."""
     grid, last = study.grid, len(study.grid.terms.rungs) - 1
-    correctness = _Correctness(study)
+    answers = Answers(study)
     groups: dict[str, list[Outcome]] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.cell.seed):
-        if outcome.status == "finished" and outcome.cell.rung == last and _score(outcome) is not None:
+        if outcome.status == "finished" and outcome.cell.rung == last and score(outcome) is not None:
             groups.setdefault(outcome.cell.candidate.name, []).append(outcome)
     groups = {name: groups[name] for name in (candidate.name for candidate in grid.candidates) if name in groups}
     if not groups:
@@ -161,9 +163,9 @@ def _verdict(
             group[0].cell.candidate,
             subset,
             tuple(group),
-            accuracy([_score(outcome) or 0.0 for outcome in group], _images(group)),
+            estimated(answers, group),
             estimate([o.val or 0.0 for o in group]) if all(o.val is not None for o in group) else None,
-            paired(correctness, group, baseline) if baseline and name != grid.baseline.name else None,
+            paired(answers, group, baseline) if baseline and name != grid.baseline.name else None,
         )
         for name, group in groups.items()
     ]
@@ -177,63 +179,16 @@ def _verdict(
     rivals = {
         other.candidate.name: lead
         for other in others
-        if (lead := paired(correctness, leader.outcomes, other.outcomes, level)) is not None
+        if (lead := paired(answers, leader.outcomes, other.outcomes, level)) is not None
     }
     rivals = dict(sorted(rivals.items(), key=lambda item: item[1].mean))
     clear = all(lead.separates() and lead.mean > 0 for lead in rivals.values())
     named = clear and len(rivals) == len(others) > 0 and not unsettled and not grid.published
     outside = (standing for standing in standings if not standing.vit and standing not in others)
     best = next((standing for standing in outside if standing is not leader), None)
-    beside = paired(correctness, leader.outcomes, best.outcomes) if best else None
+    beside = paired(answers, leader.outcomes, best.outcomes) if best else None
     reference = (best.candidate.name, beside) if best and beside else None
     return Verdict(data, subset, tuple(standings), by, leader, rivals, reference, named, level, unsettled)
-
-
-class _Correctness:
-    """Answers to every test image, each file read once."""
-
-    def __init__(self, study: StudyDir) -> None:
-        self.study = study
-        self._known: dict[str, NDArray[np.bool_] | None] = {}
-
-    def right(self, outcome: Outcome) -> NDArray[np.bool_] | None:
-        """[N] whether each image was classified as it should be."""
-        name = outcome.cell.name
-        if outcome.cell.candidate.measure != "accuracy":
-            return None
-        if name not in self._known:
-            run = self.study.run(outcome.cell)
-            self._known[name] = None
-            with suppress(UserError):  # missing or damaged: the intervals over seeds are left
-                answers = read_predictions(run)
-                self._known[name] = answers.predicted == answers.labels
-        return self._known[name]
-
-
-def paired(
-    correctness: _Correctness, ours: Sequence[Outcome], theirs: Sequence[Outcome], level: float = LEVEL
-) -> Difference | None:
-    """Difference over the seeds that both have; None without any."""
-    by_seed = {outcome.cell.seed: outcome for outcome in theirs}
-    pairs = [(outcome, by_seed[outcome.cell.seed]) for outcome in ours if outcome.cell.seed in by_seed]
-    if not pairs:
-        return None
-    columns = [(correctness.right(our), correctness.right(their)) for our, their in pairs]
-    right = None
-    if all(a is not None and b is not None and len(a) == len(b) for a, b in columns):
-        right = np.stack([a.astype(np.int8) - b.astype(np.int8) for a, b in columns if a is not None and b is not None])
-    values = [(_score(our) or 0.0, _score(their) or 0.0) for our, their in pairs]
-    return difference([a for a, _ in values], [b for _, b in values], right, level)
-
-
-def _score(outcome: Outcome) -> float | None:
-    return outcome.test if outcome.test is not None else outcome.val
-
-
-def _images(group: Sequence[Outcome]) -> int | None:
-    """How many images an accuracy was counted on; None for another measure."""
-    numbers = group[0].numbers or {}
-    return int(numbers.get("images", 0)) or None if group[0].cell.candidate.measure == "accuracy" else None
 
 
 def conclusion(grid: Grid, reached: Sequence[Verdict], finished: int, cells: int) -> str:
@@ -246,20 +201,18 @@ def conclusion(grid: Grid, reached: Sequence[Verdict], finished: int, cells: int
     verdict = reached[-1]
     leader = verdict.leader
     who, where = leader.candidate.name, f"{subject(verdict.data)}, {verdict.subset.name}"
-    scored = (
-        f"{_percent(leader.test)} of the {'test' if verdict.by == 'val' or _tested(leader) else 'validation'} images"
-    )
+    images = f"{'test' if verdict.by == 'val' or _tested(leader) else 'validation'} images"
+    gets = f"gets {_percent(leader.test)} of the {images} right"
+    if verdict.measure.of:
+        gets = f"reaches {verdict.measure.of} of {_percent(leader.test)} on the {images}"
     if not verdict.rivals:
-        return f"{who} gets {scored} right on {where}; there is nothing finished to compare it with.{left}"
+        return f"{who} {gets} on {where}; there is nothing finished to compare it with.{left}"
     beside = _beside_reference(verdict)
     closest = verdict.close[0] if verdict.close else next(iter(verdict.rivals))
     lead = verdict.rivals[closest]
     if verdict.named:
         what = f"{who} grows the best ViT" if leader.vit else f"{who}, which is no ViT, does best"
-        return (
-            f"{what} on {where}: it gets {scored} right, {_points(lead)} points more than {closest}, the closest."
-            f"{beside}{left}"
-        )
+        return f"{what} on {where}: it {gets}, {_points(lead)} points more than {closest}, the closest.{beside}{left}"
     if verdict.unsettled:
         why = max(verdict.unsettled.values())  # failures first
         names = _some([name for name, known in verdict.unsettled.items() if known == why])
@@ -273,7 +226,7 @@ def conclusion(grid: Grid, reached: Sequence[Verdict], finished: int, cells: int
         if lead.seeds_needed:
             seeds = max(lead.seeds_needed, len(lead.over_seeds.values) + 1)
             reason += f"; about {seeds} seeds would show a lead of this size"
-    words = f"{who} is first by {_split(verdict)} and gets {scored} right, but {reason}."
+    words = f"{who} is first by {_split(verdict)} and {gets}, but {reason}."
     return f"No winner on {where}: {words}{beside}{left}"
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from ...data.dense.open import recognized
 from ...data.open import open_source
 from ...data.sources.source import Source
 from ...errors import UserError, unknown
@@ -13,6 +14,9 @@ from ...training.session import default_recipe
 from ...training.table import read_table
 from .grid import CONDITIONS, Candidate, Grid, of_recipes, of_table
 from .terms import Subsets, Terms
+
+DENSE = {"objects": "detection/photos", "pixels": "segmentation/photos"}
+"""What a path holds -> the shipped field for it."""
 
 BUDGET = "1h"
 """Of a study that names neither recipes nor a length."""
@@ -25,7 +29,9 @@ def of_own_images(
     overrides, epochs = _length(overrides)
     candidates = of_recipes(recipes)
     if not candidates:
-        candidates = field(open_source(data))
+        kind = recognized(data)
+        candidates = of_table(read_table(DENSE[kind])) if kind else field(open_source(data))
+        candidates = tuple(replace(candidate, data="") for candidate in candidates)
         if not terms.budget and epochs is None:
             terms = replace(terms, budget=BUDGET)
     conditions = {**CONDITIONS, **overrides}

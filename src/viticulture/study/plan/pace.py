@@ -16,7 +16,7 @@ from ...data.dataset import Dataset
 from ...methods.method import Method
 from ...training.assemble import assemble
 from ...training.recipe import Recipe, resolve
-from ...training.run import ValidationLoader, fit
+from ...training.run import DENSE_BATCH, ValidationLoader, fit
 from ...training.rundir import RunDir
 from ...training.session import Session
 
@@ -146,10 +146,12 @@ class Clock(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._kept()
         assert isinstance(pl_module, Method)
-        held = self.session.dataset.val if self.session.dataset.val is not None else self.session.dataset.test
+        split = "val" if self.session.dataset.val is not None else "test"
+        held = self.session.dataset.val if split == "val" else self.session.dataset.test
         if held is not None:
-            some = held.part(torch.arange(min(len(held), EVALUATION_BATCH)))
-            (batch,) = ValidationLoader(some, self.session, trainer.strategy.root_device)
+            most = DENSE_BATCH if self.session.dataset.annotations else EVALUATION_BATCH
+            some = held.part(torch.arange(min(len(held), most)))
+            batch = next(iter(ValidationLoader(some, self.session, trainer.strategy.root_device, split)))
             self.inference = self._timed(lambda: self._measure(trainer, pl_module, batch)) / len(some)
 
     @staticmethod

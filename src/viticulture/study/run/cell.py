@@ -9,7 +9,10 @@ import torch
 from torch import nn
 
 from ...errors import UserError
+from ...evaluation.dense.judge import judge_dense
 from ...evaluation.evaluate import evaluate_run
+from ...models.dense.detector import Detector
+from ...models.dense.segmenter import Segmenter
 from ...models.taps import layout
 from ...text import command_line
 from ...training.references import replaced
@@ -37,7 +40,7 @@ def train_cell(study: StudyDir, cell: Cell, plan: Plan, data: str = "") -> None:
     try:
         study.check_splits(cell.candidate.data or study.grid.data, session.dataset.split_names)
         fit(session)
-        evaluate_run(session.run, session.dataset)
+        (judge_dense if session.dataset.annotations else evaluate_run)(session.run, session.dataset)
         session.run.update(status="finished")  # last: a kill before this is made good by the next start
     finally:
         session.run.unlock()
@@ -79,6 +82,11 @@ def is_vit(student: nn.Module) -> bool:
         return any("attention" in type(module).__name__.lower() for module in student.modules())
 
 
+def inner(network: nn.Module) -> nn.Module:
+    """The student within a detector or a segmenter; any other is its own."""
+    return network.backbone.student if isinstance(network, Detector | Segmenter) else network
+
+
 def _session(study: StudyDir, cell: Cell, plan: Plan, data: str) -> Session:
     run, marked = study.run(cell), contents(study, cell, plan)
     where = data or data_of(study, cell.candidate)
@@ -100,7 +108,9 @@ def _session(study: StudyDir, cell: Cell, plan: Plan, data: str) -> Session:
 
 def _marked(session: Session, cell: Cell, marked: str) -> Session:
     epochs = session.recipe.section("train").epochs
-    session.run.update(recipe=cell.candidate.recipe, cell=marked, vit=is_vit(session.method.student), epochs=epochs)
+    session.run.update(
+        recipe=cell.candidate.recipe, cell=marked, vit=is_vit(inner(session.method.student)), epochs=epochs
+    )
     return session
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from ...disk import read_json
 from ...errors import UserError
 from ...evaluation.agreement.evaluate import read_agreement
+from ...evaluation.dense.results import DenseEvaluations, read_dense
 from ...evaluation.localization.evaluate import read_localizations
 from ...evaluation.localization.metrics import OVERLAPS, PUBLISHED
 from ...evaluation.probe.evaluate import read_probes
@@ -41,6 +42,7 @@ class Outcome:
         numbers: further measures of the evaluation that counts: images, balanced_accuracy, macro_f1, nll,
             calibration_error.
         facts: run.json.
+        measured: what `test` and `val` are: accuracy, or a measure of objects or pixels, see `other_measure`.
     """
 
     cell: Cell
@@ -50,6 +52,7 @@ class Outcome:
     val: float | None = None
     numbers: dict[str, float] | None = None
     facts: dict[str, Any] | None = None
+    measured: str = "accuracy"
 
     @property
     def row(self) -> dict[str, Any]:
@@ -65,6 +68,7 @@ class Outcome:
             "seed": cell.seed,
             "rung": cell.rung + 1,
             "status": self.status,
+            "measure": self.measured,
             "train_images": images.get("train"),
             "test_accuracy": self.test,
             "val_accuracy": self.val,
@@ -123,6 +127,8 @@ class Outcomes:
         run = self.study.run(cell)
         facts = read_json(run.path / "run.json") if (run.path / "run.json").exists() else None
         if facts and facts.get("status") == "finished":
+            if (dense := read_dense(run)) is not None:
+                return _of_dense(cell, dense, facts)
             results = read_evaluations(run)
             if results is None:
                 raise UserError(f"{run.path} holds no {RESULTS}")
@@ -146,6 +152,19 @@ class Outcomes:
         return Outcome(cell, "begun" if facts else "missing", facts=facts)
 
 
+def _of_dense(cell: Cell, dense: DenseEvaluations, facts: dict[str, Any]) -> Outcome:
+    """What a detector or a segmenter came to: by default what counts of it, AP of boxes or mIoU."""
+    counting, measure = dense.counting, cell.candidate.measure
+    if counting is None:  # no images were held out
+        return Outcome(cell, "finished", facts=facts)
+    measured = next(iter(counting.measures)) if measure == "accuracy" else measure
+    shares = {
+        split: result.measures.get(measured) if (result := dense.of_split(split)) else None for split in ("test", "val")
+    }
+    numbers = {"images": float(counting.images)}
+    return Outcome(cell, "finished", "", shares["test"], shares["val"], numbers, facts, measured)
+
+
 def other_measure(run: RunDir, measure: str) -> float | None:
     """What a table's number is where it is not the student's accuracy; None where the run does not know it.
 
@@ -154,6 +173,9 @@ def other_measure(run: RunDir, measure: str) -> float | None:
     robustness/FOLDER/HEAD         from robustness.json: the mean error of corruptions; accuracy where there are none
     localization/0.3,0.5           from localization.json, published protocol: MaxBoxAcc, or its mean over overlaps
     probe/CLASSIFIER               from probe.json: linear probe or k-NN, of the features that validation chooses
+    ap, ap50, ap75, ap_masks       of a detector, from dense.json: AP of boxes, at an overlap of 0.5 or 0.75, of masks;
+    miou, pixels                   of a segmenter: mean IoU, share of its pixels that are right. `accuracy`, which says
+                                   nothing of these two, is the first of each. (Taken by `_of_dense`.)
     anything else                  the last value that a guide measured on held-out images while it trained
     """
     kind, _, rest = measure.partition("/")

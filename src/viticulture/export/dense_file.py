@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A detector or a segmenter as an ONNX file that takes an image as a camera gives it.
+
+    image [H, W, 3] uint8, RGB, upright, of any size from 2 pixels each way
+
+    detector     ->  boxes [n, 4] float32 left, top, right, bottom in the image's pixels, scores [n], labels [n] int64,
+                     and with masks: masks [n, H, W] bool; most certain first
+    segmenter    ->  classes [H, W] uint8
+
+Resizing, padding and normalization are inside, and so are the choice of boxes and the way back to the image's pixels.
+Metadata are JSON texts: `classes`, `kind` (detection or segmentation), `input`, `outputs`, `image_size` (what the
+network sees, pixels), `mean` and `std`. Masks of n objects take 5 n H W bytes while they are made.
+"""
+
+import copy
+import json
+import warnings
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..disk import replacing
+from ..errors import UserError
+from ..models.dense.detector import Detector
+from ..models.dense.segmenter import Segmenter
+from ..models.task import Task
+from ..outputs import check_out
+from .canvas import Canvas, back, pasted, stretched
+from .detections import Detections
+from .onnx_file import check_installed
+
+OPSET = 18
+INSIDE = 0.5  # share from which a pixel belongs to a mask
+DIFFERENT = 0.02
+"""Largest share of boxes or pixels that ONNX and eager may answer differently: other kernels tip what is on an edge."""
+CLOSE = {"boxes": 0.5, "scores": 1e-2}  # pixels, and shares, within which two answers are the same
+INPUT = "[H, W, 3] uint8, RGB, upright, of any height and width from 2 pixels"
+
+
+class DetectorFile(nn.Module):
+    """What a detector's file computes: [H, W, 3] uint8 -> boxes, scores, labels and, if any, masks."""
+
+    outputs = ("boxes", "scores", "labels", "masks")
+
+    def __init__(self, detector: Detector, task: Task, store: int) -> None:
+        super().__init__()
+        self.canvas, self.detections = Canvas(task, store), Detections(detector, task.image_size[0])
+
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        size, extent = (image.shape[0], image.shape[1]), self.canvas.extent(image)
+        boxes, scores, labels, *masks = self.detections(self.canvas(image))
+        boxes = back(boxes, extent, size)
+        solid = ((boxes[:, 2:] - boxes[:, :2]) > 0).all(1).nonzero()[:, 0]  # in padding there is nothing
+        boxes, scores, labels = boxes[solid], scores[solid], labels[solid]
+        return (boxes, scores, labels, *(pasted(shares[solid], boxes, size) >= INSIDE for shares in masks))
+
+
+class SegmenterFile(nn.Module):
+    """What a segmenter's file computes: [H, W, 3] uint8 -> classes [H, W] uint8."""
+
+    outputs = ("classes",)
+
+    def __init__(self, segmenter: Segmenter, task: Task, store: int) -> None:
+        super().__init__()
+        self.canvas, self.segmenter = Canvas(task, store), segmenter
+
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        size, extent = (image.shape[0], image.shape[1]), self.canvas.extent(image)
+        logits = self.segmenter(self.canvas(image))[0]  # [C, S, S]
+        return (stretched(logits, extent, size).argmax(0).to(torch.uint8),)
+
+
+def dense_to_onnx(network: Detector | Segmenter, path: Path, task: Task, store: int) -> Path:
+    """Write a network as ONNX, and compare it with the original where onnxruntime is installed.
+
+    It appears under its name only once it is whole. The network itself is not changed.
+
+    Args:
+        network: of a run.
+        path: the file, .onnx.
+        task: its classes, image size and colors.
+        store: side of the square in which its images were kept, pixels.
+
+    Raises:
+        UserError: the extra `onnx` is not installed, the file cannot be written, or torch cannot trace the network.
+        RuntimeError: the file's answers differ from the network's.
+    """
+    check_installed("onnx", "onnxscript")
+    check_out(path, ".onnx", size=sum(weight.nbytes for weight in network.parameters()))
+    if not path.parent.is_dir():
+        raise UserError(f"there is no folder {path.parent} to write {path.name} into")
+    eager = file_of(copy.deepcopy(network).eval().requires_grad_(False).cpu().float(), task, store).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's notes concern its own internals
+        traced = _traced(eager, _image(48, 64))
+        names = eager.outputs[: len(traced.graph_signature.user_outputs)]
+        program = torch.onnx.export(
+            traced, dynamo=True, opset_version=OPSET, input_names=["image"], output_names=list(names), verbose=False
+        )
+    assert program is not None
+    about = {
+        "classes": task.classes,
+        "kind": "detection" if isinstance(network, Detector) else "segmentation",
+        "input": INPUT,
+        "outputs": names,
+        "image_size": task.image_size,
+        "mean": task.mean,
+        "std": task.std,
+    }
+    program.model.metadata_props.update({key: json.dumps(value, ensure_ascii=False) for key, value in about.items()})
+    with replacing(path) as unfinished:
+        program.save(str(unfinished))
+        if find_spec("onnxruntime"):
+            _check(unfinished, eager)
+    return path
+
+
+def file_of(network: Detector | Segmenter, task: Task, store: int) -> DetectorFile | SegmenterFile:
+    """What a network's file computes, as a module."""
+    if isinstance(network, Detector):
+        return DetectorFile(network, task, store)
+    return SegmenterFile(network, task, store)
+
+
+def _traced(eager: nn.Module, image: Tensor) -> torch.export.ExportedProgram:
+    height, width = (torch.export.Dim(name, min=2) for name in ("height", "width"))
+    try:
+        return torch.export.export(eager, (image,), dynamic_shapes=({0: height, 1: width},), strict=False)
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"torch cannot trace this network for images of any size: {reason}") from error
+
+
+def _image(height: int, width: int) -> Tensor:
+    """Something with places to find, [H, W, 3] uint8."""
+    generator = torch.Generator().manual_seed(height * width)
+    coarse = torch.rand(1, 3, 5, 7, generator=generator)
+    smooth = nn.functional.interpolate(coarse, size=(height, width), mode="bicubic")
+    return (255 * smooth[0].clamp(0, 1)).permute(1, 2, 0).to(torch.uint8).contiguous()
+
+
+def _check(path: Path, eager: nn.Module) -> None:
+    session: Any = import_module("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    for height, width in ((48, 64), (301, 203)):
+        image = _image(height, width)
+        with torch.inference_mode():
+            expected = eager(image)
+        found = [torch.from_numpy(each) for each in session.run(None, {"image": image.numpy()})]
+        if not (share := different(found, expected)) <= DIFFERENT:  # a NaN is no agreement
+            raise RuntimeError(f"the ONNX file does not say what the network says: {share:.1%} of its answers differ")
+
+
+def different(found: list[Tensor], expected: tuple[Tensor, ...]) -> float:
+    """Share of a segmenter's pixels, or of a detector's boxes, that two answers to an image do not have in common."""
+    if len(expected) == 1:
+        return float((found[0] != expected[0]).float().mean())
+    (ours, sure, named), (boxes, scores, labels) = found[:3], expected[:3]
+    if not len(ours) and not len(boxes):
+        return 0.0
+    same = (ours[:, None] - boxes).abs().amax(2) <= CLOSE["boxes"]  # [n, m]
+    same &= ((sure[:, None] - scores).abs() <= CLOSE["scores"]) & (named[:, None] == labels)
+    for masks, true in zip(found[3:], expected[3:], strict=True):
+        area = true.flatten(1).sum(1)
+        unlike = (masks[:, None] ^ true).flatten(2).sum(2)
+        same &= unlike <= 1 + DIFFERENT * area
+    alone = (~same.any(1)).sum() + (~same.any(0)).sum()
+    return float(alone / (len(ours) + len(boxes)))

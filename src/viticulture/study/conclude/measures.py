@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How to speak of the number that candidates are compared by."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Words for a measure in [0, 1].
+
+    Args:
+        title: of a column.
+        word: within a sentence.
+        of: the number's kind in "reaches an AP of 30 %"; "" for the share of images that are right.
+        curve: what is logged on held-out images while a student learns, in words.
+        curves: its names, of which the first that there is counts.
+        images: whose interval stands beside Student's over seeds.
+    """
+
+    title: str
+    word: str
+    of: str
+    curve: str
+    curves: tuple[str, ...]
+    images: str
+
+    @property
+    def capital(self) -> str:
+        """The word at the beginning of a sentence."""
+        return self.word[0].upper() + self.word[1:] if self.word.islower() else self.word
+
+
+BINOMIAL, BOOTSTRAP = "the binomial one of the test images", "the bootstrap's over the test images"
+DETECTORS = "AP50 by image", ("val/ap50", "test/ap50")
+SEGMENTERS = "mIoU by image", ("val/iou", "test/iou")
+
+MEASURES = {
+    "accuracy": Measure("Top-1 accuracy", "accuracy", "", "accuracy", ("val/accuracy", "test/accuracy"), BINOMIAL),
+    "ap": Measure("AP of boxes", "AP", "an AP of boxes", *DETECTORS, BOOTSTRAP),
+    "ap50": Measure("AP50 of boxes", "AP50", "an AP50 of boxes", *DETECTORS, BOOTSTRAP),
+    "ap75": Measure("AP75 of boxes", "AP75", "an AP75 of boxes", *DETECTORS, BOOTSTRAP),
+    "ap_masks": Measure("AP of masks", "AP of masks", "an AP of masks", *DETECTORS, BOOTSTRAP),
+    "miou": Measure("mIoU", "mIoU", "an mIoU", *SEGMENTERS, BOOTSTRAP),
+    "pixels": Measure("Pixels right", "share of pixels", "a share of right pixels", *SEGMENTERS, BOOTSTRAP),
+}
+
+
+def measure(name: str) -> Measure:
+    """That of an outcome (`Outcome.measured`)."""
+    return MEASURES[name]

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Studies of detectors and segmenters: ranked by what counts of them, with intervals over seeds and images."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import viticulture
+from dense_scenes import coco_folder, mask_folder
+from viticulture.data.annotations import Boxed, Masked, Objects
+from viticulture.errors import UserError
+from viticulture.evaluation.dense.asked import Found
+from viticulture.evaluation.dense.objects import evaluate_objects
+from viticulture.evaluation.dense.pixels import evaluate_pixels
+from viticulture.evaluation.dense.results import RESULTS, DenseEvaluations, Evaluation
+from viticulture.models.dense.networks import detector, segmenter
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.report.pages.study_page import write_study
+from viticulture.study.conclude.statistics import difference, precision
+from viticulture.study.declare.grid import Candidate, Grid
+from viticulture.study.declare.terms import Subsets, Where
+from viticulture.study.folder import StudyDir
+from viticulture.study.plan.plan import Plan
+from viticulture.study.run.cell import contents, inner, is_vit
+from viticulture.study.study import Study
+from viticulture.training.table import read_table
+
+IMAGES, NAMES = 40, ("disk", "square")
+
+
+def boxes_found(seed: int, share: float) -> Evaluation:
+    """What a detector that finds that share of the objects is told; it draws other boxes for the rest."""
+    draw = np.random.default_rng(seed)
+    true, found = [], []
+    for _ in range(IMAGES):
+        corners = draw.uniform(0, 60, (3, 2))
+        boxes = np.concatenate([corners, corners + 20], 1).astype(np.float32)
+        labels = draw.integers(0, 2, 3)
+        true.append(Objects(torch.from_numpy(boxes), torch.from_numpy(labels), torch.zeros(3, dtype=torch.bool)))
+        right = draw.uniform(size=3) < share
+        said = np.where(right[:, None], boxes, boxes + 40)
+        found.append(Found(said, draw.uniform(0.5, 1, 3).astype(np.float32), labels))
+    return evaluate_objects(found, Boxed(true, masks=False), NAMES, np.full((IMAGES, 2), 100))
+
+
+def pixels_found(seed: int, share: float) -> Evaluation:
+    """The same of a segmenter."""
+    draw = np.random.default_rng(seed)
+    true = draw.integers(0, 2, (IMAGES, 8, 8)).astype(np.uint8)
+    said = np.where(draw.uniform(size=true.shape) < share, true, 1 - true).astype(np.uint8)
+    masked = Masked(torch.from_numpy(true), torch.arange(IMAGES), lambda i: true[i])
+    return evaluate_pixels(said, masked, NAMES, 0)[0]
+
+
+def made(path: Path, kind: str, candidates: dict[str, tuple[float, Candidate]], seeds: int) -> Study:
+    """A study's folder as trainings would leave it, without any: each candidate gets its share right."""
+    grid = Grid("cells", tuple(one for _, one in candidates.values()), Subsets(), tuple(range(seeds)), epochs=4)
+    folder = StudyDir.create(path, grid, "viticulture compare cells")
+    epochs = {(name, subset.name): 4 for name in candidates for subset in grid.subsets.each()}
+    plan = Plan(epochs, {}, dict.fromkeys(candidates, 60), dict.fromkeys(candidates, None))
+    folder.update(plan=plan.to_dict())
+    for cell in grid.cells():
+        run = folder.run(cell)
+        run.path.mkdir(parents=True)
+        share = candidates[cell.candidate.name][0]
+        judge = boxes_found if kind == "objects" else pixels_found
+        test = judge(cell.seed, share)
+        results = {"best/test": test, "best/val": judge(100 + cell.seed, share), "last/test": judge(cell.seed, 0.01)}
+        run.write(RESULTS, DenseEvaluations(kind, "best/test", results).to_dict())
+        curve = "ap50" if kind == "objects" else "iou"
+        run.write("metrics.csv", f"step,epoch,name,value\n9,0,val/{curve},0.2\n18,1,val/{curve},0.4\n")
+        images = {"train": 90, "val": IMAGES, "test": IMAGES}
+        run.write(
+            "run.json",
+            {
+                **{"format": 1, "status": "finished", "cell": contents(folder, cell, plan), "vit": True, "epochs": 4},
+                **{"seconds": 60.0, "steps": 36, "batch_size": 4, "seed": cell.seed, "remarks": []},
+                **{"recipe": cell.candidate.recipe, "versions": {"viticulture": "0"}},
+                "student": {"name": "vit_nano", "parameters": 200_000, "macs": 3_000_000},
+                "data": {"source": "cells", "folder": None, "classes": list(NAMES), "images": images},
+                "hardware": {"cpu": "a CPU", "cores": 2, "gpus": []},
+            },
+        )
+    return Study(path)
+
+
+def field(kind: str, shares: dict[str, float], **measures: str) -> dict[str, tuple[float, Candidate]]:
+    recipe = "detection/photos" if kind == "objects" else "segmentation/photos"
+    return {
+        name: (share, Candidate(name, recipe, {"optim.lr": 1e-4 * (1 + i)}, measure=measures.get(name, "accuracy")))
+        for i, (name, share) in enumerate(shares.items())
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "title", "words"),
+    [("objects", "AP of boxes", "reaches an AP of boxes of"), ("pixels", "mIoU", "reaches an mIoU of")],
+)
+def test_a_study_ranks_by_what_counts_and_says_so(tmp_path: Path, kind: str, title: str, words: str) -> None:
+    """A clearly better one wins, by validation and on test, beyond seeds and images; page, table and sentence name the
+    measure. Fails if the last weights are read for the best, validation for test, or accuracy is what is told."""
+    found = made(tmp_path / "study", kind, field(kind, {"plain": 0.5, "better": 0.9}), 3)
+    verdict = found.verdicts[-1]
+    expected = [(boxes_found if kind == "objects" else pixels_found)(seed, 0.9).score for seed in range(3)]
+    assert (verdict.by, verdict.leader.candidate.name, found.winner) == ("val", "better", "better")
+    assert verdict.leader.test.values == pytest.approx(expected)
+    assert found.conclusion.startswith("better grows the best ViT on cells, all images: it reaches")
+    assert words in found.conclusion
+    assert verdict.rivals["plain"].over_images is not None
+    assert found.rows[0]["measure"] == ("ap" if kind == "objects" else "miou")
+    page = write_study(found).read_text(encoding="utf-8")
+    assert f"{title} on cells, %" in page
+    assert "the bootstrap&#39;s over the test images" in page
+    assert "Learning curves" in page
+    assert "accuracy" not in page.lower().partition("<body")[2].partition("how to reproduce")[0]
+
+
+def test_equally_good_detectors_have_no_winner(tmp_path: Path) -> None:
+    """Trained from three seeds that happen to lie close together. Fails if the spread over images is left out."""
+    found = made(tmp_path / "study", "objects", field("objects", {"one": 0.6, "other": 0.62}), 3)
+    assert found.winner is None
+    assert found.conclusion.startswith("No winner on cells")
+
+
+def test_a_row_names_another_measure(tmp_path: Path) -> None:
+    """AP50 in place of AP; one that a run does not have leaves the row empty."""
+    measures = {"plain": "ap50", "better": "ap50", "masks": "ap_masks"}
+    shares = {"plain": 0.5, "better": 0.9, "masks": 0.9}
+    found = made(tmp_path / "study", "objects", field("objects", shares, **measures), 3)
+    verdict = found.verdicts[-1]
+    fifty = [boxes_found(seed, 0.9).measures["ap50"] for seed in range(3)]
+    assert verdict.leader.test.values == pytest.approx(fifty)
+    assert [one.candidate.name for one in verdict.standings] == ["better", "plain"]
+    assert verdict.measure.title == "AP50 of boxes"
+    assert verdict.rivals["plain"].over_images is None  # draws are kept of what counts alone
+
+
+def test_draws_of_images_give_the_intervals_of_answers() -> None:
+    """Of a measure that is a mean over images both ways must agree: shares of images right, drawn 4,000 times, give
+    nearly the floor, the interval over images and that of the mean that single answers give. Fails if draws are not
+    paired, the variance is that of one draw, or the spread over seeds is counted twice."""
+    draw = np.random.default_rng(0)
+    ours, theirs = draw.random((4, 300)) < 0.7, draw.random((4, 300)) < 0.6
+    often = draw.multinomial(300, np.full(300, 1 / 300), size=4000) / 300
+    right = ours.astype(np.int8) - theirs.astype(np.int8)
+    known = difference(ours.mean(1).tolist(), theirs.mean(1).tolist(), right)
+    drawn = difference(ours.mean(1).tolist(), theirs.mean(1).tolist(), drawn=right @ often.T)
+    assert drawn.over_images is not None
+    assert known.over_images is not None
+    assert drawn.mean == known.mean
+    assert drawn.floor == pytest.approx(known.floor, rel=0.05)
+    assert drawn.over_images.low == pytest.approx(known.over_images.low, abs=0.01)
+    assert drawn.over_images.high == pytest.approx(known.over_images.high, abs=0.01)
+    alone = precision(ours.mean(1).tolist(), ours @ often.T)
+    assert alone.low is not None
+    assert alone.low <= np.quantile((ours @ often.T).mean(0), 0.025)
+    assert precision([0.5, 0.5], None).low == 0.5
+
+
+def test_the_student_within_says_whether_it_is_a_vit() -> None:
+    """A DHVT in a detector attends to tokens as it does by itself."""
+    task = Task(NAMES, (32, 32), (0.5,) * 3, (0.5,) * 3)
+    for name, around in (("dhvt_nano", detector), ("vit_nano", segmenter)):
+        student = create_student(name, Task((), (32, 32), (0.5,) * 3, (0.5,) * 3), 8, {"depth": 1})
+        assert is_vit(inner(around(student, task)))
+
+
+def test_a_field_stands_ready_for_images_with_boxes_and_with_masks() -> None:
+    """Named as the recipe is; every row but the start is of that recipe."""
+    for name in ("detection/photos", "segmentation/photos"):
+        rows = read_table(name).rows
+        assert [row.recipe for row in rows].count(name) == len(rows) - 1 >= 2
+        assert {row.published for row in rows} == {None}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["objects", "pixels"])
+def test_compare_trains_and_ranks_what_the_data_ask_for(tmp_path: Path, kind: str) -> None:
+    """From data alone to a page, one seed: the field for such data, MAE first, all on the same held-out images. Fails
+    if a pace cannot be measured, MAE sees held-out images, or a class's accuracy is looked for."""
+    splits = {"train": 6, "val": 2, "test": 2}
+    data = (coco_folder if kind == "objects" else mask_folder)(tmp_path / "data", splits)
+    small: dict[str, Any] = {"images.image_size": 32, "images.store_size": 32, "student.patch_size": 8}
+    small |= {"train.batch_size": 3, "schedule.warmup_epochs": 0, "train.epochs": 1}
+    found = viticulture.compare(str(data), seeds=1, where=Where(out=str(tmp_path / "study")), overrides=small)
+    assert found.counts == (4, 4)
+    assert {one.measured for one in found.outcomes if one.test is not None} == {"ap" if kind == "objects" else "miou"}
+    assert [row["candidate"] for row in found.rows if row["test_accuracy"] is None] == ["MAE, the start"]
+    assert all(row["train_images"] == 6 for row in found.rows)
+    assert (tmp_path / "study" / "report.html").exists()
+
+
+def test_per_class_subsets_are_refused_for_boxes(tmp_path: Path) -> None:
+    data = coco_folder(tmp_path / "data", {"train": 6, "val": 2, "test": 2})
+    with pytest.raises(UserError, match=r"give data\.fraction"):
+        viticulture.compare(str(data), subsets=Subsets(per_class=(2,)), where=Where(out=str(tmp_path / "study")))

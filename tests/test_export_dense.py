@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A detector's and a segmenter's file: each part beside what a run does, and the whole in onnxruntime."""
+
+import json
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torchvision.models.detection.roi_heads import paste_masks_in_image
+
+from viticulture.data.dense.loader import dense_views
+from viticulture.data.images import Records, StoredImages
+from viticulture.data.resample import squeeze
+from viticulture.errors import UserError
+from viticulture.evaluation.dense.asked import Looker, classify_pixels, find
+from viticulture.export.canvas import Canvas, back, pasted, stretched
+from viticulture.export.dense_file import OPSET, dense_to_onnx, different, file_of
+from viticulture.export.detections import Detections
+from viticulture.models.dense.detector import Heads
+from viticulture.models.dense.networks import detector, segmenter
+from viticulture.models.dense.segmenter import Segmenter
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+
+TASK = Task(("Blüte", "leaf", "berry"), (64, 64), (0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
+STORE = 80
+SIZES = ((64, 64), (80, 80), (37, 90), (200, 31), (2, 3))
+needs_onnx = pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")),
+    reason="needs the extra onnx",
+)
+needs_masks = pytest.mark.skipif(find_spec("pycocotools") is None, reason="needs the extra dense")
+
+
+def image(height: int, width: int) -> Tensor:
+    """Smooth colors, [H, W, 3] uint8."""
+    coarse = torch.rand(1, 3, 6, 8, generator=torch.Generator().manual_seed(height + width))
+    smooth = F.interpolate(coarse, size=(height, width), mode="bicubic").clamp(0, 1)[0]
+    return (255 * smooth).permute(1, 2, 0).to(torch.uint8).contiguous()
+
+
+def network(kind: str, masks: bool = False) -> Any:
+    """With heads that are sure of something, so that boxes differ from image to image and suppress each other."""
+    torch.manual_seed(0)
+    student = create_student("vit_nano", replace(TASK, classes=()), 8, {"depth": 1})
+    if kind == "segmenter":
+        made: Any = segmenter(student, TASK)
+        torch.nn.init.normal_(made.predict.weight)
+    else:
+        made = detector(student, TASK, heads=Heads(16, masks, 16, 0.1))
+        torch.nn.init.normal_(made.rpn.head.bbox_pred.weight, std=0.1)
+        torch.nn.init.normal_(made.rpn.head.cls_logits.weight, std=0.5)
+        torch.nn.init.normal_(made.roi_heads.box_predictor.cls_score.weight, std=1.0)
+        torch.nn.init.normal_(made.roi_heads.box_predictor.bbox_pred.weight, std=0.3)
+    return made.eval().requires_grad_(False)
+
+
+def shown(picture: Tensor) -> StoredImages:
+    """An image as a run keeps it."""
+    pixels = torch.from_numpy(squeeze(picture.numpy(), STORE)).permute(2, 0, 1)[None]
+    return StoredImages(pixels, torch.arange(1), Records(torch.tensor([-1]), torch.tensor([picture.shape[:2]]), [""]))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_canvas_shows_what_a_run_shows(size: tuple[int, int]) -> None:
+    """The image in the same place, to two gray levels (one of either rounding), and the very same padding. Fails for
+    another filter, an extent off by a pixel, padding in another color or before normalization, or BGR."""
+    picture = image(*size)
+    ((_, expected, place),) = dense_views(shown(picture), TASK, 1, torch.device("cpu"))
+    canvas = Canvas(TASK, STORE)
+    height, width = place.extents[0].tolist()
+    assert canvas.extent(picture) == (height, width)
+    found = canvas(picture)
+    levels = (found - expected).abs() * 255 * torch.tensor(TASK.std)[:, None, None]
+    assert levels.max() < 2.01
+    assert levels.mean() < 0.5
+    torch.testing.assert_close(found[..., height:, :], expected[..., height:, :])
+    torch.testing.assert_close(found[..., width:], expected[..., width:])
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_way_back_is_the_runs(size: tuple[int, int]) -> None:
+    """Boxes as `Placement.back`, maps as F.interpolate of the shown part. Fails for height taken for width, padding
+    stretched along, or half a pixel."""
+    ((_, _, place),) = dense_views(shown(image(*size)), TASK, 1, torch.device("cpu"))
+    height, width = extent = tuple(place.extents[0].tolist())
+    generator = torch.Generator().manual_seed(0)
+    boxes = 64 * torch.rand(5, 4, generator=generator).sort(1).values
+    torch.testing.assert_close(back(boxes, extent, size), place.back(0, boxes))
+    maps = torch.randn(2, 64, 64, generator=generator)
+    expected = F.interpolate(maps[None, :, :height, :width], size=size, mode="bilinear")[0]
+    torch.testing.assert_close(stretched(maps, extent, size), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_masks_are_pasted_as_torchvision_does() -> None:
+    """Boxes inside, at the edges, of less than a pixel and of all the image. Fails if the border is left out, a box is
+    rounded in place of cut, or its last pixel is not its own."""
+    shares = torch.rand(5, 28, 28, generator=torch.Generator().manual_seed(0))
+    boxes = torch.tensor(
+        [[3.2, 4.7, 20.1, 33.9], [0, 0, 50, 40], [45.5, 30, 50, 40], [7.1, 7.2, 7.5, 7.9], [0, 9, 4, 11]]
+    )
+    expected = paste_masks_in_image(shares[:, None], boxes, (40, 50))[:, 0]
+    torch.testing.assert_close(pasted(shares, boxes, (40, 50)), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_the_graph_finds_what_the_detector_finds(masks: bool) -> None:
+    """The same boxes, scores, labels and masks in the same order, on several images. Fails for another threshold,
+    suppression across classes or levels, a map of another stride, or the mask of another class."""
+    made = network("detector", masks)
+    graph = Detections(made, 64)
+    told: list[list[int]] = []
+    for seed in range(4):
+        pixels = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(seed)) * (1 + seed)
+        (expected,) = made(pixels)
+        found = dict(zip(("boxes", "scores", "labels", "masks"), graph(pixels), strict=False))
+        assert found.keys() == expected.keys()
+        for name, value in found.items():
+            torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-4, msg=name)
+        told.append(found["labels"].tolist())
+    assert min(map(len, told)) > 3
+    assert len({label for labels in told for label in labels}) > 1
+
+
+@needs_masks
+@pytest.mark.parametrize("size", SIZES[:4])
+def test_a_file_says_what_predict_says(size: tuple[int, int]) -> None:
+    """The file's module beside what a run answers of the same image: all but a few boxes and pixels, where gray levels
+    that are rounded otherwise tip the balance."""
+    from pycocotools.mask import decode
+
+    picture = image(*size)
+    (found,) = find(Looker(network("detector", masks=True), TASK), shown(picture))
+    assert found.outlines is not None
+    masks = torch.stack([torch.from_numpy(decode(outline)).bool() for outline in found.outlines])
+    expected = (torch.from_numpy(found.boxes), torch.from_numpy(found.scores), torch.from_numpy(found.labels), masks)
+    said = file_of(network("detector", masks=True), TASK, STORE)(picture)
+    assert len(said) == 4
+    assert different(list(said[:3]), expected[:3]) < 0.25
+    (classes,) = file_of(network("segmenter"), TASK, STORE)(picture)
+    (known,) = classify_pixels(Looker(network("segmenter"), TASK), shown(picture))
+    assert (classes.numpy() == known).mean() > 0.97
+    assert len(np.unique(known)) > 1
+
+
+def test_answers_that_differ_are_counted() -> None:
+    """By place, class, score and mask. Fails if a box too many or too few is the same to it, or order matters."""
+    boxes, scores, labels = (
+        torch.tensor([[0.0, 0, 9, 9], [5, 5, 20, 20]]),
+        torch.tensor([0.9, 0.5]),
+        torch.tensor([0, 1]),
+    )
+    masks = torch.ones(2, 4, 4, dtype=torch.bool)
+    whole = (boxes, scores, labels, masks)
+    turned = [each.flip(0) for each in whole]
+    assert different(turned, whole) == 0
+    assert different([each[:1] for each in whole], whole) == pytest.approx(1 / 3)
+    assert different([boxes + 1, scores, labels, masks], whole) == 1
+    assert different([boxes, scores, labels.flip(0), masks], whole) == 1
+    assert different([boxes, scores, labels, ~masks], whole) == 1
+    assert different([torch.tensor([[1, 2]])], (torch.tensor([[1, 3]]),)) == 0.5
+
+
+@needs_onnx
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["detector", "detector with masks", "segmenter"])
+def test_onnxruntime_says_what_the_network_says(tmp_path: Path, kind: str) -> None:
+    """On images of five sizes, of which it was traced by none. Fails if a size is fixed at tracing, a box's choice is
+    written down as it was then, or metadata are lost."""
+    import onnx
+    import onnxruntime
+
+    made = network(kind.split()[0], masks="masks" in kind)
+    path = dense_to_onnx(made, tmp_path / "a.onnx", TASK, STORE)
+    assert [file.name for file in tmp_path.iterdir()] == ["a.onnx"]
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    eager = file_of(made, TASK, STORE)
+    names = [each.name for each in session.get_outputs()]
+    for size in SIZES:
+        picture = image(*size)
+        found = [torch.from_numpy(each) for each in session.run(None, {"image": picture.numpy()})]
+        expected = eager(picture)
+        assert [each.dtype for each in found] == [each.dtype for each in expected]
+        assert different(found, expected) <= 0.02, size
+    about = {key: json.loads(value) for key, value in session.get_modelmeta().custom_metadata_map.items()}
+    assert about["classes"] == list(TASK.classes)
+    assert (about["outputs"], about["image_size"]) == (names, [64, 64])
+    assert about["kind"] == ("segmentation" if kind == "segmenter" else "detection")
+    assert "any height and width" in about["input"]
+    assert {each.version for each in onnx.load(str(path)).opset_import if each.domain == ""} == {OPSET}
+
+
+class Other(Segmenter):
+    """Says something else while it is traced."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits = super().forward(images)
+        return logits.flip(1) if torch.compiler.is_compiling() else logits
+
+
+@needs_onnx
+@pytest.mark.slow
+def test_a_file_that_disagrees_is_not_kept(tmp_path: Path) -> None:
+    made = network("segmenter")
+    made.__class__ = Other
+    with pytest.raises(RuntimeError, match="of its answers differ"):
+        dense_to_onnx(made, tmp_path / "a.onnx", TASK, STORE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_tracing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.export, "export", None)
+    for name, said in {"x.txt": "written as .onnx", "nowhere/x.onnx": "no folder"}.items():
+        with pytest.raises(UserError, match=said):
+            dense_to_onnx(network("segmenter"), tmp_path / name, TASK, STORE)
