@@ -2,8 +2,8 @@
 """The command line: argument parsing only. Verbs, options, defaults and help are read off the functions in `api`.
 
 A parameter without default is a word of the command, and so are `data`, `pattern` and `folder`; the others are
-options, and so are `out`, `table`, `row` and `boxes` everywhere. `list[str]` takes all remaining words, `bool` is a
-switch. Verbs with `overrides` also take every recipe key: `--optim.lr 1e-4`.
+options, and so are `out`, `table`, `row` and `boxes` everywhere; keyword-only ones are for Python alone. `list[str]`
+takes all remaining words, `bool` is a switch. Verbs with `overrides` also take every recipe key: `--optim.lr 1e-4`.
 """
 
 import argparse
@@ -193,7 +193,9 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=f"viticulture {name}", description=summary, add_help=False, allow_abbrev=False)
         meaning = _meanings(verb)
         every = inspect.signature(verb).parameters
-        self.names = [key for key in every if key != "overrides"]
+        self.names = [
+            key for key, found in every.items() if key != "overrides" and found.kind is not found.KEYWORD_ONLY
+        ]
         self.takes_recipe = "overrides" in every
         for key in self.names:
             parameter = inspect.signature(verb).parameters[key]

@@ -134,7 +134,7 @@ class Run:
 
         return predict(str(self.path), images, weights)
 
-    def evaluate(self, data: str = "") -> "Mapping[str, Evaluation] | DenseEvaluations":
+    def evaluate(self, data: Any = "") -> "Mapping[str, Evaluation] | DenseEvaluations":
         """Measure on the run's own or other images; see the function of that name."""
         from .runs import evaluate
 

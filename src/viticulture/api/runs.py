@@ -3,7 +3,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import UserError, unknown
 from ..text import clean, command_line
-from ..waiting import waiting
+from ..waiting import is_silent, silence, waiting
+from .given import as_word, check_callbacks, run_word, with_short
 from .run import Run
 
 if TYPE_CHECKING:
+    from lightning.pytorch import Callback
+
     from ..data.dataset import Dataset
     from ..evaluation.accuracy import Evaluation
     from ..evaluation.dense.predict import DensePrediction
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
-    data: str,
+    data: Any,
     recipe: str = "default",
     seed: int = 0,
     out: str = "",
@@ -37,12 +40,19 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
     like: str = "",
     budget: str = "",
     method_search: str = "on",
+    *,
+    epochs: int | None = None,
+    student: str = "",
+    callbacks: "Sequence[Callback]" = (),
+    progress: bool = True,
 ) -> Run:
     """Train a student on labeled images, evaluate it and write its report.
 
     Args:
         data: a folder (CLASS/image, or train/CLASS/image and test/CLASS/image), a CSV (path,label[,split]), a zip,
-            a torchvision name such as cifar100, a Hugging Face id, WebDataset shards, or `digits`.
+            a torchvision name such as cifar100, a Hugging Face id, WebDataset shards, or `digits`. In Python also a
+            torch Dataset of (image, label), a pandas DataFrame with path and label, a pair of images and labels, or a
+            dict of these by split; `resume` then needs the same object.
         recipe: a shipped recipe (`viticulture recipes`), a YAML file, or `default`, chosen by the images' size.
         seed: initialization, order, augmentation and the choice of a subset follow from it.
         out: the run's folder; a new one under runs/ when left out.
@@ -52,20 +62,32 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
         budget: time for all of it: 90s, 30m, 2h, 1night, or 15core-m of processors; student, image size, epochs and
             stages are chosen to fit, but for what you name.
         method_search: off: no stages before the student's own.
+        epochs: passes over the training images; short for an override.
+        student: the network; short for an override.
+        callbacks: Lightning's, of your own; one that ends the training early leaves a finished run.
+        progress: False: not a word on standard error.
 
     Returns: the finished run.
     Raises: UserError for any mistake in data, recipe or machine, before training starts.
     """
     recipe = winner(like, recipe) if like else recipe
+    short = {"train.epochs": epochs, "student.name": student or None}
+    overrides = with_short(overrides or {}, {key: value for key, value in short.items() if value is not None})
+    check_callbacks(callbacks)
+    data = as_word(data)
     if method_search not in ("on", "off"):
         raise unknown("method search", method_search, ("on", "off"))
     if budget:
         from .budgets import plan_run
 
-        return _follow(plan_run(data, recipe, seed, out, overwrite, overrides or {}, budget, method_search == "on"))
+        if callbacks or not isinstance(data, str):
+            what = "callbacks watch" if callbacks else "an object of this program teaches"
+            raise UserError(f"{what} one training, and a budget may have several of their own processes; leave one out")
+        return _follow(plan_run(data, recipe, seed, out, overwrite, overrides, budget, method_search == "on"))
     from ..training.session import begin
 
-    return _grow(begin(data, recipe, seed, out, overwrite, overrides or {}, command()))
+    with silence(not progress):
+        return _grow(begin(data, recipe, seed, out, overwrite, overrides, command()), callbacks)
 
 
 def train_row(
@@ -111,47 +133,60 @@ def winner(like: str, recipe: str = "default") -> str:
     return str(study.folder.recipe_file(study.leader.candidate))
 
 
-def resume(run: str, data: str = "") -> Run:
+def resume(run: Any, data: Any = "", *, callbacks: "Sequence[Callback]" = (), progress: bool = True) -> Run:
     """Go on with a stopped training, exactly as if it had not been stopped.
 
     Args:
         run: its folder.
-        data: where its images are now, if they have moved.
+        data: where its images are now, if they have moved; the same object, where it learnt from one in Python.
+        callbacks: as for `train`: those that it began with, which find their state again.
+        progress: as for `train`.
     """
+    run, data = run_word(run), as_word(data)
+    check_callbacks(callbacks)
     from ..training.rundir import PLAN, RunDir
     from ..training.session import reopen
 
     if (Path(run) / PLAN).is_file():
+        if callbacks or not isinstance(data, str):
+            raise UserError(f"{run} has a budget, and no callbacks or objects of this program; leave them out")
         return _follow(Path(run), data)
     if RunDir.open(run).read("run.json")["status"] == "finished":
         print(clean(f"{run} is finished; nothing is left to train"), file=sys.stderr)
         return Run(Path(run))
-    return _grow(reopen(run, data))
+    with silence(not progress):
+        return _grow(reopen(run, data), callbacks)
 
 
-def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation] | DenseEvaluations":
+def evaluate(run: Any, data: Any = "") -> "Mapping[str, Evaluation] | DenseEvaluations":
     """Measure a run's weights: on its own test images, or on other labeled images of the same classes.
 
     On its own, everything that the run's report.html shows is measured again and kept, and the page drawn.
 
     Args:
         run: the run's folder.
-        data: other images: their test split where they declare one, else all of them.
+        data: other images: their test split where they declare one, else all of them. In Python also an object as for
+            `train`; that which the run learnt from stands for its own images.
 
     Returns: results by weights and split, such as `best/test`.
     """
+    from ..data.open import open_source
     from ..evaluation.evaluate import check_classes, evaluate_other
     from ..training.rundir import RunDir
-    from ..training.session import dataset_of, recipe_of
+    from ..training.session import dataset_of, is_own, recipe_of
 
-    folder = RunDir.open(run)
+    folder, data = RunDir.open(run_word(run)), as_word(data)
     if is_dense(folder):
         from .dense import evaluate_dense
 
         return evaluate_dense(folder, data)
-    if data:
+    if not isinstance(data, str):
+        data = open_source(data)
+        if not is_own(folder, data):
+            return evaluate_other(folder, data)
+    elif data:
         return evaluate_other(folder, data)
-    dataset = dataset_of(folder, recipe_of(folder))
+    dataset = dataset_of(folder, recipe_of(folder), data)
     evaluations = _measure(folder, dataset)
     check_classes(folder, dataset.classes)  # after its page, which shows more than accuracy
     return cast("Evaluations", evaluations)
@@ -236,7 +271,7 @@ def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations | DenseEvaluatio
     return judged.evaluations
 
 
-def _grow(session: "Session") -> Run:
+def _grow(session: "Session", callbacks: "Sequence[Callback]" = ()) -> Run:
     """Train, measure, report.
 
     Of several processes, all train; the first then measures, draws the page and prints, while the others wait until it
@@ -250,7 +285,7 @@ def _grow(session: "Session") -> Run:
     if is_leader():
         introduce(session)
     try:
-        fit(session, bar(session), after_epoch=partial(write_page, session.run))
+        fit(session, bar(session), after_epoch=partial(write_page, session.run), more=callbacks)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"viticulture resume {session.run.path}") from stop
     with the_first_works():
@@ -281,7 +316,9 @@ def _follow(run: Path, data: str = "") -> Run:
 
 
 def tell(words: str) -> None:
-    """Say on standard error what happens."""
+    """Say on standard error what happens, unless nothing is to be heard."""
+    if is_silent():
+        return
     print(clean(words), file=sys.stderr, flush=True)
 
 

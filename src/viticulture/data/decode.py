@@ -93,19 +93,22 @@ def decode(file: BinaryIO | np.ndarray, name: str, shrink: int | None = None) ->
         mode, (width, height) = opened.mode, opened.size
         drafted = shrink is not None and opened.draft("RGB", (2 * shrink, 2 * shrink)) is not None
         opened.load()
-        turn = _orientation(opened)
-        image = _rgb(opened)
-        if turn in _UPRIGHT:
-            image = image.transpose(_UPRIGHT[turn])
+        image = upright(opened)
         if not drafted:
             width, height = image.size
-        elif turn in _SIDEWAYS:
+        elif _orientation(opened) in _SIDEWAYS:
             width, height = height, width
     except Unreadable:
         raise
     except Exception as error:  # Pillow hands on whatever its formats raise, a RuntimeError for AVIF
         raise Unreadable(name, reason(error)) from error
     return DecodedImage(image, height, width, mode)
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """A picture of Pillow's as a person would see it: RGB, turned as its camera was held."""
+    turn, seen = _orientation(image), _rgb(image)
+    return seen.transpose(_UPRIGHT[turn]) if turn in _UPRIGHT else seen
 
 
 def image_size(file: BinaryIO | np.ndarray, name: str) -> tuple[int, int]:

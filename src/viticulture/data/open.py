@@ -13,6 +13,7 @@
     hf:owner/name, *.parquet        Hugging Face data sets (hugging_face.py)
     *.tar                           WebDataset shards (webdataset.py)
     python:my_module.open_scans     a function of one's own that gives a `Source` (own.py)
+    an object of a Python program   a torch Dataset, a data frame, arrays (objects.py)
 
 A name of a set wins over a folder of that name; write ./digits for the folder.
 """
@@ -20,13 +21,14 @@ A name of a set wins over a folder of that name; write ./digits for the folder.
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ..errors import UserError, unknown
 from .sources.source import Source, shortened
 
 
-def open_source(data: str | Path) -> Source:
-    """Find out what is meant by `data` and open it; nothing is decoded yet.
+def open_source(data: Any) -> Source:
+    """Find out what is meant by `data`, a word, a path or an object, and open it; no file is decoded yet.
 
     Raises: UserError where there is no such data or it holds no images.
     """
@@ -36,6 +38,10 @@ def open_source(data: str | Path) -> Source:
     from .sources import torchvision_sets as named
     from .sources import webdataset as shards
 
+    if not isinstance(data, (str, Path)):
+        from .sources import objects
+
+        return objects.from_object(data)
     text = str(data)
     if not text.strip():
         raise UserError(f"data must be the name of a set, a file or a folder, got {text!r}; write . for {Path.cwd()}")

@@ -7,6 +7,7 @@ import torch
 
 from ..data.dataset import Dataset, prepare_test
 from ..data.images import Images
+from ..data.sources.source import Source
 from ..errors import UserError
 from ..models.weights.files import load
 from ..training.progress import showing
@@ -84,7 +85,7 @@ def evaluate_run(run: RunDir, dataset: Dataset) -> EvaluatedRun:
     return judged
 
 
-def evaluate_other(run: RunDir, data: str) -> dict[str, Evaluation]:
+def evaluate_other(run: RunDir, data: str | Source) -> dict[str, Evaluation]:
     """The same for images that the run has never seen; nothing is kept."""
     recipe = recipe_of(run)
     _, task, _ = load(run.weights(run.which()[0]))
@@ -92,7 +93,8 @@ def evaluate_other(run: RunDir, data: str) -> dict[str, Evaluation]:
     skip = recipe.section("data").skip_unreadable
     with showing("reading images") as progress:
         images, _ = prepare_test(data, task.classes, recipe.section("images"), skip, progress)
-    return {f"{weights}/{data}": _result(run, recipe, weights, images).evaluation for weights in run.which()}
+    name = data.name if isinstance(data, Source) else data
+    return {f"{weights}/{name}": _result(run, recipe, weights, images).evaluation for weights in run.which()}
 
 
 def check_classes(run: RunDir, classes: tuple[str, ...]) -> None:

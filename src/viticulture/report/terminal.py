@@ -27,6 +27,7 @@ from ..text import clean, command_line
 from ..training.assemble import batch_size
 from ..training.progress import ProgressBar
 from ..training.session import Session
+from ..waiting import is_silent
 from .pages.run_page import named
 from .pages.study_page import study_notes
 from .tables.dense import dense_inspected, dense_predictions, dense_summary
@@ -46,7 +47,7 @@ PROPOSED = ("10m", "30m", "2h", "1night")
 def introduce(session: Session) -> None:
     """Say on standard error what is about to be trained, and what a person should know first."""
     facts = session.run.read("run.json")
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, quiet=is_silent())
     data, student, side = facts["data"], facts["student"], session.dataset.image_size
     counts = ", ".join(f"{count:,} {split}" for split, count in data["images"].items())
     epochs = counted(session.recipe.section("train").epochs, "epoch")
