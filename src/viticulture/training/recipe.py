@@ -318,7 +318,7 @@ def _check_keys(values: Any, place: str = "") -> None:
     if isinstance(values, dict):
         for key, content in values.items():
             if not isinstance(key, str):
-                raise UserError(f"a recipe's keys are words, got {key!r}{place and f' in {place}'}")
+                raise UserError(f"a recipe's keys are words, got {key!r}{place and f' in {place}'}; write '{key}'")
             _check_keys(content, f"{place}.{key}" if place else key)
 
 

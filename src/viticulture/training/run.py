@@ -14,6 +14,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from ..data.batches.evaluation import evaluation_batches
 from ..data.batches.loader import CPU, Loader, Shard
+from ..data.batches.sampling import Sampling
 from ..data.dense.loader import DenseLoader, dense_batches
 from ..data.images import Images
 from ..disk import FULL, unwritable
@@ -78,7 +79,7 @@ def training_loader(session: Session, shard: Shard = ALONE, device: torch.device
         augmentations(session.recipe, session.dataset, session.method.batch_spec),
         size,
         session.seed,
-        train.repeats,
+        Sampling(train.repeats, session.recipe.section("data").sampling == "balanced"),
         shard,
         device,
     )
