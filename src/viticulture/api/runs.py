@@ -193,7 +193,7 @@ def evaluate(run: Any, data: Any = "") -> "Mapping[str, Evaluation] | DenseEvalu
 
 
 def predict(
-    run: str, images: list[str], weights: str = "", out: str = ""
+    run: str, images: list[str], weights: str = "", out: str = "", top: int = 1
 ) -> "list[Prediction] | list[DensePrediction]":
     """Classify images, or find their objects, or tell their pixels apart: what the run has learnt.
 
@@ -203,6 +203,7 @@ def predict(
         weights: best, last or ema; by default those that count.
         out: a .csv or .json file to write as well; of objects a .json of COCO's results or a folder of pictures, of
             pixels a folder.
+        top: classes to name of each image, the likeliest first.
 
     Returns: one prediction an image, with the reason for those that could not be read.
     """
@@ -211,14 +212,18 @@ def predict(
     from ..outputs import check_out
     from ..training.rundir import RunDir
 
-    folder = RunDir.open(run)
+    folder = RunDir.open(run_word(run))
     if is_dense(folder):
         from ..evaluation.dense.predict import predict_dense
 
+        if top != 1:
+            raise UserError(
+                f"{run} finds objects or tells pixels apart, which have no list of likeliest classes; leave top out"
+            )
         return predict_dense(folder, weights, as_images(images), out)
     if out:
         check_out(out, *ENDINGS)
-    predictions = classify(folder, weights or folder.which()[0], as_images(images))
+    predictions = classify(folder, weights or folder.which()[0], as_images(images), top)
     if out:
         write(predictions, Path(out))
     return predictions

@@ -160,8 +160,13 @@ def table_list(tables: dict[str, Any]) -> Sheet:
 
 
 def _predictions(found: list[Prediction]) -> Sheet:
-    columns = [Column("image"), Column("class"), Column("probability", "percent"), Column("problem", "prose")]
-    rows = [(one.name, one.label, one.probability if one.label else None, one.error) for one in found]
+    places = range(1, max((len(one.top) for one in found), default=1))
+    columns = [Column("image"), Column("class"), Column("probability", "percent")]
+    columns += [*(Column(f"choice {k + 1}") for k in places), Column("problem", "prose")]
+    rows = []
+    for one in found:
+        more = [f"{name} {percent(share)}" for name, share in one.top[1:]] or [""] * len(places)
+        rows.append((one.name, one.label, one.probability if one.label else None, *more, one.error))
     broken = sum(bool(one.error) for one in found)
     return Sheet("", columns, rows, f"{broken} of {len(found)} images could not be read" if broken else "")
 
