@@ -13,6 +13,7 @@ from ..errors import UserError, unknown
 from ..text import clean, command_line
 from ..waiting import is_silent, silence, waiting
 from .given import as_word, check_callbacks, run_word, with_short
+from .other_images import judge_other
 from .run import Run
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def resume(run: Any, data: Any = "", *, callbacks: "Sequence[Callback]" = (), pr
         return _grow(reopen(run, data), callbacks)
 
 
-def evaluate(run: Any, data: Any = "") -> "Mapping[str, Evaluation] | DenseEvaluations":
+def evaluate(run: Any, data: Any = "", out: str = "") -> "Mapping[str, Evaluation] | DenseEvaluations":
     """Measure a run's weights: on its own test images, or on other labeled images of the same classes.
 
     On its own, everything that the run's report.html shows is measured again and kept, and the page drawn.
@@ -167,11 +168,13 @@ def evaluate(run: Any, data: Any = "") -> "Mapping[str, Evaluation] | DenseEvalu
         run: the run's folder.
         data: other images: their test split where they declare one, else all of them. In Python also an object as for
             `train`; that which the run learnt from stands for its own images.
+        out: of other images, an .html page or a .json file to write.
 
     Returns: results by weights and split, such as `best/test`.
     """
     from ..data.open import open_source
-    from ..evaluation.evaluate import check_classes, evaluate_other
+    from ..data.sources.source import Source
+    from ..evaluation.evaluate import check_classes
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, is_own, recipe_of
 
@@ -179,13 +182,16 @@ def evaluate(run: Any, data: Any = "") -> "Mapping[str, Evaluation] | DenseEvalu
     if is_dense(folder):
         from .dense import evaluate_dense
 
-        return evaluate_dense(folder, data)
+        return evaluate_dense(folder, data if isinstance(data, str) else type(data).__name__)
     if not isinstance(data, str):
         data = open_source(data)
-        if not is_own(folder, data):
-            return evaluate_other(folder, data)
-    elif data:
-        return evaluate_other(folder, data)
+    if not is_own(folder, data) if isinstance(data, Source) else data:
+        found, warnings = judge_other(folder, data, out)
+        for warning in warnings:
+            tell(f"note     {warning}")
+        return found
+    if out:
+        raise UserError(f"--out is for other images; of its own, {run_word(run)} keeps evaluation.json and report.html")
     dataset = dataset_of(folder, recipe_of(folder), data)
     evaluations = _measure(folder, dataset)
     check_classes(folder, dataset.classes)  # after its page, which shows more than accuracy

@@ -31,7 +31,7 @@ from ..waiting import is_silent
 from .pages.run_page import named
 from .pages.study_page import study_notes
 from .tables.dense import dense_inspected, dense_predictions, dense_summary
-from .tables.results import Evaluated, inspection, percent, summary
+from .tables.results import LONGEST_LIST, Evaluated, inspection, per_class, percent, summary
 from .tables.sheet import Column, Sheet, print_table
 from .tables.stages import plan_sheet
 from .tables.study import failures, results_sheet
@@ -129,7 +129,8 @@ def say(result: Any) -> None:
     elif isinstance(result, Sheet):
         print_table(result)
     elif isinstance(result, Mapping) and all(isinstance(value, Evaluation) for value in result.values()):
-        print_table(results(result))
+        first = next(iter(result.values()))
+        print_table(results(result), *([per_class(first)] if len(first.per_class) <= LONGEST_LIST else []))
     elif isinstance(result, list) and result and isinstance(result[0], DensePrediction):
         print_table(dense_predictions(result))
     elif isinstance(result, list) and all(isinstance(item, Prediction) for item in result):
