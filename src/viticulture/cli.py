@@ -23,7 +23,7 @@ from typing import Any, NoReturn, get_args, get_origin
 
 from docstring_parser import parse as parse_docstring
 
-from . import api
+from . import api, completion
 from .errors import UserError, shortened, unknown
 from .text import clean, read_yaml
 from .version import VERSION
@@ -94,6 +94,7 @@ usage: viticulture VERB ...
 
   viticulture train ./photos      learn from a folder that holds one folder of images per class
   viticulture VERB --help         what a verb takes; --help-all: every recipe key too
+  viticulture completion SHELL    what bash, zsh or fish needs to complete verbs, options, recipes and files
 """
 
 HELP = ("-h", "--help", "--help-all")
@@ -291,12 +292,16 @@ class Parser(argparse.ArgumentParser):
 
 
 def _run(words: list[str]) -> None:
+    """Do what a command's words, without the program's name, ask for."""
     if not words or words[0] in (*HELP, "help"):
         lines = (f"  {name:<10} {(inspect.getdoc(verb) or '').splitlines()[0]}" for name, verb in VERBS.items())
         print(USAGE.format(verbs="\n".join(lines)), end="")
         return
     if words[0] == "--version":
         print(VERSION)
+        return
+    if words[0] == "completion":
+        _complete(words[1:])
         return
     parser, rest = _parser(words)
     if not set(HELP).isdisjoint(rest):
@@ -311,6 +316,15 @@ def _run(words: list[str]) -> None:
             for module in LOADS.get(command.verb, ("torch", "lightning", "timm")):
                 import_module(module)
         api.say(command.verb(**command.keywords))
+
+
+def _complete(words: list[str]) -> None:
+    """Print what a shell needs to complete commands."""
+    if len(words) != 1 or words[0] in HELP:
+        ways = "".join(f"\n  {shell:<5} {way}" for shell, way in completion.WAYS.items())
+        raise UserError(f"name the shell, and keep what is printed where it looks:{ways}")
+    parsers = {name: Parser(name, verb) for name, verb in VERBS.items()}
+    print(completion.script(words[0], parsers, SHORT), end="")
 
 
 def read(words: list[str]) -> Command:
