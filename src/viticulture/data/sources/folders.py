@@ -32,7 +32,7 @@ SUFFIXES = frozenset(
     )
     for ending in group
 )
-"""Endings of image files; HEIC is none we can read, and is listed as unreadable rather than passed over."""
+"""Endings of image files; HEIC, which asks for an extra, is listed as unreadable without it, not passed over."""
 
 _LEFT_BEHIND = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini", "$RECYCLE.BIN", "@eaDir"})
 
