@@ -192,7 +192,7 @@ def arrange(paths: Sequence[str], folders: Sequence[str], deeper: int = 0) -> Fo
         inner = {holder[depth : end + 1] for holder in of_classes}
         notes.append(
             f"no class folder holds images itself, only its {len(inner)} inner folders do; to learn those as classes, "
-            "write /* behind the data's folder"
+            f"write /* behind the data's folder, or name one folder, such as {'/'.join(of_classes[0][depth:end])}"
         )
     read = np.array([kind is not None for kind in kinds], dtype=bool)[inside]
     kept = np.array(order, dtype=int)[read].tolist()
