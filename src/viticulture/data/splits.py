@@ -163,7 +163,7 @@ def check_classes(source: Source, train: np.ndarray) -> None:
     if not source.classes:
         raise UserError(
             f"{source.name} has images but no labels; to learn classes, sort them into one folder per class, or list"
-            " them in a CSV with path,label"
+            " them in a CSV with path,label; --recipe mae/photos learns without"
         )
     if len(source.classes) == 1:
         raise UserError(f"{source.name} has one class only ({source.classes[0]!r}); it takes two to tell them apart")

@@ -177,11 +177,31 @@ def _inspected(found: Inspection) -> list[Sheet]:
     for name, spread in (("height", found.height), ("width", found.width)):
         if spread is not None:
             facts[f"{name}, pixels"] = f"{spread.least} to {spread.greatest}, median {spread.median:g}"
+    if found.smallest and found.smallest != found.largest:
+        facts["smallest, largest"] = f"{found.smallest}, {found.largest}"
+    if found.planned:
+        words = {"train": "learn from", "val": "choose by", "test": "report on"}
+        parts = [f"{words[kind]} {found.planned[kind]:,}" for kind in words if kind in found.planned]
+        facts["train would"] = f"{', '.join(parts)} (data.val_fraction, data.test_fraction, or splits of your own)"
     facts["colors"] = ", ".join(f"{mode}: {count:,}" for mode, count in Counter(found.modes).most_common())
     counts = {
         name: {split: numbers[c] for split, numbers in found.counts.items()} for c, name in enumerate(found.classes)
     }
     warnings = [*found.notes]
+    if not found.classes:
+        warnings.append("no labels: `--recipe mae/photos` learns without; with a folder a class, any recipe does")
+    if found.uneven:
+        sizes = {name: each["train"] for name, each in counts.items() if "train" in each}
+        most, least = max(sizes, key=sizes.__getitem__), min(sizes, key=sizes.__getitem__)
+        warnings.append(
+            f"classes are uneven: {most} has {sizes[most]:,} images, {least} {sizes[least]:,}; {found.uneven}"
+        )
+    if found.near:
+        shown = "; ".join(" ~ ".join(pair) for pair in found.near[:3])
+        warnings.append(
+            f"{len(found.near):,} pairs of images in different splits look the same, though not pixel by pixel (a copy "
+            f"shrunk or saved again?): {shown}"
+        )
     if found.unlabeled:
         warnings.append(f"{found.unlabeled:,} images have no label")
     warnings += [f"unreadable: {name} ({reason})" for name, reason in list(found.unreadable.items())[:20]]
