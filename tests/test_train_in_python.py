@@ -2,7 +2,7 @@
 """`train` as a Python program calls it: objects as data, callbacks, short keywords; gone on with the same objects."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 import viticulture
 from viticulture import cli
 from viticulture.data.open import open_source
+from viticulture.evaluation.results import Evaluations
 from viticulture.training.run import fit
 from viticulture.training.session import begin, reopen
 
@@ -67,10 +68,10 @@ def test_a_program_trains_evaluates_and_hears_nothing(tmp_path: Path, capfd: pyt
     assert (run.facts["data"]["source"], run.facts["data"]["given"]) == ("arrays", open_source(data).fingerprint)
     assert '"epoch": 2' in (run.path / "weights" / "last" / "config.json").read_text()
     before = run.accuracy
-    own = viticulture.evaluate(run, data)
-    assert own["last/test"].top1 == before  # type: ignore[union-attr]
-    others = viticulture.evaluate(run, {"test": (data[0][:30], data[1][:30])})
-    assert [(key, result.images) for key, result in others.items()] == [("last/arrays", 30)]  # type: ignore[union-attr]
+    own = cast("Evaluations", viticulture.evaluate(run, data))
+    assert own["last/test"].top1 == before
+    others = cast("Evaluations", viticulture.evaluate(run, {"test": (data[0][:30], data[1][:30])}))
+    assert [(key, result.images) for key, result in others.items()] == [("last/arrays", 30)]
     assert run.folder.anew().startswith("viticulture.train(data, ")
     with pytest.raises(viticulture.UserError, match=r"object of a Python program \(arrays\).*viticulture\.resume\("):
         viticulture.evaluate(run)

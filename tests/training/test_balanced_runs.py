@@ -2,6 +2,7 @@
 """Trainings that make up for uneven classes: exact, resumable, and refused where they would change nothing."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,8 +81,8 @@ def test_sampling_reaches_the_batches_and_the_teachers_memory(tmp_path: Path) ->
     counts = torch.bincount(whole, minlength=10)
     assert counts.max() - counts.min() <= 1
     assert torch.equal(labels, whole[: len(labels)])
-    trainer = type("T", (), {"strategy": type("S", (), {"root_device": torch.device("cpu")})})
-    trainer.world_size, trainer.global_rank, trainer.precision = 1, 0, "32-true"
+    machine = SimpleNamespace(root_device=torch.device("cpu"))
+    trainer: Any = SimpleNamespace(strategy=machine, world_size=1, global_rank=0, precision="32-true")
     kept = [Replay(each, 10, 1.0)._shown(trainer) for each in (made, natural)]
     assert kept[0] != kept[1]
 

@@ -58,7 +58,7 @@ def balanced_order(labels: Tensor, generator: torch.Generator) -> Tensor:
         labels: [N] class of each image.
         generator: of all that is random.
     """
-    classes = labels.unique()
+    classes = torch.unique(labels)  # ascending
     share, left = divmod(len(labels), len(classes))
     more = torch.randperm(len(classes), generator=generator) < left
     drawn = []

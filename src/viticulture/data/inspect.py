@@ -49,7 +49,7 @@ class Inspection:
         repeated: images that repeat another one anywhere.
         notes: what else a person should know.
         planned: split -> images that `train` would have in it, by its defaults; empty where it could not train.
-        smallest: name of the image with the fewest pixels; empty where none can be read.
+        smallest: name of the image with the fewest pixels; empty where all have as many.
         largest: name of the one with the most.
         near: pairs of images in different ones of those splits that look the same, though not pixel by pixel.
         uneven: what makes up for classes that are uneven among the training images; empty where they are even.
@@ -111,6 +111,8 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
     thumbnails = {i: found[4] for i, found in read.items() if found[4] is not None}
     near = [pair for pair in near_duplicates(thumbnails, kind_of) if read[pair[0]][3] != read[pair[1]][3]]
     by_pixels = sorted(read, key=lambda i: read[i][0] * read[i][1])
+    if len({found[:2] for found in read.values()}) == 1:
+        by_pixels = []
     learnt = _counts(source, planned["train"]) if planned and source.classes else ()
     return Inspection(
         name=source.name,
@@ -128,8 +130,8 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         repeated=sum(len(group) - 1 for group in groups),
         notes=source.notes,
         planned={kind: len(rows) for kind, rows in planned.items()},
-        smallest=source.names[by_pixels[0]] if read else "",
-        largest=source.names[by_pixels[-1]] if read else "",
+        smallest=source.names[by_pixels[0]] if by_pixels else "",
+        largest=source.names[by_pixels[-1]] if by_pixels else "",
         near=_named(source, [list(pair) for pair in near]),
         uneven=MENDS if is_uneven(learnt) else "",
     )

@@ -31,8 +31,9 @@ def as_images(given: Any) -> list[Path | Pixels]:
             raise UserError("an image's name is empty; name image files, or folders (. is the one you are in)")
         return [Path(given)]
     if isinstance(given, (Image.Image, Tensor)) or (isinstance(given, np.ndarray) and given.dtype != object):
-        batch = not isinstance(given, Image.Image) and given.ndim == 4
-        return [as_pixels(image) for image in (given if batch else [given])]
+        if isinstance(given, (Tensor, np.ndarray)) and given.ndim == 4:
+            return [as_pixels(image) for image in given]
+        return [as_pixels(given)]
     if isinstance(given, Iterable) and not isinstance(given, (bytes, dict)):
         return [image for item in given for image in as_images(item)]
     raise UserError(f"no image: {shortened(repr(given))}; give a path, a picture of PIL, an array or a tensor")

@@ -70,6 +70,7 @@ def taught_by(run: RunDir, images: Images) -> list[str]:
 def _marks(images: Images) -> Iterator[bytes]:
     """Digests of stored images' pixels; of streamed ones, which would all have to be decoded, none."""
     if isinstance(images, StoredImages):
-        for numbers in torch.arange(len(images)).split(BATCH):
+        for start in range(0, len(images), BATCH):
+            numbers = torch.arange(start, min(start + BATCH, len(images)))
             for pixels in images.take(numbers).cpu().numpy():
                 yield hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()

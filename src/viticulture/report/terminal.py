@@ -177,12 +177,15 @@ def _inspected(found: Inspection) -> list[Sheet]:
     for name, spread in (("height", found.height), ("width", found.width)):
         if spread is not None:
             facts[f"{name}, pixels"] = f"{spread.least} to {spread.greatest}, median {spread.median:g}"
-    if found.smallest and found.smallest != found.largest:
+    if found.smallest:
         facts["smallest, largest"] = f"{found.smallest}, {found.largest}"
     if found.planned:
         words = {"train": "learn from", "val": "choose by", "test": "report on"}
         parts = [f"{words[kind]} {found.planned[kind]:,}" for kind in words if kind in found.planned]
-        facts["train would"] = f"{', '.join(parts)} (data.val_fraction, data.test_fraction, or splits of your own)"
+        keys = [
+            f"data.{kind}_fraction" for kind in ("val", "test") if kind in found.planned and kind not in found.counts
+        ]
+        facts["train would"] = ", ".join(parts) + (f" ({' and '.join(keys)} say how many)" if keys else "")
     facts["colors"] = ", ".join(f"{mode}: {count:,}" for mode, count in Counter(found.modes).most_common())
     counts = {
         name: {split: numbers[c] for split, numbers in found.counts.items()} for c, name in enumerate(found.classes)

@@ -148,7 +148,7 @@ def _from_frame(frame: Any) -> Source:
 def _part(content: Any, split: str) -> Part:
     where = f"{split}, image" if split else "image"
     if isinstance(content, (tuple, list)) and len(content) == 2:
-        return _of_arrays(*content, where)
+        return _of_arrays(content[0], content[1], where)
     if _is_dataset(content):
         return _of_dataset(content, where)
     raise UserError(f"no images to learn from: {shortened(type(content).__name__)}; {WAYS}")
@@ -164,7 +164,7 @@ def _of_arrays(images: Any, labels: Any, where: str) -> Part:
         raise UserError(f"every image has one label, got {len(images)} images and {len(given)} labels")
 
     held = Array(images)
-    marks = [_told(lambda i=i: _digest(held(i)), f"{where} {i}") for i in range(len(given))]
+    marks = [_told(lambda i: _digest(held(i)), i, where) for i in range(len(given))]
     return Part(held, [_label(label, ()) for label in given], marks)
 
 
@@ -189,17 +189,17 @@ def _of_dataset(dataset: Any, where: str) -> Part:
             )
         return _label(label, classes), mark
 
-    seen = [_told(lambda i=i: look(i), f"{where} {i}") for i in range(len(dataset))]
+    seen = [_told(look, i, where) for i in range(len(dataset))]
     return Part(items, [label for label, _ in seen], [mark for _, mark in seen])
 
 
-def _told(look: Callable[[], T], where: str) -> T:
-    """What a look at one image gives. Raises: UserError that says which it is."""
+def _told(look: Callable[[int], T], i: int, where: str) -> T:
+    """What a look at image i gives. Raises: UserError that says which it is."""
     try:
-        return look()
+        return look(i)
     except UserError as error:
         hint = "; leave normalization to images.normalize" if "lie in [0, 1]" in str(error) else ""
-        raise UserError(f"{where}: {error}{hint}") from error
+        raise UserError(f"{where} {i}: {error}{hint}") from error
 
 
 def _classes(dataset: Any) -> Sequence[str]:
