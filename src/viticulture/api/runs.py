@@ -49,11 +49,12 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
 ) -> Run:
     """Train a student on labeled images, evaluate it and write its report.
 
+    In Python, data may also be a torch Dataset of (image, label), a pandas DataFrame with path and label, a pair of
+    images and labels, or a dictionary of these by split; `resume` then needs the same object.
+
     Args:
         data: a folder (CLASS/image, or train/CLASS/image and test/CLASS/image), a CSV (path,label[,split]), a zip,
-            a torchvision name such as cifar100, a Hugging Face id, WebDataset shards, or `digits`. In Python also a
-            torch Dataset of (image, label), a pandas DataFrame with path and label, a pair of images and labels, or a
-            dict of these by split; `resume` then needs the same object.
+            a torchvision name such as cifar100, a Hugging Face id, WebDataset shards, or `digits`.
         recipe: a shipped recipe (`viticulture recipes`), a YAML file, or `default`, chosen by the images' size.
         seed: initialization, order, augmentation and the choice of a subset follow from it.
         out: the run's folder; a new one under runs/ when left out.
@@ -162,12 +163,12 @@ def resume(run: Any, data: Any = "", *, callbacks: "Sequence[Callback]" = (), pr
 def evaluate(run: Any, data: Any = "", out: str = "") -> "Mapping[str, Evaluation] | DenseEvaluations":
     """Measure a run's weights: on its own test images, or on other labeled images of the same classes.
 
-    On its own, everything that the run's report.html shows is measured again and kept, and the page drawn.
+    On its own, everything that the run's report.html shows is measured again and kept, and the page drawn. In Python,
+    other images may also be an object as for `train`; that which the run learnt from stands for its own images.
 
     Args:
         run: the run's folder.
-        data: other images: their test split where they declare one, else all of them. In Python also an object as for
-            `train`; that which the run learnt from stands for its own images.
+        data: other images: their test split where they declare one, else all of them.
         out: of other images, an .html page or a .json file to write.
 
     Returns: results by weights and split, such as `best/test`.
