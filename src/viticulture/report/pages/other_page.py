@@ -7,7 +7,8 @@ from ...analysis.pictures import mistakes
 from ...evaluation.other import OtherImages
 from ...training.rundir import RunDir
 from ..tables.results import Evaluated
-from .page import Costs, RunPage, render
+from .page import RunPage, render
+from .run_page import costs_of
 
 
 def other_page(run: RunDir, other: OtherImages) -> str:
@@ -24,7 +25,7 @@ def other_page(run: RunDir, other: OtherImages) -> str:
             evaluations=[
                 Evaluated(key.partition("/")[0], other.name, result.evaluation) for key, result in other.results.items()
             ],
-            costs=Costs(student["parameters"], student["macs"]),
+            costs=costs_of(facts),
             mistakes=mistakes(first, facts["data"]["classes"]),
             warnings=other.warnings,
             reproduce={
