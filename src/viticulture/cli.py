@@ -2,8 +2,8 @@
 """The command line: argument parsing only. Verbs, options, defaults and help are read off the functions in `api`.
 
 A parameter without default is a word of the command, and so are `data`, `pattern` and `folder`; the others are
-options, and so are `out`, `table`, `row` and `boxes` everywhere. `list[str]` takes all remaining words, `bool` is a
-switch. Verbs with `overrides` also take every recipe key: `--optim.lr 1e-4`.
+options, and so are `out`, `table`, `row` and `boxes` everywhere; keyword-only ones are for Python alone. `list[str]`
+takes all remaining words, `bool` is a switch. Verbs with `overrides` also take every recipe key: `--optim.lr 1e-4`.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from typing import Any, NoReturn, get_args, get_origin
 
 from docstring_parser import parse as parse_docstring
 
-from . import api
+from . import api, completion
 from .errors import UserError, shortened, unknown
 from .text import clean, read_yaml
 from .version import VERSION
@@ -94,6 +94,7 @@ usage: viticulture VERB ...
 
   viticulture train ./photos      learn from a folder that holds one folder of images per class
   viticulture VERB --help         what a verb takes; --help-all: every recipe key too
+  viticulture completion SHELL    what bash, zsh or fish needs to complete verbs, options, recipes and files
 """
 
 HELP = ("-h", "--help", "--help-all")
@@ -193,7 +194,9 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=f"viticulture {name}", description=summary, add_help=False, allow_abbrev=False)
         meaning = _meanings(verb)
         every = inspect.signature(verb).parameters
-        self.names = [key for key in every if key != "overrides"]
+        self.names = [
+            key for key, found in every.items() if key != "overrides" and found.kind is not found.KEYWORD_ONLY
+        ]
         self.takes_recipe = "overrides" in every
         for key in self.names:
             parameter = inspect.signature(verb).parameters[key]
@@ -289,12 +292,16 @@ class Parser(argparse.ArgumentParser):
 
 
 def _run(words: list[str]) -> None:
+    """Do what a command's words, without the program's name, ask for."""
     if not words or words[0] in (*HELP, "help"):
         lines = (f"  {name:<10} {(inspect.getdoc(verb) or '').splitlines()[0]}" for name, verb in VERBS.items())
         print(USAGE.format(verbs="\n".join(lines)), end="")
         return
     if words[0] == "--version":
         print(VERSION)
+        return
+    if words[0] == "completion":
+        _complete(words[1:])
         return
     parser, rest = _parser(words)
     if not set(HELP).isdisjoint(rest):
@@ -309,6 +316,15 @@ def _run(words: list[str]) -> None:
             for module in LOADS.get(command.verb, ("torch", "lightning", "timm")):
                 import_module(module)
         api.say(command.verb(**command.keywords))
+
+
+def _complete(words: list[str]) -> None:
+    """Print what a shell needs to complete commands."""
+    if len(words) != 1 or words[0] in HELP:
+        ways = "".join(f"\n  {shell:<5} {way}" for shell, way in completion.WAYS.items())
+        raise UserError(f"name the shell, and keep what is printed where it looks:{ways}")
+    parsers = {name: Parser(name, verb) for name, verb in VERBS.items()}
+    print(completion.script(words[0], parsers, SHORT), end="")
 
 
 def read(words: list[str]) -> Command:

@@ -5,15 +5,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def cross_entropy(logits: Tensor, label: Tensor, smoothing: float = 0.0) -> Tensor:
+def cross_entropy(logits: Tensor, label: Tensor, smoothing: float = 0.0, class_weights: Tensor | None = None) -> Tensor:
     """Bring the prediction to its label, or to a distribution over labels.
 
-        L = - sum_c y_c log softmax(logits)_c,    y = (1 - smoothing) onehot(label) + smoothing / C
+        L = - sum_c w_c y_c log softmax(logits)_c,    y = (1 - smoothing) onehot(label) + smoothing / C
 
     Args:
         logits: [B, C].
         label: class numbers, [B] int64, or the distribution y itself, [B, C] float, after mixup or cutmix.
         smoothing: part of y spread over all classes, in [0, 1]; a distribution is taken as it is.
+        class_weights: w, [C]; None for 1. The mean is over images, and not over weights, which torch takes of class
+            numbers: so parts of a batch, on several processes, add up to the whole.
 
     Returns: scalar >= 0, nats, mean over the batch.
     Raises: ValueError if the label has neither shape.
@@ -22,7 +24,10 @@ def cross_entropy(logits: Tensor, label: Tensor, smoothing: float = 0.0) -> Tens
         raise ValueError(
             f"labels must be [B] or shaped as the logits, got {tuple(label.shape)} for logits {tuple(logits.shape)}"
         )
-    return F.cross_entropy(logits, label, label_smoothing=0.0 if label.is_floating_point() else smoothing)
+    smoothing = 0.0 if label.is_floating_point() else smoothing
+    if class_weights is not None and not label.is_floating_point():
+        label = F.one_hot(label, logits.shape[-1]).to(class_weights.dtype)
+    return F.cross_entropy(logits, label, class_weights, label_smoothing=smoothing)
 
 
 def soft_distillation(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:

@@ -4,7 +4,33 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from threading import Timer
+
+from .text import clean
+
+_SILENT = ContextVar("silent", default=False)
+
+
+@contextmanager
+def silence(wanted: bool = True) -> Iterator[None]:
+    """Nothing is said on standard error of what is under way."""
+    token = _SILENT.set(wanted or is_silent())
+    try:
+        yield
+    finally:
+        _SILENT.reset(token)
+
+
+def is_silent() -> bool:
+    """Whether a person asked to hear nothing of what is under way."""
+    return _SILENT.get()
+
+
+def tell(words: str) -> None:
+    """Say on standard error what happens, unless nothing is to be heard."""
+    if not is_silent():
+        print(clean(words), file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -15,6 +41,9 @@ def waiting(what: str, after: float = 1.0) -> Iterator[None]:
         what: is done.
         after: seconds until the line is written.
     """
+    if is_silent():
+        yield
+        return
     if sys.stderr.isatty():
         from rich.console import Console
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 
 from viticulture.data import decode as module
 from viticulture.data.decode import Unreadable, decode, image_size
@@ -175,7 +175,7 @@ BROKEN = {
     "zero bytes": (b"", "empty"),
     "text": (b"hello, I am no image at all", "not an image"),
     "html": (b"<html>404</html>", "not an image"),
-    "heic": (b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00", "HEIC"),
+    "heic": (b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00", "(?i)hei[cf]|broken"),
     "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image"),
 }
 
@@ -244,3 +244,25 @@ def test_a_file_on_disk_is_read_like_bytes(tmp_path: Path) -> None:
     Image.fromarray(stripes()).save(tmp_path / "a.png")
     with (tmp_path / "a.png").open("rb") as file:
         np.testing.assert_array_equal(np.asarray(decode(file, "a").image), stripes())
+
+
+def test_heic_is_read_where_its_extra_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A phone's photograph; without the extra, the line says which one. In HEIC a property of the file turns the image,
+    and EXIF's tag only repeats it. Catches: a picture turned twice, height and width exchanged, colors far off."""
+    pillow_heif = pytest.importorskip("pillow_heif", reason="the extra `heic`")
+    pillow_heif.register_heif_opener()
+    pixels = np.zeros((48, 64, 3), np.uint8)
+    pixels[:, :32] = (200, 30, 30)
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6  # a quarter turn clockwise
+    for name, turned in (("plain.heic", False), ("turned.heic", True)):
+        Image.fromarray(pixels).save(tmp_path / name, quality=90, **({"exif": exif} if turned else {}))
+        seen = decode((tmp_path / name).open("rb"), name)
+        assert image_size((tmp_path / name).open("rb"), name) == (seen.height, seen.width) == (48, 64)
+        assert np.abs(np.asarray(seen.image).astype(int) - pixels).mean() < 8, "lossy"
+    module._formats.cache_clear()
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.delitem(Image.OPEN, "HEIF")
+    with pytest.raises(Unreadable, match=r"viticulture\[heic\]"):
+        decode((tmp_path / "plain.heic").open("rb"), "plain.heic")
+    module._formats.cache_clear()

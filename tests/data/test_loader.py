@@ -19,7 +19,8 @@ from viticulture.data.augment.flip import Flip
 from viticulture.data.augment.mix import Mix
 from viticulture.data.augment.rand_augment import RandAugment
 from viticulture.data.batches.evaluation import evaluation_batches
-from viticulture.data.batches.loader import Loader, Shard, repeated
+from viticulture.data.batches.loader import Loader, Shard
+from viticulture.data.batches.sampling import Sampling, repeated
 from viticulture.data.images import Records, StoredImages
 from viticulture.errors import UserError
 from viticulture.training.assemble import batch_size
@@ -85,14 +86,16 @@ def test_labels_and_pixels_belong_to_their_index() -> None:
     torch.testing.assert_close(pixels, data.take(batch["index"]).float(), atol=1e-3, rtol=0)
 
 
-@pytest.mark.parametrize("repeats", [1, 3])
-def test_two_processes_together_are_one(repeats: int) -> None:
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(3), Sampling(balanced=True), Sampling(3, balanced=True)], ids=str
+)
+def test_two_processes_together_are_one(sampling: Sampling) -> None:
     """Invariance: the rows of two shards, interleaved, are the global batch: images, labels (mixed), index.
 
     Fails if a shard takes a block instead of every second row, draws its own numbers, or mixes other partners.
     """
-    whole = loader(repeats=repeats)
-    halves = [loader(repeats=repeats, shard=Shard(rank, 2)) for rank in (0, 1)]
+    whole = loader(sampling=sampling)
+    halves = [loader(sampling=sampling, shard=Shard(rank, 2)) for rank in (0, 1)]
     for step in range(len(whole)):
         one, two = whole.batch(3, step), [half.batch(3, step) for half in halves]
         for key in one:
@@ -135,16 +138,16 @@ def test_repeated_augmentation_is_deits(golden: Callable[[str], Any]) -> None:
 
 def test_few_images_are_repeated_without_blocks() -> None:
     """Fewer than 256 images, where DeiT's rule would leave none: an epoch has as many steps as without repeats."""
-    assert len(loader(25, repeats=3)) == len(loader(25)) == 3
+    assert len(loader(25, sampling=Sampling(3))) == len(loader(25)) == 3
     assert len(repeated(torch.arange(300), 3, 1)) == 256
-    index = loader(25, repeats=3).batch(0, 0)["index"]
+    index = loader(25, sampling=Sampling(3)).batch(0, 0)["index"]
     assert index[:3].unique().numel() == 1
     assert index.unique().numel() == 3
 
 
 def test_copies_of_an_image_are_augmented_apart() -> None:
     """Repeated augmentation: the three copies in a batch differ. Fails if numbers are drawn per image number."""
-    batch = Loader(images(12), (view(),), 12, 0, repeats=3).batch(0, 0)
+    batch = Loader(images(12), (view(),), 12, 0, sampling=Sampling(3)).batch(0, 0)
     assert len({image.numpy().tobytes() for image in batch["image"]}) > 9
 
 
@@ -276,7 +279,7 @@ def test_impossible_settings_are_refused() -> None:
     with pytest.raises(UserError, match="multiple of the 3 processes, got 8"):
         loader(shard=Shard(0, 3))
     with pytest.raises(UserError, match="repeats"):
-        loader(repeats=0)
+        Sampling(repeats=0)
     with pytest.raises(UserError, match="one view at least"):
         Loader(images(8), (), 4, 0)
 

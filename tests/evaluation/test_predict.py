@@ -73,3 +73,30 @@ def test_what_cannot_be_classified_is_said_in_a_line(
         assert said in error
         assert error.count("\n") == 1
     assert not (tmp_path / "x.csv").exists()
+
+
+def test_the_likeliest_classes_are_named_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the terminal, in CSV and JSON; an image that cannot be read leaves its places empty, and no more classes are
+    named than there are. Catches: classes in the order of the labels, columns that move where a file is torn."""
+    path = str(untrained(tmp_path / "three", ("ape", "bee", "cat")).path)
+    (tmp_path / "torn.png").write_bytes(b"")
+    names = [str(photo(tmp_path / "a.png", 0)), str(tmp_path / "torn.png")]
+    for out in ("all.csv", "all.json"):
+        assert main(["predict", path, *names, "--top", "9", "--out", str(tmp_path / out)]) == 0
+    shown = capsys.readouterr().out
+    first, torn = json.loads((tmp_path / "all.json").read_text())
+    ranked = sorted(first["probabilities"].items(), key=lambda pair: -pair[1])
+    assert [tuple(pair) for pair in first["top"]] == ranked
+    assert (first["label"], torn["top"]) == (ranked[0][0], [])
+    with (tmp_path / "all.csv").open() as file:
+        good, bad = csv.DictReader(file)
+    assert (good["label 2"], good["label 3"], bad["label 3"], bad["error"]) == (
+        ranked[1][0],
+        ranked[2][0],
+        "",
+        "empty file",
+    )
+    assert float(good["probability 2"]) == ranked[1][1]
+    assert f"{ranked[1][0]} {100 * ranked[1][1]:.1f} %" in shown
+    assert main(["predict", path, names[0], "--top", "0"]) == 2
+    assert "at least 1, got 0" in capsys.readouterr().err

@@ -88,7 +88,10 @@ def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_two_processes_are_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "uneven", [{}, {"data.sampling": "balanced"}, {"data.class_weights": "{'3': 7, '8': 0.5}"}], ids=str
+)
+def test_two_processes_are_one(uneven: dict[str, Any], tmp_path: Path) -> None:
     """Three steps on one process and on two (gloo) give the same weights, up to the order of floating-point sums.
 
     Catches: shards that overlap, random numbers that depend on the rank, losses summed instead of averaged, a mixing
@@ -110,7 +113,13 @@ def test_two_processes_are_one(tmp_path: Path) -> None:
             str(out),
         ]
         settings = {**SMALL, "train.epochs": 1, "train.batch_size": 32, "student.options": TINY, "engine.device": "cpu"}
-        settings |= {"schedule.warmup_epochs": 0, "engine.devices": devices, "optim.name": "sgd", "optim.lr": 0.1}
+        settings |= {
+            **uneven,
+            "schedule.warmup_epochs": 0,
+            "engine.devices": devices,
+            "optim.name": "sgd",
+            "optim.lr": 0.1,
+        }
         for key, value in settings.items():
             command += [f"--{key}", str(value)]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})

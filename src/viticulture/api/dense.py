@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from ..waiting import waiting
+from ..waiting import tell, waiting
 from .shown import Shown
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ def evaluate_dense(run: "RunDir", data: str = "") -> "DenseEvaluations":
     """Measure on the run's own images, or on others with objects or masks of the same classes."""
     from ..evaluation.dense.judge import judge_other
     from ..training.session import dataset_of, recipe_of
-    from .runs import tell
 
     if not data:
         return measure_dense(run, dataset_of(run, recipe_of(run)))

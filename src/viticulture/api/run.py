@@ -122,19 +122,20 @@ class Run:
                 row.update(zip(names, shares, strict=True))
         return _frame(rows)
 
-    def predict(self, images: Any, weights: str = "") -> "list[Prediction] | list[DensePrediction]":
+    def predict(self, images: Any, weights: str = "", top: int = 1) -> "list[Prediction] | list[DensePrediction]":
         """Classify images, or find their objects, or tell their pixels apart: what the run has learnt.
 
         Args:
             images: a file or folder, by str or Path; an image of PIL, an array [H, W] or [H, W, 3] or a tensor
                 [3, H, W], of uint8 or of floats in [0, 1]; or a list, a batch, or a column of a data frame of these.
             weights: best, last or ema; by default those that count.
+            top: classes to name of each image, the likeliest first.
         """
         from .runs import predict
 
-        return predict(str(self.path), images, weights)
+        return predict(str(self.path), images, weights, top=top)
 
-    def evaluate(self, data: str = "") -> "Mapping[str, Evaluation] | DenseEvaluations":
+    def evaluate(self, data: Any = "") -> "Mapping[str, Evaluation] | DenseEvaluations":
         """Measure on the run's own or other images; see the function of that name."""
         from .runs import evaluate
 

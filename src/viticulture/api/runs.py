@@ -3,18 +3,22 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import UserError, unknown
-from ..text import command_line, tell
-from ..waiting import waiting
+from ..text import command_line
+from ..waiting import silence, tell, waiting
+from .given import as_word, check_callbacks, run_word, with_short
+from .other_images import judge_other
 from .run import Run
 from .shown import Shown
 
 if TYPE_CHECKING:
+    from lightning.pytorch import Callback
+
     from ..data.dataset import Dataset
     from ..evaluation.accuracy import Evaluation
     from ..evaluation.dense.predict import DensePrediction
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
-    data: str,
+    data: Any,
     recipe: str = "default",
     seed: int = 0,
     out: str = "",
@@ -37,8 +41,16 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
     like: str = "",
     budget: str = "",
     method_search: str = "on",
+    *,
+    epochs: int | None = None,
+    student: str = "",
+    callbacks: "Sequence[Callback]" = (),
+    progress: bool = True,
 ) -> Run:
     """Train a student on labeled images, evaluate it and write its report.
+
+    In Python, data may also be a torch Dataset of (image, label), a pandas DataFrame with path and label, a pair of
+    images and labels, or a dictionary of these by split; `resume` then needs the same object.
 
     Args:
         data: a folder (CLASS/image, or train/CLASS/image and test/CLASS/image), a CSV (path,label[,split]), a zip,
@@ -52,20 +64,32 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
         budget: time for all of it: 90s, 30m, 2h, 1night, or 15core-m of processors; student, image size, epochs and
             stages are chosen to fit, but for what you name.
         method_search: off: no stages before the student's own.
+        epochs: passes over the training images; short for an override.
+        student: the network; short for an override.
+        callbacks: Lightning's, of your own; one that ends the training early leaves a finished run.
+        progress: False: not a word on standard error.
 
     Returns: the finished run.
     Raises: UserError for any mistake in data, recipe or machine, before training starts.
     """
     recipe = winner(like, recipe) if like else recipe
+    short = {"train.epochs": epochs, "student.name": student or None}
+    overrides = with_short(overrides or {}, {key: value for key, value in short.items() if value is not None})
+    check_callbacks(callbacks)
+    data = as_word(data)
     if method_search not in ("on", "off"):
         raise unknown("method search", method_search, ("on", "off"))
     if budget:
         from .budgets import plan_run
 
-        return _follow(plan_run(data, recipe, seed, out, overwrite, overrides or {}, budget, method_search == "on"))
+        if callbacks or not isinstance(data, str):
+            what = "callbacks watch" if callbacks else "an object of this program teaches"
+            raise UserError(f"{what} one training, and a budget may have several of their own processes; leave one out")
+        return _follow(plan_run(data, recipe, seed, out, overwrite, overrides, budget, method_search == "on"))
     from ..training.session import begin
 
-    return _grow(begin(data, recipe, seed, out, overwrite, overrides or {}, command()))
+    with silence(not progress):
+        return _grow(begin(data, recipe, seed, out, overwrite, overrides, command()), callbacks)
 
 
 def train_row(
@@ -111,55 +135,77 @@ def winner(like: str, recipe: str = "default") -> str:
     return str(study.folder.recipe_file(study.leader.candidate))
 
 
-def resume(run: str, data: str = "") -> Run:
+def resume(run: Any, data: Any = "", *, callbacks: "Sequence[Callback]" = (), progress: bool = True) -> Run:
     """Go on with a stopped training, exactly as if it had not been stopped.
 
     Args:
         run: its folder.
-        data: where its images are now, if they have moved.
+        data: where its images are now, if they have moved; the same object, where it learnt from one in Python.
+        callbacks: as for `train`: those that it began with, which find their state again.
+        progress: as for `train`.
     """
+    run, data = run_word(run), as_word(data)
+    check_callbacks(callbacks)
     from ..training.rundir import PLAN, RunDir
     from ..training.session import reopen
 
     if (Path(run) / PLAN).is_file():
+        if callbacks or not isinstance(data, str):
+            raise UserError(f"{run} has a budget, and no callbacks or objects of this program; leave them out")
         return _follow(Path(run), data)
     if RunDir.open(run).read("run.json")["status"] == "finished":
         tell(f"{run} is finished; nothing is left to train")
         return Run(Path(run))
-    return _grow(reopen(run, data))
+    with silence(not progress):
+        return _grow(reopen(run, data), callbacks)
 
 
-def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation] | DenseEvaluations":
+def evaluate(run: Any, data: Any = "", out: str = "") -> "Mapping[str, Evaluation] | DenseEvaluations":
     """Measure a run's weights: on its own test images, or on other labeled images of the same classes. Of runs that
     find objects or tell pixels apart, on others with boxes or masks.
 
-    On its own, everything that the run's report.html shows is measured again and kept, and the page drawn.
+    On its own, everything that the run's report.html shows is measured again and kept, and the page drawn. In Python,
+    other images may also be an object as for `train`; that which the run learnt from stands for its own images.
 
     Args:
         run: the run's folder.
         data: other images: their test split where they declare one, else all of them.
+        out: of other images, an .html page or a .json file to write.
 
     Returns: results by weights and split, such as `best/test`.
     """
-    from ..evaluation.evaluate import check_classes, evaluate_other
+    from ..data.open import open_source
+    from ..data.sources.source import Source
+    from ..evaluation.evaluate import check_classes
     from ..training.rundir import RunDir
-    from ..training.session import dataset_of, recipe_of
+    from ..training.session import dataset_of, is_own, recipe_of
 
-    folder = RunDir.open(run)
+    folder, data = RunDir.open(run_word(run)), as_word(data)
     if is_dense(folder):
         from .dense import evaluate_dense
 
-        return evaluate_dense(folder, data)
-    if data:
-        return evaluate_other(folder, data)
-    dataset = dataset_of(folder, recipe_of(folder))
+        if out:
+            raise UserError(
+                f"--out writes what was told of classes of images, and {folder.path} tells others; leave it out"
+            )
+        return evaluate_dense(folder, data if isinstance(data, str) else type(data).__name__)
+    if not isinstance(data, str):
+        data = open_source(data)
+    if not is_own(folder, data) if isinstance(data, Source) else data:
+        found, warnings = judge_other(folder, data, out)
+        for warning in warnings:
+            tell(f"note     {warning}")
+        return found
+    if out:
+        raise UserError(f"--out is for other images; of its own, {run_word(run)} keeps evaluation.json and report.html")
+    dataset = dataset_of(folder, recipe_of(folder), data)
     evaluations = _measure(folder, dataset)
     check_classes(folder, dataset.classes)  # after its page, which shows more than accuracy
     return cast("Evaluations", evaluations)
 
 
 def predict(
-    run: str, images: list[str], weights: str = "", out: str = ""
+    run: str, images: list[str], weights: str = "", out: str = "", top: int = 1
 ) -> "list[Prediction] | list[DensePrediction]":
     """Classify images, or find their objects, or tell their pixels apart: what the run has learnt.
 
@@ -169,6 +215,7 @@ def predict(
         weights: best, last or ema; by default those that count.
         out: a .csv or .json file to write as well; of objects a .json of COCO's results or a folder of pictures, of
             pixels a folder.
+        top: classes to name of each image, the likeliest first.
 
     Returns: one prediction an image, with the reason for those that could not be read.
     """
@@ -177,14 +224,18 @@ def predict(
     from ..outputs import check_out
     from ..training.rundir import RunDir
 
-    folder = RunDir.open(run)
+    folder = RunDir.open(run_word(run))
     if is_dense(folder):
         from ..evaluation.dense.predict import predict_dense
 
+        if top != 1:
+            raise UserError(
+                f"{run} finds objects or tells pixels apart, which have no list of likeliest classes; leave top out"
+            )
         return predict_dense(folder, weights, as_images(images), out)
     if out:
         check_out(out, *ENDINGS)
-    predictions = classify(folder, weights or folder.which()[0], as_images(images))
+    predictions = classify(folder, weights or folder.which()[0], as_images(images), top)
     if out:
         write(predictions, Path(out))
     return predictions
@@ -239,7 +290,7 @@ def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations | DenseEvaluatio
     return judged.evaluations
 
 
-def _grow(session: "Session") -> Run:
+def _grow(session: "Session", callbacks: "Sequence[Callback]" = ()) -> Run:
     """Train, measure, report.
 
     Of several processes, all train; the first then measures, draws the page and prints, while the others wait until it
@@ -252,7 +303,7 @@ def _grow(session: "Session") -> Run:
     if is_leader():
         introduce(session)
     try:
-        fit(session, bar(session), after_epoch=Shown(session.run.path).draw)
+        fit(session, bar(session), after_epoch=Shown(session.run.path).draw, more=callbacks)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"viticulture resume {session.run.path}") from stop
     with the_first_works():

@@ -7,7 +7,8 @@ from pathlib import Path
 from traceback import extract_tb
 
 from ..errors import UserError
-from ..text import command_line, tell
+from ..text import command_line
+from ..waiting import tell
 
 PACKAGE = str(Path(__file__).parents[1])
 

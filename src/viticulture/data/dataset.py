@@ -13,6 +13,7 @@ import torch
 from ..errors import UserError, counted, unknown
 from . import store
 from .annotations import Annotations
+from .balance import MENDS, is_uneven
 from .image_settings import NORMALIZE, Channels, ImageSettings, choose_image_size, choose_store_size
 from .images import Images, Records, StoredImages
 from .open import open_source
@@ -22,7 +23,6 @@ from .statistics import sample_sizes, stored_statistics, streamed_statistics
 
 __all__ = ["Dataset", "ImageSettings", "Selection", "prepare", "prepare_test"]
 
-_UNEVEN = 10
 _TINY = 5
 _DOCUMENT = re.compile(r"(^|/)(readme|licen[cs]e|copying|citation|authors|changelog)[^/]*$|\.md$", re.IGNORECASE)
 
@@ -105,7 +105,7 @@ def prepare(
         raise UserError(f"{source.name} has no training images that can be read")
     mean, std = _normalization(source, read, image_settings)
     names = {kind: [source.names[i] for i in rows] for kind, rows in read.splits.items()}
-    warnings = (*source.notes, *notes, *_warnings(source, read, selection, skipped))
+    warnings = (*source.notes, *notes, *_warnings(source, read, selection, skipped, labeled))
     return Dataset(
         name=source.name,
         classes=source.classes,
@@ -250,7 +250,7 @@ def _contents(source: Source, read: _Read) -> list[str]:
     return parts
 
 
-def _warnings(source: Source, read: _Read, selection: Selection, skipped: dict[str, str]) -> list[str]:
+def _warnings(source: Source, read: _Read, selection: Selection, skipped: dict[str, str], labeled: bool) -> list[str]:
     found = []
     if skipped:
         found.append(f"skipped {counted(len(skipped), 'image')} that could not be read: {some(list(skipped), 5)}")
@@ -260,9 +260,10 @@ def _warnings(source: Source, read: _Read, selection: Selection, skipped: dict[s
         for kind in ("test", "val"):
             found += _repeated(source, read.held, read.splits["train"], read.splits.get(kind), kind)
     counts = np.bincount(source.labels[read.splits["train"]] + 1, minlength=len(source.classes) + 1)[1:]
-    if len(counts) and counts.max() > _UNEVEN * counts.min():
+    if is_uneven(counts):
         most, least = (f"{source.classes[i]} has {counts[i]}" for i in (counts.argmax(), counts.argmin()))
-        found.append(f"classes are uneven: {most} training images, {least}")
+        mended = selection.sampling == "balanced" or selection.class_weights is not None or not labeled
+        found.append(f"classes are uneven: {most} training images, {least}" + ("" if mended else f"; {MENDS}"))
     tiny = [name for name, count in zip(source.classes, counts, strict=True) if count < _TINY]
     if tiny and selection.per_class is None:
         found.append(f"fewer than {_TINY} training images in {counted(len(tiny), 'class')}: {some(tiny, 5)}")

@@ -8,12 +8,14 @@
     32-bit and float             in [0, 1]: times 255; in [0, 255]: as it is; else its own range becomes [0, 255]
     EXIF orientation             applied
     animation                    the first frame
+    HEIC                         where pillow-heif is installed (extra `heic`)
 
 A file that cannot be read raises `Unreadable`, whatever is wrong with it.
 """
 
 import warnings
 from functools import cache
+from importlib.util import find_spec
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -93,19 +95,22 @@ def decode(file: BinaryIO | np.ndarray, name: str, shrink: int | None = None) ->
         mode, (width, height) = opened.mode, opened.size
         drafted = shrink is not None and opened.draft("RGB", (2 * shrink, 2 * shrink)) is not None
         opened.load()
-        turn = _orientation(opened)
-        image = _rgb(opened)
-        if turn in _UPRIGHT:
-            image = image.transpose(_UPRIGHT[turn])
+        image = upright(opened)
         if not drafted:
             width, height = image.size
-        elif turn in _SIDEWAYS:
+        elif _orientation(opened) in _SIDEWAYS:
             width, height = height, width
     except Unreadable:
         raise
     except Exception as error:  # Pillow hands on whatever its formats raise, a RuntimeError for AVIF
         raise Unreadable(name, reason(error)) from error
     return DecodedImage(image, height, width, mode)
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """A picture of Pillow's as a person would see it: RGB, turned as its camera was held."""
+    turn, seen = _orientation(image), _rgb(image)
+    return seen.transpose(_UPRIGHT[turn]) if turn in _UPRIGHT else seen
 
 
 def image_size(file: BinaryIO | np.ndarray, name: str) -> tuple[int, int]:
@@ -131,8 +136,8 @@ def _open(file: BinaryIO, name: str) -> Image.Image:
     start = file.read(16)
     if not start:
         raise Unreadable(name, "empty file")
-    if start[4:8] == b"ftyp" and start[8:11] in (b"hei", b"hev", b"mif"):
-        raise Unreadable(name, "HEIC is not supported; convert it to JPEG")
+    if start[4:8] == b"ftyp" and start[8:11] in (b"hei", b"hev", b"mif") and "HEIF" not in _formats():
+        raise Unreadable(name, "HEIC needs pillow-heif (pip install 'viticulture[heic]'), or convert it to JPEG")
     file.seek(0)
     try:
         image = Image.open(file, formats=_formats())
@@ -148,9 +153,13 @@ def _open(file: BinaryIO, name: str) -> Image.Image:
 
 @cache
 def _formats() -> tuple[str, ...]:
-    """Those of `FORMATS` that this Pillow was built with."""
+    """Those of `FORMATS` that this Pillow was built with, and HEIC where pillow-heif is installed."""
     Image.init()
-    return tuple(name for name in FORMATS if name in Image.OPEN)
+    if find_spec("pillow_heif") is not None:
+        from pillow_heif import register_heif_opener
+
+        register_heif_opener()
+    return tuple(name for name in (*FORMATS, "HEIF") if name in Image.OPEN)
 
 
 def _orientation(image: Image.Image) -> int:

@@ -4,15 +4,19 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..errors import UserError
+from .balance import MENDS, is_uneven
 from .decode import Unreadable
+from .near_duplicates import Thumbnail, near_duplicates, thumbnail
 from .open import open_source
 from .sources.source import Source
+from .splits import Selection, Splits, select
 from .store import Progress, in_parallel, pixel_digest
 
 
@@ -44,6 +48,11 @@ class Inspection:
         contradicting: groups of identical images with different labels.
         repeated: images that repeat another one anywhere.
         notes: what else a person should know.
+        planned: split -> images that `train` would have in it, by its defaults; empty where it could not train.
+        smallest: name of the image with the fewest pixels; empty where all have as many.
+        largest: name of the one with the most.
+        near: pairs of images in different ones of those splits that look the same, though not pixel by pixel.
+        uneven: what makes up for classes that are uneven among the training images; empty where they are even.
     """
 
     name: str
@@ -60,6 +69,11 @@ class Inspection:
     contradicting: tuple[tuple[str, ...], ...]
     repeated: int
     notes: tuple[str, ...]
+    planned: dict[str, int] = field(default_factory=dict)
+    smallest: str = ""
+    largest: str = ""
+    near: tuple[tuple[str, ...], ...] = ()
+    uneven: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The same as nested dictionaries and lists, ready for JSON."""
@@ -77,20 +91,29 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
     """
     source = data if isinstance(data, Source) else open_source(data)
 
-    def look(i: int) -> tuple[int, int, str, bytes] | str:
+    def look(i: int) -> tuple[int, int, str, bytes, Thumbnail | None] | str:
         try:
             picture = source.picture(i)
         except Unreadable as error:
             return error.reason
-        return picture.height, picture.width, picture.mode, pixel_digest(np.array(picture.image))
+        marks = pixel_digest(np.array(picture.image)), thumbnail(picture.image)
+        return picture.height, picture.width, picture.mode, *marks
 
     seen = list(in_parallel(look, range(len(source)), progress))
     read = {i: found for i, found in enumerate(seen) if not isinstance(found, str)}
     same: dict[bytes, list[int]] = {}
-    for i, (_, _, _, mark) in read.items():
+    for i, (_, _, _, mark, _) in read.items():
         same.setdefault(mark, []).append(i)
     groups = [group for group in same.values() if len(group) > 1]
     split = {int(i): kind for kind, rows in source.splits.items() for i in rows}
+    planned = _planned(source)
+    kind_of = {int(i): kind for kind, rows in planned.items() for i in rows}
+    thumbnails = {i: found[4] for i, found in read.items() if found[4] is not None}
+    near = [pair for pair in near_duplicates(thumbnails, kind_of) if read[pair[0]][3] != read[pair[1]][3]]
+    by_pixels = sorted(read, key=lambda i: read[i][0] * read[i][1])
+    if len({found[:2] for found in read.values()}) == 1:
+        by_pixels = []
+    learnt = _counts(source, planned["train"]) if planned and source.classes else ()
     return Inspection(
         name=source.name,
         classes=source.classes,
@@ -106,7 +129,20 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         contradicting=_named(source, [group for group in groups if len(set(source.labels[group].tolist())) > 1]),
         repeated=sum(len(group) - 1 for group in groups),
         notes=source.notes,
+        planned={kind: len(rows) for kind, rows in planned.items()},
+        smallest=source.names[by_pixels[0]] if by_pixels else "",
+        largest=source.names[by_pixels[-1]] if by_pixels else "",
+        near=_named(source, [list(pair) for pair in near]),
+        uneven=MENDS if is_uneven(learnt) else "",
     )
+
+
+def _planned(source: Source) -> Splits:
+    """The splits that `train` would make by its defaults; none where it has nothing to learn from."""
+    try:
+        return select(source, Selection(), 0, labeled=bool(source.classes))[0]
+    except UserError:
+        return {}
 
 
 def _counts(source: Source, rows: np.ndarray) -> tuple[int, ...]:

@@ -8,11 +8,13 @@
     CUB-200-2011's folder           by its lists (cub.py)
     a CSV                           path,label[,split] (csv_file.py)
     clipart_train.txt, train.txt    lists of paths, a file a split (path_lists.py)
-    train2018.json                  iNaturalist's lists (inaturalist.py)
+    train2018.json, labels.json     lists of iNaturalist, COCO's form, Label Studio (inaturalist.py, json_lists.py)
     a .npz, medmnist:NAME           MedMNIST's arrays (medmnist.py)
-    hf:owner/name, *.parquet        Hugging Face data sets (hugging_face.py)
+    hf:owner/name                   Hugging Face data sets (hugging_face.py)
+    *.parquet                       path and label, or images as Hugging Face keeps them (parquet.py)
     *.tar                           WebDataset shards (webdataset.py)
     python:my_module.open_scans     a function of one's own that gives a `Source` (own.py)
+    an object of a Python program   a torch Dataset, a data frame, arrays (objects.py)
 
 A name of a set wins over a folder of that name; write ./digits for the folder.
 """
@@ -20,22 +22,27 @@ A name of a set wins over a folder of that name; write ./digits for the folder.
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ..errors import UserError, unknown
 from .sources.source import Source, shortened
 
 
-def open_source(data: str | Path) -> Source:
-    """Find out what is meant by `data` and open it; nothing is decoded yet.
+def open_source(data: Any) -> Source:
+    """Find out what is meant by `data`, a word, a path or an object, and open it; no file is decoded yet.
 
     Raises: UserError where there is no such data or it holds no images.
     """
     from .sources import csv_file as listing
-    from .sources import cub, folders, inaturalist, medmnist, own, path_lists
+    from .sources import cub, folders, json_lists, medmnist, own, parquet, path_lists
     from .sources import hugging_face as hub
     from .sources import torchvision_sets as named
     from .sources import webdataset as shards
 
+    if not isinstance(data, (str, Path)):
+        from .sources import objects
+
+        return objects.from_object(data)
     text = str(data)
     if not text.strip():
         raise UserError(f"data must be the name of a set, a file or a folder, got {text!r}; write . for {Path.cwd()}")
@@ -69,9 +76,9 @@ def open_source(data: str | Path) -> Source:
             ".csv": listing.open_csv,
             ".tsv": listing.open_csv,
             ".tar": shards.open_shards,
-            ".parquet": hub.open_local,
+            ".parquet": parquet.open_parquet,
             ".txt": path_lists.open_lists,
-            ".json": inaturalist.open_inaturalist,
+            ".json": json_lists.open_json,
             ".npz": medmnist.open_npz,
         }
         if path.suffix.lower() in openers:

@@ -33,6 +33,10 @@ class Selection:
             student and its teacher, learn from the same images.
         train_on: train, or train+val to learn from the data's own validation images as well.
         test_on: test, or val to test on the data's own validation images, as papers do where no test has labels.
+        sampling: natural: an epoch shows every training image once; balanced: every class as often as any other, images
+            of small classes several times.
+        class_weights: factors of classes in the loss, whose mean over the training images is made 1. balanced: every
+            class weighs as much as any other; or a mapping, such as {ill: 5}, where what is not named has 1.
     """
 
     val_fraction: float = 0.1
@@ -45,6 +49,8 @@ class Selection:
     subset_seed: int | None = None
     train_on: Literal["train", "train+val"] = "train"
     test_on: Literal["test", "val"] = "test"
+    sampling: Literal["natural", "balanced"] = "natural"
+    class_weights: Literal["balanced"] | dict[str, float] | None = None
 
     def __post_init__(self) -> None:
         check_fields("data", self)
@@ -61,6 +67,10 @@ class Selection:
             raise UserError("the rule bootstrapping draws a fraction; give one, such as --fraction 0.1")
         if self.train_on == "train+val" and self.test_on == "val":
             raise UserError("train_on train+val and test_on val would test on what was learnt; choose one of them")
+        if self.class_weights is not None and self.sampling == "balanced":
+            raise UserError(
+                "data.sampling and data.class_weights make up for the same thing twice; leave one of them out"
+            )
         for name in ("split_seed", "subset_seed"):
             if (getattr(self, name) or 0) < 0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
@@ -153,7 +163,7 @@ def check_classes(source: Source, train: np.ndarray) -> None:
     if not source.classes:
         raise UserError(
             f"{source.name} has images but no labels; to learn classes, sort them into one folder per class, or list"
-            " them in a CSV with path,label"
+            " them in a CSV with path,label; --recipe mae/photos learns without"
         )
     if len(source.classes) == 1:
         raise UserError(f"{source.name} has one class only ({source.classes[0]!r}); it takes two to tell them apart")

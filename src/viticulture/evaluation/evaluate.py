@@ -5,11 +5,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..data.dataset import Dataset, prepare_test
+from ..data.dataset import Dataset
 from ..data.images import Images
 from ..errors import UserError
-from ..models.weights.files import load
-from ..training.progress import showing
 from ..training.recipe import Recipe
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
@@ -70,7 +68,7 @@ def evaluate_run(run: RunDir, dataset: Dataset) -> EvaluatedRun:
     splits = {name: images for name, images in (("test", dataset.test), ("val", dataset.val)) if images is not None}
     recipe = recipe_of(run)
     results: dict[str, Result] = {
-        f"{weights}/{split}": _result(run, recipe, weights, images)
+        f"{weights}/{split}": result_of(run, recipe, weights, images)
         for split, images in splits.items()
         for weights in run.which()
         if dataset.classes
@@ -84,17 +82,6 @@ def evaluate_run(run: RunDir, dataset: Dataset) -> EvaluatedRun:
     return judged
 
 
-def evaluate_other(run: RunDir, data: str) -> dict[str, Evaluation]:
-    """The same for images that the run has never seen; nothing is kept."""
-    recipe = recipe_of(run)
-    _, task, _ = load(run.weights(run.which()[0]))
-    check_classes(run, task.classes)
-    skip = recipe.section("data").skip_unreadable
-    with showing("reading images") as progress:
-        images, _ = prepare_test(data, task.classes, recipe.section("images"), skip, progress)
-    return {f"{weights}/{data}": _result(run, recipe, weights, images).evaluation for weights in run.which()}
-
-
 def check_classes(run: RunDir, classes: tuple[str, ...]) -> None:
     """Raises: UserError for a run that learnt without labels."""
     if not classes:
@@ -105,7 +92,8 @@ def check_classes(run: RunDir, classes: tuple[str, ...]) -> None:
         )
 
 
-def _result(run: RunDir, recipe: Recipe, weights: str, images: Images) -> Result:
+def result_of(run: RunDir, recipe: Recipe, weights: str, images: Images) -> Result:
+    """One set of weights on some images."""
     subject = of_run(run, weights)
     predictions = collect(subject.network, subject.batches(images), images.records.names)
     few = next(subject.batches(images.part(torch.arange(min(FEW, len(images))))))

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
+from ..data.pixels import Pixels, as_pixels
 from ..errors import UserError, shortened
 
-Pixels = NDArray[np.uint8]
-"""[H, W, 3]."""
+__all__ = ["Pixels", "as_images"]
 
 
 def as_images(given: Any) -> list[Path | Pixels]:
@@ -31,29 +30,10 @@ def as_images(given: Any) -> list[Path | Pixels]:
         if not os.fspath(given):
             raise UserError("an image's name is empty; name image files, or folders (. is the one you are in)")
         return [Path(given)]
-    if isinstance(given, Image.Image):
-        return [np.asarray(ImageOps.exif_transpose(given).convert("RGB"))]
-    if isinstance(given, Tensor):
-        given = given.detach().cpu().movedim(-3, -1).numpy() if given.ndim in (3, 4) else given.numpy(force=True)
-    if isinstance(given, np.ndarray) and given.dtype != object:
-        if given.ndim == 4:
-            return [_pixels(one) for one in given]
-        return [_pixels(given)]
+    if isinstance(given, (Image.Image, Tensor)) or (isinstance(given, np.ndarray) and given.dtype != object):
+        if isinstance(given, (Tensor, np.ndarray)) and given.ndim == 4:
+            return [as_pixels(image) for image in given]
+        return [as_pixels(given)]
     if isinstance(given, Iterable) and not isinstance(given, (bytes, dict)):
         return [image for item in given for image in as_images(item)]
     raise UserError(f"no image: {shortened(repr(given))}; give a path, a picture of PIL, an array or a tensor")
-
-
-def _pixels(array: NDArray[Any]) -> Pixels:
-    """[H, W], [H, W, 1] or [H, W, 3] of uint8, or of floats in [0, 1], as [H, W, 3] uint8."""
-    if array.ndim == 2:
-        array = array[..., None]
-    if array.ndim != 3 or array.shape[-1] not in (1, 3) or not array.size:
-        raise UserError(f"an array is an image if it is [H, W], [H, W, 1] or [H, W, 3], got {list(array.shape)}")
-    if array.dtype != np.uint8:
-        if not np.issubdtype(array.dtype, np.floating):
-            raise UserError(f"an array is an image if it holds uint8, or floats in [0, 1], got {array.dtype}")
-        if not (array.min() >= 0 and array.max() <= 1):  # a NaN is no color
-            raise UserError(f"floats of an image lie in [0, 1], got {array.min():.3g} to {array.max():.3g}")
-        array = np.rint(array * 255).astype(np.uint8)
-    return np.broadcast_to(array, (*array.shape[:2], 3))

@@ -39,6 +39,7 @@ class Prediction:
         probability: of that class.
         probabilities: of every class.
         error: why the image could not be read.
+        top: the likeliest classes and their probabilities, as many as were asked for.
     """
 
     name: str
@@ -46,18 +47,22 @@ class Prediction:
     probability: float
     probabilities: dict[str, float]
     error: str = ""
+    top: tuple[tuple[str, float], ...] = ()
 
 
-def classify(run: RunDir, weights: str, images: Sequence[Path | Pixels]) -> list[Prediction]:
+def classify(run: RunDir, weights: str, images: Sequence[Path | Pixels], top: int = 1) -> list[Prediction]:
     """Classify files, the images in folders, and pixels, in the order given, as the run's test images were looked at.
 
     Args:
         run: a run with weights.
         weights: best, last or ema.
         images: files, folders, or [H, W, 3] uint8; pixels are named `image 0` after their place.
+        top: classes to name of each image, at least 1; all where there are fewer.
 
     Raises: UserError if a path does not exist, there is no image in what was named, or none can be read.
     """
+    if top < 1:
+        raise UserError(f"top is how many classes to name, at least 1, got {top}")
     items = [item for i, image in enumerate(images) for item in _items(i, image)]
     if not items:
         named = ", ".join(str(image) for image in images if isinstance(image, Path))
@@ -66,7 +71,7 @@ def classify(run: RunDir, weights: str, images: Sequence[Path | Pixels]) -> list
     check_classes(run, subject.task.classes)
     predictions: list[Prediction] = []
     for start in range(0, len(items), BATCH):
-        predictions += _classify(subject, items[start : start + BATCH])
+        predictions += _classify(subject, items[start : start + BATCH], top)
     if all(prediction.error for prediction in predictions):
         raise UserError(f"no image could be read; {predictions[0].name}: {predictions[0].error}")
     return predictions
@@ -79,7 +84,9 @@ def write(predictions: Sequence[Prediction], out: Path) -> None:
         text = json.dumps([asdict(prediction) for prediction in predictions], indent=1, ensure_ascii=False) + "\n"
     else:
         classes = next((list(prediction.probabilities) for prediction in predictions if prediction.probabilities), [])
-        rows: list[list[object]] = [["name", "label", "probability", *classes, "error"]]
+        places = range(1, max(len(prediction.top) for prediction in predictions))
+        next_best = [f"{what} {k + 1}" for k in places for what in ("label", "probability")]
+        rows: list[list[object]] = [["name", "label", "probability", *next_best, *classes, "error"]]
         for prediction in predictions:
             probabilities = [prediction.probabilities.get(name) for name in classes]
             rows.append(
@@ -87,6 +94,7 @@ def write(predictions: Sequence[Prediction], out: Path) -> None:
                     prediction.name,
                     prediction.label,
                     prediction.probability if prediction.label else None,
+                    *(value for k in places for value in (prediction.top[k] if prediction.top else (None, None))),
                     *probabilities,
                     prediction.error,
                 ]
@@ -112,7 +120,7 @@ def _items(place: int, image: Path | Pixels) -> Iterator[tuple[str, Path | Pixel
         raise UserError(f"there is no file or folder {image}")
 
 
-def _classify(subject: Subject, items: Sequence[tuple[str, Path | Pixels]]) -> list[Prediction]:
+def _classify(subject: Subject, items: Sequence[tuple[str, Path | Pixels]], top: int) -> list[Prediction]:
     """One prediction an item, in their order; an image may stand among them more than once."""
     side = subject.image_settings.store_size
     assert side is not None, "a run's recipe is settled"
@@ -138,7 +146,7 @@ def _classify(subject: Subject, items: Sequence[tuple[str, Path | Pixels]]) -> l
     images = StoredImages(torch.stack(pixels), torch.arange(len(known)), records)
     probabilities = iter(collect(subject.network, subject.batches(images), known).probabilities.tolist())
     return [
-        Prediction(name, "", 0.0, {}, error) if error else _one(name, subject.task.classes, next(probabilities))
+        Prediction(name, "", 0.0, {}, error) if error else _one(name, subject.task.classes, next(probabilities), top)
         for name, error in zip(names, errors, strict=True)
     ]
 
@@ -150,6 +158,7 @@ def _decoded(name: str, image: Path | Pixels, side: int) -> DecodedImage:
         return decode(file, name, side)
 
 
-def _one(name: str, classes: Sequence[str], probabilities: list[float]) -> Prediction:
-    best = max(range(len(probabilities)), key=probabilities.__getitem__)
-    return Prediction(name, classes[best], probabilities[best], dict(zip(classes, probabilities, strict=True)))
+def _one(name: str, classes: Sequence[str], probabilities: list[float], top: int) -> Prediction:
+    every = dict(zip(classes, probabilities, strict=True))
+    ranked = tuple(sorted(every.items(), key=lambda pair: -pair[1])[:top])
+    return Prediction(name, *ranked[0], every, top=ranked)

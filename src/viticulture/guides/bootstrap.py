@@ -101,6 +101,7 @@ class Bootstrap(Guide):
 
     needs = frozenset({"blocks"})
     asks = frozenset(Given)
+    learns_labels = True
 
     def __init__(
         self,

@@ -28,6 +28,7 @@ class Setup:
         guides: what teaches it besides, by the name that the recipe gives.
         optim: optimizer and its parameter groups.
         schedule: learning rate over the steps.
+        class_weights: [C] float32, the factor of every class in a term that learns from labels; None for 1.
     """
 
     student: nn.Module
@@ -35,6 +36,7 @@ class Setup:
     guides: Mapping[str, Guide] = field(default_factory=dict)
     optim: Optim = field(default_factory=Optim)
     schedule: Schedule = field(default_factory=Schedule)
+    class_weights: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ class Method(LightningModule, ABC):
         seen_terms: the terms of the last training step, detached.
         chosen_by: the measure whose highest value chooses the best weights; where it is not measured, the lowest `loss`
             does.
+        weighs_classes: whether `losses` heeds the setup's class weights.
         described: what a folder of weights must say beside the student, for the network to be built anew.
         sam: the optimizer, where it takes two gradients a step.
     """
@@ -128,6 +131,7 @@ class Method(LightningModule, ABC):
     gives: ClassVar[frozenset[Given]] = frozenset(Given)
     batch_spec: BatchSpec = BatchSpec()
     chosen_by: ClassVar[str] = "accuracy"
+    weighs_classes: ClassVar[bool] = False
 
     def __init__(self, setup: Setup, forward: Callable[..., Any] | None = None) -> None:
         super().__init__()

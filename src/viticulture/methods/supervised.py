@@ -24,6 +24,8 @@ class Supervised(Method):
             drop-path are off (DHVT's fine-tuning).
     """
 
+    weighs_classes = True
+
     def __init__(
         self,
         setup: Setup,
@@ -34,10 +36,14 @@ class Supervised(Method):
         eval_mode: bool = False,
     ) -> None:
         super().__init__(setup)
+        self.class_weights: Tensor | None
         if not 0 <= smoothing < 1:
             raise UserError(f"method.smoothing must lie in [0, 1), got {smoothing}")
         if label_weight < 0 or (label_weight == 0 and not setup.guides):
             raise UserError(f"method.label_weight must be positive unless a guide teaches, got {label_weight}")
+        if setup.class_weights is not None and label_weight == 0:
+            raise UserError("data.class_weights weighs the label term, which method.label_weight 0 leaves out")
+        self.register_buffer("class_weights", setup.class_weights, persistent=False)
         self.smoothing, self.label_weight = smoothing, label_weight
         self.every_head, self.eval_mode = every_head, eval_mode
 
@@ -47,7 +53,8 @@ class Supervised(Method):
             label = label_weight * mean over heads and images of CE(outputs, labels)        nats
 
         `outputs` [B, C] are the class token's alone unless `every_head`; labels are classes [B] or distributions
-        [B, C]. Where its weight is 0 there is no label term. Guides see the same images and the same pass.
+        [B, C]; `data.class_weights` are factors of classes. Where its weight is 0 there is no label term. Guides see
+        the same images and the same pass.
         """
         if self.eval_mode:
             self.student.eval()
@@ -58,7 +65,7 @@ class Supervised(Method):
             self.extra_logs = {"accuracy": (readings.outputs[0].detach().argmax(-1) == label).float().mean()}
         terms = {}
         if self.label_weight:
-            labels = [cross_entropy(logits, label, self.smoothing) for logits in heads]
+            labels = [cross_entropy(logits, label, self.smoothing, self.class_weights) for logits in heads]
             terms["label"] = self.label_weight * torch.stack(labels).mean()
         return {**terms, **self.guided(batch, readings)}
 

@@ -27,10 +27,11 @@ from ..text import clean, command_line
 from ..training.assemble import batch_size
 from ..training.progress import ProgressBar
 from ..training.session import Session
+from ..waiting import is_silent
 from .pages.run_page import named
 from .pages.study_page import study_notes
 from .tables.dense import dense_inspected, dense_predictions, dense_summary
-from .tables.results import Evaluated, inspection, percent, summary
+from .tables.results import LONGEST_LIST, Evaluated, inspection, per_class, percent, summary
 from .tables.sheet import Column, Sheet, print_table
 from .tables.stages import plan_sheet
 from .tables.study import failures, results_sheet
@@ -46,7 +47,7 @@ PROPOSED = ("10m", "30m", "2h", "1night")
 def introduce(session: Session) -> None:
     """Say on standard error what is about to be trained, and what a person should know first."""
     facts = session.run.read("run.json")
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, quiet=is_silent())
     data, student, side = facts["data"], facts["student"], session.dataset.image_size
     counts = ", ".join(f"{count:,} {split}" for split, count in data["images"].items())
     epochs = counted(session.recipe.section("train").epochs, "epoch")
@@ -128,7 +129,8 @@ def say(result: Any) -> None:
     elif isinstance(result, Sheet):
         print_table(result)
     elif isinstance(result, Mapping) and all(isinstance(value, Evaluation) for value in result.values()):
-        print_table(results(result))
+        first = next(iter(result.values()))
+        print_table(results(result), *([per_class(first)] if len(first.per_class) <= LONGEST_LIST else []))
     elif isinstance(result, list) and result and isinstance(result[0], DensePrediction):
         print_table(dense_predictions(result))
     elif isinstance(result, list) and all(isinstance(item, Prediction) for item in result):
@@ -159,8 +161,13 @@ def table_list(tables: dict[str, Any]) -> Sheet:
 
 
 def _predictions(found: list[Prediction]) -> Sheet:
-    columns = [Column("image"), Column("class"), Column("probability", "percent"), Column("problem", "prose")]
-    rows = [(one.name, one.label, one.probability if one.label else None, one.error) for one in found]
+    places = range(1, max((len(one.top) for one in found), default=1))
+    columns = [Column("image"), Column("class"), Column("probability", "percent")]
+    columns += [*(Column(f"choice {k + 1}") for k in places), Column("problem", "prose")]
+    rows = []
+    for one in found:
+        more = [f"{name} {percent(share)}" for name, share in one.top[1:]] or [""] * len(places)
+        rows.append((one.name, one.label, one.probability if one.label else None, *more, one.error))
     broken = sum(bool(one.error) for one in found)
     return Sheet("", columns, rows, f"{broken} of {len(found)} images could not be read" if broken else "")
 
@@ -170,11 +177,34 @@ def _inspected(found: Inspection) -> list[Sheet]:
     for name, spread in (("height", found.height), ("width", found.width)):
         if spread is not None:
             facts[f"{name}, pixels"] = f"{spread.least} to {spread.greatest}, median {spread.median:g}"
+    if found.smallest:
+        facts["smallest, largest"] = f"{found.smallest}, {found.largest}"
+    if found.planned:
+        words = {"train": "learn from", "val": "choose by", "test": "report on"}
+        parts = [f"{words[kind]} {found.planned[kind]:,}" for kind in words if kind in found.planned]
+        keys = [
+            f"data.{kind}_fraction" for kind in ("val", "test") if kind in found.planned and kind not in found.counts
+        ]
+        facts["train would"] = ", ".join(parts) + (f" ({' and '.join(keys)} say how many)" if keys else "")
     facts["colors"] = ", ".join(f"{mode}: {count:,}" for mode, count in Counter(found.modes).most_common())
     counts = {
         name: {split: numbers[c] for split, numbers in found.counts.items()} for c, name in enumerate(found.classes)
     }
     warnings = [*found.notes]
+    if not found.classes:
+        warnings.append("no labels: `--recipe mae/photos` learns without; with a folder a class, any recipe does")
+    if found.uneven:
+        sizes = {name: each["train"] for name, each in counts.items() if "train" in each}
+        most, least = max(sizes, key=sizes.__getitem__), min(sizes, key=sizes.__getitem__)
+        warnings.append(
+            f"classes are uneven: {most} has {sizes[most]:,} images, {least} {sizes[least]:,}; {found.uneven}"
+        )
+    if found.near:
+        shown = "; ".join(" ~ ".join(pair) for pair in found.near[:3])
+        warnings.append(
+            f"{len(found.near):,} pairs of images in different splits look the same, though not pixel by pixel (a copy "
+            f"shrunk or saved again?): {shown}"
+        )
     if found.unlabeled:
         warnings.append(f"{found.unlabeled:,} images have no label")
     warnings += [f"unreadable: {name} ({reason})" for name, reason in list(found.unreadable.items())[:20]]

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from ..data.augment.augment import Augment
-from ..data.batches.loader import repeated
+from ..data.balance import class_weights
+from ..data.batches.sampling import repeated
 from ..data.dataset import Dataset
 from ..data.dense.follow import check_follows
 from ..errors import UserError
@@ -57,7 +58,8 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
     taken = {name: tensor.clone() for name, tensor in student.state_dict().items()} if wanted.init else {}
     guides = build_guides(recipe, student, task)
     keywords = {key: value for key, value in made_parts(made, recipe.values["method"]).items() if key != "name"}
-    method = made(Setup(student, task, guides, recipe.section("optim"), recipe.section("schedule")), **keywords)
+    optim, schedule, weights = recipe.section("optim"), recipe.section("schedule"), weights_of(recipe, dataset)
+    method = made(Setup(student, task, guides, optim, schedule, weights), **keywords)
     count = method.batch_spec.local_crops
     if bool(count) != bool(recipe.values["augment_local_crops"]):
         mend = "say by augment_local_crops how they are made" if count else "take augment_local_crops out"
@@ -69,6 +71,15 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
             "method.positions learned keeps what was taken"
         )
     return method, remarks
+
+
+def weights_of(recipe: Recipe, dataset: Dataset) -> torch.Tensor | None:
+    """The factors of classes in the loss that a recipe asks for, [C]; None for none."""
+    wanted = recipe.section("data").class_weights
+    if wanted is None:
+        return None
+    counts = torch.bincount(dataset.train.records.labels, minlength=len(dataset.classes))
+    return class_weights(wanted, dataset.classes, counts)
 
 
 def build_guides(recipe: Recipe, student: nn.Module, task: Task) -> dict[str, Guide]:
@@ -107,6 +118,7 @@ def check_parts(recipe: Recipe) -> None:
             "optim.sam_rho takes two gradients of a whole batch, unscaled: set train.accumulate to 1 and "
             f"engine.precision to 32 or bf16-mixed, got {accumulate} and {precision}"
         )
+    check_balance(recipe)
     views = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
     if len(views) < method.batch_spec.views:
         raise UserError(f"method {name} compares two views of an image; say by augment2 how the second one is made")
@@ -116,6 +128,29 @@ def check_parts(recipe: Recipe) -> None:
         check_follows([cls_name(transform_class(view, entry)) for view, entry in recipe.values["augment"].items()])
     if not method.batch_spec.labels and any(of_class(view, "mix") for view in views):
         raise UserError(f"mix mixes labels, and method {name} reads none; take augment.mix out")
+
+
+def check_balance(recipe: Recipe) -> None:
+    """Raises: UserError where classes are to be weighed or balanced, and the method or a guide would not do so."""
+    method, name, data = method_class(recipe), recipe.values["method"]["name"], recipe.section("data")
+    if data.sampling == "balanced" and not (method.batch_spec.labels and method.batch_spec.contents == "classes"):
+        raise UserError(
+            f"data.sampling balances classes of images, and method {name} learns from none; take it out, or take "
+            "method supervised"
+        )
+    if data.class_weights is None:
+        return
+    if not method.weighs_classes:
+        raise UserError(
+            f"data.class_weights weighs the labels' term of the loss, and method {name} has none that it could weigh; "
+            "take it out, or take method supervised"
+        )
+    for guide, keywords in recipe.values["guides"].items():
+        if guide_class(guide, keywords).learns_labels:
+            raise UserError(
+                f"data.class_weights would leave labels unweighted that guide {guide} learns from by itself; "
+                "data.sampling balanced reaches both"
+            )
 
 
 def augmentations(recipe: Recipe, dataset: Dataset, spec: BatchSpec) -> tuple[Augment, ...]:

@@ -94,6 +94,7 @@ class Replay(Callback):
                 [dataset.mean, dataset.std, dataset.image_size, dataset.image_settings.store_size, self.session.seed]
             ),
             json.dumps([self.batch_size, train.accumulate, train.repeats, trainer.world_size, trainer.global_rank]),
+            *(["balanced"] if recipe.section("data").sampling == "balanced" else []),
             f"{trainer.precision} {machine} {torch.__version__}",
             *sorted(
                 filter(None, (source_of(transform_class(*entry)) for view in views.values() for entry in view.items()))

@@ -4,7 +4,7 @@
 import logging
 import signal
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from ..data.batches.batch import Batch
 from ..data.batches.evaluation import evaluation_batches
 from ..data.batches.loader import CPU, Loader, Shard
+from ..data.batches.sampling import Sampling
 from ..data.dense.loader import DenseLoader, dense_batches
 from ..data.images import Images
 from ..disk import FULL, unwritable
@@ -78,7 +79,7 @@ def training_loader(session: Session, shard: Shard = ALONE, device: torch.device
         augmentations(session.recipe, session.dataset, session.method.batch_spec),
         size,
         session.seed,
-        train.repeats,
+        Sampling(train.repeats, session.recipe.section("data").sampling == "balanced"),
         shard,
         device,
     )
@@ -165,7 +166,12 @@ def validation_split(session: Session) -> Images | None:
     return {"val": session.dataset.val, "test": session.dataset.test}.get(watch)
 
 
-def fit(session: Session, watcher: Callback | None = None, after_epoch: Callable[[], object] | None = None) -> None:
+def fit(
+    session: Session,
+    watcher: Callback | None = None,
+    after_epoch: Callable[[], object] | None = None,
+    more: Sequence[Callback] = (),
+) -> None:
     """Train to the last epoch, from `last.ckpt` where the run has one; leaves last, best and EMA weights in the run.
 
     Of several processes each returns once all have trained the last step; the first alone has written.
@@ -174,6 +180,7 @@ def fit(session: Session, watcher: Callback | None = None, after_epoch: Callable
         session: what is trained.
         watcher: is told of every step, and may end the training early; by default a progress bar.
         after_epoch: called at epochs' ends, as often as it takes little time; such as a page that is drawn.
+        more: callbacks of a person's own, after all others; they may end the training early, too.
 
     Raises: UserError for a loss that is no number, a full disk, a removed run or a damaged checkpoint.
     """
@@ -223,7 +230,7 @@ def fit(session: Session, watcher: Callback | None = None, after_epoch: Callable
         gradient_clip_val=train.clip_norm,
         log_every_n_steps=min(LOG_EVERY_STEPS, method.course.steps_per_epoch * train.accumulate),
         logger=[MetricsFile(run.metrics), TensorBoardLogger(run.path, name="tensorboard", version="")],
-        callbacks=callbacks,
+        callbacks=[*callbacks, *more],
         plugins=[checkpoints],
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -244,7 +251,7 @@ def fit(session: Session, watcher: Callback | None = None, after_epoch: Callable
         raise
     if trainer.is_global_zero:
         for name, student in {"last": method.student, **({"ema": ema.student} if ema else {})}.items():
-            save(student, run.weights(name), method.task, {**facts, "epoch": train.epochs})
+            save(student, run.weights(name), method.task, {**facts, "epoch": trainer.current_epoch})
         run.update(seconds=round(keep.seconds_spent(), 1), steps=trainer.global_step, batch_size=size)
         if replay:
             run.update(teacher_logits=replay.counts)

@@ -177,9 +177,11 @@ class RunDir:
 
     def anew(self) -> str:
         """The command that trains by this run's recipe.yaml from the start."""
-        facts = self.read("run.json")
+        facts, recipe = self.read("run.json"), str(self.path / "recipe.yaml")
+        if "given" in facts["data"]:
+            return f"viticulture.train(data, {recipe!r}, {facts['seed']})"
         words = ["viticulture", "train", facts["data"]["folder"] or facts["data"]["source"]]
-        return shlex.join([*words, "--recipe", str(self.path / "recipe.yaml"), "--seed", str(facts["seed"])])
+        return shlex.join([*words, "--recipe", recipe, "--seed", str(facts["seed"])])
 
     def lock(self) -> None:
         """Be the one writer, until `unlock` or the process's end; sweeps what killed writers left half-written.

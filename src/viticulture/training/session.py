@@ -57,7 +57,7 @@ class Session:
 
 
 def begin(
-    data: str,
+    data: Any,
     recipe: str | Recipe,
     seed: int,
     out: str | RunDir,
@@ -87,6 +87,7 @@ def begin(
     if is_leader() and not isinstance(out, RunDir):
         RunDir.check_free(path, overwrite)
     source = open_source(data) if checked is None else open_for(checked, data)
+    given = not isinstance(data, str)
     if checked is None:
         assert isinstance(source, Source)
         refuse_annotated(source, data)
@@ -116,8 +117,9 @@ def begin(
             recipe=checked.name,
             seed=seed,
             data={
-                "source": data,
-                "folder": str(Path(data).absolute()) if Path(data).exists() else None,
+                "source": dataset.name if given else data,
+                "folder": str(Path(data).absolute()) if not given and Path(data).exists() else None,
+                **({"given": source.fingerprint} if given and isinstance(source, Source) else {}),
                 "name": dataset.name,
                 "fingerprint": dataset.fingerprint,
                 "classes": list(dataset.classes),
@@ -131,7 +133,7 @@ def begin(
     return Session(run, checked, dataset, method, seed, remarks, mark(checked.values, seed, dataset.fingerprint))
 
 
-def reopen(path: str, data: str = "") -> Session:
+def reopen(path: str, data: Any = "") -> Session:
     """The session of a stopped run. Raises: UserError if its images, version or checkpoint do not allow to go on."""
     run = RunDir.open(path)
     facts = run.read("run.json")
@@ -186,23 +188,52 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def dataset_of(run: RunDir, recipe: Recipe, data: str = "") -> Dataset:
-    """The images of a run with its very splits; `data` says where they are now if they have moved."""
+def dataset_of(run: RunDir, recipe: Recipe, data: Any = "") -> Dataset:
+    """The images of a run with its very splits; `data` says where they are now if they have moved, and is the very
+    object where the run learnt from one of a Python program.
+    """
     facts, names = run.read("run.json"), run.read("split.json").get("names")
     lists = names.values() if isinstance(names, dict) else [None]
     if not all(isinstance(part, list) and all(isinstance(name, str) for name in part) for part in lists):
         raise UserError(f"{run.path / 'split.json'} is damaged: it must hold names of images by split")
-    known = data or facts["data"]["folder"] or facts["data"]["source"]
-    return load_dataset(open_for(recipe, known), recipe, facts["seed"], names)
+    known, given = facts["data"]["folder"] or facts["data"]["source"], facts["data"].get("given")
+    source = open_for(recipe, known if isinstance(data, str) and not data else data) if given is None else None
+    return load_dataset(source or _given_again(run, data), recipe, facts["seed"], names)
 
 
-def open_for(recipe: Recipe, data: str) -> Source | DenseSource:
+def _given_again(run: RunDir, data: Any) -> Source:
+    """The object that a run learnt from. Raises: UserError where it is not there, or another one is."""
+    name, way = run.read("run.json")["data"]["source"], f"viticulture.resume({str(run.path)!r}, data)"
+    if isinstance(data, str):
+        raise UserError(
+            f"{run.path} learnt from an object of a Python program ({name}), which its folder does not hold; give it "
+            f"again in Python, as in {way} or viticulture.evaluate"
+        )
+    source = open_source(data)
+    if not is_own(run, source):
+        raise UserError(
+            f"this {source.name} is not what {run.path} began with: images, labels, their order or the splits differ; "
+            f"give the same, or train anew: {run.anew()}"
+        )
+    return source
+
+
+def is_own(run: RunDir, source: Source) -> bool:
+    """Whether this is the object of a Python program that a run learnt from."""
+    return run.read("run.json")["data"].get("given") == source.fingerprint
+
+
+def open_for(recipe: Recipe, data: Any) -> Source | DenseSource:
     """Data as a recipe's method learns from it: images with classes, objects or classes of pixels. A method that reads
     no labels takes images with objects or masks as well, in the splits of those."""
     contents = method_class(recipe).batch_spec.contents
     if contents != "classes":
+        if not isinstance(data, str):
+            raise UserError(
+                f"method {recipe.values['method']['name']} learns from files with {contents}; name a folder"
+            )
         return open_dense(data, contents)
-    if not method_class(recipe).batch_spec.labels and (kind := recognized(data)):
+    if not method_class(recipe).batch_spec.labels and isinstance(data, str) and (kind := recognized(data)):
         return open_dense(data, kind)
     source = open_source(data)
     if method_class(recipe).batch_spec.labels:
@@ -210,11 +241,12 @@ def open_for(recipe: Recipe, data: str) -> Source | DenseSource:
     return source
 
 
-def refuse_annotated(source: Source, data: str) -> None:
+def refuse_annotated(source: Source, data: Any) -> None:
     """Raises: UserError, naming the recipe, for images that come with objects or masks, where classes are asked for."""
     kinds = {"objects": ("boxes of objects", "detection"), "pixels": ("masks of classes", "segmentation")}
     folders = {"images", "annotations", "labels", "masks", "jpegimages", "imagesets"}  # of such data, no classes
-    if {name.lower() for name in source.classes} <= folders and (found := kinds.get(recognized(data))):
+    suspect = isinstance(data, str) and {name.lower() for name in source.classes} <= folders
+    if suspect and (found := kinds.get(recognized(data))):
         raise UserError(f"{data} holds {found[0]} and no classes of images; learn by --recipe {found[1]}/photos")
 
 
@@ -249,7 +281,7 @@ def default_recipe(source: Source) -> str:
     return "default/small-images" if median(sides) >= 32 else "default/tiny-images"
 
 
-def run_path(out: str, data: str) -> Path:
+def run_path(out: str, data: Any) -> Path:
     """A run's folder: the one that is named, else a new one under runs/. Raises: UserError if several processes would
     each find their own."""
     if out:
@@ -258,5 +290,7 @@ def run_path(out: str, data: str) -> Path:
         if "VITICULTURE_RUN" not in os.environ:
             raise UserError("several processes need one run folder: name it by --out")
         return Path(os.environ["VITICULTURE_RUN"])
-    stem = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in Path(data).stem) or "run"
+    made = "arrays" if isinstance(data, tuple | list | dict) else type(data).__name__.lower()
+    word = Path(data).stem if isinstance(data, str) else made
+    stem = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in word) or "run"
     return fresh("runs", stem)

@@ -104,7 +104,7 @@ def test_a_class_is_called_by_its_number_where_folders_do_not_tell(tmp_path: Pat
         ("a_train.txt", "/etc/1.jpg 0", "line 1: expected PATH NUMBER"),
         ("a_train.txt", "b/../../1.jpg 0", "line 1: expected PATH NUMBER"),
         ("a_train.txt", "1.jpg", "line 1: expected PATH NUMBER"),
-        ("notes.json", "{}", "is no data: of JSON files"),
+        ("notes.json", "{}", "is no list of images that is known here"),
         ("train2018.json", "[]", "none of iNaturalist's lists"),
         ("val2018.json", "{}", "needs train2018.json beside it"),
         ("a.npz", "text", "no file of arrays"),

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches as a pure function of (seed, epoch, step): which images, in which order, augmented how.
 
-An epoch is a permutation drawn from (seed, epoch). A step takes the next G images of it (G images a step over all
-processes) and draws from (seed, epoch, step) one table of uniform numbers, a row an image; process r of W works on
-rows r, r + W, ... of both. Hence two processes see together what one would, and to resume is to know two integers.
+An epoch is an order drawn from (seed, epoch): a permutation, unless classes are balanced (sampling.py). A step takes
+the next G images of it (G images a step over all processes) and draws from (seed, epoch, step) one table of uniform
+numbers, a row an image; process r of W works on rows r, r + W, ... of both. Hence two processes see together what one
+would, and to resume is to know two integers.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,10 +22,9 @@ from ..resample import ImageBatch
 from ..stream import StreamImages, ahead, helpers
 from ..transfer import send
 from .batch import Batch
+from .sampling import NATURAL, Sampling, repeated, seeded
 
 CPU = torch.device("cpu")
-
-BLOCK = 256  # DeiT counts the images of a repeated epoch in these
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,7 @@ class Loader:
         augments: one a view; methods that compare views have several.
         batch_size: images a step over all processes; an epoch's remainder is left out.
         seed: of order and augmentation, not negative.
-        repeats: times that each image stands in a row in the order, so that copies fall into one batch (repeated
-            augmentation of DeiT, where an epoch still has about as many steps: it sees 1 / repeats of the images).
+        sampling: which images an epoch shows, and how often.
         shard: this process's part.
         device: where batches are made.
     """
@@ -79,7 +77,7 @@ class Loader:
         augments: Sequence[Augment],
         batch_size: int,
         seed: int,
-        repeats: int = 1,
+        sampling: Sampling = NATURAL,
         shard: Shard = Shard(),
         device: torch.device = CPU,
     ) -> None:
@@ -89,12 +87,12 @@ class Loader:
             raise UserError("views are made of the same image, so mix does not apply; take it out of the recipe")
         if batch_size % shard.world:
             raise UserError(f"batch_size must be a multiple of the {shard.world} processes, got {batch_size}")
-        if repeats < 1 or seed < 0:
-            raise UserError(f"repeats must be at least 1 and seed at least 0, got {repeats} and {seed}")
-        self.augments, self.batch_size, self.seed, self.repeats = tuple(augments), batch_size, seed, repeats
+        if seed < 0:
+            raise UserError(f"seed must be at least 0, got {seed}")
+        self.augments, self.batch_size, self.seed, self.sampling = tuple(augments), batch_size, seed, sampling
         self.shard, self.device = shard, device
         self.images = resident(images, device)
-        self.steps = len(repeated(torch.arange(len(images)), repeats, shard.world)) // batch_size
+        self.steps = len(repeated(torch.arange(len(images)), sampling.repeats, shard.world)) // batch_size
         if not self.steps:
             raise UserError(f"batch_size must not exceed the {len(images)} images of an epoch, got {batch_size}")
         self.epoch = self.next = 0
@@ -148,8 +146,8 @@ class Loader:
     def order(self, epoch: int) -> Tensor:
         """Numbers of an epoch's images in the order in which all processes take them."""
         if self._order is None or self._order[0] != epoch:
-            permutation = torch.randperm(len(self.images), generator=seeded(self.seed, epoch))
-            self._order = epoch, repeated(permutation, self.repeats, self.shard.world)
+            labels, generator = self.images.records.labels, seeded(self.seed, epoch)
+            self._order = epoch, self.sampling.order(labels, generator, self.shard.world)
         return self._order[1]
 
     def _next(self, key: tuple[int, int]) -> tuple[Draw, list[Tensor]]:
@@ -208,25 +206,6 @@ def _cut(images: StreamImages, augment: Augment, numbers: Tensor) -> Tensor:
 def _nothing(numbers: Tensor) -> Tensor:
     """Uniform numbers where nothing is random."""
     return torch.empty(len(numbers), 0)
-
-
-def seeded(*key: int) -> torch.Generator:
-    """A generator that depends on all of a key's whole numbers; a last 0 counts for nothing."""
-    state = np.random.SeedSequence(key).generate_state(1, np.uint64)
-    return torch.Generator().manual_seed(int(state[0]))
-
-
-def repeated(permutation: Tensor, repeats: int, world: int) -> Tensor:
-    """DeiT's repeated augmentation: each number `repeats` times in a row, then cut.
-
-    Each of W processes gets floor(N // 256 * 256 / W) numbers; with fewer than 256 images, where that is none,
-    floor(N / W). One repeat leaves the permutation as it is.
-    """
-    if repeats == 1:
-        return permutation
-    images = len(permutation)
-    each = (images // BLOCK * BLOCK or images) // world
-    return permutation.repeat_interleave(repeats)[: each * world]
 
 
 def resident(images: Images, device: torch.device) -> Images:

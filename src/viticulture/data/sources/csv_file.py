@@ -32,30 +32,43 @@ def open_csv(path: Path) -> Source:
 
     Raises: UserError for missing columns, files or values, and for a path that is listed twice.
     """
-    rows = list(_rows(path))
-    _check(path, rows)
+    return from_rows(str(path), "line", path.parent, list(_rows(path)))
+
+
+def from_rows(table: str, row_word: str, root: Path, rows: list[Row]) -> Source:
+    """The images that a table lists.
+
+    Args:
+        table: what to call it.
+        row_word: what to call a row of it.
+        root: folder that paths are relative to.
+        rows: its rows.
+
+    Raises: UserError as `open_csv`.
+    """
+    _check(table, row_word, rows)
     classes, labels = classify([row.label for row in rows])
-    root = path.resolve().parent
-    fingerprints = [file_fingerprint((root / row.path).stat) for row in rows]
+    resolved = root.resolve()
+    fingerprints = [file_fingerprint((resolved / row.path).stat) for row in rows]
     missing = [
-        f"{shortened(row.path)} (line {row.line})"
+        f"{shortened(row.path)} ({row_word} {row.line})"
         for row, mark in zip(rows, fingerprints, strict=True)
         if mark == MISSING
     ]
     if missing:
         raise UserError(
-            f"{path} lists what does not exist; paths are relative to the CSV: {counted(len(missing), 'file')},"
-            f" {some(missing)}"
+            f"{table} lists what does not exist; paths are relative to {'the CSV' if row_word == 'line' else root}:"
+            f" {counted(len(missing), 'file')}, {some(missing)}"
         )
     return Source(
-        name=readable(path.name),
+        name=readable(Path(table).name),
         classes=classes,
         labels=labels,
         names=[readable(row.path) for row in rows],
         splits=rows_of([split_of(row.split) if row.split else "train" for row in rows]),
         fingerprints=fingerprints,
-        reader=FileReader(path.parent, [row.path for row in rows]),
-        root=str(root),
+        reader=FileReader(root, [row.path for row in rows]),
+        root=str(resolved),
     )
 
 
@@ -89,18 +102,20 @@ def _rows(path: Path) -> Iterator[Row]:
         raise UserError(f"{path}, line {lines.line_num}: {error}") from error
 
 
-def _check(path: Path, rows: list[Row]) -> None:
+def _check(table: str, row_word: str, rows: list[Row]) -> None:
     if not rows:
-        raise UserError(f"{path} lists no images")
+        raise UserError(f"{table} lists no images")
     first: dict[str, int] = {}
     for row in rows:
         if not row.path:
-            raise UserError(f"{path}, line {row.line}: the path is empty")
+            raise UserError(f"{table}, {row_word} {row.line}: the path is empty")
         if "\0" in row.path:
-            raise UserError(f"{path}, line {row.line}: the path holds a NUL, which no file's name does")
+            raise UserError(f"{table}, {row_word} {row.line}: the path holds a NUL, which no file's name does")
         if row.split is not None and split_of(row.split) is None:
-            raise UserError(f"{path}, line {row.line}: split must be train, val or test, got {row.split!r}")
+            raise UserError(f"{table}, {row_word} {row.line}: split must be train, val or test, got {row.split!r}")
         root = os.path.normpath(row.path)  # ./a.png is a.png
         if root in first:
-            raise UserError(f"{path} lists {row.path} in lines {first[root]} and {row.line}; an image has one label")
+            raise UserError(
+                f"{table} lists {row.path} in {row_word}s {first[root]} and {row.line}; an image has one label"
+            )
         first[root] = row.line

@@ -10,6 +10,7 @@ systems leave behind (`__MACOSX`, `Thumbs.db`) and files with other endings than
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -32,7 +33,10 @@ SUFFIXES = frozenset(
     )
     for ending in group
 )
-"""Endings of image files; HEIC is none we can read, and is listed as unreadable rather than passed over."""
+"""Endings of image files; HEIC, which asks for an extra, is listed as unreadable without it, not passed over."""
+
+LIST = re.compile(r"(.*[_-])?(train|val|valid|validation|test)([_-].*)?[.](csv|tsv|txt)", re.IGNORECASE)
+"""Names of files that may list the images of a split."""
 
 _LEFT_BEHIND = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini", "$RECYCLE.BIN", "@eaDir"})
 
@@ -192,7 +196,7 @@ def arrange(paths: Sequence[str], folders: Sequence[str], deeper: int = 0) -> Fo
         inner = {holder[depth : end + 1] for holder in of_classes}
         notes.append(
             f"no class folder holds images itself, only its {len(inner)} inner folders do; to learn those as classes, "
-            "write /* behind the data's folder"
+            f"write /* behind the data's folder, or name one folder, such as {'/'.join(of_classes[0][depth:end])}"
         )
     read = np.array([kind is not None for kind in kinds], dtype=bool)[inside]
     kept = np.array(order, dtype=int)[read].tolist()
@@ -228,6 +232,8 @@ def _source(
     deeper: int = 0,
 ) -> Source:
     layout = arrange([image.path for image in images], folders, deeper)
+    lists = sorted(readable(other) for other in others if LIST.fullmatch(other.rpartition("/")[2]))
+    beside = f"lists of splits lie beside the images ({some(lists, 3)}); to go by them, name one instead of the folder"
     return Source(
         name=readable(path.name or str(path.resolve().name)),
         classes=layout.classes,
@@ -237,7 +243,7 @@ def _source(
         fingerprints=[images[i].fingerprint for i in layout.kept],
         reader=reader(layout.kept),
         ignored=tuple(sorted(map(readable, others))),
-        notes=layout.notes,
+        notes=(*layout.notes, *([beside] if lists and not set(layout.splits) - {"train"} else [])),
         root=root,
     )
 

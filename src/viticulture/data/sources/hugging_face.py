@@ -173,7 +173,7 @@ def _source(name: str, loaded: Any) -> Source:
 
 
 def _image_column(name: str, features: Any, datasets: Any) -> str:
-    columns = [key for key, feature in features.items() if isinstance(feature, datasets.Image)]
+    columns = [key for key, feature in features.items() if _holds_images(feature, datasets)]
     if len(columns) > 1 and "image" in columns:
         return "image"
     if len(columns) != 1:
@@ -181,6 +181,13 @@ def _image_column(name: str, features: Any, datasets: Any) -> str:
             f"{name} must have one column of images, or one called image; its columns are {some(list(features))}"
         )
     return str(columns[0])
+
+
+def _holds_images(feature: Any, datasets: Any) -> bool:
+    """Whether a column is one of images, or of what they are made of where nobody said so: bytes, or bytes and path."""
+    if isinstance(feature, dict):
+        return {"bytes", "path"} == feature.keys()
+    return isinstance(feature, datasets.Image) or feature == datasets.Value("binary")
 
 
 def _labels(name: str, tables: list[Any], datasets: Any) -> tuple[tuple[str, ...], np.ndarray]:

@@ -17,12 +17,12 @@ class Listed(NamedTuple):
 
     Args:
         path: relative to the list's folder, with slashes.
-        label: name of its class.
+        label: name of its class; None without one.
         split: train, val or test.
     """
 
     path: str
-    label: str
+    label: str | None
     split: str
 
 

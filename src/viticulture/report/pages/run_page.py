@@ -59,14 +59,12 @@ def page_of(run: RunDir) -> RunPage:
         f"{facts['student']['name']}, trained on {facts['data']['name']} ({counts} images{labels}, {side} x {side} "
         f"pixels) by recipe {facts['recipe']}, seed {facts['seed']}."
     )
-    seconds, steps = facts.get("seconds"), facts.get("steps")
-    speed = steps * facts["batch_size"] / seconds if seconds and steps else None
     return RunPage(
         title=f"{facts['student']['name']} on {facts['data']['name']}",
         sentence=sentence,
         state=_state(run, curves, facts) if running else "",
         evaluations=_evaluated(found),
-        costs=Costs(facts["student"]["parameters"], facts["student"]["macs"], speed, seconds),
+        costs=costs_of(facts),
         references=references.accuracy if references is not None else {},
         learnt_from=references.images.get("train", ()) if references is not None else (),
         curves=curves,
@@ -99,6 +97,13 @@ def page_of(run: RunDir) -> RunPage:
             "started": facts["started"],
         },
     )
+
+
+def costs_of(facts: Mapping[str, Any]) -> Costs:
+    """What run.json says of the student's size and of its training's time."""
+    seconds, steps, student = facts.get("seconds"), facts.get("steps"), facts["student"]
+    speed = steps * facts["batch_size"] / seconds if seconds and steps else None
+    return Costs(student["parameters"], student["macs"], speed, seconds)
 
 
 def named(key: str) -> tuple[str, str]:

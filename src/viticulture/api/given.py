@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a Python program hands to a verb, where the shell has a word: paths, runs, callbacks."""
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback
+
+
+def as_word(data: Any) -> Any:
+    """A path as the word that names it; words and objects as they are."""
+    if not isinstance(data, os.PathLike):
+        return data
+    path = os.fspath(data)
+    return path if os.sep in path else os.path.join(os.curdir, path)  # noqa: PTH118  (a Path would drop the ./)
+
+
+def run_word(run: Any) -> str:
+    """The folder of a run that is given as a word, a path or a `Run`."""
+    return os.fspath(getattr(run, "path", run))
+
+
+def with_short(overrides: dict[str, Any], short: dict[str, Any]) -> dict[str, Any]:
+    """Overrides with those that have a keyword of their own. Raises: UserError for one that is given twice."""
+    for key in short.keys() & overrides.keys():
+        raise UserError(f"{key} is given twice, as {short[key]!r} and in overrides as {overrides[key]!r}; keep one")
+    return {**overrides, **short}
+
+
+def check_callbacks(callbacks: "Sequence[Callback]") -> None:
+    """Raises: UserError for what is no callback of the Lightning that trains here."""
+    if not callbacks:
+        return
+    from lightning.pytorch import Callback
+
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise UserError(
+                f"callbacks are objects of lightning.pytorch.Callback, got {type(callback).__module__}."
+                f"{type(callback).__qualname__}"
+            )

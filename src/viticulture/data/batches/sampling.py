@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which images an epoch shows, and how often: pure functions of labels, a seed and the epoch."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...errors import UserError
+from ..balance import balanced_order
+
+BLOCK = 256  # DeiT counts the images of a repeated epoch in these
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How an epoch's images are chosen.
+
+    Args:
+        repeats: times that each image stands in a row in the order, so that copies fall into one batch (repeated
+            augmentation of DeiT, where an epoch still has about as many steps: it sees 1 / repeats of the images).
+        balanced: every class as often as any other, instead of every image once.
+    """
+
+    repeats: int = 1
+    balanced: bool = False
+
+    def __post_init__(self) -> None:
+        if self.repeats < 1:
+            raise UserError(f"repeats must be at least 1, got {self.repeats}")
+
+    def order(self, labels: Tensor, generator: torch.Generator, world: int) -> Tensor:
+        """Numbers of an epoch's images in the order in which all W processes take them.
+
+        Args:
+            labels: [N] class of each training image.
+            generator: of the epoch.
+            world: W.
+        """
+        permutation = (
+            balanced_order(labels, generator) if self.balanced else torch.randperm(len(labels), generator=generator)
+        )
+        return repeated(permutation, self.repeats, world)
+
+
+NATURAL = Sampling()
+"""Every image once."""
+
+
+def seeded(*key: int) -> torch.Generator:
+    """A generator that depends on all of a key's whole numbers; a last 0 counts for nothing."""
+    state = np.random.SeedSequence(key).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(state[0]))
+
+
+def repeated(permutation: Tensor, repeats: int, world: int) -> Tensor:
+    """DeiT's repeated augmentation: each number `repeats` times in a row, then cut.
+
+    Each of W processes gets floor(N // 256 * 256 / W) numbers; with fewer than 256 images, where that is none,
+    floor(N / W). One repeat leaves the permutation as it is.
+    """
+    if repeats == 1:
+        return permutation
+    images = len(permutation)
+    each = (images // BLOCK * BLOCK or images) // world
+    return permutation.repeat_interleave(repeats)[: each * world]

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON files that list images with their classes: COCO's form without boxes, and what Label Studio exports.
+
+    {"images": [{id, file_name}], "annotations": [{image_id, category_id}], "categories": [{id, name}]}      COCO
+    [{"data": {"image": PATH}, "annotations": [{"result": [{"value": {"choices": [CLASS]}}]}]}]      Label Studio, JSON
+    [{"image": PATH, "choice": CLASS}]                                                           Label Studio, JSON-MIN
+
+Files are looked for where the list says, from its own folder on, then by their name alone anywhere below that folder;
+Label Studio's addresses (/data/upload/1/8d27eb28-a.jpg, /data/local-files/?d=photos/a.jpg) are read so. Of lists called
+train... or val... iNaturalist's rules hold (inaturalist.py).
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from ...errors import UserError, counted
+from .folders import is_image, scan
+from .inaturalist import open_inaturalist
+from .listed import Listed, from_list
+from .source import Source, shortened, some
+
+UPLOADED = re.compile(r"[0-9a-f]{8}-(.+)")
+"""How Label Studio calls a file that was uploaded to it."""
+
+ONE = "an image has one class here"
+
+
+class Entry(NamedTuple):
+    """One image of a list: where it says that the file is, and the classes that it gives."""
+
+    path: str
+    labels: tuple[str, ...]
+
+
+def open_json(path: Path) -> Source:
+    """Open a list.
+
+    Raises: UserError for other JSON, images with several classes or boxes, or files that are missing.
+    """
+    if re.fullmatch(r"(train|val).*", path.stem):
+        return open_inaturalist(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read as JSON: {error}") from error
+    try:
+        entries = _label_studio(content) if isinstance(content, list) else _coco(content)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise UserError(
+            f"{path} is no list of images that is known here ({type(error).__name__}: {error}): COCO's images, "
+            "annotations and categories are read, Label Studio's JSON and JSON-MIN, and iNaturalist's train2018.json"
+        ) from error
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    several = [entry for entry in entries if len(set(entry.labels)) > 1]
+    if several:
+        raise UserError(
+            f"{path}: {counted(len(several), 'image')} of several classes, such as {several[0].path} "
+            f"({', '.join(several[0].labels)}); {ONE}"
+        )
+    return _source(path, entries)
+
+
+def _source(path: Path, entries: Sequence[Entry]) -> Source:
+    below: dict[str, list[str]] = {}
+    for file in scan(path.parent)[0]:
+        if is_image(file.path):
+            below.setdefault(file.path.rpartition("/")[2], []).append(file.path)
+    found = {entry.path: _place(entry.path, path.parent, below) for entry in entries}
+    if missing := [shortened(name) for name, place in found.items() if place is None]:
+        raise UserError(
+            f"{path} lists {counted(len(missing), 'file')} that {path.parent} does not hold: {some(missing, 3)}; put "
+            "the images beside the list"
+        )
+    images = [Listed(found[entry.path] or "", entry.labels[0] if entry.labels else None, "train") for entry in entries]
+    return from_list(path.name, path.parent, images)
+
+
+def _place(named: str, root: Path, below: dict[str, list[str]]) -> str | None:
+    """Where a file is, relative to the list's folder. Raises: UserError if several may be meant."""
+    inside = unquote(named.partition("?d=")[2] or named).lstrip("/")
+    if ".." not in Path(inside).parts and (root / inside).is_file():
+        return inside
+    name = inside.rpartition("/")[2]
+    uploaded = UPLOADED.fullmatch(name)
+    for called in (name, *([uploaded[1]] if uploaded else [])):
+        if len(places := below.get(called, [])) > 1:
+            raise UserError(f"{shortened(named)} may be {some(places, 3)}; name it by its path")
+        if places:
+            return places[0]
+    return None
+
+
+def _coco(content: dict[str, Any]) -> list[Entry]:
+    names = {category["id"]: str(category["name"]) for category in content["categories"]}
+    labels: dict[Any, list[str]] = {image["id"]: [] for image in content["images"]}
+    for annotation in content["annotations"]:
+        if annotation.get("bbox") or annotation.get("segmentation"):
+            raise UserError("it lists boxes of objects; learn by --recipe detection/photos")
+        labels[annotation["image_id"]].append(names[annotation["category_id"]])
+    return [Entry(str(image["file_name"]), tuple(labels[image["id"]])) for image in content["images"]]
+
+
+def _label_studio(tasks: list[dict[str, Any]]) -> list[Entry]:
+    entries = []
+    for task in tasks:
+        data = task.get("data", task)
+        files = [value for value in data.values() if isinstance(value, str) and is_image(value)]
+        path = data["image"] if "image" in data else files[0]
+        entries.append(Entry(str(path), tuple(_min(task) if "data" not in task else _choices(task))))
+    return entries
+
+
+def _min(task: dict[str, Any]) -> list[str]:
+    """The class of a task of JSON-MIN, whose key is the name that the labeling interface gives it."""
+    chosen = task.get("choice", [])
+    return [chosen] if isinstance(chosen, str) else list(chosen["choices"] if isinstance(chosen, dict) else chosen)
+
+
+def _choices(task: dict[str, Any]) -> list[str]:
+    """Every class that annotators chose; none of a task that was skipped."""
+    labels: list[str] = []
+    for annotation in task.get("annotations", task.get("completions", [])):
+        for result in [] if annotation.get("was_cancelled") else annotation["result"]:
+            if "choices" not in result["value"]:
+                raise UserError("it holds regions and not only classes of images; export it as COCO for detection")
+            labels += result["value"]["choices"]
+    return labels

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data that a Python program holds: a data set of torch's, a data frame, arrays or tensors; by split or in one.
+
+    viticulture.train(torchvision.datasets.CIFAR10(...))            any `torch.utils.data.Dataset` of (image, label)
+    viticulture.train(frame)                                        pandas: path, label and, if there is, split
+    viticulture.train((images, labels))                             [N, H, W, C] or [N, H, W]; tensors [N, C, H, W]
+    viticulture.train({"train": (images, labels), "test": dataset}) its own splits
+
+A data set is read once before it is trained on, item by item, for its labels and for digests of its pixels. Items may
+be dictionaries with image and label, as Hugging Face's are.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from ...errors import UserError, shortened
+from ..pixels import Pixels, as_pixels
+from .csv_file import Row, from_rows
+from .labels import classify, rows_of, split_of
+from .source import Reader, Source
+
+T = TypeVar("T")
+
+WAYS = (
+    "give a folder's path or a set's name, a torch Dataset of (image, label), a pandas DataFrame with path and label, "
+    "a pair of images and labels, or a dict of these by split"
+)
+AGAIN = 8  # items that are read twice, to see whether they stay the same
+
+
+class Part(NamedTuple):
+    """The images of one split.
+
+    Args:
+        pixels: image i of N, as `as_pixels` gives it.
+        labels: N class names; None without a label.
+        fingerprints: N digests of the pixels.
+    """
+
+    pixels: Callable[[int], Pixels]
+    labels: list[str | None]
+    fingerprints: list[str]
+
+
+class Array:
+    """Images in an array or a list."""
+
+    def __init__(self, images: Any) -> None:
+        self.images = images
+
+    def __call__(self, i: int) -> Pixels:
+        return as_pixels(self.images[i])
+
+
+class Items:
+    """Images in a data set of (image, label), or of dictionaries of these."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __call__(self, i: int) -> Pixels:
+        return self.both(i)[0]
+
+    def both(self, i: int) -> tuple[Pixels, Any]:
+        """Image and label i."""
+        item = self.dataset[i]
+        if isinstance(item, Mapping) and {"image", "label"} <= item.keys():
+            item = item["image"], item["label"]
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            raise UserError(f"a data set gives (image, label), got {shortened(repr(item))}")
+        return as_pixels(item[0]), item[1]
+
+
+class ObjectReader(Reader):
+    """Images that Python objects hold; one thread at a time, as a data set may not stand more.
+
+    Args:
+        parts: what holds them, in order.
+    """
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = parts
+        self.starts = np.cumsum([0, *(len(part.labels) for part in parts)])
+        self.lock = Lock()
+
+    def open(self, i: int) -> Pixels:
+        part = int(np.searchsorted(self.starts, i, side="right")) - 1
+        with self.lock:
+            return np.ascontiguousarray(self.parts[part].pixels(i - int(self.starts[part])))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "lock": None}  # a process of its own gets a lock of its own
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, lock=Lock())
+
+
+def from_object(data: Any) -> Source:
+    """Images that a Python object holds, as a source.
+
+    Raises: UserError for an object of another kind, for items that are no images or change from one time to the next,
+        and for labels that are no classes.
+    """
+    if isinstance(data, Source):
+        return data
+    if _is_frame(data):
+        return _from_frame(data)
+    by_split = data if isinstance(data, Mapping) else {"": data}
+    if not by_split or any(key and split_of(str(key)) is None for key in by_split):
+        raise UserError(f"splits are train, val and test, got {list(by_split)}")
+    parts = {split_of(str(key)) or "train": _part(content, str(key)) for key, content in by_split.items()}
+    names = [f"{kind}/{i:05d}" for kind, part in parts.items() for i in range(len(part.labels))]
+    classes, labels = classify([label for part in parts.values() for label in part.labels])
+    first = next(iter(by_split.values()))
+    return Source(
+        name=type(first).__name__ if _is_dataset(first) else "arrays",
+        classes=classes,
+        labels=labels,
+        names=names,
+        splits=rows_of([kind for kind, part in parts.items() for _ in part.labels]),
+        fingerprints=[mark for part in parts.values() for mark in part.fingerprints],
+        reader=ObjectReader(list(parts.values())),
+    )
+
+
+def _from_frame(frame: Any) -> Source:
+    columns = [str(name) for name in frame.columns]
+    if missing := [name for name in ("path", "label") if name not in columns]:
+        raise UserError(
+            f"a data frame needs the columns path, label and, if you like, split; {missing[0]} is not there"
+        )
+    values = {name: [_word(value) for value in frame[name]] for name in ("path", "label", "split") if name in columns}
+    splits = values.get("split", [None] * len(frame))
+    rows = [
+        Row(number, path or "", label, split if split is None or split else "")
+        for number, (path, label, split) in enumerate(zip(values["path"], values["label"], splits, strict=True))
+    ]
+    return from_rows("data frame", "row", Path.cwd(), rows)
+
+
+def _part(content: Any, split: str) -> Part:
+    where = f"{split}, image" if split else "image"
+    if isinstance(content, (tuple, list)) and len(content) == 2:
+        return _of_arrays(content[0], content[1], where)
+    if _is_dataset(content):
+        return _of_dataset(content, where)
+    raise UserError(f"no images to learn from: {shortened(type(content).__name__)}; {WAYS}")
+
+
+def _of_arrays(images: Any, labels: Any, where: str) -> Part:
+    if not (_is_dataset(images) or isinstance(images, (list, tuple, np.ndarray, Tensor))):
+        raise UserError(f"a pair is images and their labels, got {shortened(type(images).__name__)} first; {WAYS}")
+    if isinstance(images, (np.ndarray, Tensor)) and images.ndim == 4:
+        images = _channels_last(images)
+    given = labels.tolist() if hasattr(labels, "tolist") else list(labels)
+    if len(images) != len(given):
+        raise UserError(f"every image has one label, got {len(images)} images and {len(given)} labels")
+
+    held = Array(images)
+    marks = [_told(lambda i: _digest(held(i)), i, where) for i in range(len(given))]
+    return Part(held, [_label(label, ()) for label in given], marks)
+
+
+def _channels_last(images: Any) -> Any:
+    """[N, H, W, C] out of what may be [N, C, H, W], as tensors are."""
+    last_first = isinstance(images, np.ndarray) and images.shape[-1] in (1, 3)
+    if images.shape[1] in (1, 3) and not last_first:
+        images = images.permute(0, 2, 3, 1) if isinstance(images, Tensor) else np.moveaxis(images, 1, -1)
+    return images.numpy(force=True) if isinstance(images, Tensor) else images
+
+
+def _of_dataset(dataset: Any, where: str) -> Part:
+    classes, items = _classes(dataset), Items(dataset)
+
+    def look(i: int) -> tuple[str | None, str]:
+        pixels, label = items.both(i)
+        mark = _digest(pixels)
+        if i < AGAIN and _digest(items(i)) != mark:
+            raise UserError(
+                "its pixels change from one time to the next: take random transforms out of the data set; the section "
+                "augment of the recipe changes images"
+            )
+        return _label(label, classes), mark
+
+    seen = [_told(look, i, where) for i in range(len(dataset))]
+    return Part(items, [label for label, _ in seen], [mark for _, mark in seen])
+
+
+def _told(look: Callable[[int], T], i: int, where: str) -> T:
+    """What a look at image i gives. Raises: UserError that says which it is."""
+    try:
+        return look(i)
+    except UserError as error:
+        hint = "; leave normalization to images.normalize" if "lie in [0, 1]" in str(error) else ""
+        raise UserError(f"{where} {i}: {error}{hint}") from error
+
+
+def _classes(dataset: Any) -> Sequence[str]:
+    """The names that a data set gives its classes, also where it is a `Subset` of one; none if it gives none."""
+    while dataset is not None:
+        names = getattr(dataset, "classes", None)
+        if names is None and isinstance(features := getattr(dataset, "features", None), Mapping):
+            names = getattr(features.get("label"), "names", None)  # Hugging Face's
+        if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
+            return names
+        dataset = getattr(dataset, "dataset", None)
+    return ()
+
+
+def _label(label: Any, classes: Sequence[str]) -> str | None:
+    """A label as the name of its class."""
+    if isinstance(label, (Tensor, np.ndarray, np.generic)) and label.ndim == 0:
+        label = label.item()
+    if isinstance(label, str):
+        return label or None
+    if label is None or (isinstance(label, float) and np.isnan(label)):
+        return None
+    if isinstance(label, (bool, int)):
+        if label < 0:
+            return None
+        return classes[label] if label < len(classes) and not isinstance(label, bool) else str(label)
+    raise UserError(
+        f"a label is the number or the name of a class (-1 or None without one), got {shortened(repr(label))}"
+    )
+
+
+def _word(value: Any) -> str | None:
+    """A cell of a table as a CSV would hold it; None where it is empty."""
+    if value is None or (isinstance(value, float) and np.isnan(value)) or str(value).strip() in ("", "<NA>"):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # pandas makes a column of numbers with a gap one of floats
+    return str(value).strip()
+
+
+def _digest(pixels: Pixels) -> str:
+    return hashlib.blake2b(f"{pixels.shape}".encode() + pixels.tobytes(), digest_size=16).hexdigest()
+
+
+def _is_frame(data: Any) -> bool:
+    return type(data).__module__.partition(".")[0] in ("pandas", "polars") and hasattr(data, "columns")
+
+
+def _is_dataset(data: Any) -> bool:
+    """Whether an object gives items by number and says how many, and is no array or list of them."""
+    sized = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    return sized and not isinstance(data, (str, bytes, tuple, list, np.ndarray, Tensor, Mapping, Image.Image))

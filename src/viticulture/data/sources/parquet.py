@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parquet files: a table of path and label as a CSV would be, or images themselves as Hugging Face keeps them."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from ...errors import UserError
+from . import hugging_face as hub
+from .csv_file import Row, from_rows
+from .source import Source
+
+
+def open_parquet(path: Path) -> Source:
+    """Open a .parquet file.
+
+    Raises: UserError for what is no Parquet, or where neither pyarrow nor Hugging Face's library is installed.
+    """
+    if find_spec("pyarrow") is None:
+        raise UserError(f"{path} needs pyarrow: pip install 'viticulture[hf]', or pyarrow alone for path and label")
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        names = parquet.read_schema(path).names
+        if not {"path", "label"} <= set(names):
+            return hub.open_local(path)
+        columns = [name for name in ("path", "label", "split") if name in names]
+        table = parquet.read_table(path, columns=columns).to_pydict()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise UserError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
+    words = {name: [None if value is None else str(value).strip() for value in table[name]] for name in columns}
+    splits = words.get("split", [None] * len(words["path"]))
+    rows = [
+        Row(number, file or "", label or None, split)
+        for number, (file, label, split) in enumerate(zip(words["path"], words["label"], splits, strict=True))
+    ]
+    return from_rows(str(path), "row", path.parent, rows)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's weights on other images than its own, and whether those are as new to it as they should be."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from ..data.dataset import prepare_test
+from ..data.images import Images, StoredImages
+from ..data.sources.source import Source
+from ..errors import UserError, counted
+from ..models.weights.files import load
+from ..training.progress import showing
+from ..training.rundir import RunDir
+from ..training.session import dataset_of, recipe_of
+from .evaluate import Result, check_classes, result_of
+
+BATCH = 256  # images whose pixels are compared at once
+
+
+@dataclass(frozen=True)
+class OtherImages:
+    """What a run says of images that are not its own.
+
+    Args:
+        name: of the images.
+        results: WEIGHTS/NAME -> result, the weights that count first.
+        warnings: what a person should know before believing them.
+    """
+
+    name: str
+    results: dict[str, Result]
+    warnings: list[str]
+
+
+def evaluate_other(run: RunDir, data: str | Source) -> OtherImages:
+    """Measure every kept set of weights on other images: their test split where they declare one, else all of them.
+
+    Nothing is kept. Raises: UserError if they have classes that the run does not know, or no labels.
+    """
+    recipe = recipe_of(run)
+    _, task, _ = load(run.weights(run.which()[0]))
+    check_classes(run, task.classes)
+    skip = recipe.section("data").skip_unreadable
+    with showing("reading images") as progress:
+        images, skipped = prepare_test(data, task.classes, recipe.section("images"), skip, progress)
+    name = data.name if isinstance(data, Source) else data
+    warnings = [f"skipped {counted(len(skipped), 'image')} that could not be read"] if skipped else []
+    warnings += taught_by(run, images)
+    results = {f"{weights}/{name}": result_of(run, recipe, weights, images) for weights in run.which()}
+    return OtherImages(name, results, warnings)
+
+
+def taught_by(run: RunDir, images: Images) -> list[str]:
+    """A sentence where images, as they are kept, are those that taught a run, or where that cannot be told."""
+    try:
+        dataset = dataset_of(run, recipe_of(run))
+    except UserError:
+        return [f"whether some of these images taught {run.path} is not known: its own are not there to compare with"]
+    known = set(_marks(dataset.train))
+    same = [name for name, mark in zip(images.records.names, _marks(images), strict=False) if mark in known]
+    if not same:
+        return []
+    share = f"{counted(len(same), 'image')} of {len(images):,}"
+    return [f"{share} taught this run, pixel by pixel the same, such as {same[0]}: what follows flatters it"]
+
+
+def _marks(images: Images) -> Iterator[bytes]:
+    """Digests of stored images' pixels; of streamed ones, which would all have to be decoded, none."""
+    if isinstance(images, StoredImages):
+        for start in range(0, len(images), BATCH):
+            numbers = torch.arange(start, min(start + BATCH, len(images)))
+            for pixels in images.take(numbers).cpu().numpy():
+                yield hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()

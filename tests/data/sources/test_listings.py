@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists of images that other programs write: COCO's JSON without boxes, Label Studio's exports, Parquet."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from untrained import photo
+from viticulture.data.open import open_source
+from viticulture.errors import UserError
+
+COCO: dict[str, Any] = {
+    "images": [
+        {"id": 7, "file_name": "photos/a.png"},
+        {"id": 2, "file_name": "b.png"},
+        {"id": 3, "file_name": "c.png"},
+    ],
+    "annotations": [{"id": 1, "image_id": 2, "category_id": 5}, {"id": 2, "image_id": 7, "category_id": 9}],
+    "categories": [{"id": 9, "name": "vine"}, {"id": 5, "name": "oak"}],
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for i, name in enumerate("abc"):
+        photo(tmp_path / "photos" / f"{name}.png", i)
+    return tmp_path
+
+
+def opened(root: Path, content: Any, name: str = "labels.json") -> Any:
+    (root / name).write_text(json.dumps(content))
+    return open_source(str(root / name))
+
+
+def labeled(source: Any) -> dict[str, str | None]:
+    """File -> class, whatever the order."""
+    return {
+        name: source.classes[label] if label >= 0 else None
+        for name, label in zip(source.names, source.labels, strict=True)
+    }
+
+
+def test_cocos_form_without_boxes(root: Path) -> None:
+    """Catches: categories by number, images and annotations paired by place, an image without a class left out."""
+    source = opened(root, COCO)
+    assert labeled(source) == {"photos/a.png": "vine", "photos/b.png": "oak", "photos/c.png": None}
+    assert source.read(0).size == (40, 24)
+
+
+def task(image: str, *choices: str, **also: Any) -> dict[str, Any]:
+    """One task as Label Studio exports it."""
+    result = [{"type": "choices", "from_name": "choice", "value": {"choices": list(choices)}}]
+    return {"data": {"image": image}, "annotations": [{"result": result, "was_cancelled": False, **also}]}
+
+
+def test_label_studios_exports(root: Path) -> None:
+    """JSON and JSON-MIN, of files that were uploaded, served from a folder, or renamed on their way.
+
+    Catches: a skipped task taken for labeled, an address read as a path."""
+    tasks = [
+        task("/data/upload/1/8d27eb28-a.png", "vine"),
+        task("/data/local-files/?d=photos/b.png", "oak"),
+        task("s3://bucket/c.png", "oak", was_cancelled=True),
+    ]
+    expected = {"photos/a.png": "vine", "photos/b.png": "oak", "photos/c.png": None}
+    assert labeled(opened(root, tasks)) == expected
+    least = [{"image": "/data/upload/1/8d27eb28-a.png", "choice": "vine"}, {"image": "photos/b.png", "choice": "oak"}]
+    assert labeled(opened(root, [*least, {"image": "c.png"}])) == expected
+    agreed = [task("a.png", "vine"), task("b.png", "oak")]
+    agreed[0]["annotations"] *= 2
+    assert labeled(opened(root, agreed))["photos/a.png"] == "vine"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({**COCO, "annotations": [{"image_id": 2, "category_id": 5, "bbox": [1, 2, 3, 4]}]}, "recipe detection/"),
+        ({**COCO, "images": [{"id": 7, "file_name": "gone.png"}, *COCO["images"][1:]]}, "does not hold: gone.png"),
+        ([task("a.png", "vine", "oak")], r"1 image of several classes, such as a.png \(vine, oak\)"),
+        ([{"data": {"image": "a.png"}, "annotations": [{"result": [{"value": {"x": 1}}]}]}], "regions"),
+        ({"rows": []}, "KeyError: 'categories'.*Label Studio"),
+        ([1, 2], "no list of images that is known here"),
+        ("text", "no list of images that is known here"),
+    ],
+)  # fmt: skip
+def test_other_lists_are_refused_in_a_line(root: Path, content: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        opened(root, content)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_that_may_mean_two_files_is_asked_for(root: Path) -> None:
+    """Catches: the first of two files taken."""
+    photo(root / "others" / "b.png", 9)
+    with pytest.raises(UserError, match=r"b\.png may be (photos|others)/b\.png"):
+        opened(root, COCO)
+
+
+def test_parquet_with_paths_is_its_csv(root: Path) -> None:
+    """Catches: a null read as the class None, paths taken from the folder that one is in."""
+    pyarrow = pytest.importorskip("pyarrow", reason="the extra `hf`")
+    from pyarrow import parquet
+
+    paths, labels = ["photos/a.png", "photos/b.png", "photos/c.png"], ["vine", None, "oak"]
+    splits = ["train", "train", "test"]
+    parquet.write_table(pyarrow.table({"path": paths, "label": labels, "split": splits}), root / "all.parquet")
+    (root / "all.csv").write_text(
+        "path,label,split\n" + "".join(f"{p},{n or ''},{s}\n" for p, n, s in zip(paths, labels, splits, strict=True))
+    )
+    ours, listed = (open_source(str(root / name)) for name in ("all.parquet", "all.csv"))
+    assert ours.fingerprint == listed.fingerprint
+    (root / "torn.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(UserError, match="cannot be read as Parquet"):
+        open_source(str(root / "torn.parquet"))
+
+
+def test_parquet_with_bytes_of_images_needs_no_mark_of_hugging_face(tmp_path: Path) -> None:
+    """As pandas writes it: plain bytes, or bytes and path. Catches: a column that only the library's own mark finds."""
+    pytest.importorskip("datasets", reason="the extra `hf`")
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 6, 8, 3), np.uint8)
+    files = []
+    for array in pixels:
+        Image.fromarray(array).save(file := io.BytesIO(), "PNG")
+        files.append(file.getvalue())
+    for name, column in (("plain", files), ("struct", [{"bytes": file, "path": None} for file in files])):
+        parquet.write_table(pyarrow.table({"image": column, "label": ["a", "b"]}), tmp_path / f"{name}.parquet")
+        source = open_source(str(tmp_path / f"{name}.parquet"))
+        assert source.classes == ("a", "b")
+        assert [np.array_equal(source.read(i), pixels[i]) for i in range(2)] == [True, True]

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects of a Python program as a source: the same images and classes, whatever holds them."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+from viticulture.data.open import open_source
+from viticulture.data.sources.source import Source
+from viticulture.errors import UserError
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (12, 6, 8, 3), np.uint8)
+LABELS = np.array([10, 2, 2, 10, -1, 2, 10, 2, 2, 10, 2, 10])
+
+
+class Pairs(Dataset[Any]):
+    """Images and labels as a torchvision set gives them."""
+
+    classes = [f"class {i}" for i in range(11)]  # noqa: RUF012  as torchvision's are
+
+    def __init__(self, images: Any, labels: Any) -> None:
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, i: int) -> tuple[Any, Any]:
+        return self.images[i], self.labels[i]
+
+
+def shown(source: Source) -> np.ndarray:
+    return np.stack([np.asarray(source.read(i)) for i in range(len(source))])
+
+
+def tensors() -> torch.Tensor:
+    return torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (PIXELS, LABELS),
+        (PIXELS / 255, LABELS.tolist()),
+        (np.moveaxis(PIXELS, -1, 1), LABELS),
+        (tensors(), torch.from_numpy(LABELS)),
+        (tensors() / 255, LABELS),
+        ([Image.fromarray(image) for image in PIXELS], LABELS),
+        (list(tensors()), LABELS),
+        TensorDataset(tensors(), torch.from_numpy(LABELS)),
+        [list(PIXELS), list(LABELS)],
+    ],
+    ids=["arrays", "floats", "channels first", "tensors", "float tensors", "PIL", "list", "dataset", "lists"],
+)
+def test_images_and_classes_are_the_same_whatever_holds_them(data: Any) -> None:
+    """Catches: channels taken for rows, floats truncated, class 10 before class 2, -1 taken for the last class."""
+    source = open_source(data)
+    assert source.classes == ("2", "10")
+    assert source.labels.tolist() == [1, 0, 0, 1, -1, 0, 1, 0, 0, 1, 0, 1]
+    assert (shown(source) == PIXELS).all()
+    assert source.fingerprints == open_source((PIXELS, LABELS)).fingerprints
+
+
+def test_a_data_sets_own_class_names_are_taken_through_a_subset() -> None:
+    """Catches: numbers for names, a subset that loses them."""
+    images = [Image.fromarray(image) for image in PIXELS]
+    source = open_source(Subset(Pairs(images, LABELS), [0, 1, 4]))
+    assert source.classes == ("class 2", "class 10")
+    assert source.name == "Subset"
+    assert (shown(source) == PIXELS[[0, 1, 4]]).all()
+
+
+def test_items_may_be_dictionaries() -> None:
+    """As Hugging Face's are, whose features name the classes."""
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["no", "yes"])})
+    images, labels = [Image.fromarray(image) for image in PIXELS[:3]], [1, 0, 1]
+    held = datasets.Dataset.from_dict({"image": images, "label": labels}, features=features)
+    source = open_source(datasets.DatasetDict({"train": held, "validation": held}))
+    assert (source.classes, source.labels.tolist()) == (("no", "yes"), labels * 2)
+    assert {kind: len(rows) for kind, rows in source.splits.items()} == {"train": 3, "val": 3}
+
+
+def test_splits_are_those_of_a_dictionary() -> None:
+    """Catches: the second split reading the first one's images, names that meet."""
+    data = {
+        "train": (PIXELS[:8], LABELS[:8]),
+        "validation": Pairs(PIXELS[8:10], LABELS[8:10]),
+        "test": (PIXELS[10:], LABELS[10:]),
+    }
+    source = open_source({**data, "validation": (PIXELS[8:10], LABELS[8:10])})
+    assert {kind: rows.tolist() for kind, rows in source.splits.items()} == {
+        "train": list(range(8)), "val": [8, 9], "test": [10, 11],
+    }  # fmt: skip
+    assert (shown(source) == PIXELS).all()
+    assert source.names[8] == "val/00000"
+    mixed = open_source(data)
+    assert mixed.classes == ("2", "10", "class 2", "class 10"), "two vocabularies are seen, not merged"
+
+
+def test_a_data_frame_is_its_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: numbers with a gap read as 3.0, an empty cell as the class nan, splits not read."""
+    pandas = pytest.importorskip("pandas")
+    monkeypatch.chdir(tmp_path)
+    for i, image in enumerate(PIXELS[:4]):
+        Image.fromarray(image).save(f"{i}.png")
+    (tmp_path / "all.csv").write_text("path,label,split\n0.png,3,train\n1.png,4,test\n2.png,,train\n3.png,4,train\n")
+    listed, frame = open_source("all.csv"), open_source(pandas.read_csv("all.csv"))
+    assert (frame.classes, frame.fingerprint) == (("3", "4"), listed.fingerprint)
+    assert (shown(frame) == shown(listed)).all()
+    with pytest.raises(UserError, match=r"data frame lists what does not exist.*gone\.png \(row 0\)"):
+        open_source(pandas.DataFrame({"path": ["gone.png"], "label": ["a"]}))
+    with pytest.raises(UserError, match="label is not there"):
+        open_source(pandas.DataFrame({"path": ["0.png"]}))
+
+
+def test_the_digest_changes_with_a_pixel_a_label_and_the_order() -> None:
+    """What `resume` compares. Catches: digests of a shape, or of names alone."""
+    other, flipped = PIXELS.copy(), LABELS.copy()
+    other[3, 2, 1, 0] ^= 1
+    flipped[0] = 2
+    marks = {
+        open_source(data).fingerprint
+        for data in ((PIXELS, LABELS), (other, LABELS), (PIXELS, flipped), (PIXELS[::-1], LABELS[::-1]))
+    }
+    assert len(marks) == 4
+    assert open_source((PIXELS.copy(), LABELS.copy())).fingerprint in marks
+
+
+def test_a_reader_goes_into_another_process() -> None:
+    """Streamed images are read by workers. Catches: a lock that cannot be pickled."""
+    source = open_source(TensorDataset(tensors(), torch.from_numpy(LABELS)))
+    arrays = open_source([list(PIXELS), list(LABELS)])
+    for reader in (source.reader, arrays.reader):
+        assert (np.asarray(pickle.loads(pickle.dumps(reader)).open(5)) == PIXELS[5]).all()
+
+
+class Restless(Pairs):
+    """Augments on its own."""
+
+    calls = 0
+
+    def __getitem__(self, i: int) -> tuple[Any, Any]:
+        self.calls += 1
+        return np.roll(self.images[i], self.calls, axis=1), self.labels[i]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (3, "no images to learn from: int; give a folder"),
+        (PIXELS, "no images to learn from: ndarray"),
+        ((PIXELS, LABELS[:3]), "12 images and 3 labels"),
+        ((PIXELS.astype(np.int64), LABELS), "image 0: .* got int64"),
+        ((PIXELS / 127.5 - 1, LABELS), r"image 0: floats of an image lie in \[0, 1\].*images.normalize"),
+        ((PIXELS, np.eye(12)), "a label is the number or the name of a class"),
+        ({"training": (PIXELS, LABELS), "oops": (PIXELS, LABELS)}, "splits are train, val and test"),
+        ({}, "splits are"),
+        (Restless(PIXELS, LABELS), "image 0: its pixels change.*augment"),
+        (TensorDataset(tensors()), "gives .image, label."),
+        ((PIXELS[:0], LABELS[:0]), "no images in arrays"),
+        (("photos", "labels"), "a pair is images and their labels, got str first"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_learnt_from_is_said_in_a_line(data: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        open_source(data)
+    assert len(str(caught.value)) < 300

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `data` tells a person to do: copies across splits, uneven classes, lists beside images, no labels."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFilter
+
+from viticulture.cli import main
+from viticulture.data.inspect import inspect
+from viticulture.data.near_duplicates import Thumbnail, near_duplicates, thumbnail
+
+
+def scene(seed: int, size: tuple[int, int] = (120, 160)) -> Image.Image:
+    """Smooth shapes, as photographs have them."""
+    noise = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    return Image.fromarray(noise).resize(size[::-1], Image.Resampling.BICUBIC)
+
+
+def recompressed(image: Image.Image, quality: int) -> Image.Image:
+    image.save(file := io.BytesIO(), "JPEG", quality=quality)
+    return Image.open(file).convert("RGB")
+
+
+def thumbnails(images: list[Image.Image]) -> dict[int, Thumbnail]:
+    found = {i: thumbnail(image) for i, image in enumerate(images)}
+    return {i: small for i, small in found.items() if small is not None}
+
+
+def test_copies_are_found_and_other_images_are_not() -> None:
+    """Of 60 scenes each tenth has a copy in the test: saved again, shrunk, a little lighter, blurred. Catches: pairs
+    within a split, a copy that is not found, scenes taken for each other."""
+    scenes = [scene(i) for i in range(60)]
+    changed = [
+        recompressed(scenes[0], 30), scenes[10].resize((80, 60)), scenes[20].point(lambda level: min(255, level + 3)),
+        scenes[30].filter(ImageFilter.GaussianBlur(1)), recompressed(scenes[40].resize((70, 50)), 60),
+    ]  # fmt: skip
+    kinds = {**dict.fromkeys(range(60), "train"), **dict.fromkeys(range(60, 65), "test")}
+    expected = [(0, 60), (10, 61), (20, 62), (30, 63), (40, 64)]
+    assert near_duplicates(thumbnails([*scenes, *changed]), kinds) == expected
+    assert near_duplicates(thumbnails([*scenes, *changed]), dict.fromkeys(range(65), "train")) == []
+
+
+def test_images_that_tell_too_little_are_left_out() -> None:
+    """Flat ones, small ones, and a hundred of one kind. Catches: every white page a copy of every other."""
+    white = [Image.new("RGB", (64, 64), (250 - i, 250, 250)) for i in range(4)]
+    assert near_duplicates(thumbnails(white), {0: "train", 1: "test", 2: "train", 3: "test"}) == []
+    assert thumbnail(scene(0, (31, 200))) is None
+    assert near_duplicates({}, {}) == []
+
+
+def save(root: Path, name: str, image: Image.Image) -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    image.save(root / name)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Thirteen of class a to one of b to learn from, and a test with a copy of an image that teaches."""
+    for i in range(26):
+        save(tmp_path / "data", f"train/a/{i}.png", scene(i))
+    for i in range(2):
+        save(tmp_path / "data", f"train/b/{i}.png", scene(100 + i, (60, 60)))
+    save(tmp_path / "data", "test/a/copy.png", recompressed(scene(3), 50))
+    save(tmp_path / "data", "test/b/new.png", scene(300, (200, 200)))
+    return tmp_path / "data"
+
+
+def test_data_says_what_train_will_do_and_what_to_look_at(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Catches: shares of the defaults that are not those of `train`, a copy that nobody hears of."""
+    seen = inspect(root)
+    assert seen.planned == {"train": 25, "val": 3, "test": 2}
+    assert (seen.smallest, seen.largest) == ("train/b/0.png", "test/b/new.png")
+    copies = {name for pair in seen.near for name in pair}
+    assert copies == {"train/a/3.png", "test/a/copy.png"}
+    assert main(["data", str(root)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "learn from 25, choose by 3, report on 2" in said
+    assert "classes are uneven: a has 26 images, b 2" in said
+    assert "--data.sampling balanced" in said
+    assert "look the same" in said
+
+
+def test_lists_beside_the_images_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where folders declare no splits; a README is no list. Catches: the authors' own split passed over in silence."""
+    for i in range(4):
+        save(tmp_path / "data", f"{'ab'[i % 2]}/{i}.png", scene(i))
+    (tmp_path / "data" / "readme.txt").write_text("train well")
+    assert not any("lists of splits" in note for note in inspect(tmp_path / "data").notes)
+    (tmp_path / "data" / "my_train.txt").write_text("a/0.png 0\n")
+    assert "lists of splits lie beside the images (my_train.txt)" in inspect(tmp_path / "data").notes[-1]
+
+
+def test_without_labels_the_recipe_that_needs_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By `data`, and by `train` where another recipe is asked for."""
+    for i in range(3):
+        save(tmp_path / "data", f"{i}.png", scene(i))
+    assert main(["data", str(tmp_path / "data")]) == 0
+    assert "--recipe mae/photos" in capsys.readouterr().out
+    assert main(["train", str(tmp_path / "data")]) == 2
+    assert "--recipe mae/photos" in capsys.readouterr().err

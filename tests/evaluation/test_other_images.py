@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run on images that are not its own: told class by class, on a page, and not believed where they taught it."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from untrained import photo
+from viticulture.cli import main
+from viticulture.training.run import fit
+from viticulture.training.session import begin
+
+SMALL: dict[str, Any] = {
+    "student.name": "vit_nano", "student.patch_size": 4, "images.image_size": 16, "images.store_size": 20,
+    "train.epochs": 1, "train.batch_size": 4, "schedule.warmup_epochs": 0, "train.watch": "none",
+}  # fmt: skip
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for i in range(16):
+        photo(tmp_path / "photos" / "ab"[i % 2] / f"{i}.png", i, (24, 24))
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def run(tmp_path: Path, photos: Path) -> Path:
+    """Trained for a step or two on files."""
+    session = begin(str(photos), "default/photos", 0, str(tmp_path / "run"), False, SMALL, "test")
+    fit(session)
+    session.run.unlock()
+    return tmp_path / "run"
+
+
+def test_images_that_taught_the_run_are_told(
+    run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By their pixels, under other names and in another folder. Catches: names compared, the run's own test images
+    taken for taught, a warning where all are new, one that stands in no file."""
+    names = json.loads((run / "split.json").read_text())["names"]
+    mixed, fresh = tmp_path / "mixed", tmp_path / "fresh"
+    for i, name in enumerate(sorted([*names["train"][:3], *names["test"][:2]])):
+        (mixed / name[0]).mkdir(parents=True, exist_ok=True)
+        shutil.copy(photos / name, mixed / name[0] / f"other-{i}.png")
+    for i in range(4):
+        photo(fresh / "ab"[i % 2] / f"{i}.png", 100 + i, (24, 24))
+    page, facts = tmp_path / "page.html", tmp_path / "facts.json"
+    assert main(["evaluate", str(run), str(mixed), "--out", str(page)]) == 0
+    said = capsys.readouterr()
+    assert "3 images of 5 taught this run" in said.err
+    assert "recall" in said.out, "class by class"
+    text = page.read_text()
+    assert "3 images of 5 taught this run" in text
+    assert "Confusion" in text
+    assert "run on" in text
+    assert main(["evaluate", str(run), str(fresh), "--out", str(facts)]) == 0
+    assert "taught" not in capsys.readouterr().err
+    content = json.loads(facts.read_text())
+    assert (content["warnings"], content["results"][f"last/{fresh}"]["images"]) == ([], 4)
+    shutil.rmtree(photos)
+    assert main(["evaluate", str(run), str(fresh)]) == 0
+    assert "is not known" in capsys.readouterr().err
+
+
+def test_a_file_for_the_runs_own_images_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They have one already. Catches: an option that is taken and does nothing."""
+    assert main(["evaluate", str(run), "--out", "x.html"]) == 2
+    assert "--out is for other images" in capsys.readouterr().err
+    assert main(["evaluate", str(run), "digits", "--out", "x.txt"]) == 2
+    assert "written as .html or .json" in capsys.readouterr().err

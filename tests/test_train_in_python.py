@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`train` as a Python program calls it: objects as data, callbacks, short keywords; gone on with the same objects."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import Callback
+from torch.utils.data import TensorDataset
+
+import viticulture
+from viticulture import cli
+from viticulture.data.open import open_source
+from viticulture.evaluation.results import Evaluations
+from viticulture.training.run import fit
+from viticulture.training.session import begin, reopen
+
+FEW: dict[str, Any] = {"data.per_class": 4, "train.batch_size": 20, "schedule.warmup_epochs": 0}
+
+
+def digits(most: int = 200) -> tuple[np.ndarray, np.ndarray]:
+    """Images [N, 8, 8] and labels of scikit-learn's digits, as a program would hold them."""
+    source = open_source("digits")
+    rows = range(most)
+    return np.stack([np.asarray(source.reader.open(i)) for i in rows]), source.labels[:most]
+
+
+class Watch(Callback):
+    """Counts epochs and ends the training after some of them.
+
+    Args:
+        most: epochs.
+        error: raised instead.
+    """
+
+    def __init__(self, most: int, error: type[BaseException] | None = None) -> None:
+        self.most, self.error, self.epochs = most, error, 0
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self.epochs += 1
+        if self.epochs == self.most and self.error:
+            raise self.error
+        trainer.should_stop = self.epochs == self.most
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epochs": self.epochs}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.epochs = state_dict["epochs"]
+
+
+def test_a_program_trains_evaluates_and_hears_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Catches: a keyword that is not passed on, a callback that nobody calls, one that ends the training and is not
+    heard or whose weights say that they are of the last epoch, a word although none is wanted, images taken for others
+    when the object comes again."""
+    data, watch = digits(), Watch(2)
+    run = viticulture.train(
+        data, "default/digits", out=str(tmp_path / "run"), overrides=FEW,
+        epochs=5, student="vit_nano", callbacks=[watch], progress=False,
+    )  # fmt: skip
+    assert capfd.readouterr().err == ""
+    assert (watch.epochs, run.facts["status"], list(run.folder.read("split.json")["names"])) == (
+        2, "finished", ["train", "test"],
+    )  # fmt: skip
+    assert run.recipe["train"]["epochs"] == 5
+    assert (run.facts["data"]["source"], run.facts["data"]["given"]) == ("arrays", open_source(data).fingerprint)
+    assert '"epoch": 2' in (run.path / "weights" / "last" / "config.json").read_text()
+    before = run.accuracy
+    own = cast("Evaluations", viticulture.evaluate(run, data))
+    assert own["last/test"].top1 == before
+    others = cast("Evaluations", viticulture.evaluate(run, {"test": (data[0][:30], data[1][:30])}))
+    assert [(key, result.images) for key, result in others.items()] == [("last/arrays", 30)]
+    assert run.folder.anew().startswith("viticulture.train(data, ")
+    with pytest.raises(viticulture.UserError, match=r"object of a Python program \(arrays\).*viticulture\.resume\("):
+        viticulture.evaluate(run)
+
+
+def test_a_stopped_training_goes_on_with_the_same_object_alone(tmp_path: Path) -> None:
+    """To the bits of one that was not stopped. Catches: other images that are learnt from without a word, a callback's
+    state that is lost."""
+    images, labels = digits()
+    dataset = TensorDataset(torch.from_numpy(images), torch.from_numpy(labels))
+    overrides = {**FEW, "train.epochs": 3}
+
+    def weights(name: str) -> dict[str, torch.Tensor]:
+        return viticulture.Run(tmp_path / name).student().state_dict()
+
+    whole = begin(dataset, "default/digits", 0, str(tmp_path / "whole"), False, overrides, "test")
+    fit(whole)
+    stopped = begin(dataset, "default/digits", 0, str(tmp_path / "stopped"), False, overrides, "test")
+    with pytest.raises(KeyboardInterrupt):
+        fit(stopped, more=[Watch(2, KeyboardInterrupt)])
+    stopped.run.unlock()
+    path = str(tmp_path / "stopped")
+    with pytest.raises(viticulture.UserError, match="give it again in Python"):
+        reopen(path)
+    with pytest.raises(viticulture.UserError, match=r"not what .* began with.*viticulture\.train\(data"):
+        reopen(path, (images, labels[::-1]))
+    watch = Watch(9)
+    again = reopen(path, TensorDataset(torch.from_numpy(images), torch.from_numpy(labels)))
+    fit(again, more=[watch])
+    assert watch.epochs == 3
+    for name, value in weights("whole").items():
+        assert torch.equal(value, weights("stopped")[name]), name
+
+
+@pytest.mark.parametrize(
+    ("keywords", "said"),
+    [
+        ({"epochs": 3, "overrides": {"train.epochs": 4}}, "train.epochs is given twice, as 3 and .* as 4"),
+        ({"callbacks": [print]}, r"objects of lightning.pytorch.Callback, got builtins"),
+        ({"budget": "1m"}, "an object of this program teaches one training, and a budget"),
+        ({"epochs": 0}, "train.epochs must be at least 1"),
+        ({"recipe": "detection/photos"}, "learns from files with objects; name a folder"),
+    ],
+)
+def test_a_mistake_is_told_before_a_folder_is_made(keywords: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(viticulture.UserError, match=said):
+        viticulture.train(digits(20), out=str(tmp_path / "run"), **keywords)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_path_is_a_path_and_no_name_of_a_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: Path("digits") read as the set of that name, where a folder is meant."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(viticulture.UserError, match=r"no such file or folder: '\./digits'"):
+        viticulture.train(Path("digits"))
+
+
+def test_keywords_for_python_are_no_options_of_the_command() -> None:
+    """Catches: --callbacks in the help, --epochs read as the keyword and not as the recipe's key."""
+    assert not {"--callbacks", "--progress", "--student", "--epochs"} & cli.Parser("train", cli.VERBS["train"]).options
+    assert cli.read(["train", "digits", "--epochs", "3"]).keywords["overrides"] == {"train.epochs": 3}

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trainings that make up for uneven classes: exact, resumable, and refused where they would change nothing."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from viticulture.data.balance import class_weights
+from viticulture.errors import UserError
+from viticulture.losses import cross_entropy
+from viticulture.training.assemble import check_parts
+from viticulture.training.recipe import read, resolve
+from viticulture.training.replay import Replay
+from viticulture.training.run import fit, training_loader
+from viticulture.training.session import begin, reopen
+
+MIXED = {"augment.mix.mixup": 0.8}
+SMALL: dict[str, Any] = {"data.per_class": 4, "train.epochs": 3, "schedule.warmup_epochs": 0, "train.batch_size": 10}
+
+
+def session(out: Path, **overrides: Any) -> Any:
+    return begin("digits", "default/digits", 0, str(out), False, {**SMALL, **overrides}, "test")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"data.sampling": "balanced", **MIXED}, {"data.class_weights": {"3": 7.0, "8": 0.5}, **MIXED}],
+    ids=["sampling", "weights"],
+)
+def test_a_stopped_run_goes_on_bit_for_bit(asked: dict[str, Any], tmp_path: Path) -> None:
+    """In the middle of an epoch, with mixing. Catches: an order drawn from a stream that is not in the checkpoint,
+    weights that are lost or in the checkpoint twice."""
+
+    def stop_at_step_six(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        if stopped.method.global_step == 6:
+            raise KeyboardInterrupt
+        return honest(batch)
+
+    whole = session(tmp_path / "whole", **asked)
+    fit(whole)
+    stopped = session(tmp_path / "stopped", **asked, **{"engine.checkpoint_minutes": 1e-9})
+    honest, stopped.method.losses = stopped.method.losses, stop_at_step_six
+    with pytest.raises(KeyboardInterrupt):
+        fit(stopped)
+    stopped.run.unlock()
+    again = reopen(str(tmp_path / "stopped"))
+    fit(again)
+    for name, value in whole.method.state_dict().items():
+        assert torch.equal(again.method.state_dict()[name], value), name
+
+
+def test_weights_reach_the_label_term(tmp_path: Path) -> None:
+    """Identity with the formula. Catches: weights of the whole set instead of what is learnt from, or none at all."""
+    made = session(tmp_path / "run", **{"data.class_weights": {"3": 7.0}})
+    batch = training_loader(made).batch(0, 0)
+    weights = class_weights({"3": 7.0}, [str(i) for i in range(10)], torch.full((10,), 4))
+    made.method.eval()
+    with torch.no_grad():
+        found = made.method.losses(batch)["label"]
+        expected = cross_entropy(made.method.student(batch["image"]), batch["label"], made.method.smoothing, weights)
+    torch.testing.assert_close(found, expected)
+    assert weights[3] / weights[0] == pytest.approx(7)
+    assert "class_weights" not in made.method.state_dict()
+
+
+def test_sampling_reaches_the_batches_and_the_teachers_memory(tmp_path: Path) -> None:
+    """Of images that are uneven, every class comes alike; logits that were kept of the natural order stand for others.
+
+    Catches: an option that nobody reads, logits of other images replayed."""
+    made, natural = (
+        session(tmp_path / word, **{"data.per_class": None, "data.fraction": 0.02, "data.sampling": word})
+        for word in ("balanced", "natural")
+    )
+    loader = training_loader(made)
+    labels = torch.cat([loader.batch(0, step)["label"] for step in range(len(loader))])
+    whole = made.dataset.train.records.labels[loader.order(0)]
+    counts = torch.bincount(whole, minlength=10)
+    assert counts.max() - counts.min() <= 1
+    assert torch.equal(labels, whole[: len(labels)])
+    machine = SimpleNamespace(root_device=torch.device("cpu"))
+    trainer: Any = SimpleNamespace(strategy=machine, world_size=1, global_rank=0, precision="32-true")
+    kept = [Replay(each, 10, 1.0)._shown(trainer) for each in (made, natural)]
+    assert kept[0] != kept[1]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "said"),
+    [
+        ("mae/photos", {"data.sampling": "balanced"}, "data.sampling balances classes.*mae learns from none"),
+        ("mae/photos", {"data.class_weights": "balanced"}, "method mae has none that it could weigh"),
+        ("default/digits", {"data.class_weights": {3: 2}}, "keys are words, got 3 in data.class_weights; write '3'"),
+        ("bootstrap/digits", {"data.class_weights": "balanced"}, "guide bootstrap learns from by itself"),
+        ("default/digits", {"data.class_weights": {"ten": 2}}, "class in data.class_weights.*ten"),
+        ("default/digits", {"data.class_weights": {"3": -1}}, "data.class_weights.3 must be positive"),
+        ("default/digits", {"data.class_weights": "even"}, "class_weights"),
+        ("default/digits", {"data.class_weights": {"3": "much"}}, "class_weights"),
+        ("default/digits", {"data.sampling": "even"}, "data.sampling"),
+        ("default/digits", {"data.sampling": "balanced", "data.class_weights": "balanced"}, "the same thing twice"),
+    ],
+)
+def test_what_would_change_nothing_is_refused(
+    recipe: str, overrides: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=said):
+        begin("digits", recipe, 0, str(tmp_path / "run"), False, overrides, "test")
+    assert not (tmp_path / "run").exists()
+
+
+def test_objects_have_no_classes_of_images_to_balance() -> None:
+    name = "detection/photos"
+    with pytest.raises(UserError, match="method detection learns from none"):
+        check_parts(resolve(name, read(name), {"data.sampling": "balanced"}))
