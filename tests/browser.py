@@ -77,21 +77,38 @@ class Browser:
                 return result
             self.events.append(found)
 
-    def open(self, path: Path, width: int = 1400, height: int = 1000, dark: bool = False) -> None:
-        """Show a file, at a size and in a scheme, and wait until it is there."""
+    def open(self, page: Path | str, width: int = 1400, height: int = 1000, dark: bool = False) -> None:
+        """Show a file or an address, at a size and in a scheme, and wait until it is there."""
         self.ask(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
         self.events.clear()
-        self.ask("Page.navigate", url=path.absolute().as_uri())
+        self.ask("Page.navigate", url=page if isinstance(page, str) else page.absolute().as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._next())
 
     def run(self, script: str) -> Any:
         """A script's value."""
         found = self.ask("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in found, found["exceptionDetails"]
+        return found["result"].get("value")
+
+    def choose(self, selector: str, files: list[Path]) -> None:
+        """Give files to a file input."""
+        root = self.ask("DOM.getDocument")["root"]["nodeId"]
+        node = self.ask("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.ask("DOM.setFileInputFiles", nodeId=node, files=[str(file) for file in files])
+
+    def wait(self, condition: str) -> None:
+        """Until an expression of the page is true."""
+        while not self.run(condition):
+            self.value("new Promise(requestAnimationFrame)")
+
+    def value(self, promise: str) -> Any:
+        """What a promise comes to."""
+        found = self.ask("Runtime.evaluate", expression=promise, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 

@@ -41,6 +41,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "runs": api.runs,
     "explain": api.explain,
     "export": api.export,
+    "serve": api.serve,
     "links": api.links,
     "localize": api.localize,
     "probe": api.probe,
