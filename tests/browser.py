@@ -104,7 +104,7 @@ class Browser:
     def wait(self, condition: str) -> None:
         """Until an expression of the page is true."""
         while not self.run(condition):
-            self.value("new Promise(requestAnimationFrame)")
+            self.value("new Promise((done) => setTimeout(done, 10))")
 
     def value(self, promise: str) -> Any:
         """What a promise comes to."""

@@ -236,7 +236,7 @@ def test_a_mistake_is_said_before_anything_is_served(
     for words, said in {
         (str(tmp_path),): "no run folder",
         (str(run.path), "--port", str(port)): "choose another --host or --port",
-        (str(run.path), "--port", "70000"): "choose another --host or --port",
+        (str(run.path), "--port", "70000"): "a port lies in",
         (str(run.path), "--port", "0", "--weights", "ema"): "ema",
         (str(untrained(tmp_path / "blind", ()).path), "--port", "0"): "learnt without labels",
     }.items():

@@ -42,6 +42,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "explain": api.explain,
     "export": api.export,
     "serve": api.serve,
+    "push": api.push,
     "links": api.links,
     "localize": api.localize,
     "probe": api.probe,

@@ -178,8 +178,10 @@ class Run:
 
 
 def open_run(path: "str | os.PathLike[str]") -> Run:
-    """A training that is on disk already. Raises: UserError if the folder holds none."""
-    run = Run(Path(path))
+    """A training that is on disk already, or on the Hub by hf-hub:USER/NAME. Raises: UserError if there is none."""
+    from ..hub.fetch import located
+
+    run = Run(Path(located(os.fspath(path))))
     _ = run.folder
     return run
 

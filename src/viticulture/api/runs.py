@@ -135,16 +135,19 @@ def evaluate(run: str, data: str = "") -> "Mapping[str, Evaluation] | DenseEvalu
     On its own, everything that the run's report.html shows is measured again and kept, and the page drawn.
 
     Args:
-        run: the run's folder.
+        run: the run's folder, or hf-hub:USER/NAME.
         data: other images: their test split where they declare one, else all of them.
 
     Returns: results by weights and split, such as `best/test`.
     """
     from ..evaluation.evaluate import check_classes, evaluate_other
+    from ..hub.fetch import HUB, located
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of
 
-    folder = RunDir.open(run)
+    if run.startswith(HUB) and not data:
+        raise UserError(f"name the images to measure on, which no repository holds: viticulture evaluate {run} DATA")
+    folder = RunDir.open(located(run))
     if is_dense(folder):
         from .dense import evaluate_dense
 
@@ -163,7 +166,7 @@ def predict(
     """Classify images, or find their objects, or tell their pixels apart: what the run has learnt.
 
     Args:
-        run: the run's folder.
+        run: the run's folder, or hf-hub:USER/NAME.
         images: files, or folders that are searched for images; in Python also pictures, see `Run.predict`.
         weights: best, last or ema; by default those that count.
         out: a .csv or .json file to write as well; of objects a .json of COCO's results or a folder of pictures, of
@@ -173,10 +176,11 @@ def predict(
     """
     from ..evaluation.given import as_images
     from ..evaluation.predict import ENDINGS, classify, write
+    from ..hub.fetch import located
     from ..outputs import check_out
     from ..training.rundir import RunDir
 
-    folder = RunDir.open(run)
+    folder = RunDir.open(located(run))
     if is_dense(folder):
         from ..evaluation.dense.predict import predict_dense
 
@@ -193,7 +197,7 @@ def export(run: str, out: str, weights: str = "", int8: bool = False) -> "Path |
     """Write a run's student as ONNX.
 
     Args:
-        run: the run's folder. Its weights/ folders already hold safetensors and config.json that timm loads.
+        run: the run's folder, or hf-hub:USER/NAME. Its weights/ folders already hold safetensors and config.json that timm loads.
         out: the .onnx file.
         weights: best, last or ema; by default those that count.
         int8: compute its large products in eight bits, calibrated on training images, and say what that costs in
@@ -204,10 +208,11 @@ def export(run: str, out: str, weights: str = "", int8: bool = False) -> "Path |
     from ..evaluation.subject import of_run
     from ..export.int8 import to_int8
     from ..export.onnx_file import to_onnx
+    from ..hub.fetch import located
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of
 
-    folder = RunDir.open(run)
+    folder = RunDir.open(located(run))
     if is_dense(folder):
         raise UserError(f"{run} finds objects or tells pixels apart, and only classifiers are exported so far")
     subject = of_run(folder, weights)

@@ -92,13 +92,18 @@ async def _too_large(request: Request, error: Exception) -> Response:
 
 def listening(host: str, port: int) -> socket.socket:
     """A socket at an address, taken before anything is loaded. Raises: UserError if that is not to be had."""
+    if not 0 <= port < 1 << 16:
+        raise UserError(f"a port lies in 0 to {(1 << 16) - 1}, got {port}")
+    taken = None
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         taken = socket.socket(family, kind)
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(address)
         taken.listen()  # whoever comes before the server has begun, waits
-    except (OSError, OverflowError, UnicodeError) as error:
+    except (OSError, UnicodeError) as error:
+        if taken is not None:
+            taken.close()
         what = getattr(error, "strerror", None) or error
         raise UserError(f"cannot listen at {host}, port {port}: {what}; choose another --host or --port") from error
     return taken

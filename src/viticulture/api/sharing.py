@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb that answers others: a run's student on an address."""
+"""Verbs that show a run to others: on an address of this machine, on the Hub."""
 
 import sys
 from importlib.util import find_spec
@@ -14,7 +14,7 @@ def serve(run: str, weights: str = "", host: str = "127.0.0.1", port: int = 8000
     """Answer about images that are dropped on a page, or sent to an address, until Ctrl-C.
 
     Args:
-        run: the run's folder.
+        run: the run's folder, or hf-hub:USER/NAME.
         weights: best, last or ema; by default those that count.
         host: address to listen at; the default is reached from this machine alone, 0.0.0.0 from everywhere.
         port: of that address; 0 takes a free one.
@@ -23,6 +23,7 @@ def serve(run: str, weights: str = "", host: str = "127.0.0.1", port: int = 8000
         raise UserError(
             f"serving needs {' and '.join(missing)}, not installed; run: pip install 'viticulture[serve]'"
         )
+    from ..hub.fetch import located
     from ..server.answers import answerer
     from ..server.app import application, listening
     from ..server.app import run as answer_until_stopped
@@ -30,7 +31,7 @@ def serve(run: str, weights: str = "", host: str = "127.0.0.1", port: int = 8000
     from ..training.rundir import RunDir
     from .runs import is_dense
 
-    folder = RunDir.open(run)
+    folder = RunDir.open(located(run))
     if is_dense(folder):
         raise UserError(f"{run} finds objects or tells pixels apart, and only classifiers are served so far")
     with listening(host, port) as taken:
@@ -42,3 +43,28 @@ def serve(run: str, weights: str = "", host: str = "127.0.0.1", port: int = 8000
         if not local:
             print(f"note: whoever reaches {host} may ask, and nothing is encrypted", file=sys.stderr, flush=True)
         answer_until_stopped(app, taken)
+
+
+def push(run: str, repository: str, weights: str = "", private: bool = False) -> str:
+    """Send a run to the Hugging Face Hub: weights that timm loads too, its recipe and results, and a model card.
+
+    No image, file name or folder is sent; names of classes and of the data set are.
+
+    Args:
+        run: the run's folder.
+        repository: USER/NAME; made if need be.
+        weights: best, last or ema; by default those that count.
+        private: a new repository is seen by its owner alone.
+
+    Returns: its address.
+    """
+    from ..hub.push import push as send
+    from ..training.rundir import RunDir
+    from ..waiting import waiting
+    from .runs import is_dense
+
+    folder = RunDir.open(run)
+    if is_dense(folder):
+        raise UserError(f"{run} finds objects or tells pixels apart, and only classifiers are sent so far")
+    with waiting("sending to the Hub"):
+        return send(folder, repository, weights, private)
