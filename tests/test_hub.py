@@ -50,6 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 def online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
     with hub() as served:
         monkeypatch.setattr(constants, "ENDPOINT", served.address)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # large files go by git-lfs, as without hf_xet
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
         monkeypatch.setenv("HF_TOKEN", TOKEN)

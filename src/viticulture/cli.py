@@ -78,6 +78,7 @@ SHORT = {  # option -> the recipe key that it is short for, what it says
     "--batch-size": ("train.batch_size", "images in one step"),
     "--lr": ("optim.lr", "learning rate"),
     "--device": ("engine.device", "auto, cpu, cuda or mps"),
+    "--logger": ("engine.logger", "also send measurements to mlflow, wandb or trackio"),
     "--devices": ("engine.devices", "processes on this machine, one device each"),
 }
 

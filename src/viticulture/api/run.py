@@ -140,11 +140,13 @@ class Run:
 
         return evaluate(str(self.path), data)
 
-    def export(self, out: str, weights: str = "", int8: bool = False) -> "Path | Quantized":
+    def export(
+        self, out: str, weights: str = "", int8: bool = False, from_pixels: bool = False
+    ) -> "Path | Quantized":
         """Write ONNX; see the function of that name."""
         from .runs import export
 
-        return export(str(self.path), out, weights, int8)
+        return export(str(self.path), out, weights, int8, from_pixels)
 
     def student(self, weights: str = "") -> "nn.Module":
         """The trained network in evaluation mode; weights: best, last or ema, by default those that count."""

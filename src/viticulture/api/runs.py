@@ -193,21 +193,25 @@ def predict(
     return predictions
 
 
-def export(run: str, out: str, weights: str = "", int8: bool = False) -> "Path | Quantized":
+def export(
+    run: str, out: str, weights: str = "", int8: bool = False, from_pixels: bool = False
+) -> "Path | Quantized":
     """Write a run's student as ONNX.
 
     Args:
-        run: the run's folder, or hf-hub:USER/NAME. Its weights/ folders already hold safetensors and config.json that timm loads.
+        run: the run's folder, or hf-hub:USER/NAME. Weights there are safetensors and config.json that timm loads.
         out: the .onnx file.
         weights: best, last or ema; by default those that count.
         int8: compute its large products in eight bits, calibrated on training images, and say what that costs in
             accuracy on the test images, which must be there.
+        from_pixels: the file takes one image as it is, [h, w, 3] uint8, and prepares it as `predict` does.
 
     Returns: the file; with int8 also what it costs and gives beside float32.
     """
     from ..evaluation.subject import of_run
     from ..export.int8 import to_int8
     from ..export.onnx_file import to_onnx
+    from ..export.preparation import by_timms_transform
     from ..hub.fetch import located
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of
@@ -217,10 +221,18 @@ def export(run: str, out: str, weights: str = "", int8: bool = False) -> "Path |
         raise UserError(f"{run} finds objects or tells pixels apart, and only classifiers are exported so far")
     subject = of_run(folder, weights)
     with waiting("writing ONNX"):
-        if not int8:
-            return to_onnx(subject.network, Path(out), subject.task)
-        dataset = dataset_of(folder, recipe_of(folder))
-        return to_int8(subject, dataset.train, dataset.test, Path(out))
+        if int8:
+            dataset = dataset_of(folder, recipe_of(folder))
+            written = to_int8(subject, dataset.train, dataset.test, Path(out))
+        else:
+            written = to_onnx(subject.network, Path(out), subject.task)
+        if from_pixels:
+            from ..export.pixels import put_before
+
+            put_before(Path(out), subject.task, subject.image_settings)
+        elif subject.task.classes and (moved := by_timms_transform(folder, weights)):
+            tell(f"note: the file takes what `predict` shows a student; {moved}; --from-pixels puts predict's steps in")
+    return written
 
 
 def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations | DenseEvaluations":

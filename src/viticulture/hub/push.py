@@ -67,7 +67,9 @@ def push(run: RunDir, repository: str, weights: str = "", private: bool = False)
     """
     files = contents(run, repository, weights)
     from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub.utils import disable_progress_bars
 
+    disable_progress_bars()
     api = HfApi(library_name="viticulture")
     try:
         address = api.create_repo(repository, private=private or None, exist_ok=True)

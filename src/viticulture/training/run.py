@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
 
 from ..data.batches.evaluation import evaluation_batches
 from ..data.batches.loader import CPU, Loader, Shard
@@ -21,7 +20,8 @@ from ..guides.guide import Batch
 from ..methods.method import Course, Method
 from ..models.weights.files import save
 from .assemble import augmentations, batch_size
-from .metrics import EpochMeans, MetricsFile, cut
+from .loggers import loggers
+from .metrics import EpochMeans, cut
 from .processes import is_leader
 from .progress import EachEpoch, ProgressBar, StopOnNonFinite
 from .replay import Replay
@@ -215,7 +215,7 @@ def fit(session: Session, watcher: Callback | None = None, after_epoch: Callable
         accumulate_grad_batches=train.accumulate,
         gradient_clip_val=train.clip_norm,
         log_every_n_steps=min(LOG_EVERY_STEPS, method.course.steps_per_epoch * train.accumulate),
-        logger=[MetricsFile(run.metrics), TensorBoardLogger(run.path, name="tensorboard", version="")],
+        logger=loggers(run, session.recipe),
         callbacks=callbacks,
         plugins=[checkpoints],
         enable_progress_bar=False,
