@@ -17,6 +17,9 @@ FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--dis
 FLAGS += ["--disable-component-update", "--disable-sync", "--disable-extensions", "--hide-scrollbars"]
 FLAGS += ["--remote-debugging-pipe"]
 
+PATIENCE = 600.0
+"""Seconds after which a browser is taken for stuck."""
+
 
 class Browser:
     """One page in one browser; as a context it ends the browser.
@@ -103,7 +106,9 @@ class Browser:
 
     def wait(self, condition: str) -> None:
         """Until an expression of the page is true."""
-        while not self.run(condition):
+        end = time.monotonic() + PATIENCE
+        while not self.run(f"Boolean({condition})"):
+            assert time.monotonic() < end, f"{condition} does not come true"
             self.value("new Promise((done) => setTimeout(done, 10))")
 
     def value(self, promise: str) -> Any:
@@ -128,7 +133,7 @@ class Browser:
         found = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(found["data"]))
 
-    def _next(self, patience: float = 600.0) -> dict[str, Any]:
+    def _next(self, patience: float = PATIENCE) -> dict[str, Any]:
         """The next message."""
         end = time.monotonic() + patience
         while b"\0" not in self.left:
