@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small Hub for tests, on this machine: what `huggingface_hub` asks of the real one to send and fetch a repository."""
+"""A small Hub for tests, on this machine: what `huggingface_hub` asks of the real one to send and to fetch."""
 
 import base64
 import hashlib

@@ -14,7 +14,7 @@ from viticulture.training.recipe import read, resolve, shipped
 from viticulture.training.table import read_table, tables
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FILES = {str(path.relative_to(ROOT)): path for path in PAGES}
 FILES |= {f"recipe {name}": path for name, path in shipped().items()}
 FILES |= {f"table {name}": path for name, path in tables().items()}

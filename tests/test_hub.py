@@ -50,6 +50,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 def online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
     with hub() as served:
         monkeypatch.setattr(constants, "ENDPOINT", served.address)
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace("https://huggingface.co", served.address)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # large files go by git-lfs, as without hf_xet
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
@@ -87,7 +89,7 @@ def test_a_run_that_was_sent_is_used_by_its_name(
 
 
 def test_nothing_that_is_sent_names_a_folder_or_a_file_of_the_machine(run: RunDir) -> None:
-    """Catches: the folder of the images in a fact, the command, a remark or the recipe; a picture or a name of a file."""
+    """Catches: the folder of the images in a fact, the command, a remark or the recipe; a picture, a file's name."""
     sent = contents(run, NAME)
     assert set(sent) == {
         *("README.md", "run.json", "recipe.yaml", "evaluation.json", "config.json", "model.safetensors"),
@@ -144,7 +146,9 @@ def test_the_card_says_what_the_files_say(run: RunDir) -> None:
 
 def test_a_run_without_labels_is_sent_as_features(tmp_path: Path) -> None:
     """Catches: a card that promises classes."""
-    card = bytes(contents(untrained(tmp_path / "run", ()), NAME)["README.md"]).decode()  # type: ignore[arg-type]
+    run = untrained(tmp_path / "run", ())
+    run.update(data={**run.read("run.json")["data"], "images": {"train": 90}})
+    card = bytes(contents(run, NAME)["README.md"]).decode()  # type: ignore[arg-type]
     assert "without labels" in card
     assert "viticulture predict" not in card
 

@@ -193,9 +193,7 @@ def predict(
     return predictions
 
 
-def export(
-    run: str, out: str, weights: str = "", int8: bool = False, from_pixels: bool = False
-) -> "Path | Quantized":
+def export(run: str, out: str, weights: str = "", int8: bool = False, from_pixels: bool = False) -> "Path | Quantized":
     """Write a run's student as ONNX.
 
     Args:

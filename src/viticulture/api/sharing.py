@@ -20,9 +20,7 @@ def serve(run: str, weights: str = "", host: str = "127.0.0.1", port: int = 8000
         port: of that address; 0 takes a free one.
     """
     if missing := [package for module, package in NEEDS.items() if find_spec(module) is None]:
-        raise UserError(
-            f"serving needs {' and '.join(missing)}, not installed; run: pip install 'viticulture[serve]'"
-        )
+        raise UserError(f"serving needs {' and '.join(missing)}, not installed; run: pip install 'viticulture[serve]'")
     from ..hub.fetch import located
     from ..server.answers import answerer
     from ..server.app import application, listening

@@ -99,7 +99,9 @@ def as_json(predictions: Sequence[Prediction]) -> str:
 
 def as_csv(predictions: Sequence[Prediction], classes: Sequence[str] = ()) -> str:
     """A row an image, a column a class; the classes are those of the first answer where none are named."""
-    classes = classes or next((list(prediction.probabilities) for prediction in predictions if prediction.probabilities), [])
+    classes = classes or next(
+        (list(prediction.probabilities) for prediction in predictions if prediction.probabilities), []
+    )
     rows: list[list[object]] = [["name", "label", "probability", *classes, "error"]]
     for prediction in predictions:
         probabilities = [prediction.probabilities.get(name) for name in classes]

@@ -119,13 +119,22 @@ def _steps(task: Task, settings: ImageSettings, ir: int, opset: int) -> ModelPro
     target = np.array([height, width], dtype=np.float64)
     numbers = {
         **{name: np.array([value], dtype=np.int64) for name, value in {"zero": 0, "one": 1, "three": 3}.items()},
-        **{name: np.array([value], dtype=np.int64) for name, value in {"side": side, "height": height, "width": width}.items()},
+        **{
+            name: np.array([value], dtype=np.int64)
+            for name, value in {"side": side, "height": height, "width": width}.items()
+        },
         "image_axes": np.array([2, 3], dtype=np.int64),
         "target": target,
         "covered": np.floor(target / crop.crop_pct),
-        **{name: np.array(value, dtype=np.float64) for name, value in {"unit": 1, "two": 2, "side_length": side}.items()},
+        **{
+            name: np.array(value, dtype=np.float64)
+            for name, value in {"unit": 1, "two": 2, "side_length": side}.items()
+        },
         **{name: np.array(value, dtype=np.float32) for name, value in {"half": 0.5, "black": 0, "white": 255}.items()},
-        **{name: np.array(value, dtype=np.float32).reshape(1, 3, 1, 1) for name, value in {"mean": task.mean, "std": task.std}.items()},
+        **{
+            name: np.array(value, dtype=np.float32).reshape(1, 3, 1, 1)
+            for name, value in {"mean": task.mean, "std": task.std}.items()
+        },
     }
     steps.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in numbers.items())
     return steps

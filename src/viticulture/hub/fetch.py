@@ -26,18 +26,25 @@ def located(run: str) -> str:
     repository, _, revision = run.removeprefix(HUB).partition("@")
     check_repository(repository)
     from huggingface_hub import snapshot_download
-    from huggingface_hub.utils import disable_progress_bars
 
-    disable_progress_bars()
+    quiet()
     try:
         folder = snapshot_download(repository, revision=revision or None, allow_patterns=list(USED))
     except Exception as error:  # whatever a network, a hub or a cache may raise
         raise refused(f"{run} could not be fetched", error) from error
     if not Path(folder, "run.json").is_file():
         raise UserError(
-            f"{run} is no run of viticulture (it holds no run.json); weights that timm reads can be named as --init {run}"
+            f"{run} is no run of viticulture (it holds no run.json); weights that timm reads are named by --init {run}"
         )
     return folder
+
+
+def quiet() -> None:
+    """The Hub's library draws bars and tells of every try; we say in a line what became of it."""
+    from huggingface_hub.utils import disable_progress_bars, logging
+
+    disable_progress_bars()
+    logging.set_verbosity_error()
 
 
 def check_repository(name: str) -> None:
@@ -48,18 +55,20 @@ def check_repository(name: str) -> None:
 
 def refused(what: str, error: Exception) -> UserError:
     """What to tell a person whom the Hub, or the way to it, fails."""
+    from huggingface_hub import constants
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
         LocalEntryNotFoundError,
         LocalTokenNotFoundError,
-        OfflineModeIsEnabled,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
 
     status = error.response.status_code if isinstance(error, HfHubHTTPError) and error.response is not None else 0
-    if isinstance(error, GatedRepoError):
+    if constants.HF_HUB_OFFLINE:
+        why = "HF_HUB_OFFLINE is set, and it was not fetched before"
+    elif isinstance(error, GatedRepoError):
         why = "its owner gives it to those who ask on its page"
     elif status in (401, 403) or isinstance(error, LocalTokenNotFoundError):
         why = "the Hub does not know you, or does not let you; log in by `hf auth login`, or set HF_TOKEN"
@@ -67,8 +76,6 @@ def refused(what: str, error: Exception) -> UserError:
         why = "there is none of that name, or it is private; check the name, or log in by `hf auth login`"
     elif isinstance(error, RevisionNotFoundError):
         why = "there is no such revision"
-    elif isinstance(error, OfflineModeIsEnabled):
-        why = "HF_HUB_OFFLINE is set, and it was not fetched before"
     elif status:
         why = f"the Hub answers {status}; try again later"
     elif isinstance(error, LocalEntryNotFoundError) or "connect" in type(error).__name__.lower():

@@ -17,7 +17,7 @@ from ..models.weights.files import FILES, load
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
 from .card import Student, model_card
-from .fetch import check_repository, refused
+from .fetch import check_repository, quiet, refused
 from .shared import shareable_facts, shareable_recipe
 
 README = "README.md"
@@ -67,9 +67,8 @@ def push(run: RunDir, repository: str, weights: str = "", private: bool = False)
     """
     files = contents(run, repository, weights)
     from huggingface_hub import CommitOperationAdd, HfApi
-    from huggingface_hub.utils import disable_progress_bars
 
-    disable_progress_bars()
+    quiet()
     api = HfApi(library_name="viticulture")
     try:
         address = api.create_repo(repository, private=private or None, exist_ok=True)

@@ -33,11 +33,15 @@ def page(run: RunDir, answerer: Answerer) -> Page:
     script, style = source("serve.js"), source("page.css") + source("serve.css")
     facts, task = run.read("run.json"), answerer.subject.task
     evaluations = read_evaluations(run)
-    sentence = f"{facts['student']['name']} tells {len(task.classes):,} classes apart, learnt from {facts['data']['name']}"
+    sentence = (
+        f"{facts['student']['name']} tells {len(task.classes):,} classes apart, learnt from {facts['data']['name']}"
+    )
     if evaluations is not None and (result := evaluations.counting) is not None:
         low, high = (f"{100 * end:.1f}" for end in result.top1_interval)
         split = {"val": "validation"}.get(split := evaluations.counts.partition("/")[2], split)
-        sentence += f": {100 * result.top1:.1f} % right (95 % interval {low} to {high}) on {result.images:,} {split} images"
+        sentence += (
+            f": {100 * result.top1:.1f} % right (95 % interval {low} to {high}) on {result.images:,} {split} images"
+        )
     html = fill(
         "serve.html",
         title=f"{facts['student']['name']} on {facts['data']['name']}",
