@@ -14,7 +14,6 @@ from docstring_parser import Docstring, parse
 
 import viticulture
 from viticulture import api
-from viticulture.training.recipe import shipped
 
 HERE = Path(__file__).parent
 API = """# Python
@@ -44,7 +43,9 @@ def render_api() -> str:
     """The page of functions and classes as Markdown."""
     parts = [API.strip()]
     for name in sorted(viticulture.__all__, key=str.lower):
-        thing = getattr(api, name, None) or getattr(viticulture, name)  # a room and its verb share a name
+        thing = (
+            getattr(api, name) if hasattr(api, name) else getattr(viticulture, name)
+        )  # a room and its verb share a name
         if name == "__version__" or (name == "localise" and thing is api.localize):
             continue
         if isinstance(thing, type):
@@ -103,7 +104,9 @@ def render_recipes() -> str:
     """The page of recipes as Markdown."""
     parts = [RECIPES.strip()]
     known: dict[str, list[tuple[str, Path]]] = {}
-    for name, path in shipped().items():
+    root = Path(viticulture.__file__).parent / "recipes"
+    for path in sorted(root.rglob("*.yaml")):
+        name = str(path.relative_to(root).with_suffix(""))
         known.setdefault(name.partition("/")[0], []).append((name, path))
     for folder, entries in sorted(known.items(), key=lambda item: list(SECTIONS).index(item[0])):
         parts += [f"\n## {SECTIONS[folder]}\n", "| recipe | what | our result |", "|---|---|---|"]
