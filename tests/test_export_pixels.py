@@ -4,6 +4,7 @@
 import json
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from PIL import Image
 from untrained import SIDE, photo, untrained
 from viticulture.api import export, predict
 from viticulture.data.image_settings import ImageSettings
+from viticulture.data.resample import on_pixels
 from viticulture.export.preparation import by_timms_transform
 from viticulture.models.task import Task
 from viticulture.training.rundir import RunDir
@@ -45,10 +47,9 @@ def test_the_steps_inside_are_pillows_within_a_gray_level(interpolation: str) ->
         pixels = np.random.default_rng(height).integers(0, 256, (height, width, 3)).astype(np.uint8)
         stored = Image.fromarray(pixels).resize((20, 20), Image.Resampling.BICUBIC)
         sides = torch.tensor([[height, width]])
-        box = settings.crop.boxes(torch.empty(1, 0), sides, (SIDE, SIDE))[0]
-        top, left = (box[:2] * 20).round().int().tolist()
-        bottom, right = ((box[:2] + box[2:]) * 20).round().int().tolist()
-        expected = np.asarray(stored.crop((left, top, right, bottom)).resize((SIDE, SIDE), kind))
+        box = settings.crop.boxes(torch.empty(1, 0), sides, (SIDE, SIDE))
+        top, left, tall, wide = on_pixels(box, 20, 20)[0].tolist()
+        expected = np.asarray(stored.crop((left, top, left + wide, top + tall)).resize((SIDE, SIDE), kind))
         (shown,) = session.run(None, {"pixels": pixels})
         gap = np.abs(np.rint(shown[0].transpose(1, 2, 0) * 255) - expected)
         assert gap.max() <= 1, (height, width)
@@ -78,7 +79,8 @@ def of_photos(folder: Path, size: tuple[int, int], stored: int) -> RunDir:
     """A run whose test images lie in a folder, and are stored with so many pixels a side."""
     for i in range(6):
         photo(folder / "photos" / "ab"[i % 2] / f"{i}.png", i, size)
-    run = untrained(folder / "run", **{"images.eval_crop": 1.0, "images.store_size": stored})
+    sizes: dict[str, Any] = {"images.eval_crop": 1.0, "images.store_size": stored}
+    run = untrained(folder / "run", **sizes)
     data = run.read("run.json")["data"]
     run.update(data={**data, "folder": str(folder / "photos")})
     run.write("split.json", {"names": {"train": [], "test": ["a/0.png", "b/1.png", "a/2.png"]}})

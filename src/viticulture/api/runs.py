@@ -218,6 +218,7 @@ def export(run: str, out: str, weights: str = "", int8: bool = False, from_pixel
     if is_dense(folder):
         raise UserError(f"{run} finds objects or tells pixels apart, and only classifiers are exported so far")
     subject = of_run(folder, weights)
+    written: Path | Quantized
     with waiting("writing ONNX"):
         if int8:
             dataset = dataset_of(folder, recipe_of(folder))

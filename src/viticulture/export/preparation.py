@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
-from timm.data import create_transform, resolve_data_config
+from timm.data.config import resolve_data_config
+from timm.data.transforms_factory import create_transform
 
 from ..data.sources.source import Source
 from ..errors import UserError
@@ -60,11 +61,13 @@ def by_timms_transform(run: RunDir, weights: str = "") -> Moved | None:
         source = open_for(recipe, data["folder"] or data["source"])
     except UserError:
         return None
+    if not isinstance(source, Source):
+        return None
     names = run.read("split.json")["names"]
     of_split = names.get("test") or names.get("val") or names["train"]
     known = {name: i for i, name in enumerate(source.names)}
     places = [known[name] for name in of_split[:: max(1, len(of_split) // MOST)][:MOST] if name in known]
-    if not places or not isinstance(source, Source):
+    if not places:
         return None
     weights = weights or run.which()[0]
     subject = of_run(run, weights)
@@ -93,6 +96,6 @@ def _ours(subject: Subject, source: Source, places: list[int]) -> torch.Tensor:
 def _theirs(subject: Subject, run: RunDir, weights: str, source: Source, places: list[int]) -> torch.Tensor:
     """Probabilities [N, C] by timm's transform, as config.json describes it."""
     described = read_config(run.weights(weights))["pretrained_cfg"]
-    transform = create_transform(**resolve_data_config(described))
+    transform = create_transform(**resolve_data_config(described))  # type: ignore[no-untyped-call]
     images = torch.stack([torch.as_tensor(transform(source.read(i))) for i in places])
     return subject.network(images.to(subject.device)).float().softmax(1).cpu()

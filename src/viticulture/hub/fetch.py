@@ -41,10 +41,11 @@ def located(run: str) -> str:
 
 def quiet() -> None:
     """The Hub's library draws bars and tells of every try; we say in a line what became of it."""
-    from huggingface_hub.utils import disable_progress_bars, logging
+    from huggingface_hub.utils import logging
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
-    logging.set_verbosity_error()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
 
 def check_repository(name: str) -> None:

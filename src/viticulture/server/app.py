@@ -13,7 +13,7 @@ There is no route that reads a file: what is answered was loaded before the serv
 import asyncio
 import socket
 from collections.abc import Sequence
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import uvicorn
 from anyio import CapacityLimiter
@@ -57,7 +57,7 @@ def application(answerer: Answerer, page: Page, hosts: Sequence[str]) -> Starlet
         look = kind == "json" and request.query_params.get("look", "") not in ("", "0")
         async with request.form(max_files=MAX_FILES, max_fields=MAX_FILES) as form:
             sent = [part for _, part in form.multi_items() if isinstance(part, UploadFile)]
-            items = [((part.filename or "image")[:MAX_NAME], cast("BinaryIO", part.file)) for part in sent]
+            items = [((part.filename or "image")[:MAX_NAME], part.file) for part in sent]
             if not items:
                 return refusal(400, "no image was sent; send files as multipart/form-data: curl -F image=@FILE")
             predictions, looks = await run_sync(answerer.answers, items, look, limiter=one_at_a_time)
