@@ -8,6 +8,7 @@ where the service keeps both. Where a service lies is said as its own documentat
 """
 
 import secrets
+from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Any
 
@@ -108,6 +109,13 @@ def _service(which: str, run: RunDir, recipe: Recipe) -> Logger:
         run.update(logged={which: known})
         made.log_hyperparams(settings)
     return made
+
+
+def close(made: Iterable[Logger]) -> None:
+    """Let the next training of this process begin a run of its own; Weights & Biases would go on with the last one."""
+    for logger in made:
+        if isinstance(logger, WandbLogger) and is_leader():
+            logger.experiment.finish()
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

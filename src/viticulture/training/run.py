@@ -20,7 +20,7 @@ from ..guides.guide import Batch
 from ..methods.method import Course, Method
 from ..models.weights.files import save
 from .assemble import augmentations, batch_size
-from .loggers import loggers
+from .loggers import close, loggers
 from .metrics import EpochMeans, cut
 from .processes import is_leader
 from .progress import EachEpoch, ProgressBar, StopOnNonFinite
@@ -235,6 +235,8 @@ def fit(session: Session, watcher: Callback | None = None, after_epoch: Callable
         if isinstance(error, OSError) and _concerns(run.path, error):
             raise unwritable(Path(error.filename or run.path), error) from error
         raise
+    finally:
+        close(trainer.loggers)
     if trainer.is_global_zero:
         for name, student in {"last": method.student, **({"ema": ema.student} if ema else {})}.items():
             save(student, run.weights(name), method.task, {**facts, "epoch": train.epochs})
