@@ -24,8 +24,7 @@ Every verb of the command line is a function of the package, with the same names
 RECIPES = """# Recipes
 
 One complete YAML file each; the header says the command, the published number, hardware and our result.
-`viticulture recipes` lists them, `viticulture train DATA --recipe NAME --print-config` shows every key. Made by
-`python docs/reference.py`.
+`viticulture recipes` lists them, and `--print-config` shows every key of one. Made by `python docs/reference.py`.
 """
 SECTIONS = {
     "default": "What `viticulture train` takes by itself",

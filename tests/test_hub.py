@@ -167,8 +167,7 @@ def test_a_mistake_is_said_in_a_line(
 
     def said(*words: str) -> str:
         assert main(list(words)) == 2
-        error = capsys.readouterr().err
-        assert error.count("\n") == 1
+        (error,) = [line for line in capsys.readouterr().err.splitlines() if not line.endswith(" ...")]
         return error
 
     image = str(photo(tmp_path / "a.png", 3))
