@@ -20,8 +20,10 @@ from viticulture.cli import main
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.results import Evaluations
 from viticulture.hub.push import contents
-from viticulture.hub.shared import without_folders
+from viticulture.hub.shared import named_code, without_folders
 from viticulture.models.weights.files import load
+from viticulture.text import read_yaml
+from viticulture.training.recipe import shipped
 from viticulture.training.rundir import RunDir
 
 CLASSES = ("cabernet", "mer|lot", "<b>pinot</b>")
@@ -100,6 +102,31 @@ def test_nothing_that_is_sent_names_a_folder_or_a_file_of_the_machine(run: RunDi
         assert b"somebody/vineyard" not in held, name
         assert str(run.path.parent).encode() not in held, name
     assert json.loads(sent["run.json"])["data"]["source"] == "photos"  # type: ignore[arg-type]
+
+
+def test_a_strangers_recipe_that_names_code_is_not_read(
+    online: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their guide, method or student is named and refused, before anything is imported; what ships is read.
+
+    Catches: a module of this machine that is imported, and a function of it called, for a name in a stranger's file.
+    """
+    recipes = {
+        "student: {name: shutil.rmtree}": "shutil.rmtree",
+        "student: antigravity.fly": "antigravity.fly",
+        "method: {name: my_module.Mine}": "my_module.Mine",
+        "guides: {old: {class: my_module.Guide, weight: 0.1}}": "my_module.Guide",
+        "augment: {my_module.Shift: {most: 8}}": "my_module.Shift",
+    }
+    image = str(photo(tmp_path / "a.png", 3))
+    for number, (recipe, code) in enumerate(recipes.items()):
+        online.repositories[f"some/body{number}"] = {"run.json": b"{}", "recipe.yaml": recipe.encode()}
+        assert main(["predict", f"hf-hub:some/body{number}", image]) == 2
+        assert f"names code of its author's own, {code}" in capsys.readouterr().err
+    for path in shipped().values():
+        assert list(named_code(read_yaml(path.read_text("utf-8"), path.name))) == []
+    tagged = "student: {name: vit_tiny_patch16_224.augreg_in21k}\noptim: {lr: 0.1}\ntrain: {watch: val}"
+    assert list(named_code(read_yaml(tagged, "x"))) == []
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,10 @@
 import re
 from pathlib import Path
 
+from ..disk import read_text
 from ..errors import UserError, shortened
+from ..text import read_yaml
+from .shared import named_code
 
 HUB = "hf-hub:"
 """What begins the name of a run on the Hub; timm's word, so that one name serves both."""
@@ -35,6 +38,12 @@ def located(run: str) -> str:
     if not Path(folder, "run.json").is_file():
         raise UserError(
             f"{run} is no run of viticulture (it holds no run.json); weights that timm reads are named by --init {run}"
+        )
+    recipe = Path(folder, "recipe.yaml")
+    if code := sorted(set(named_code(read_yaml(read_text(recipe, "recipe"), str(recipe))))):
+        raise UserError(
+            f"{run} names code of its author's own, {', '.join(code)}, which would be imported from this machine; read "
+            f"{recipe}, and if you trust it, name its folder in place of {run}"
         )
     return folder
 

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a run may be given to strangers: no image, no name of a file, no folder of this machine."""
+"""What of a run may be given to strangers, and what may be taken from them.
+
+Given: no image, no name of a file, no folder of this machine. Taken: no recipe that names code of its author's own.
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
+
+import timm
 
 from ..training.recipe import Recipe
 
@@ -38,3 +43,16 @@ def without_folders(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [without_folders(inner) for inner in value]
     return value
+
+
+def named_code(recipe: Any) -> Iterator[str]:
+    """Dotted paths by which a recipe names code of a person's own, which reading the recipe would import."""
+    for section, value in recipe.items() if isinstance(recipe, Mapping) else ():
+        name = str(value.get("name", "") if isinstance(value, Mapping) else value)
+        if section in ("student", "method") and "." in name and not timm.is_model(name.partition(".")[0]):
+            yield name
+        if isinstance(value, Mapping):
+            for entry, keywords in value.items():
+                given = keywords.get("class", entry) if isinstance(keywords, Mapping) else entry
+                if "." in str(given):
+                    yield str(given)
