@@ -70,9 +70,12 @@ def _class(name: str, cls: type) -> Iterator[str]:
 def _callable(name: str, function: Callable[..., Any]) -> list[str]:
     about = parse(inspect.getdoc(function) or "")
     signature = inspect.signature(function)
-    shown = [p for p in signature.parameters.values() if p.name != "self"]
-    short = f"{name}({', '.join(str(p.replace(annotation=p.empty)) for p in shown)})"
-    long = f"{name}(\n" + "".join(f"    {p.replace(annotation=p.empty)},\n" for p in shown) + ")"
+    shown = [
+        str(parameter.replace(annotation=parameter.empty)).replace("'", '"')  # as our formatter wants it
+        for parameter in signature.parameters.values()
+        if parameter.name != "self"
+    ]
+    short, long = f"{name}({', '.join(shown)})", f"{name}(\n" + "".join(f"    {words},\n" for words in shown) + ")"
     lines = ["```python", short if len(short) <= 100 else long, "```", "", *_words(about), *_arguments(about)]
     if about.returns is not None:
         lines += ["", f"Returns: {_line(about.returns.description)}"]
