@@ -10,18 +10,20 @@ from typing import Any
 import pytest
 import timm
 import torch
+import yaml
 from huggingface_hub import constants
 
 import viticulture
 from fake_hub import TOKEN, FakeHub, hub
 from untrained import photo, untrained
+from viticulture import cli
 from viticulture.api import predict
 from viticulture.cli import main
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.results import Evaluations
 from viticulture.hub.push import contents
 from viticulture.hub.shared import named_code, without_folders
-from viticulture.models.weights.files import load
+from viticulture.models.weights.files import initialize, load
 from viticulture.text import read_yaml
 from viticulture.training.recipe import shipped
 from viticulture.training.rundir import RunDir
@@ -82,12 +84,11 @@ def test_a_run_that_was_sent_is_used_by_its_name(
     theirs = timm.create_model(f"hf-hub:{NAME}", pretrained=True, cache_dir=str(tmp_path / "timm")).eval()
     pixels = torch.randn(2, 3, 16, 16)
     assert torch.equal(theirs(pixels), student(pixels))
-    from viticulture.models.weights.files import initialize
-
     begun = load(run.weights("last"))[0]
-    torch.nn.init.zeros_(begun.blocks[0].attn.qkv.weight)
+    weight, sent = (net.get_parameter("blocks.0.attn.qkv.weight") for net in (begun, student))
+    torch.nn.init.zeros_(weight)
     initialize(begun, f"hf-hub:{NAME}")
-    assert torch.equal(begun.blocks[0].attn.qkv.weight, student.blocks[0].attn.qkv.weight)
+    assert torch.equal(weight, sent)
 
 
 def test_nothing_that_is_sent_names_a_folder_or_a_file_of_the_machine(run: RunDir) -> None:
@@ -148,10 +149,6 @@ def test_a_path_keeps_its_name_alone(given: Any, kept: Any) -> None:
 def test_the_card_says_what_the_files_say(run: RunDir) -> None:
     """Catches: a number that is not the result's, an interval left out, a class's name that breaks its table or is
     markup, commands that the parser does not take, a block of YAML that cannot be read."""
-    import yaml
-
-    from viticulture import cli
-
     card = bytes(contents(run, NAME)["README.md"]).decode()  # type: ignore[arg-type]
     _, head, body = card.split("---\n", 2)
     about = yaml.safe_load(head)
@@ -175,7 +172,7 @@ def test_a_run_without_labels_is_sent_as_features(tmp_path: Path) -> None:
     """Catches: a card that promises classes."""
     run = untrained(tmp_path / "run", ())
     run.update(data={**run.read("run.json")["data"], "images": {"train": 90}})
-    card = bytes(contents(run, NAME)["README.md"]).decode()  # type: ignore[arg-type]
+    card = bytes(contents(run, NAME)["README.md"]).decode()
     assert "without labels" in card
     assert "viticulture predict" not in card
 

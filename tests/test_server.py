@@ -96,7 +96,10 @@ def test_the_server_the_command_and_python_say_the_same_to_the_last_bit(run: Run
     answers = sent(port, files)
     assert [answer["name"] for answer in answers] == [path.name for path in photos]
     for answer, of_command, of_python in zip(
-        answers, json.loads((tmp_path / "said.json").read_text()), predict(str(run.path), photos), strict=True
+        answers,
+        json.loads((tmp_path / "said.json").read_text()),
+        predict(str(run.path), list(map(str, photos))),
+        strict=True,
     ):
         assert {**answer, "name": of_command["name"]} == of_command == vars(of_python)
     assert answers[1]["error"].startswith("not an image")
@@ -164,7 +167,7 @@ def test_a_request_of_another_kind_is_refused_in_a_sentence(port: int, monkeypat
     Catches: a file that is given away, a form of a website that is answered, a body that is read to its end.
     """
     one = form([("a", b"x")])
-    refused = [
+    refused: list[tuple[int, tuple[Any, ...]]] = [
         (405, ("GET", "/predict")),
         (405, ("DELETE", "/")),
         *((404, ("GET", path)) for path in ("/../../etc/passwd", "/..%2f..%2fetc/passwd", "/run.json", "//etc/passwd")),
