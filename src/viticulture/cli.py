@@ -262,7 +262,8 @@ class Parser(argparse.ArgumentParser):
         known = self.options | (self.short.keys() if self.takes_recipe else set())
         for option in (word.partition("=")[0] for word in takewhile("--".__ne__, words)):
             if option.startswith("--") and option not in known:
-                near = get_close_matches(option, sorted(known), n=1) if len(option) <= LONGEST else []
+                begun = [name for name in sorted(known) if name.startswith(option)]
+                near = begun[:1] or (get_close_matches(option, sorted(known), n=1) if len(option) <= LONGEST else [])
                 self.error(f"unknown option {shortened(option)}" + "".join(f"; did you mean {name}?" for name in near))
 
     @property
