@@ -152,6 +152,7 @@ def bomb(width: int, height: int) -> bytes:
         (bomb(100_000, 100_000), "more than"),
         (bomb(64, 64), "truncated|broken"),
     ],
+    ids=["empty", "script", "svg", "bomb", "large bomb", "torn"],
 )
 def test_what_is_no_image_is_said_of_that_image(port: int, content: bytes, reason: str) -> None:
     """Catches: a bomb that is decoded, a file that other programs would open, an answer of 500."""
