@@ -46,6 +46,18 @@ def test_maps_are_the_attention_with_which_values_were_mixed(name: str, options:
             torch.testing.assert_close(class_map(reading, GRID).flatten(1), patches / patches.sum(-1, keepdim=True))
 
 
+def test_where_patches_are_averaged_the_map_is_their_mean() -> None:
+    """Mixing values by the map gives the mean of what patches get; catches the mean over keys, or a softmax of it."""
+    _, found = read("hybrid_nano", embed_dim=16, depth=1, num_heads=1)
+    (reading,) = found.attention
+    q, k = reading.queries(), reading.keys()
+    v = torch.unflatten(reading.qkv, -1, (3, 1, -1))[:, :, 2].transpose(1, 2)
+    mixed = F.scaled_dot_product_attention(q, k, v).mean(2)  # [B, 1, d]
+    among = class_map(reading, reading.grid)
+    torch.testing.assert_close(among.flatten(1).unsqueeze(1) @ v[:, 0], mixed, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(among.sum((1, 2)), torch.ones(len(among)))
+
+
 def test_a_head_token_looks_in_its_own_head() -> None:
     """Map i is row (first head token + i) of head i, patches row by row. Catches: wrong head or row, a transpose."""
     _, found = read("dhvt_tiny_cifar_patch2", embed_dim=32, depth=2)

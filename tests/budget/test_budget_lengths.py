@@ -14,6 +14,7 @@ from viticulture.budget.follow import settled
 from viticulture.budget.lengths import MARGIN, RESERVE, again, climb, cost, divide, fitting
 from viticulture.budget.plan import Plan, Stage
 from viticulture.errors import UserError
+from viticulture.models.students import fitting_patch
 from viticulture.study.plan.pace import Pace
 
 
@@ -155,7 +156,8 @@ def test_the_ladder_suits_images_of_any_size() -> None:
         found = rungs(side)
         assert len(set(found)) == len(found)
         for rung in found:
-            patch = rung.patch_size or next((p for p in (16, 8, 4) if rung.image_size >= 8 * p), 2)
+            patch = rung.patch_size or fitting_patch(rung.student, (rung.image_size, rung.image_size))
+            assert patch is not None
             assert rung.image_size <= side
             assert rung.image_size > side - patch or side > 64
             assert rung.image_size % patch == 0

@@ -110,6 +110,58 @@ def assert_same(one: Path, other: Path) -> None:
             torch.testing.assert_close(theirs[name], value, rtol=0, atol=0)
 
 
+class TwoPrecisions(Told):
+    """A processor on which mixed precision is fast for the student and slow for its teacher."""
+
+    bfloat16_is_fast = True
+
+    def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+        told = super().pace(recipe, dataset)
+        mixed = recipe.section("engine").precision == "bf16-mixed"
+        slow = recipe.section("student").name.startswith("resnet")
+        return told.scaled((3 if slow else 0.25) if mixed else 1)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "student"), [({}, "bf16-mixed"), ({"engine.precision": "32"}, "32"), ({"engine.device": "mps"}, "")]
+)
+def test_every_stage_takes_the_precision_that_is_faster_there(
+    overrides: dict[str, Any], student: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches: one precision for all stages, a person's choice replaced, epochs planned at the other pace, a precision
+    that is tried where no CPU trains."""
+    if student == "":
+        monkeypatch.setattr("viticulture.budget.recipes.check_devices", lambda engine: None)
+    else:
+        eager(monkeypatch)
+    stages = []
+    for number, clock in enumerate((Told, TwoPrecisions)):
+        asked = Wish("digits", "default", 0, tmp_path / str(number), {**TINY, **overrides}, Budget("60s"))
+        stages.append(make_plan(asked, "test", SetClock(), 0.0, clock).stages)
+    precisions = {stage.kind: stage.values["engine"]["precision"] for stage in stages[1]}
+    if student == "bf16-mixed":
+        assert precisions == {"mae": "bf16-mixed", "teacher": "auto", "student": "bf16-mixed"}
+        assert stages[1][-1].epochs > 3 * stages[0][-1].epochs
+    else:
+        assert set(precisions.values()) == {student or "auto"}
+        assert [stage.epochs for stage in stages[1]] == [stage.epochs for stage in stages[0]]
+
+
+@pytest.mark.parametrize("quick", [torch.float32, torch.bfloat16])
+def test_bfloat16_is_fast_where_its_products_take_less_time(
+    quick: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that goes on while the other kind is multiplied; catches the two being mixed up."""
+    clock = SetClock()
+
+    def multiply(matrix: torch.Tensor, other: torch.Tensor) -> None:
+        clock.seconds += matrix.dtype != quick
+
+    monkeypatch.setattr(torch, "mm", multiply)
+    tried = Measurements(open_source("digits"), 0, tmp_path, clock)
+    assert tried.bfloat16_is_fast is (quick is torch.bfloat16)
+
+
 def test_stages_build_on_one_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,8 +247,8 @@ def test_what_a_person_says_is_left_alone(
 @pytest.mark.parametrize(
     ("recipe", "budget", "student"),
     [
-        ("default", "60s", "dhvt_nano"),
-        ("default", "1night", "dhvt_mini"),
+        ("default", "60s", "hybrid_nano"),
+        ("default", "1night", "hybrid_micro"),
         ("default/digits", "1night", "vit_nano"),
     ],
 )

@@ -326,6 +326,13 @@ def test_a_shorter_training_has_a_shorter_warm_up() -> None:
         resolve("x", raw, {"train.epochs": 5, "schedule.warmup_epochs": 10})
 
 
+def test_a_precision_may_be_written_as_the_number_it_is() -> None:
+    """In a recipe and on the command line, where YAML reads 32 as a number; catches a word that must be quoted twice."""
+    raw = read("default/digits")
+    for recipe in (resolve("x", raw, {"engine.precision": 32}), resolve("x", {**raw, "engine": {"precision": 32}})):
+        assert recipe.section("engine").precision == "32"
+
+
 @pytest.mark.parametrize(
     ("made", "words"),
     [

@@ -4,7 +4,7 @@
     taps = Taps(student, frozenset({"attention"}))
     readings = taps(images)
     for layer in shown_layers(len(readings.attention)):
-        class_map(readings.attention[layer], grid)      # where the class token looks
+        class_map(readings.attention[layer], grid)      # where the class token (or the mean patch) looks
         averaged(readings.attention[layer])             # DHVT [1], Figures 3 and 7
         head_token_maps(readings.attention[layer], grid)  # DHVT [1], Figures 4 and 5
 
@@ -36,7 +36,14 @@ def averaged(reading: AttentionReading) -> Tensor:
 
 
 def class_map(reading: AttentionReading, grid: PatchGrid) -> Tensor:
-    """Attention of the class token among the patches, mean over heads, [B, rows, columns]; sums to 1."""
+    """Attention among the patches of what the class is read from, mean over heads, [B, rows, columns]; sums to 1.
+
+    That is the class token; where a student has none and averages over its patches, it is their mean.
+    """
+    if not reading.class_token:
+        patches = slice(reading.prefix, reading.prefix + reading.patches)
+        among = reading.scores()[:, :, patches, patches].softmax(-1)  # [B, h, P, P]
+        return among.mean((1, 2)).unflatten(-1, grid)  # type: ignore[no-untyped-call]
     return reading.class_scores().softmax(-1).mean(1).unflatten(-1, grid)  # type: ignore[no-untyped-call]
 
 

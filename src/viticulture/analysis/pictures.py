@@ -80,14 +80,15 @@ def examples(images: Images, classes: Sequence[str]) -> list[Gallery]:
 
 
 def attention(subject: Subject, images: Images) -> list[Gallery]:
-    """Where a ViT looks in the first image of each of a few classes; nothing for students without class attention."""
+    """Where a ViT looks in the first image of each of a few classes; nothing for students without attention."""
     try:
         taps = Taps(subject.network, frozenset({"attention"}))
     except UserError:
         return []
     assert taps.layout is not None
-    if not taps.layout.class_token:
+    if not taps.layout.attention:
         return []
+    who = "class token" if taps.layout.class_token else "mean patch"
     numbers = _spread(images)
     pixels = torch.cat([some for _, some in subject.views(images.part(torch.tensor(numbers)))])
     with torch.inference_mode():
@@ -103,13 +104,14 @@ def attention(subject: Subject, images: Images) -> list[Gallery]:
         "its own scale."
     )
     groups = [([views[i], *(layer[i] for layer in maps)], [name]) for i, name in enumerate(classes)]
-    galleries = [Gallery("Where the class token looks", groups, note)]
+    galleries = [Gallery(f"Where the {who} looks", groups, note)]
     try:
         heads = [head_token_maps(reading, reading.grid)[0].cpu().numpy() for reading in readings]
     except UserError:
         heads = []
-    tokens = "class token, patches, then DHVT's head tokens" if heads else "class token, then patches"
-    note = f"Rows look at columns: {tokens}. Image of {classes[0]}, mean over heads."
+    tokens = ["class token", "patches"] if taps.layout.class_token else ["patches"]
+    tokens += ["DHVT's head tokens"] if heads else []
+    note = f"Rows look at columns: {', then '.join(tokens)}. Image of {classes[0]}, mean over heads."
     squares = [([averaged(reading)[0].cpu().numpy()], [name]) for name, reading in zip(names, readings, strict=True)]
     galleries.append(Gallery("Every token's attention to every token", squares, note))
     if heads:

@@ -61,11 +61,11 @@ class Rung:
 
 
 LADDER = (
-    Rung("dhvt_nano", 64, 8),
-    Rung("dhvt_micro", 64, 8),
-    Rung("dhvt_micro", 96, 8),
-    Rung("dhvt_mini", 96, 8),
-    Rung("dhvt_mini", 224, 16),
+    Rung("hybrid_nano", 64),
+    Rung("hybrid_nano", 96),
+    Rung("hybrid_micro", 96),
+    Rung("hybrid_micro", 128, 16),
+    Rung("hybrid_micro", 224, 16),
 )
 """From cheap to large."""
 

@@ -3,8 +3,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import torch
@@ -24,11 +25,16 @@ from ..study.plan.pace import MOST_SECONDS, Pace, measure_pace
 from ..training.assemble import patch_size, task_of
 from ..training.recipe import Recipe, method_class
 from ..training.session import load_dataset
+from .recipes import in_bfloat16
 
 PACE_SHARE = 0.005
 """Share of a budget for which each stage that comes into question is tried, where that is more than `measure` takes."""
 DIFFERENT = 64
 """Images of noise; each stands for many."""
+PRODUCT, PRODUCTS = 512, 7
+"""Side of the matrices that are multiplied to learn of bfloat16, and how often."""
+WORTH = 0.9
+"""Mixed precision rounds; it is taken where an epoch takes no more than this share of the time."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,34 @@ class Measurements:
         """The pace on a data set."""
         patience = max(1.0, PACE_SHARE * self.seconds / MOST_SECONDS)
         return measure_pace(recipe, dataset, self.folder / "pace", self.seed, self.now, patience)
+
+    @cached_property
+    def bfloat16_is_fast(self) -> bool:
+        """Whether matrices are multiplied in less time in bfloat16; many processors emulate it."""
+        seconds = {}
+        for kind in (torch.float32, torch.bfloat16):
+            matrix = torch.ones(PRODUCT, PRODUCT, dtype=kind)
+            tries = [self._timed(partial(torch.mm, matrix, matrix)) for _ in range(PRODUCTS)]
+            seconds[kind] = median(tries[1:])  # the first one loads the kernel
+        return seconds[torch.bfloat16] < seconds[torch.float32]
+
+    def fastest(self, recipe: Recipe, pace: Callable[[Recipe], Pace]) -> tuple[Recipe, Pace]:
+        """The recipe in the precision that trains faster here, where it leaves that open, and its pace.
+
+        Args:
+            recipe: of any stage.
+            pace: measures a recipe.
+        """
+        plain, mixed = pace(recipe), in_bfloat16(recipe)
+        if mixed is None or not self.bfloat16_is_fast:
+            return recipe, plain
+        faster = pace(mixed)
+        return (mixed, faster) if faster.epoch < WORTH * plain.epoch else (recipe, plain)
+
+    def _timed(self, work: Callable[[], object]) -> float:
+        began = self.now()
+        work()
+        return self.now() - began
 
     def macs(self, recipe: Recipe) -> int:
         """Multiply-adds of a recipe's student for one image."""

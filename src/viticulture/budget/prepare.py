@@ -109,9 +109,11 @@ def _chosen(wish: Wish, base: Recipe, named: bool, tried: Measurements, left: Ca
         return recipes.of_rung(base, rung, wish.overrides)
 
     ladder = recipes.ladder(base, wish.overrides, named, tried.side)
-    return of_rung(
-        climb(ladder, left, lambda rung: tried.guessed(of_rung(rung)), lambda rung: tried.macs(of_rung(rung)))
-    )
+
+    def pace(rung: Rung) -> Pace:
+        return tried.fastest(of_rung(rung), tried.guessed)[1]
+
+    return of_rung(climb(ladder, left, pace, lambda rung: tried.macs(of_rung(rung))))
 
 
 def _stages(
@@ -119,22 +121,27 @@ def _stages(
 ) -> tuple[Stage, ...]:
     """The stages, each with its recipe, its pace and its length."""
     known: dict[tuple[Kind, bool], Pace] = {}
-    made: dict[Kind, Recipe] = {"student": recipe}
-    known["student", False] = alone = tried.pace(recipe, dataset)
+    made: dict[Kind, Recipe] = {}
+
+    def on_images(recipe: Recipe) -> Pace:
+        return tried.pace(recipe, dataset)
+
+    student, alone = tried.fastest(recipe, on_images)
+    made["student"], known["student", False] = student, alone
     steps = fitting(alone, left()) * alone.steps
     made["teacher"] = recipes.of_teacher(recipe, default, teacher(steps))
 
     def pace(kind: Kind, taught: bool) -> Pace:
         if (kind, taught) not in known:
             if kind == "mae":
-                made["mae"] = recipes.of_mae(recipe)
-                images = load_dataset(tried.source, made["mae"], wish.seed)
-                known[kind, taught] = tried.pace(made["mae"], images)
+                mae = recipes.of_mae(recipe)
+                images = load_dataset(tried.source, mae, wish.seed)
+                made[kind], known[kind, taught] = tried.fastest(mae, lambda recipe: tried.pace(recipe, images))
             elif kind == "teacher":
-                known[kind, taught] = tried.pace(made["teacher"], dataset)
+                made[kind], known[kind, taught] = tried.fastest(made[kind], on_images)
             else:
                 double = tried.double(made["teacher"], dataset)
-                known[kind, taught] = tried.pace(recipes.of_student(recipe, wish.overrides, "", double), dataset)
+                known[kind, taught] = tried.pace(recipes.of_student(student, wish.overrides, "", double), dataset)
         return known[kind, taught]
 
     may_start = recipes.may_be_started(recipe) and paints(recipe, dataset)
@@ -147,7 +154,7 @@ def _stages(
     kinds = [length.kind for length in lengths]
     names = [f"{number}-{kind}" for number, kind in enumerate(kinds, 1)]
     places = {kind: str(wish.out / STAGES / name) for kind, name in zip(kinds, names, strict=True)}
-    made["student"] = recipes.of_student(recipe, wish.overrides, places.get("mae", ""), places.get("teacher", ""))
+    made["student"] = recipes.of_student(student, wish.overrides, places.get("mae", ""), places.get("teacher", ""))
     if "schedule.warmup_epochs" in wish.overrides:  # a person's is meant for the length that is planned
         made["student"] = recipes.of_length(made["student"], lengths[-1].epochs, lengths[-1].epochs)
     stages = []

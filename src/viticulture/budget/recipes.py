@@ -4,6 +4,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from ..errors import UserError
 from ..optim import shortened_warmup
 from ..training.assemble import check_parts
@@ -57,6 +59,15 @@ def of_rung(recipe: Recipe, rung: Rung, overrides: Mapping[str, Any]) -> Recipe:
     if "student.patch_size" in overrides:
         keys["student.patch_size"] = overrides["student.patch_size"]
     return resolve(recipe.name, recipe.values, keys)
+
+
+def in_bfloat16(recipe: Recipe) -> Recipe | None:
+    """The recipe in mixed precision; None where it names a precision itself, or does not train on a CPU."""
+    engine = recipe.section("engine")
+    on_cpu = engine.device == "cpu" or (engine.device == "auto" and not torch.accelerator.is_available())
+    if engine.precision != "auto" or not on_cpu:
+        return None
+    return resolve(recipe.name, recipe.values, {"engine.precision": "bf16-mixed"})
 
 
 def of_mae(recipe: Recipe) -> Recipe:

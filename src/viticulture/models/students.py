@@ -26,8 +26,8 @@ from .co_advise import rednet as rednet
 from .cvt import cvt  # noqa: F401  (registers its student)
 from .dhvt import registered as dhvt_models
 from .task import Task
+from .vit import hybrid_vit, plain_vit
 from .vit import mae_vit as ssl_vit
-from .vit import plain_vit
 
 FROM_DATA = {"num_classes", "img_size", "in_chans", "patch_size"}
 """Keywords that no option may set: the task, or `patch_size` beside the options, decides them."""
@@ -76,8 +76,21 @@ def matching(pattern: str = "") -> list[str]:
 
 def takes_patch_size(name: str) -> bool:
     """Whether a student leaves its patch size open, for the data to decide."""
-    families = (plain_vit.SIZES, plain_vit.SPARSE, ssl_vit.SIZES, dhvt_models.OPEN, cit.SIZES, many_heads.OPEN)
-    return any(name in family for family in families)
+    vits = (plain_vit.SIZES, plain_vit.SPARSE, ssl_vit.SIZES, hybrid_vit.SIZES)
+    return any(name in family for family in (*vits, dhvt_models.OPEN, cit.SIZES, many_heads.OPEN))
+
+
+def fitting_patch(name: str, image_size: tuple[int, int]) -> int | None:
+    """The patch for a student that leaves it open, pixels; None where its name fixes one.
+
+    The largest power of two that leaves at least 8 patches a side: images of 8 to 31 pixels get patches of 2, 32 to 63
+    of 4, 64 to 127 of 8, larger ones 16. Hybrids, which convolve first, have larger ones (hybrid_vit.py).
+    """
+    if not takes_patch_size(name):
+        return None
+    if name in hybrid_vit.SIZES:
+        return hybrid_vit.fitting_patch(image_size)
+    return next((patch for patch in (16, 8, 4) if min(image_size) >= 8 * patch), 2)
 
 
 def create_student(

@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..guides.guide import Given, Guide
 from ..keywords import made_parts
 from ..methods.method import BatchSpec, Method, Setup
-from ..models.students import create_student, takes_patch_size
+from ..models.students import create_student, fitting_patch
 from ..models.taps import Taps
 from ..models.task import Task
 from ..models.weights.files import initialize
@@ -40,15 +40,8 @@ def task_of(dataset: Dataset) -> Task:
 
 
 def patch_size(wanted: Student, task: Task) -> int | None:
-    """The patch to ask for: the recipe's, or the largest power of two that leaves at least 8 patches a side.
-
-    Images of 8 to 31 pixels get patches of 2, 32 to 63 of 4, 64 to 127 of 8, larger ones 16.
-    Students whose name fixes a patch keep it.
-    """
-    if wanted.patch_size is not None or not takes_patch_size(wanted.name):
-        return wanted.patch_size
-    side = min(task.image_size)
-    return next((patch for patch in (16, 8, 4) if side >= 8 * patch), 2)
+    """The patch to ask for: the recipe's, or the one that fits the images."""
+    return fitting_patch(wanted.name, task.image_size) if wanted.patch_size is None else wanted.patch_size
 
 
 def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[str]]:

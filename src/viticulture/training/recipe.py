@@ -142,6 +142,8 @@ def resolve(name: str, raw: dict[str, Any], overrides: dict[str, Any] | None = N
         _override(values, key, _plain(value))
     _check_names(values)
     check_older(values)
+    if values["engine"].get("precision") == 32:  # YAML reads a number, and so does the command line
+        values["engine"]["precision"] = "32"
     parser = _parser(values)
     valid = {action.dest for action in parser._actions}
     for key in _leaves(values, valid):

@@ -18,7 +18,7 @@ class Student:
     Args:
         name: any classifier that timm knows, ours included (`viticulture models`).
         patch_size: side of a patch, pixels; null lets the student keep its own, or picks one that cuts
-            the images into about 8 to 15 patches a side where the student leaves it open.
+            the images into about 8 to 15 patches a side (hybrids: 4 to 7) where the student leaves it open.
         init: weights to start from: a run folder, a timm pretrained tag such as vit_tiny_patch16_224.augreg_in21k,
             or a .safetensors or .pth file, such as a checkpoint of MAE or MoCo-v3; null starts from random numbers.
         init_blocks: take from there so many leading blocks and what comes before them, all else starts from random

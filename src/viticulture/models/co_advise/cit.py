@@ -24,6 +24,7 @@ from timm.models import VisionTransformer, build_model_with_cfg, generate_defaul
 from torch import Tensor, nn
 
 from ...errors import UserError, unknown
+from ..vit.attention import DroppedAttention
 from ..vit.patches import PatchGrid
 from . import rednet
 
@@ -173,7 +174,7 @@ class CiT(VisionTransformer):
         count = len(stems) or (2 if tokens is None else tokens)
         if stems:
             settings["embed_layer"] = partial(AlignedEmbed, stems=tuple(stems), stem_width=stem_width)
-        super().__init__(reg_tokens=count, **settings)
+        super().__init__(reg_tokens=count, **{"attn_layer": DroppedAttention, **settings})
         self.inference, self.distilled_training = inference, False
         self.heads = nn.ModuleList(nn.Identity() for _ in range(count))
         self.reset_classifier(self.num_classes)

@@ -29,6 +29,7 @@ from timm.layers.norm import LayerNorm2d
 from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import Tensor, nn
 
+from ..vit.attention import attend
 from ..vit.patches import PatchGrid
 from .layers import DAFF, HIMHSA, SOPE, on_map, split_prefix
 
@@ -80,7 +81,7 @@ class MHSA(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
-        return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return self.proj(attend(q, k, v).transpose(1, 2).flatten(2))
 
 
 class FFN(nn.Module):

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import UserError
+from ..vit.attention import attend
 from ..vit.patches import PatchGrid
 
 
@@ -121,7 +122,7 @@ class HIMHSA(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.queries_keys_values(x)
-        mixed = F.scaled_dot_product_attention(q, k, v)
+        mixed = attend(q, k, v)
         out = self.proj(mixed.transpose(1, 2).flatten(2))  # [B, T + h, D]
         patches = x.shape[1] - self.prefix_tokens
         prefix, rest, heads = out.split([self.prefix_tokens, patches, self.num_heads], dim=1)

@@ -9,12 +9,15 @@ several times as long. Here the dropped entries are drawn cheaply (dropout.py) a
     dv = P'^T do,    dP' = do v^T,    dS = P * (keep dP' / (1 - p) - sum_j do_j out_j),    dq = scale dS k, ...
 
 where the last sum, over one query's output, equals the sum over its keys of dP * P that a softmax takes away.
-Everywhere else (evaluation, export, accelerators, no dropout, masks) this is timm's own code.
+In bfloat16 on a CPU the backward pass of that kernel is slow, too: for 16 to 200 tokens it takes 3 to 15 times as long
+as matrix products one after the other (LOG.md), which `attend` does there while it trains. Everywhere else
+(evaluation, export, accelerators, float32 without dropout, masks) this is timm's own code.
 """
 
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from timm.layers.attention import Attention
 from timm.models.convit import MHSA
 from torch import Tensor
@@ -30,6 +33,19 @@ def is_plain(layer: object) -> bool:
     of timm's, those that do are known. A subclass may do anything, and is not taken for plain.
     """
     return type(layer) in (Attention, MHSA) or getattr(layer, "plain_scores", False) is True
+
+
+def in_products(x: Tensor) -> bool:
+    """Whether matrix products, one after the other, are faster than torch's fused attention: see above."""
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+    return x.is_cpu and dtype is torch.bfloat16 and torch.is_grad_enabled()
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(d)) v for [B, h, T, d], in the way that trains fastest."""
+    if in_products(q):
+        return (q * q.shape[-1] ** -0.5 @ k.mT).softmax(-1) @ v
+    return F.scaled_dot_product_attention(q, k, v)
 
 
 class Attend(torch.autograd.Function):
@@ -68,12 +84,15 @@ class DroppedAttention(Attention):
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         p = self.attn_drop.p if self.training else 0.0
         unusual = attn_mask is not None or is_causal or getattr(self, "gate", None) is not None
-        if not x.is_cpu or unusual or not 0 < p < 1:
+        if not x.is_cpu or unusual or not (0 < p < 1 or (p == 0 and in_products(x))):
             causal = {"is_causal": True} if is_causal else {}
             return super().forward(x, attn_mask=attn_mask, **causal)
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)  # 3 x [B, h, T, d]
-        q, k, v = (part.flatten(0, 1) for part in (self.q_norm(q), self.k_norm(k), v))  # [B h, T, d]
-        with torch.autocast("cpu", enabled=False):
-            out = Attend.apply(q, k.to(q.dtype), v.to(q.dtype), self.scale, p)
-        out = out.unflatten(0, (x.shape[0], -1)).transpose(1, 2).flatten(2)  # [B, T, D]
-        return self.proj_drop(self.proj(self.norm(out)))
+        q, k = self.q_norm(q), self.k_norm(k)
+        if p:
+            q, k, v = (part.flatten(0, 1).to(q.dtype) for part in (q, k, v))  # [B h, T, d]
+            with torch.autocast("cpu", enabled=False):
+                out = Attend.apply(q, k, v, self.scale, p).unflatten(0, (x.shape[0], -1))
+        else:
+            out = attend(q, k, v)
+        return self.proj_drop(self.proj(self.norm(out.transpose(1, 2).flatten(2))))

@@ -21,6 +21,7 @@ from timm.models import VisionTransformer, register_model
 from torch import nn
 
 from ...errors import UserError
+from .attention import DroppedAttention
 from .positions import fix_positions
 
 ARCHITECTURE = "vit_tiny_patch16_224"  # any of timm's plain ViTs would do: every size is overridden
@@ -53,7 +54,7 @@ def build(name: str, **options: Any) -> VisionTransformer:
     options.pop("cache_dir", None)
     if any(sources):
         raise UserError(f"{name} has no pretrained weights; start it from a run, or from a checkpoint of MAE by init")
-    student = timm.create_model(ARCHITECTURE, **timm_arguments(name, options))
+    student = timm.create_model(ARCHITECTURE, attn_layer=DroppedAttention, **timm_arguments(name, options))
     assert isinstance(student, VisionTransformer)
     init_weights(student)
     return student

@@ -5,20 +5,26 @@ from collections.abc import Sequence
 
 from ...budget.budget import Budget
 from ...budget.lengths import MARGIN
-from ...budget.plan import Plan
+from ...budget.plan import Plan, Stage
 from ...evaluation.accuracy import Evaluation
 from .sheet import Column, Sheet
 
 NAMES = {"mae": "MAE, no labels", "teacher": "CNN teacher", "student": "student"}
 
+COLUMNS = [
+    Column("stage"), Column("network"), Column("precision"), Column("image size", "count"), Column("epochs", "count"),
+]  # fmt: skip
+
+
+def _what(stage: Stage) -> tuple[str | int, ...]:
+    """A stage in `COLUMNS`; the precision where it is not the device's usual one."""
+    precision = stage.values["engine"]["precision"].replace("auto", "")
+    return NAMES[stage.kind], stage.student, precision, stage.image_size, stage.epochs
+
 
 def plan_sheet(plan: Plan) -> Sheet:
     """What is about to be trained."""
-    columns = [Column("stage"), Column("network"), Column("image size", "count"), Column("epochs", "count")]
-    columns.append(Column("min", "significant"))
-    rows = [
-        (NAMES[stage.kind], stage.student, stage.image_size, stage.epochs, stage.seconds / 60) for stage in plan.stages
-    ]
+    rows = [(*_what(stage), stage.seconds / 60) for stage in plan.stages]
     kind = " of the processors' time" if Budget(plan.budget).counts_processors else ""
     words = (
         f"{plan.planned / 60:.1f} min{kind} of the {plan.budget} are planned, the {plan.prepared / 60:.1f} until now "
@@ -27,7 +33,7 @@ def plan_sheet(plan: Plan) -> Sheet:
     free = Budget(plan.budget).seconds * (1 - MARGIN) - plan.planned
     if free > plan.stages[-1].pace.epoch:
         words += " Longer trainings than these make no sense, so it ends early."
-    return Sheet("Plan", columns, rows, words)
+    return Sheet("Plan", [*COLUMNS, Column("min", "significant")], rows, words)
 
 
 def stages_sheet(plan: Plan, results: Sequence[Evaluation | None]) -> Sheet:
@@ -37,20 +43,22 @@ def stages_sheet(plan: Plan, results: Sequence[Evaluation | None]) -> Sheet:
         plan: with the times that its stages took, as far as they are known.
         results: of each stage, the one that counts.
     """
-    columns = [Column("stage"), Column("network"), Column("image size", "count"), Column("epochs", "count")]
-    columns += [Column("min planned", "significant"), Column("min", "significant"), Column("of the time", "percent")]
+    columns = [
+        *COLUMNS,
+        Column("min planned", "significant"),
+        Column("min", "significant"),
+        Column("of the time", "percent"),
+    ]
     columns.append(Column("top-1", "percent"))
     total = plan.spent or 1.0  # a clock may not have ticked yet
     rows: list[tuple[str | int | float | None, ...]] = [
-        ("choosing", "", None, None, None, plan.prepared / 60, plan.prepared / total, None)
+        ("choosing", "", "", None, None, None, plan.prepared / 60, plan.prepared / total, None)
     ]
     for stage, result in zip(plan.stages, results, strict=True):
         minutes = None if stage.spent is None else stage.spent / 60
         share = None if stage.spent is None else stage.spent / total
         top1 = None if result is None else result.top1
-        rows.append(
-            (NAMES[stage.kind], stage.student, stage.image_size, stage.epochs, stage.seconds / 60, minutes, share, top1)
-        )
+        rows.append((*_what(stage), stage.seconds / 60, minutes, share, top1))
     note = (
         f"Within {plan.budget}, of which {plan.spent / 60:.1f} min are spent. Lengths follow from what was measured on "
         "that machine; to train the same again, take each stage's recipe.yaml."

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Students and the CNNs that a person would take instead, on the same images for the same processor time.
+
+    python -m benchmarks.contest --budget 15core-m --out CONTEST clothing10=./clothing10 flowers=./flowers:64
+    python -m benchmarks.contest --out CONTEST                              only prints what is there
+
+Each row is the command `viticulture train` with `--budget`, on one thread, once for each seed (start, order and
+validation images). What is interrupted goes on when the command is given again; what is finished stays. Cost is the
+processor time of the whole command by its own count: decoding, measuring, training, validation, and the
+only look at the test images, at the end.
+
+Rows: `ROWS` below. Rules: a CNN's row is the default recipe, in float32 as it stands there, and again ("-fast") in
+whichever precision is faster; ours is what `--budget` chooses by itself.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from statistics import mean
+
+from viticulture.budget.plan import read_plan
+from viticulture.study.conclude.statistics import Estimate, estimate
+
+from .clock import processor
+
+CNN = ["--method-search", "off", "--engine.precision", "32"]
+OURS = "ours"
+ROWS: dict[str, list[str]] = {
+    OURS: [],
+    "resnet10t": ["--student", "resnet10t", *CNN],
+    "resnet18": ["--student", "resnet18", *CNN],
+    "resnet10t-fast": ["--student", "resnet10t", *CNN[:2]],
+    "resnet18-fast": ["--student", "resnet18", *CNN[:2]],
+}
+"""What is compared -> words of `viticulture train` besides data, seed, size and budget."""
+RESULT = "contest.json"
+
+
+@dataclass(frozen=True)
+class Images:
+    """A set of a contest, as the command line says it: NAME=FOLDER[:PIXELS][@PER_CLASS].
+
+    Args:
+        words: what stands there.
+    """
+
+    words: str
+
+    @property
+    def name(self) -> str:
+        return self.words.partition("=")[0]
+
+    @property
+    def options(self) -> list[str]:
+        """Words of `viticulture train`."""
+        folder, _, per_class = self.words.partition("=")[2].partition("@")
+        folder, _, pixels = folder.partition(":")
+        words = [folder, *(["--image-size", pixels] if pixels else [])]
+        return words + (["--per-class", per_class, "--data.subset_seed", "0"] if per_class else [])
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training of a contest."""
+
+    images: Images
+    row: str
+    budget: str
+    seed: int
+
+    def folder(self, out: Path) -> Path:
+        return out / self.budget / self.images.name / self.row / str(self.seed)
+
+    def words(self, out: Path) -> list[str]:
+        """The command, or the one that goes on with it."""
+        folder = self.folder(out)
+        if (folder / "run.json").exists() or (folder / "budget.json").exists():
+            return ["resume", str(folder)]
+        return [
+            "train", *self.images.options, *ROWS[self.row], "--budget", self.budget, "--seed", str(self.seed),
+            "--data.val_fraction", "0.1", "--out", str(folder),
+        ]  # fmt: skip
+
+
+def main() -> None:
+    """Train what is missing and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("images", nargs="*", metavar="NAME=FOLDER[:PIXELS][@PER_CLASS]")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--budget", default="15core-m")
+    parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=ROWS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    options = parser.parse_args()
+    for seed, words, row in product(options.seeds, options.images, options.rows):
+        cell = Cell(Images(words), row, options.budget, seed)
+        if not (cell.folder(options.out) / RESULT).exists():
+            train(cell, options.out)
+    print(processor())
+    print(table(read(options.out)))
+
+
+def train(cell: Cell, out: Path) -> None:
+    """One cell, in a process of its own on one thread."""
+    print(" ".join(["viticulture", *cell.words(out)]), flush=True)
+    folder = cell.folder(out)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f"{cell.seed}.log").open("a") as log:
+        subprocess.run(
+            [sys.executable, "-m", "viticulture", *cell.words(out)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log, check=True,
+        )  # fmt: skip
+    judged = json.loads((folder / "evaluation.json").read_text())
+    top1 = {
+        split: 100 * judged["results"][judged["counts"].replace("test", split)]["top1"] for split in ("test", "val")
+    }
+    (folder / RESULT).write_text(json.dumps({**top1, "core_s": read_plan(folder).spent}))
+
+
+def read(out: Path) -> dict[tuple[str, str], dict[str, dict[int, dict[str, float]]]]:
+    """Whatever is finished: (budget, set) -> row -> seed -> result."""
+    found: dict[tuple[str, str], dict[str, dict[int, dict[str, float]]]] = {}
+    for path in sorted(out.glob(f"*/*/*/*/{RESULT}")):
+        budget, images, row, seed = path.relative_to(out).parts[:4]
+        found.setdefault((budget, images), {}).setdefault(row, {})[int(seed)] = json.loads(path.read_text())
+    return found
+
+
+def table(results: Mapping[tuple[str, str], Mapping[str, Mapping[int, Mapping[str, float]]]]) -> str:
+    """Markdown: mean and standard deviation over seeds, and what `OURS` is ahead by, with Student's interval."""
+    lines = [
+        "| budget | images | row | seeds | validation, % | test, % | ours is ahead by | core-s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for (budget, images), rows in results.items():
+        ours = rows.get(OURS, {})
+        for row, seeds in rows.items():
+            validation, test = (estimate([result[split] for result in seeds.values()]) for split in ("val", "test"))
+            shared = sorted(ours.keys() & seeds.keys()) if row != OURS else []
+            ahead = estimate([ours[seed]["test"] - seeds[seed]["test"] for seed in shared]) if shared else None
+            cost = mean(result["core_s"] for result in seeds.values())
+            lines.append(
+                f"| {budget} | {images} | {row} | {len(seeds)} | {spread(validation)} | {spread(test)} "
+                f"| {interval(ahead)} | {cost:.0f} |"
+            )
+    return "\n".join(lines)
+
+
+def spread(values: Estimate) -> str:
+    """Mean and standard deviation."""
+    return f"{values.mean:.1f}" + ("" if values.sd is None else f" +- {values.sd:.1f}")
+
+
+def interval(values: Estimate | None) -> str:
+    """Mean and interval of differences."""
+    if values is None:
+        return ""
+    return f"{values.mean:+.1f}" + ("" if values.low is None else f" ({values.low:+.1f} to {values.high:+.1f})")
+
+
+if __name__ == "__main__":
+    main()

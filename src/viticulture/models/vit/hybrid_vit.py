@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hybrid ViTs: residual convolutions down to patches, then a ViT; the most accurate of our students for its time.
+
+    hybrid_nano    width 256, 2 blocks of 8 heads      hybrid_micro   width 256, 4 blocks of 8 heads
+
+Convolutions see edges and textures from the first step on, where a ViT has to learn from many images that neighbors
+belong together; attention sees the whole image where only few pixels are left. Dosovitskiy et al., "An Image is Worth
+16x16 Words", ICLR 2021, arXiv:2010.11929 (R + ViT); Xiao et al., "Early Convolutions Help Transformers See Better",
+NeurIPS 2021, arXiv:2106.14881; Dai et al., "CoAtNet", NeurIPS 2021, arXiv:2106.04803. Sizes are ours, chosen for what
+a processor computes in a given time (LOG.md).
+
+    timm.create_model("hybrid_nano", patch_size=8, img_size=64, num_classes=10)
+
+The network is timm's `VisionTransformer` with that class's keywords; the patch is 2, 4, 8, ... pixels. Every block
+attends between all patches. The last layer of every residual branch starts at zero, so the network starts as a linear
+map of a shallow one.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.models import VisionTransformer, build_model_with_cfg, generate_default_cfgs, register_model
+from torch import Tensor, nn
+
+from ...errors import UserError
+from .attention import DroppedAttention
+from .patches import PatchGrid
+
+
+class Residual(nn.Module):
+    """relu(x + norm(conv(relu(norm(conv(x)))))), 3x3 kernels; the second norm's scale starts at zero.
+
+    Shape: [B, C, H, W] -> [B, C, H, W]. He et al., "Deep Residual Learning", CVPR 2016.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = convolution(width, width), nn.BatchNorm2d(width)
+        self.conv2, self.norm2 = convolution(width, width), nn.BatchNorm2d(width)
+        self.act = nn.ReLU(inplace=True)
+        nn.init.zeros_(self.norm2.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.act(self.norm1(self.conv1(x)))
+        return self.act(self.norm2(self.conv2(y)).add_(x))
+
+
+def convolution(width: int, wider: int, stride: int = 1) -> nn.Conv2d:
+    """3x3, without bias, as a norm follows."""
+    conv = nn.Conv2d(width, wider, kernel_size=3, stride=stride, padding=1, bias=False)
+    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    return conv
+
+
+class ResidualEmbed(nn.Module):
+    """Halve the image until a pixel is a patch; residual blocks follow the halvings in between.
+
+        [conv 3x3, stride 2 -> norm -> ReLU -> residual blocks], once a halving; none after the last
+
+    The last halving has width D, each before it half of the one that follows. Shape: [B, 3, H, W] -> [B, N, D]. The
+    constructor's keywords are those of timm's `PatchEmbed`.
+
+    Args:
+        img_size: height and width, pixels, multiples of the patch size.
+        patch_size: P, a power of two.
+        in_chans: channels of the image.
+        embed_dim: D, a multiple of P / 2.
+        residual_blocks: how many after each halving but the last, from the last but one backwards; zero where the list
+            is at its end.
+        settings: further keywords that timm hands over; they have no meaning here.
+    """
+
+    def __init__(
+        self,
+        img_size: int | PatchGrid,
+        patch_size: int,
+        in_chans: int,
+        embed_dim: int,
+        residual_blocks: Sequence[int] = (1, 1),
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
+        halvings = int(math.log2(patch_size)) if patch_size > 1 else 0
+        if patch_size != 2**halvings or not halvings:
+            raise UserError(
+                f"patch_size must be a power of two of at least 2, got {patch_size}; take 2, 4, 8, 16 or 32"
+            )
+        if embed_dim % (patch_size // 2):
+            raise UserError(f"embed_dim must be a multiple of patch_size / 2, got {embed_dim} and {patch_size}")
+        if height % patch_size or width % patch_size:
+            raise UserError(
+                f"the image size must be a multiple of the patch size, got {height}x{width} and {patch_size} pixels"
+            )
+        self.img_size, self.patch_size = (height, width), (patch_size, patch_size)
+        self.grid_size = height // patch_size, width // patch_size
+        self.num_patches = self.grid_size[0] * self.grid_size[1]
+        widths = [in_chans] + [embed_dim >> k for k in reversed(range(halvings))]
+        blocks = [0, *residual_blocks, *[0] * halvings][:halvings][::-1]
+        layers: list[nn.Module] = []
+        for (width, wider), count in zip(pairwise(widths), blocks, strict=True):
+            layers += [convolution(width, wider, stride=2), nn.BatchNorm2d(wider), nn.ReLU(inplace=True)]
+            layers += [Residual(wider) for _ in range(count)]
+        self.stages = nn.Sequential(*layers)
+
+    def feat_ratio(self) -> int:
+        """Pixels between neighboring patches."""
+        return self.patch_size[0]
+
+    def dynamic_feat_size(self, img_size: PatchGrid) -> PatchGrid:
+        """Rows and columns of patches of an image."""
+        return img_size[0] // self.patch_size[0], img_size[1] // self.patch_size[1]
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.shape[-2:] != self.img_size:
+            height, width = self.img_size
+            raise UserError(f"this student was made for {height}x{width} pixels, got {tuple(images.shape[-2:])}")
+        return self.stages(images.contiguous(memory_format=torch.channels_last)).flatten(2).mT
+
+
+class HybridViT(VisionTransformer):
+    """timm's ViT behind `ResidualEmbed`.
+
+    Args:
+        residual_blocks: of `ResidualEmbed`.
+        position_std: standard deviation of the learned position table at the start.
+        settings: keywords of timm's `VisionTransformer`.
+    """
+
+    def __init__(self, residual_blocks: Sequence[int] = (1, 1), position_std: float = 0.02, **settings: Any) -> None:
+        for key in settings.keys() & {"embed_layer", "attn_layer", "dynamic_img_size"}:
+            raise UserError(f"a hybrid ViT decides {key} itself, got {settings[key]!r}; leave it out")
+        embed = partial(ResidualEmbed, residual_blocks=tuple(residual_blocks))
+        super().__init__(embed_layer=embed, attn_layer=DroppedAttention, **settings)
+        for name, layer in self.blocks.named_modules():
+            if isinstance(layer, nn.Linear) and name.endswith((".attn.proj", ".mlp.fc2")):
+                nn.init.zeros_(layer.weight)
+        if self.pos_embed is not None:
+            nn.init.normal_(self.pos_embed, std=position_std)
+
+
+SIZES: dict[str, dict[str, Any]] = {
+    "hybrid_nano": {"embed_dim": 256, "depth": 2, "num_heads": 8, "mlp_ratio": 2},
+    "hybrid_micro": {"embed_dim": 256, "depth": 4, "num_heads": 8, "mlp_ratio": 2},
+}
+
+FEWEST_PATCHES = 4
+"""On a side of the image; convolutions have seen what is smaller."""
+
+
+def fitting_patch(image_size: tuple[int, int]) -> int:
+    """The largest power of two up to 32 that tiles the image into at least 4 x 4 patches; 2 where none does.
+
+    Of 32 pixels patches of 8, of 64 and 96 patches of 16, of 128 and more (multiples of 32) patches of 32.
+    """
+    fitting = (p for p in (32, 16, 8, 4) if all(side % p == 0 and side >= FEWEST_PATCHES * p for side in image_size))
+    return next(fitting, 2)
+
+
+CFG = {
+    "num_classes": 1000,
+    "input_size": (3, 32, 32),
+    "crop_pct": 1.0,
+    "interpolation": "bicubic",
+    "fixed_input_size": True,
+    "mean": IMAGENET_DEFAULT_MEAN,
+    "std": IMAGENET_DEFAULT_STD,
+    "first_conv": "patch_embed.stages.0",
+    "classifier": "head",
+}
+
+default_cfgs = generate_default_cfgs(dict.fromkeys(SIZES, CFG))
+
+
+def create(variant: str, pretrained: bool = False, **settings: Any) -> HybridViT:
+    """Build a model by timm's habits: a key of `SIZES`, and keywords of `HybridViT` that go before its sizes."""
+    return build_model_with_cfg(
+        HybridViT,
+        variant,
+        pretrained,
+        feature_cfg={"out_indices": 3, "feature_cls": "getter"},
+        **{"img_size": 32, "patch_size": 8, "class_token": False, "global_pool": "avg", **SIZES[variant], **settings},
+    )
+
+
+@register_model
+def hybrid_nano(pretrained: bool = False, **settings: Any) -> HybridViT:
+    """Width 256, 2 blocks."""
+    return create("hybrid_nano", pretrained, **settings)
+
+
+@register_model
+def hybrid_micro(pretrained: bool = False, **settings: Any) -> HybridViT:
+    """Width 256, 4 blocks."""
+    return create("hybrid_micro", pretrained, **settings)
