@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+from ..analysis.attention_maps import class_map
 from ..errors import UserError
 from ..evaluation.evaluate import check_classes
-from ..evaluation.localization.evaluate import class_taps
 from ..evaluation.localization.metrics import score_maps
 from ..evaluation.predict import BATCH, Item, OpenedItems, Prediction, ask_opened, open_items
 from ..evaluation.subject import Subject, of_run
@@ -23,7 +23,7 @@ class Answerer:
 
     Args:
         subject: it, and how it is shown images.
-        taps: on where its class token looks; None for a network without one.
+        taps: on its attention; None for a network without any.
     """
 
     subject: Subject
@@ -32,8 +32,8 @@ class Answerer:
     def answers(self, items: Sequence[Item], look: bool = False) -> tuple[list[Prediction], list[str]]:
         """The numbers of `viticulture predict` for the same images together, and with `look` pictures, one an item.
 
-        A picture is a data URI: attention of the class token, mean of all layers and heads, over what the student was
-        shown. It is empty for what cannot be read, and for networks without a class token.
+        A picture is a data URI: attention of the class token, or of the mean patch where there is none, mean of all
+        layers and heads, over what the student was shown. It is empty for what cannot be read, and for CNNs.
 
         Args:
             items: no more than are shown to a student at once (`predict.BATCH`), or bits may differ from the verb's.
@@ -48,7 +48,8 @@ class Answerer:
             return [""] * len(opened.names)
         drawn = []
         for _, pixels in self.subject.views(opened.images):
-            maps = self.taps(self.subject.normalized(pixels)).class_attention
+            readings = self.taps(self.subject.normalized(pixels)).attention
+            maps = [class_map(reading, reading.grid)[:, None] for reading in readings]
             rows, columns = max(layer.shape[-2:] for layer in maps)
             for view, score in zip(pixels, score_maps(maps, (rows, columns)).cpu().numpy(), strict=True):
                 drawn.append(picture_uri(overlay(view.permute(1, 2, 0).numpy(), score)))
@@ -66,6 +67,7 @@ def answerer(run: RunDir, weights: str = "") -> Answerer:
     subject = of_run(run, weights, BATCH)
     check_classes(run, subject.task.classes)
     try:
-        return Answerer(subject, class_taps(subject.network))
-    except UserError:
+        taps = Taps(subject.network, frozenset({"attention"}))
+    except UserError:  # a CNN
         return Answerer(subject, None)
+    return Answerer(subject, taps if taps.layout is not None and taps.layout.attention else None)
