@@ -17,6 +17,9 @@ FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--dis
 FLAGS += ["--disable-component-update", "--disable-sync", "--disable-extensions", "--hide-scrollbars"]
 FLAGS += ["--remote-debugging-pipe"]
 
+PATIENCE = 600.0
+"""Seconds after which a browser is taken for stuck."""
+
 
 class Browser:
     """One page in one browser; as a context it ends the browser.
@@ -77,21 +80,40 @@ class Browser:
                 return result
             self.events.append(found)
 
-    def open(self, path: Path, width: int = 1400, height: int = 1000, dark: bool = False) -> None:
-        """Show a file, at a size and in a scheme, and wait until it is there."""
+    def open(self, page: Path | str, width: int = 1400, height: int = 1000, dark: bool = False) -> None:
+        """Show a file or an address, at a size and in a scheme, and wait until it is there."""
         self.ask(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
         self.events.clear()
-        self.ask("Page.navigate", url=path.absolute().as_uri())
+        self.ask("Page.navigate", url=page if isinstance(page, str) else page.absolute().as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._next())
 
     def run(self, script: str) -> Any:
         """A script's value."""
         found = self.ask("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in found, found["exceptionDetails"]
+        return found["result"].get("value")
+
+    def choose(self, selector: str, files: list[Path]) -> None:
+        """Give files to a file input."""
+        root = self.ask("DOM.getDocument")["root"]["nodeId"]
+        node = self.ask("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.ask("DOM.setFileInputFiles", nodeId=node, files=[str(file) for file in files])
+
+    def wait(self, condition: str) -> None:
+        """Until an expression of the page is true."""
+        end = time.monotonic() + PATIENCE
+        while not self.run(f"Boolean({condition})"):
+            assert time.monotonic() < end, f"{condition} does not come true"
+            self.value("new Promise((done) => setTimeout(done, 10))")
+
+    def value(self, promise: str) -> Any:
+        """What a promise comes to."""
+        found = self.ask("Runtime.evaluate", expression=promise, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
@@ -111,7 +133,7 @@ class Browser:
         found = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(found["data"]))
 
-    def _next(self, patience: float = 600.0) -> dict[str, Any]:
+    def _next(self, patience: float = PATIENCE) -> dict[str, Any]:
         """The next message."""
         end = time.monotonic() + patience
         while b"\0" not in self.left:

@@ -41,6 +41,8 @@ VERBS: dict[str, Callable[..., Any]] = {
     "runs": api.runs,
     "explain": api.explain,
     "export": api.export,
+    "serve": api.serve,
+    "push": api.push,
     "links": api.links,
     "localize": api.localize,
     "probe": api.probe,
@@ -76,6 +78,7 @@ SHORT = {  # option -> the recipe key that it is short for, what it says
     "--batch-size": ("train.batch_size", "images in one step"),
     "--lr": ("optim.lr", "learning rate"),
     "--device": ("engine.device", "auto, cpu, cuda or mps"),
+    "--logger": ("engine.logger", "also send measurements to mlflow, wandb or trackio"),
     "--devices": ("engine.devices", "processes on this machine, one device each"),
 }
 
@@ -262,7 +265,8 @@ class Parser(argparse.ArgumentParser):
         known = self.options | (self.short.keys() if self.takes_recipe else set())
         for option in (word.partition("=")[0] for word in takewhile("--".__ne__, words)):
             if option.startswith("--") and option not in known:
-                near = get_close_matches(option, sorted(known), n=1) if len(option) <= LONGEST else []
+                begun = [name for name in sorted(known) if name.startswith(option)]
+                near = begun[:1] or (get_close_matches(option, sorted(known), n=1) if len(option) <= LONGEST else [])
                 self.error(f"unknown option {shortened(option)}" + "".join(f"; did you mean {name}?" for name in near))
 
     @property

@@ -10,6 +10,7 @@ from .looking import cache, explain, inspect, links, localize, probe, report, ro
 from .run import Run
 from .run import open_run as open
 from .runs import evaluate, export, predict, resume, train, train_row
+from .sharing import push, serve
 from .studies import compare, compare_resume, compare_table
 
 localise = localize
@@ -36,6 +37,7 @@ __all__ = [
     "open",
     "predict",
     "probe",
+    "push",
     "recipes",
     "reference",
     "report",
@@ -44,6 +46,7 @@ __all__ = [
     "robustness",
     "runs",
     "say",
+    "serve",
     "tables",
     "train",
     "train_row",

@@ -141,11 +141,11 @@ class Run:
 
         return evaluate(str(self.path), data)
 
-    def export(self, out: str, weights: str = "", int8: bool = False) -> "Path | Quantized":
+    def export(self, out: str, weights: str = "", int8: bool = False, from_pixels: bool = False) -> "Path | Quantized":
         """Write ONNX; see the function of that name."""
         from .runs import export
 
-        return export(str(self.path), out, weights, int8)
+        return export(str(self.path), out, weights, int8, from_pixels)
 
     def student(self, weights: str = "") -> "nn.Module":
         """The trained network in evaluation mode; weights: best, last or ema, by default those that count."""
@@ -179,8 +179,10 @@ class Run:
 
 
 def open_run(path: "str | os.PathLike[str]") -> Run:
-    """A training that is on disk already. Raises: UserError if the folder holds none."""
-    run = Run(Path(path))
+    """A training that is on disk already, or on the Hub by hf-hub:USER/NAME. Raises: UserError if there is none."""
+    from ..hub.fetch import located
+
+    run = Run(Path(located(os.fspath(path))))
     _ = run.folder
     return run
 

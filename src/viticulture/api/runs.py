@@ -168,7 +168,7 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Mapping[str, Evaluatio
     other images may also be an object as for `train`; that which the run learnt from stands for its own images.
 
     Args:
-        run: the run's folder.
+        run: the run's folder, or hf-hub:USER/NAME.
         data: other images: their test split where they declare one, else all of them.
         out: of other images, an .html page or a .json file to write.
 
@@ -177,10 +177,14 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Mapping[str, Evaluatio
     from ..data.open import open_source
     from ..data.sources.source import Source
     from ..evaluation.evaluate import check_classes
+    from ..hub.fetch import HUB, located
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, is_own, recipe_of
 
-    folder, data = RunDir.open(run_word(run)), as_word(data)
+    word, data = run_word(run), as_word(data)
+    if word.startswith(HUB) and isinstance(data, str) and not data:
+        raise UserError(f"name the images to measure on, which no repository holds: viticulture evaluate {word} DATA")
+    folder = RunDir.open(located(word))
     if is_dense(folder):
         from .dense import evaluate_dense
 
@@ -210,7 +214,7 @@ def predict(
     """Classify images, or find their objects, or tell their pixels apart: what the run has learnt.
 
     Args:
-        run: the run's folder.
+        run: the run's folder, or hf-hub:USER/NAME.
         images: files, or folders that are searched for images; in Python also pictures, see `Run.predict`.
         weights: best, last or ema; by default those that count.
         out: a .csv or .json file to write as well; of objects a .json of COCO's results or a folder of pictures, of
@@ -221,10 +225,11 @@ def predict(
     """
     from ..evaluation.given import as_images
     from ..evaluation.predict import ENDINGS, classify, write
+    from ..hub.fetch import located
     from ..outputs import check_out
     from ..training.rundir import RunDir
 
-    folder = RunDir.open(run_word(run))
+    folder = RunDir.open(located(run_word(run)))
     if is_dense(folder):
         from ..evaluation.dense.predict import predict_dense
 
@@ -241,35 +246,48 @@ def predict(
     return predictions
 
 
-def export(run: str, out: str, weights: str = "", int8: bool = False) -> "Path | Quantized":
+def export(run: str, out: str, weights: str = "", int8: bool = False, from_pixels: bool = False) -> "Path | Quantized":
     """Write a run's student as ONNX; a detector's or a segmenter's with all that lies between an image and its answers.
 
     Args:
-        run: the run's folder. Its weights/ folders already hold safetensors and config.json that timm loads.
+        run: the run's folder, or hf-hub:USER/NAME. Weights there are safetensors and config.json that timm loads.
         out: the .onnx file.
         weights: best, last or ema; by default those that count.
         int8: compute its large products in eight bits, calibrated on training images, and say what that costs in
             accuracy on the test images, which must be there. Classifiers alone.
+        from_pixels: the file takes one image as it is, [h, w, 3] uint8, and prepares it as `predict` does; that of a
+            detector or a segmenter always does.
 
     Returns: the file; with int8 also what it costs and gives beside float32.
     """
     from ..evaluation.subject import of_run
     from ..export.int8 import to_int8
     from ..export.onnx_file import to_onnx
+    from ..export.preparation import by_timms_transform
+    from ..hub.fetch import located
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of
 
-    folder = RunDir.open(run)
+    folder = RunDir.open(located(run))
     if is_dense(folder):
         from .dense import export_dense
 
         return export_dense(folder, Path(out), weights, int8)
     subject = of_run(folder, weights)
+    written: Path | Quantized
     with waiting("writing ONNX"):
-        if not int8:
-            return to_onnx(subject.network, Path(out), subject.task)
-        dataset = dataset_of(folder, recipe_of(folder))
-        return to_int8(subject, dataset.train, dataset.test, Path(out))
+        if int8:
+            dataset = dataset_of(folder, recipe_of(folder))
+            written = to_int8(subject, dataset.train, dataset.test, Path(out))
+        else:
+            written = to_onnx(subject.network, Path(out), subject.task)
+        if from_pixels:
+            from ..export.pixels import put_before
+
+            put_before(Path(out), subject.task, subject.image_settings)
+        elif subject.task.classes and (moved := by_timms_transform(folder, weights)):
+            tell(f"note: the file takes what `predict` shows a student; {moved}; --from-pixels puts predict's steps in")
+    return written
 
 
 def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations | DenseEvaluations":

@@ -5,12 +5,13 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.decode import DecodedImage, Unreadable, decode
+from ..data.decode import DecodedImage, Unreadable, decode, image_size
 from ..data.images import Records, StoredImages
 from ..data.resample import squeeze
 from ..data.sources.files import FileReader
@@ -27,6 +28,11 @@ from .subject import Subject, of_run
 
 BATCH = 64  # images that are held decoded
 ENDINGS = (".csv", ".json")
+MAX_SENT_PIXELS = 50_000_000
+"""Largest image that is decoded for somebody who sent it: 150 MB of RGB, a third of what a file named here may take."""
+
+Item = tuple[str, Path | Pixels | BinaryIO]
+"""A name, and the image: a file here, pixels, or an open file that somebody sent, at its start."""
 
 
 @dataclass(frozen=True)
@@ -69,39 +75,47 @@ def classify(run: RunDir, weights: str, images: Sequence[Path | Pixels], top: in
         raise UserError(f"no images in {named or 'nothing'}; name image files, or folders that hold some")
     subject = of_run(run, weights, BATCH)
     check_classes(run, subject.task.classes)
-    predictions: list[Prediction] = []
-    for start in range(0, len(items), BATCH):
-        predictions += _classify(subject, items[start : start + BATCH], top)
+    predictions = ask(subject, items, top)
     if all(prediction.error for prediction in predictions):
         raise UserError(f"no image could be read; {predictions[0].name}: {predictions[0].error}")
     return predictions
 
 
+def ask(subject: Subject, items: Sequence[Item], top: int = 1) -> list[Prediction]:
+    """One prediction an item, in their order; an image may stand among them more than once."""
+    predictions: list[Prediction] = []
+    for start in range(0, len(items), BATCH):
+        predictions += ask_opened(subject, open_items(subject, items[start : start + BATCH]), top)
+    return predictions
+
+
 def write(predictions: Sequence[Prediction], out: Path) -> None:
-    """The predictions as .csv (a column a class) or .json. Raises: UserError for another ending."""
+    """The predictions as .csv or .json. Raises: UserError for another ending."""
     path = check_out(out, *ENDINGS)
-    if path.suffix.lower() == ".json":
-        text = json.dumps([asdict(prediction) for prediction in predictions], indent=1, ensure_ascii=False) + "\n"
-    else:
-        classes = next((list(prediction.probabilities) for prediction in predictions if prediction.probabilities), [])
-        places = range(1, max(len(prediction.top) for prediction in predictions))
-        next_best = [f"{what} {k + 1}" for k in places for what in ("label", "probability")]
-        rows: list[list[object]] = [["name", "label", "probability", *next_best, *classes, "error"]]
-        for prediction in predictions:
-            probabilities = [prediction.probabilities.get(name) for name in classes]
-            rows.append(
-                [
-                    prediction.name,
-                    prediction.label,
-                    prediction.probability if prediction.label else None,
-                    *(value for k in places for value in (prediction.top[k] if prediction.top else (None, None))),
-                    *probabilities,
-                    prediction.error,
-                ]
-            )
-        text = csv_text(rows)
+    text = as_json(predictions) if path.suffix.lower() == ".json" else as_csv(predictions)
     with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
+
+
+def as_json(predictions: Sequence[Prediction]) -> str:
+    """A list of objects with the fields of `Prediction`."""
+    return json.dumps([asdict(prediction) for prediction in predictions], indent=1, ensure_ascii=False) + "\n"
+
+
+def as_csv(predictions: Sequence[Prediction], classes: Sequence[str] = ()) -> str:
+    """A row an image, a column a class; the classes are those of the first answer where none are named."""
+    classes = classes or next(
+        (list(prediction.probabilities) for prediction in predictions if prediction.probabilities), []
+    )
+    places = range(1, max((len(prediction.top) for prediction in predictions), default=1))
+    next_best = [f"{what} {k + 1}" for k in places for what in ("label", "probability")]
+    rows: list[list[object]] = [["name", "label", "probability", *next_best, *classes, "error"]]
+    for prediction in predictions:
+        probabilities = [prediction.probabilities.get(name) for name in classes]
+        others = [value for k in places for value in (prediction.top[k] if prediction.top else (None, None))]
+        probability = prediction.probability if prediction.label else None
+        rows.append([prediction.name, prediction.label, probability, *others, *probabilities, prediction.error])
+    return csv_text(rows)
 
 
 def _items(place: int, image: Path | Pixels) -> Iterator[tuple[str, Path | Pixels]]:
@@ -120,13 +134,28 @@ def _items(place: int, image: Path | Pixels) -> Iterator[tuple[str, Path | Pixel
         raise UserError(f"there is no file or folder {image}")
 
 
-def _classify(subject: Subject, items: Sequence[tuple[str, Path | Pixels]], top: int) -> list[Prediction]:
-    """One prediction an item, in their order; an image may stand among them more than once."""
+@dataclass(frozen=True, eq=False)
+class OpenedItems:
+    """Images as a run's store keeps them.
+
+    Args:
+        images: those that could be read, in order; None where none could.
+        names: of all items, as text.
+        errors: why an item could not be read; empty where it could.
+    """
+
+    images: StoredImages | None
+    names: list[str]
+    errors: list[str]
+
+
+def open_items(subject: Subject, items: Sequence[Item]) -> OpenedItems:
+    """Decode images for a run's student; what cannot be read is told with its reason."""
     side = subject.image_settings.store_size
     assert side is not None, "a run's recipe is settled"
     pixels: list[Tensor] = []
     sizes: list[tuple[int, int]] = []
-    errors: list[str] = []  # of each item; empty where it could be read
+    errors: list[str] = []
     for name, image in items:
         try:
             picture = _decoded(name, image, side)
@@ -140,22 +169,34 @@ def _classify(subject: Subject, items: Sequence[tuple[str, Path | Pixels]], top:
             errors.append("")
     names = [readable(name) for name, _ in items]
     if not pixels:
-        return [Prediction(name, "", 0.0, {}, error) for name, error in zip(names, errors, strict=True)]
+        return OpenedItems(None, names, errors)
     known = [name for name, error in zip(names, errors, strict=True) if not error]
     records = Records(torch.full((len(known),), -1), torch.tensor(sizes), known)
-    images = StoredImages(torch.stack(pixels), torch.arange(len(known)), records)
-    probabilities = iter(collect(subject.network, subject.batches(images), known).probabilities.tolist())
+    return OpenedItems(StoredImages(torch.stack(pixels), torch.arange(len(known)), records), names, errors)
+
+
+def ask_opened(subject: Subject, opened: OpenedItems, top: int = 1) -> list[Prediction]:
+    """One prediction an item, in their order."""
+    found: list[list[float]] = []
+    if (images := opened.images) is not None:
+        found = collect(subject.network, subject.batches(images), images.records.names).probabilities.tolist()
+    probabilities = iter(found)
     return [
         Prediction(name, "", 0.0, {}, error) if error else _one(name, subject.task.classes, next(probabilities), top)
-        for name, error in zip(names, errors, strict=True)
+        for name, error in zip(opened.names, opened.errors, strict=True)
     ]
 
 
-def _decoded(name: str, image: Path | Pixels, side: int) -> DecodedImage:
-    if not isinstance(image, Path):
-        return decode(image, name)
-    with FileReader(Path(), [str(image)]).open(0) as file:
-        return decode(file, name, side)
+def _decoded(name: str, image: Path | Pixels | BinaryIO, side: int) -> DecodedImage:
+    if isinstance(image, Path):
+        with FileReader(Path(), [str(image)]).open(0) as file:
+            return decode(file, name, side)
+    if not isinstance(image, np.ndarray):
+        height, width = image_size(image, name)
+        if height * width > MAX_SENT_PIXELS:
+            raise Unreadable(name, f"{width} x {height} is more than {MAX_SENT_PIXELS:,} pixels")
+        image.seek(0)
+    return decode(image, name, side)
 
 
 def _one(name: str, classes: Sequence[str], probabilities: list[float], top: int) -> Prediction:

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
 
 from ..data.batches.batch import Batch
 from ..data.batches.evaluation import evaluation_batches
@@ -22,7 +21,8 @@ from ..disk import FULL, unwritable
 from ..methods.method import Course, Method
 from ..models.weights.files import save
 from .assemble import augmentations, batch_size
-from .metrics import EpochMeans, MetricsFile, cut
+from .loggers import close, loggers
+from .metrics import EpochMeans, cut
 from .processes import is_leader
 from .progress import EachEpoch, ProgressBar, StopOnNonFinite
 from .replay import Replay
@@ -229,7 +229,7 @@ def fit(
         accumulate_grad_batches=train.accumulate,
         gradient_clip_val=train.clip_norm,
         log_every_n_steps=min(LOG_EVERY_STEPS, method.course.steps_per_epoch * train.accumulate),
-        logger=[MetricsFile(run.metrics), TensorBoardLogger(run.path, name="tensorboard", version="")],
+        logger=loggers(run, session.recipe),
         callbacks=[*callbacks, *more],
         plugins=[checkpoints],
         enable_progress_bar=False,
@@ -249,6 +249,8 @@ def fit(
         if isinstance(error, OSError) and _concerns(run.path, error):
             raise unwritable(Path(error.filename or run.path), error) from error
         raise
+    finally:
+        close(trainer.loggers)
     if trainer.is_global_zero:
         for name, student in {"last": method.student, **({"ema": ema.student} if ema else {})}.items():
             save(student, run.weights(name), method.task, {**facts, "epoch": trainer.current_epoch})

@@ -24,6 +24,7 @@ from ..models.students import count
 from ..text import comment
 from ..version import VERSION
 from .assemble import assemble, batch_size, check_parts
+from .loggers import check_logger, flat
 from .processes import check_devices, is_leader
 from .progress import showing
 from .recipe import Recipe, method_class, parse, read, resolve
@@ -96,6 +97,7 @@ def begin(
     check_alone(checked.values)
     check_parts(checked)
     check_devices(checked.section("engine"))
+    check_logger(checked.section("engine"))
     dataset = load_dataset(source, checked, seed)
     checked = checked.with_section("images", dataset.image_settings)
     method, remarks = assemble(checked, dataset, seed)
@@ -145,6 +147,7 @@ def reopen(path: str, data: Any = "") -> Session:
         os.environ["VITICULTURE_RUN"] = str(run.path.absolute())
     recipe = recipe_of(run)
     check_devices(recipe.section("engine"))
+    check_logger(recipe.section("engine"))
     dataset = dataset_of(run, recipe, data)
     if dataset.fingerprint != facts["data"]["fingerprint"]:
         raise UserError(
@@ -168,7 +171,7 @@ def recipe_of(run: RunDir) -> Recipe:
     """
     facts, path = run.read("run.json"), run.path / "recipe.yaml"
     recipe = resolve(facts["recipe"], parse(run.text("recipe.yaml"), str(path)))
-    now, then = _flat(recipe.values), _flat(resolve(facts["recipe"], facts.get("settings", recipe.values)).values)
+    now, then = flat(recipe.values), flat(resolve(facts["recipe"], facts.get("settings", recipe.values)).values)
     if changed := sorted(key for key in now.keys() | then.keys() if now.get(key) != then.get(key)):
         shown = [f"{key} from {then.get(key)!r} to {now.get(key)!r}" for key in changed[:5]]
         more = f" and {len(changed) - 5} more" if changed[5:] else ""
@@ -177,15 +180,6 @@ def recipe_of(run: RunDir) -> Recipe:
             f"{run.anew()}"
         )
     return recipe
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted key -> value."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        inner = _flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {}
-        found |= inner or {f"{prefix}{key}": value}
-    return found
 
 
 def dataset_of(run: RunDir, recipe: Recipe, data: Any = "") -> Dataset:

@@ -98,6 +98,7 @@ class Engine:
         checkpoint_minutes: longest time that a kill can cost; every epoch's end is kept as well.
         replay_gb: keep the logits of frozen teachers on this disk, up to 10^9 bytes times this over all runs, and read
             them in runs with the same teachers, images, augmentation, seed and batches; null asks the teachers anew.
+        logger: also send measurements to MLflow, Weights & Biases or Trackio; csv and tensorboard are always written.
     """
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -108,6 +109,7 @@ class Engine:
     sync_batchnorm: bool = False
     checkpoint_minutes: float = 5.0
     replay_gb: float | None = None
+    logger: Literal["none", "csv", "tensorboard", "mlflow", "wandb", "trackio"] = "none"
 
     def __post_init__(self) -> None:
         check_fields("engine", self)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs that show a run to others: on an address of this machine, on the Hub."""
+
+import sys
+from importlib.util import find_spec
+
+from ..errors import UserError
+
+NEEDS = {"starlette": "starlette", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
+"""Module -> package of the extra `serve`."""
+
+
+def serve(run: str, weights: str = "", host: str = "127.0.0.1", port: int = 8000) -> None:
+    """Answer about images that are dropped on a page, or sent to an address, until Ctrl-C.
+
+    Args:
+        run: the run's folder, or hf-hub:USER/NAME.
+        weights: best, last or ema; by default those that count.
+        host: address to listen at; the default is reached from this machine alone, 0.0.0.0 from everywhere.
+        port: of that address; 0 takes a free one.
+    """
+    if missing := [package for module, package in NEEDS.items() if find_spec(module) is None]:
+        raise UserError(f"serving needs {' and '.join(missing)}, not installed; run: pip install 'viticulture[serve]'")
+    from ..hub.fetch import located
+    from ..server.answers import answerer
+    from ..server.app import application, listening
+    from ..server.app import run as answer_until_stopped
+    from ..server.page import page
+    from ..training.rundir import RunDir
+    from .runs import is_dense
+
+    folder = RunDir.open(located(run))
+    if is_dense(folder):
+        raise UserError(f"{run} finds objects or tells pixels apart, and only classifiers are served so far")
+    with listening(host, port) as taken:
+        student = answerer(folder, weights)
+        local = host in ("127.0.0.1", "::1", "localhost")
+        app = application(
+            student, page(folder, student), ["127.0.0.1", "localhost", "::1", "[::1]"] if local else ["*"]
+        )
+        name = f"[{host}]" if ":" in host else host
+        print(f"http://{name}:{taken.getsockname()[1]} answers until Ctrl-C", file=sys.stderr, flush=True)
+        if not local:
+            print(f"note: whoever reaches {host} may ask, and nothing is encrypted", file=sys.stderr, flush=True)
+        answer_until_stopped(app, taken)
+
+
+def push(run: str, repository: str, weights: str = "", private: bool = False) -> str:
+    """Send a run to the Hugging Face Hub: weights that timm loads too, its recipe and results, and a model card.
+
+    No image, file name or folder is sent; names of classes and of the data set are.
+
+    Args:
+        run: the run's folder.
+        repository: USER/NAME; made if need be.
+        weights: best, last or ema; by default those that count.
+        private: a new repository is seen by its owner alone.
+
+    Returns: its address.
+    """
+    from ..hub.push import push as send
+    from ..training.rundir import RunDir
+    from ..waiting import waiting
+    from .runs import is_dense
+
+    folder = RunDir.open(run)
+    if is_dense(folder):
+        raise UserError(f"{run} finds objects or tells pixels apart, and only classifiers are sent so far")
+    with waiting("sending to the Hub"):
+        return send(folder, repository, weights, private)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An ONNX file that takes an image as it is, and does inside what `predict` does to it before the network.
+
+    pixels [h, w, 3] uint8, upright RGB of any size  ->  logits [1, C]
+
+The steps are those of a store and of evaluation: the whole image squeezed to S x S, the crop cut out of it and resized,
+colors normalized; both resizes antialiased, columns first, then rows, rounded to gray levels in between, as Pillow
+does. Two things remain outside: how a file is decoded (`predict` decodes large JPEGs at a fraction of their size, which
+is faster and within a few gray levels), and that torch's kernel computes in integers, so that a gray level may differ
+by one.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import ModelProto
+from onnx.compose import add_prefix, merge_models
+from onnx.parser import parse_model
+
+from ..data.image_settings import ImageSettings
+from ..disk import replacing
+from ..models.task import Task
+
+RESIZE = 'mode = "{mode}", antialias = 1, cubic_coeff_a = -0.5, exclude_outside = 1'
+
+STEPS = """
+<ir_version: {ir}, opset_import: ["" : {opset}]>
+prepare (uint8[h, w, 3] pixels) => (float[1, 3, {height}, {width}] image)
+{{
+  channels = Transpose <perm = [2, 0, 1]> (pixels)
+  bytes = Unsqueeze (channels, zero)
+  whole = Cast <to = 1> (bytes)
+  sides = Shape <start = 0, end = 2> (pixels)
+  rows = Slice (sides, zero, one)
+  to_columns = Concat <axis = 0> (one, three, rows, side)
+  squeezed_columns = Resize <{cubic}> (whole, , , to_columns)
+  {round_1}
+  to_side = Concat <axis = 0> (one, three, side, side)
+  squeezed = Resize <{cubic}> (rounded_1, , , to_side)
+  {round_2}
+  extents = Cast <to = 11> (sides)
+  shares_covered = Div (extents, covered)
+  smallest = ReduceMin <keepdims = 1> (shares_covered, zero)
+  reach = Mul (target, smallest)
+  box = Div (reach, extents)
+  rest = Sub (unit, box)
+  margin = Div (rest, two)
+  first_at = Mul (margin, side_length)
+  first_rounded = Round (first_at)
+  end_share = Add (margin, box)
+  end_at = Mul (end_share, side_length)
+  end_rounded = Round (end_at)
+  extent_any = Sub (end_rounded, first_rounded)
+  extent = Clip (extent_any, unit, side_length)
+  last_first = Sub (side_length, extent)
+  first = Min (first_rounded, last_first)
+  end = Add (first, extent)
+  first_pixel = Cast <to = 7> (first)
+  end_pixel = Cast <to = 7> (end)
+  cut = Slice (rounded_2, first_pixel, end_pixel, image_axes)
+  extent_pixels = Cast <to = 7> (extent)
+  cut_rows = Slice (extent_pixels, zero, one)
+  to_width = Concat <axis = 0> (one, three, cut_rows, width)
+  shown_columns = Resize <{shown}> (cut, , , to_width)
+  {round_3}
+  to_shown = Concat <axis = 0> (one, three, height, width)
+  shown_rows = Resize <{shown}> (rounded_3, , , to_shown)
+  {round_4}
+  levels = Div (rounded_4, white)
+  centered = Sub (levels, mean)
+  image = Div (centered, std)
+}}
+"""
+
+ROUND = "up_{i} = Add ({of}, half)\n  floor_{i} = Floor (up_{i})\n  rounded_{i} = Clip (floor_{i}, black, white)"
+"""To gray levels, halves upwards."""
+
+
+def put_before(path: Path, task: Task, settings: ImageSettings) -> None:
+    """Change a student's file into one that takes pixels."""
+    whole = from_pixels(onnx.load(str(path)), task, settings)
+    with replacing(path) as unfinished:
+        onnx.save(whole, str(unfinished))
+
+
+def from_pixels(student: ModelProto, task: Task, settings: ImageSettings) -> ModelProto:
+    """A student's graph behind the steps that prepare an image for it.
+
+    Args:
+        student: image [B, 3, H, W] float32 -> logits [B, C], as `to_onnx` writes it.
+        task: its image size and colors.
+        settings: a settled recipe's: size of the store, crop and filter.
+    """
+    opset = next(entry.version for entry in student.opset_import if entry.domain in ("", "ai.onnx"))
+    steps = _steps(task, settings, student.ir_version, opset)
+    kept = {prop.key: prop.value for prop in student.metadata_props}
+    whole = merge_models(add_prefix(steps, "prepare/", rename_inputs=False), student, [("prepare/image", "image")])
+    onnx.helper.set_model_props(whole, kept)
+    onnx.checker.check_model(whole)
+    return whole
+
+
+def _steps(task: Task, settings: ImageSettings, ir: int, opset: int) -> ModelProto:
+    height, width = task.image_size
+    crop, side = settings.crop, settings.store_size
+    assert side is not None, "a run's recipe is settled"
+    resizes = ("squeezed_columns", "squeezed", "shown_columns", "shown_rows")
+    text = STEPS.format(
+        ir=ir,
+        opset=opset,
+        height=height,
+        width=width,
+        cubic=RESIZE.format(mode="cubic"),
+        shown=RESIZE.format(mode="cubic" if crop.interpolation == "bicubic" else "linear"),
+        **{f"round_{i}": ROUND.format(i=i, of=of) for i, of in enumerate(resizes, 1)},
+    )
+    steps = parse_model(text)
+    target = np.array([height, width], dtype=np.float64)
+    numbers = {
+        **{name: np.array([value], dtype=np.int64) for name, value in {"zero": 0, "one": 1, "three": 3}.items()},
+        **{
+            name: np.array([value], dtype=np.int64)
+            for name, value in {"side": side, "height": height, "width": width}.items()
+        },
+        "image_axes": np.array([2, 3], dtype=np.int64),
+        "target": target,
+        "covered": np.floor(target / crop.crop_pct),
+        **{
+            name: np.array(value, dtype=np.float64)
+            for name, value in {"unit": 1, "two": 2, "side_length": side}.items()
+        },
+        **{name: np.array(value, dtype=np.float32) for name, value in {"half": 0.5, "black": 0, "white": 255}.items()},
+        **{
+            name: np.array(value, dtype=np.float32).reshape(1, 3, 1, 1)
+            for name, value in {"mean": task.mean, "std": task.std}.items()
+        },
+    }
+    steps.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in numbers.items())
+    return steps

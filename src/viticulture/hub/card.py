@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model card: what a run's student is, what it learnt from, how well it does, and what nobody should expect of it.
+
+Every sentence and number comes from run.json, recipe.yaml and evaluation.json.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import timm
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from ..evaluation.accuracy import Evaluation
+from ..evaluation.results import Evaluations
+
+FEW = 12
+"""Classes whose whole confusion matrix is shown; of more, the most frequent confusions."""
+
+
+@dataclass(frozen=True)
+class Student:
+    """What a card says of a network.
+
+    Args:
+        architecture: timm's name of it.
+        classes: names in the order of the logits; empty for one that learnt without labels.
+    """
+
+    architecture: str
+    classes: tuple[str, ...]
+
+    @property
+    def is_timms(self) -> bool:
+        """Whether bare timm can build it."""
+        return timm.model_entrypoint(self.architecture).__module__.startswith("timm.")
+
+
+def model_card(repository: str, facts: dict[str, Any], recipe: str, results: Evaluations, student: Student) -> str:
+    """README.md of a repository, with the block of YAML that the Hub reads.
+
+    Args:
+        repository: USER/NAME.
+        facts: run.json, as it is shared.
+        recipe: recipe.yaml.
+        results: what was measured.
+        student: what its config.json says of it.
+    """
+    result, classes = results.counting, student.classes
+    environment = Environment(  # Markdown: what strangers named is escaped by `cell` and `code`
+        loader=PackageLoader("viticulture.hub", "."), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"cell": _cell, "code": _code, "percent": _percent, "count": "{:,}".format}
+    return environment.get_template("card.md.j2").render(
+        metadata=_metadata(repository, facts, results, student).strip(),
+        repository=repository,
+        facts=facts,
+        recipe=recipe.strip(),
+        student=student,
+        split=_split(results),
+        result=result,
+        matrix=_matrix(result, classes) if result else [],
+        confused=_confused(result, classes) if result else [],
+        weakest=_weakest(result) if result else [],
+    )
+
+
+def _metadata(repository: str, facts: dict[str, Any], results: Evaluations, student: Student) -> str:
+    from huggingface_hub import EvalResult, ModelCardData
+
+    use = "image-classification" if student.classes else "image-feature-extraction"
+
+    data, result = facts["data"]["name"], results.counting
+    measured = [
+        EvalResult(
+            task_type="image-classification",
+            dataset_type="image",
+            dataset_name=data,
+            dataset_split=_split(results),
+            metric_type="accuracy",
+            metric_name="top-1",
+            metric_value=round(result.top1, 4),
+        )
+        for result in ([result] if result else [])
+    ]
+    card = ModelCardData(
+        library_name="timm" if student.is_timms else "viticulture",
+        pipeline_tag=use,
+        tags=[use, "vision-transformer", "small-data", "timm", "viticulture"],
+        model_name=repository.partition("/")[2],
+        eval_results=measured or None,
+    )
+    text: str = card.to_yaml()
+    return text
+
+
+def _split(results: Evaluations) -> str:
+    split = results.counts.partition("/")[2]
+    return {"val": "validation"}.get(split, split)
+
+
+def _percent(share: float | None) -> str:
+    return "n/a" if share is None else f"{100 * share:.1f} %"
+
+
+def _cell(word: str) -> str:
+    """Text that neither ends a table's cell nor is markup."""
+    return "".join(f"\\{letter}" if letter in r"\`*_{}[]<>()#+-!|~" else letter for letter in " ".join(word.split()))
+
+
+def _code(word: str) -> str:
+    """Text between backticks."""
+    return " ".join(word.split()).replace("`", "'")
+
+
+def _matrix(result: Evaluation, classes: Sequence[str]) -> list[list[str]]:
+    """Rows of the confusion matrix with a heading; none for many classes."""
+    if len(classes) > FEW:
+        return []
+    heading = ["true, down; said, across", *map(_cell, classes)]
+    return [heading, *([_cell(name), *map(str, row)] for name, row in zip(classes, result.confusion, strict=True))]
+
+
+def _confused(result: Evaluation, classes: Sequence[str], most: int = 8) -> list[tuple[str, str, int]]:
+    """True class, what it was taken for, how often; the most frequent first."""
+    wrong = result.confusion.copy()
+    np.fill_diagonal(wrong, 0)
+    order = np.argsort(-wrong, axis=None, kind="stable")[:most]
+    pairs = [(int(place) // len(classes), int(place) % len(classes)) for place in order]
+    return [(_cell(classes[i]), _cell(classes[j]), int(wrong[i, j])) for i, j in pairs if wrong[i, j]]
+
+
+def _weakest(result: Evaluation, most: int = 5) -> list[tuple[str, float, int]]:
+    """Class, recall and images of the classes that are found least often."""
+    known = [(_cell(s.name), s.recall, s.support) for s in result.per_class if s.recall is not None]
+    return sorted(known, key=lambda row: row[1])[:most]

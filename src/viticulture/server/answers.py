@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run's student says of images that somebody sent, and where it looks; loaded once, asked often."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..analysis.attention_maps import class_map
+from ..errors import UserError
+from ..evaluation.evaluate import check_classes
+from ..evaluation.localization.metrics import score_maps
+from ..evaluation.predict import BATCH, Item, OpenedItems, Prediction, ask_opened, open_items
+from ..evaluation.subject import Subject, of_run
+from ..models.taps import Taps
+from ..report.charts.pictures import overlay, picture_uri
+from ..training.rundir import RunDir
+
+
+@dataclass(frozen=True, eq=False)
+class Answerer:
+    """A run's student, ready to be asked.
+
+    Args:
+        subject: it, and how it is shown images.
+        taps: on its attention; None for a network without any.
+    """
+
+    subject: Subject
+    taps: Taps | None
+
+    def answers(self, items: Sequence[Item], look: bool = False) -> tuple[list[Prediction], list[str]]:
+        """The numbers of `viticulture predict` for the same images together, and with `look` pictures, one an item.
+
+        A picture is a data URI: attention of the class token, or of the mean patch where there is none, mean of all
+        layers and heads, over what the student was shown. It is empty for what cannot be read, and for CNNs.
+
+        Args:
+            items: no more than are shown to a student at once (`predict.BATCH`), or bits may differ from the verb's.
+            look: whether to draw.
+        """
+        opened = open_items(self.subject, items)
+        return ask_opened(self.subject, opened), self._pictures(opened) if look else []
+
+    @torch.inference_mode()
+    def _pictures(self, opened: OpenedItems) -> list[str]:
+        if self.taps is None or opened.images is None:
+            return [""] * len(opened.names)
+        drawn = []
+        for _, pixels in self.subject.views(opened.images):
+            readings = self.taps(self.subject.normalized(pixels)).attention
+            maps = [class_map(reading, reading.grid)[:, None] for reading in readings]
+            rows, columns = max(layer.shape[-2:] for layer in maps)
+            for view, score in zip(pixels, score_maps(maps, (rows, columns)).cpu().numpy(), strict=True):
+                drawn.append(picture_uri(overlay(view.permute(1, 2, 0).numpy(), score)))
+        ready = iter(drawn)
+        return ["" if error else next(ready) for error in opened.errors]
+
+
+def answerer(run: RunDir, weights: str = "") -> Answerer:
+    """Load a run's student. Raises: UserError for a run that learnt without labels, or has no such weights.
+
+    Args:
+        run: a run that learnt classes.
+        weights: best, last or ema; by default those that count.
+    """
+    subject = of_run(run, weights, BATCH)
+    check_classes(run, subject.task.classes)
+    try:
+        taps = Taps(subject.network, frozenset({"attention"}))
+    except UserError:  # a CNN
+        return Answerer(subject, None)
+    return Answerer(subject, taps if taps.layout is not None and taps.layout.attention else None)

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run that is sent to the Hub is used by its name as it was here, and tells nothing of the machine that it left."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+import yaml
+from huggingface_hub import constants
+
+import viticulture
+from fake_hub import TOKEN, FakeHub, hub
+from untrained import photo, untrained
+from viticulture import cli
+from viticulture.api import predict
+from viticulture.cli import main
+from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
+from viticulture.evaluation.results import Evaluations
+from viticulture.hub.push import contents
+from viticulture.hub.shared import named_code, without_folders
+from viticulture.models.weights.files import initialize, load
+from viticulture.text import read_yaml
+from viticulture.training.recipe import shipped
+from viticulture.training.rundir import RunDir
+
+CLASSES = ("cabernet", "mer|lot", "<b>pinot</b>")
+SECRET = "/home/somebody/vineyard"
+NAME = "somebody/vines"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """Trained on images in a folder of somebody's, with results."""
+    run = untrained(tmp_path_factory.mktemp("runs") / "run", CLASSES)
+    facts = run.read("run.json")
+    run.update(
+        command=f"viticulture train {SECRET}/photos",
+        remarks=[f"{SECRET}/photos/a.jpg stands in two splits"],
+        data={**facts["data"], "source": f"{SECRET}/photos", "folder": f"{SECRET}/photos", "images": {"train": 90}},
+    )
+    labels = torch.arange(30) % 3
+    said = torch.eye(3)[labels.where(torch.arange(30) > 3, (labels + 1) % 3)] * 0.8 + 0.2 / 3
+    result = evaluate_predictions(Predictions(said, labels, [str(i) for i in range(30)]), CLASSES)
+    run.write("evaluation.json", Evaluations("last/test", {"last/test": result}).to_dict())
+    return run
+
+
+@pytest.fixture
+def online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
+    with hub() as served:
+        monkeypatch.setattr(constants, "ENDPOINT", served.address)
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace("https://huggingface.co", served.address)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # large files go by git-lfs, as without hf_xet
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        yield served
+
+
+def test_a_run_that_was_sent_is_used_by_its_name(
+    run: RunDir, online: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same probabilities to the last bit, the same weights in bare timm, and a start for another training.
+
+    Catches: a file that a stranger needs and does not get, weights that are fetched twice, weights where timm does not
+    look.
+    """
+    assert main(["push", str(run.path), NAME]) == 0
+    assert f"{online.address}/{NAME}" in capsys.readouterr().out
+    assert len(online.stored) == 1, "equal files are kept once"
+    image = photo(tmp_path / "a.png", 3)
+    assert predict(f"hf-hub:{NAME}", str(image)) == predict(str(run.path), str(image))  # type: ignore[arg-type]
+    assert [name for name in online.fetched if name.endswith(".safetensors")] == ["weights/last/model.safetensors"]
+    opened = viticulture.open(f"hf-hub:{NAME}")
+    assert opened.classes == CLASSES
+    assert opened.accuracy == pytest.approx(26 / 30)
+    student = load(run.weights("last"))[0]
+    theirs = timm.create_model(f"hf-hub:{NAME}", pretrained=True, cache_dir=str(tmp_path / "timm")).eval()
+    pixels = torch.randn(2, 3, 16, 16)
+    assert torch.equal(theirs(pixels), student(pixels))
+    begun = load(run.weights("last"))[0]
+    weight, sent = (net.get_parameter("blocks.0.attn.qkv.weight") for net in (begun, student))
+    torch.nn.init.zeros_(weight)
+    initialize(begun, f"hf-hub:{NAME}")
+    assert torch.equal(weight, sent)
+
+
+def test_nothing_that_is_sent_names_a_folder_or_a_file_of_the_machine(run: RunDir) -> None:
+    """Catches: the folder of the images in a fact, the command, a remark or the recipe; a picture, a file's name."""
+    sent = contents(run, NAME)
+    assert set(sent) == {
+        *("README.md", "run.json", "recipe.yaml", "evaluation.json", "config.json", "model.safetensors"),
+        *("weights/last/config.json", "weights/last/model.safetensors"),
+    }
+    for name, content in sent.items():
+        held = content if isinstance(content, bytes) else content.read_bytes()
+        assert b"somebody/vineyard" not in held, name
+        assert str(run.path.parent).encode() not in held, name
+    assert json.loads(sent["run.json"])["data"]["source"] == "photos"  # type: ignore[arg-type]
+
+
+def test_a_strangers_recipe_that_names_code_is_not_read(
+    online: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their guide, method or student is named and refused, before anything is imported; what ships is read.
+
+    Catches: a module of this machine that is imported, and a function of it called, for a name in a stranger's file.
+    """
+    recipes = {
+        "student: {name: shutil.rmtree}": "shutil.rmtree",
+        "student: antigravity.fly": "antigravity.fly",
+        "method: {name: my_module.Mine}": "my_module.Mine",
+        "guides: {old: {class: my_module.Guide, weight: 0.1}}": "my_module.Guide",
+        "augment: {my_module.Shift: {most: 8}}": "my_module.Shift",
+    }
+    image = str(photo(tmp_path / "a.png", 3))
+    for number, (recipe, code) in enumerate(recipes.items()):
+        online.repositories[f"some/body{number}"] = {"run.json": b"{}", "recipe.yaml": recipe.encode()}
+        assert main(["predict", f"hf-hub:some/body{number}", image]) == 2
+        assert f"names code of its author's own, {code}" in capsys.readouterr().err
+    for path in shipped().values():
+        assert list(named_code(read_yaml(path.read_text("utf-8"), path.name))) == []
+    tagged = "student: {name: vit_tiny_patch16_224.augreg_in21k}\noptim: {lr: 0.1}\ntrain: {watch: val}"
+    assert list(named_code(read_yaml(tagged, "x"))) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("/home/me/x.pth", "x.pth"),
+        ("mae_base=/home/me/x.pth", "mae_base=x.pth"),
+        ("~/runs/teacher", "teacher"),
+        ("../runs/teacher", "teacher"),
+        ("runs/teacher", "runs/teacher"),
+        ("hf-hub:timm/vit", "hf-hub:timm/vit"),
+        ({"a": ["/x/y", 1, None]}, {"a": ["y", 1, None]}),
+    ],
+)
+def test_a_path_keeps_its_name_alone(given: Any, kept: Any) -> None:
+    assert without_folders(given) == kept
+
+
+def test_the_card_says_what_the_files_say(run: RunDir) -> None:
+    """Catches: a number that is not the result's, an interval left out, a class's name that breaks its table or is
+    markup, commands that the parser does not take, a block of YAML that cannot be read."""
+    card = bytes(contents(run, NAME)["README.md"]).decode()
+    _, head, body = card.split("---\n", 2)
+    about = yaml.safe_load(head)
+    (result,) = about["model-index"][0]["results"]
+    assert result["metrics"][0]["value"] == round(26 / 30, 4)
+    assert about["library_name"] == "timm"
+    assert "**86.7 %** of 30 test images" in body
+    low, high = viticulture.Run(run.path).evaluations["last/test"].top1_interval
+    assert f"{100 * low:.1f} % to {100 * high:.1f} %" in body
+    assert "| mer\\|lot | 0 | 9 | 1 |" in body
+    assert "<b>pinot" not in body
+    assert "other thing" not in body
+    lines = re.findall(r"^viticulture .*?(?=\s+#|$)", body, re.MULTILINE)
+    assert len(lines) == 2
+    for line in lines:
+        cli.read(line.split()[1:])
+    assert "\n\n\n" not in body
+
+
+def test_a_run_without_labels_is_sent_as_features(tmp_path: Path) -> None:
+    """Catches: a card that promises classes."""
+    run = untrained(tmp_path / "run", ())
+    run.update(data={**run.read("run.json")["data"], "images": {"train": 90}})
+    card = bytes(contents(run, NAME)["README.md"]).decode()
+    assert "without labels" in card
+    assert "viticulture predict" not in card
+
+
+def test_a_mistake_is_said_in_a_line(
+    run: RunDir,
+    online: FakeHub,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """No such repository, one that holds no run, no token, no connection, and a name that is none.
+
+    Catches: a traceback, a line that does not say what to mend.
+    """
+
+    def said(*words: str) -> str:
+        assert main(list(words)) == 2
+        (error,) = [line for line in capsys.readouterr().err.splitlines() if not line.endswith(" ...")]
+        return error
+
+    image = str(photo(tmp_path / "a.png", 3))
+    assert "there is none of that name" in said("predict", "hf-hub:no/body", image)
+    assert "USER/NAME" in said("predict", "hf-hub:nobody", image)
+    assert "USER/NAME" in said("push", str(run.path), "nobody")
+    assert "name the images" in said("evaluate", f"hf-hub:{NAME}")
+    online.repositories["some/weights"] = {"config.json": b"{}"}
+    assert "is no run of viticulture" in said("predict", "hf-hub:some/weights", image)
+    monkeypatch.setenv("HF_TOKEN", "wrong")
+    assert "log in by `hf auth login`" in said("push", str(run.path), NAME)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert "cannot be reached" in said("predict", "hf-hub:some/body", image)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINE" in said("predict", "hf-hub:some/body", image)
+
+
+def test_what_is_not_finished_is_not_sent(run: RunDir, tmp_path: Path) -> None:
+    other = untrained(tmp_path / "run", CLASSES)
+    other.update(status="running")
+    with pytest.raises(viticulture.UserError, match="is not finished"):
+        contents(other, NAME)

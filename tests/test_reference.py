@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The site's generated pages say what the code says, and its pages link to what exists."""
+
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import viticulture
+from viticulture.training.recipe import shipped
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """docs/reference.py."""
+    spec = importlib.util.spec_from_file_location("reference", DOCS / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_pages_are_what_the_script_makes_of_the_code(script: ModuleType) -> None:
+    """Fails if a signature, a docstring or a recipe's header was changed and the page was not: python
+    docs/reference.py."""
+    assert (DOCS / "api.md").read_text("utf-8") == script.render_api()
+    assert (DOCS / "recipes.md").read_text("utf-8") == script.render_recipes()
+
+
+def test_every_name_of_the_package_and_every_recipe_stands_there() -> None:
+    """Fails for a verb whose room hides it, a member without words, a recipe of a folder that no section names."""
+    api, recipes = (DOCS / "api.md").read_text("utf-8"), (DOCS / "recipes.md").read_text("utf-8")
+    for name in set(viticulture.__all__) - {"__version__", "localise"}:
+        assert re.search(rf"^## {name}$", api, re.MULTILINE), name
+    assert "\ncache(clear=False)\n" in api
+    assert "### Run.predict()" in api
+    assert not re.search(r"^##+ .*\n+(?=##|\Z)", api, re.MULTILINE), "a heading without words"
+    assert all(f"| `{name}` |" in recipes for name in shipped())
+
+
+def test_every_page_is_in_the_sites_contents_and_links_to_files_that_exist() -> None:
+    """Fails for a page that nobody finds, or a link to what was renamed."""
+    contents = tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))["project"]["nav"]
+    listed = set(re.findall(r"'([\w/-]+\.md)'", str(contents)))
+    assert listed == {str(page.relative_to(DOCS)) for page in PAGES}
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text("utf-8")):
+            assert (page.parent / target).exists(), (page.name, target)

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A served run says what `predict` says, to many at once, and gives nothing of its machine away."""
+
+import csv
+import http.client
+import io
+import json
+import re
+import struct
+import threading
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from browser import CHROMIUM, Browser
+from untrained import photo, untrained
+from viticulture.api import predict
+from viticulture.cli import main
+from viticulture.evaluation.predict import MAX_SENT_PIXELS
+from viticulture.training.rundir import RunDir
+
+for needed in ("starlette", "uvicorn", "python_multipart"):
+    pytest.importorskip(needed, reason="the extra `serve`")
+
+from viticulture.server import app as server_app  # noqa: E402
+from viticulture.server import limits  # noqa: E402
+from viticulture.server.answers import answerer  # noqa: E402
+from viticulture.server.page import page  # noqa: E402
+
+CLASSES = ("=cmd()", "<i>merlot</i>")
+BOUNDARY = "----parts"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    return untrained(tmp_path_factory.mktemp("runs") / "run", CLASSES)
+
+
+@pytest.fixture(scope="module")
+def port(run: RunDir) -> Iterator[int]:
+    """Of a real server, in a thread of its own."""
+    with server_app.listening("127.0.0.1", 0) as taken:
+        student = answerer(run)
+        served = server_app.server(server_app.application(student, page(run, student), ["127.0.0.1", "localhost"]))
+        thread = threading.Thread(target=served.run, kwargs={"sockets": [taken]})
+        thread.start()
+        yield taken.getsockname()[1]
+        served.should_exit = True
+        thread.join()
+
+
+def form(files: list[tuple[str, bytes]]) -> bytes:
+    """The body of a form that holds files."""
+    parts = [
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="image"; filename="{name}"\r\n\r\n'.encode() + content
+        for name, content in files
+    ]
+    return b"\r\n".join([*parts, f"--{BOUNDARY}--\r\n".encode()])
+
+
+def ask(
+    port: int, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+) -> tuple[int, http.client.HTTPMessage, bytes]:
+    """Status, headers and content of an answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    kind = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"} if body is not None else {}
+    connection.request(method, path, body, {**kind, **(headers or {})})
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    return answer.status, answer.headers, content
+
+
+def sent(port: int, files: list[tuple[str, bytes]], query: str = "") -> Any:
+    status, _, content = ask(port, "POST", f"/predict{query}", form(files))
+    assert status == 200, content
+    return json.loads(content)["predictions"]
+
+
+def test_the_server_the_command_and_python_say_the_same_to_the_last_bit(run: RunDir, port: int, tmp_path: Path) -> None:
+    """As JSON and as CSV, of images of several shapes and one that is torn.
+
+    Catches: another resize or crop than the verb's, numbers rounded on the way, answers moved by a file that cannot be
+    read, a heading that a spreadsheet would compute.
+    """
+    photos = [photo(tmp_path / f"{i}.png", i, shape) for i, shape in enumerate([(24, 40), (40, 24), (300, 200)])]
+    (tmp_path / "torn.png").write_bytes(b"torn")
+    photos.insert(1, tmp_path / "torn.png")
+    assert main(["predict", str(run.path), *map(str, photos), "--out", str(tmp_path / "said.json")]) == 0
+    assert main(["predict", str(run.path), *map(str, photos), "--out", str(tmp_path / "said.csv")]) == 0
+    files = [(path.name, path.read_bytes()) for path in photos]
+    answers = sent(port, files)
+    assert [answer["name"] for answer in answers] == [path.name for path in photos]
+    for answer, of_command, of_python in zip(
+        answers,
+        json.loads((tmp_path / "said.json").read_text()),
+        predict(str(run.path), list(map(str, photos))),
+        strict=True,
+    ):
+        assert {**answer, "name": of_command["name"]} == of_command == vars(of_python)
+    assert answers[1]["error"].startswith("not an image")
+    _, headers, content = ask(port, "POST", "/predict?format=csv", form(files))
+    rows = list(csv.reader(io.StringIO(content.decode())))
+    with (tmp_path / "said.csv").open(newline="") as file:
+        assert [row[1:] for row in rows] == [row[1:] for row in csv.reader(file)]
+    assert rows[0][3] == "'=cmd()"
+    assert "attachment" in headers["Content-Disposition"]
+
+
+def test_a_hundred_at_once_each_get_their_own_answer(port: int, tmp_path: Path) -> None:
+    """Catches: requests that share a student's state, are mixed up, or are turned away."""
+    images = [photo(tmp_path / f"{i}.png", i).read_bytes() for i in range(10)]
+    alone = [sent(port, [("x", image)])[0]["probability"] for image in images]
+    assert len(set(alone)) == 10
+    with ThreadPoolExecutor(100) as pool:
+        together = list(pool.map(lambda i: sent(port, [("x", images[i % 10])])[0]["probability"], range(100)))
+    assert together == alone * 10
+
+
+def test_where_it_looks_is_drawn_beside_the_same_numbers(port: int, tmp_path: Path) -> None:
+    """Catches: attention read by another forward pass than the answer's changing the answer, pictures moved by a file
+    that cannot be read."""
+    files = [("torn", b"GIF89a"), ("a", photo(tmp_path / "a.png", 1).read_bytes())]
+    plain, drawn = sent(port, files), sent(port, files, "?look=1")
+    assert [answer.pop("look")[:22] for answer in drawn] == ["", "data:image/png;base64,"]
+    assert drawn == plain
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG whose header says so many pixels."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(99))) + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "empty file"),
+        (b"#!/bin/sh\necho", "not an image"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'><image href='file:///etc/passwd'/></svg>", "not an image"),
+        (bomb(MAX_SENT_PIXELS // 1000 + 1, 1000), "more than 50,000,000 pixels"),
+        (bomb(100_000, 100_000), "more than"),
+        (bomb(64, 64), "truncated|broken"),
+    ],
+    ids=["empty", "script", "svg", "bomb", "large bomb", "torn"],
+)
+def test_what_is_no_image_is_said_of_that_image(port: int, content: bytes, reason: str) -> None:
+    """Catches: a bomb that is decoded, a file that other programs would open, an answer of 500."""
+    (answer,) = sent(port, [("../../etc/passwd", content)])
+    assert re.search(reason, answer["error"])
+    assert answer["name"] == "../../etc/passwd", "a name is a name"
+
+
+def test_a_request_of_another_kind_is_refused_in_a_sentence(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong methods, paths that climb, forms without or with too many images, other pages and names of this machine,
+    bodies that are too large, whether they say so or not.
+
+    Catches: a file that is given away, a form of a website that is answered, a body that is read to its end.
+    """
+    one = form([("a", b"x")])
+    refused: list[tuple[int, tuple[Any, ...]]] = [
+        (405, ("GET", "/predict")),
+        (405, ("DELETE", "/")),
+        *((404, ("GET", path)) for path in ("/../../etc/passwd", "/..%2f..%2fetc/passwd", "/run.json", "//etc/passwd")),
+        (400, ("POST", "/predict?format=xml", one)),
+        (400, ("POST", "/predict", form([]))),
+        (400, ("POST", "/predict", one, {"Content-Type": "application/json"})),
+        (400, ("POST", "/predict", b"torn")),
+        (400, ("POST", "/predict", form([("a", b"")] * (limits.MAX_FILES + 1)))),
+        (403, ("POST", "/predict", one, {"Origin": "http://elsewhere.example"})),
+        (400, ("GET", "/", None, {"Host": "elsewhere.example"})),
+        (413, ("POST", "/predict", b"", {"Content-Length": str(limits.MAX_BYTES + 1)})),
+    ]
+    for status, request in refused:
+        found, _, content = ask(port, *request)
+        assert (found, b"Traceback" in content, b"root:" in content) == (status, False, False), request
+    monkeypatch.setattr(limits, "MAX_BYTES", 1000)
+    status, _, content = ask(port, "POST", "/predict", iter([one, bytes(1000)]))  # chunked: no length is said
+    assert status == 413
+    assert "fewer images" in json.loads(content)["error"]
+
+
+def test_the_page_holds_names_as_text_and_asks_for_nothing_else(port: int) -> None:
+    """Catches: a class's name that is obeyed, a policy that does not fit its own script."""
+    status, headers, content = ask(port, "GET", "/")
+    text = content.decode()
+    assert status == 200
+    assert "&lt;i&gt;merlot" in text
+    assert "<i>merlot" not in text
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert not re.search(r'(src|href)="(?!data:)', text)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+def test_a_browser_shows_what_the_server_says(port: int, tmp_path: Path) -> None:
+    """Wide and narrow, light and dark: images are chosen, answers appear, nothing leaves the screen sideways.
+
+    Catches: a script that the policy forbids, an answer beside another image, a name that is obeyed, a part that is
+    sent without the others' answers.
+    """
+    files = [photo(tmp_path / f"<b>{i}.png", i) for i in range(3)] + [tmp_path / "torn.png"]
+    files[-1].write_bytes(b"torn")
+    said = sent(port, [(path.name, path.read_bytes()) for path in files])
+    with Browser(tmp_path / "profile") as browser:
+        for width, dark in ((1400, False), (1400, True), (420, False), (420, True)):
+            browser.open(f"http://127.0.0.1:{port}/", width, dark=dark)
+            browser.run("form.dataset.files = 3")  # the fourth goes in a request of its own
+            browser.choose("input[type=file]", files)
+            browser.wait("state.textContent === '4 images'")
+            cards = "[...list.children].map(card => [card.querySelector('.file').textContent, card.querySelector("
+            shown = browser.run(f"{cards}'tr, .error').textContent])")
+            first = [f"{answer['label']}{100 * answer['probability']:.1f} %" for answer in said[:-1]]
+            assert [words for _, words in shown] == [*first, said[-1]["error"]]
+            assert [name for name, _ in shown] == [path.name for path in files]
+            assert browser.run("document.documentElement.scrollWidth") <= width
+            assert browser.complaints() == []
+        browser.run("look.click()")
+        browser.wait("state.textContent === '4 images'")
+        assert browser.run("list.querySelectorAll('img.seen').length") == 3
+        browser.run("var saved, keep = URL.createObjectURL; URL.createObjectURL = (blob) => keep(saved = blob)")
+        browser.run("HTMLAnchorElement.prototype.click = function () { this.remove() }; form.requestSubmit()")
+        browser.wait("saved")
+        rows = list(csv.DictReader(io.StringIO(browser.value("saved.text()"))))
+        assert [row["name"] for row in rows] == [answer["name"] for answer in said]
+        assert [row["error"] for row in rows] == [answer["error"] for answer in said]
+
+
+def test_a_mistake_is_said_before_anything_is_served(
+    run: RunDir, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Catches: a traceback for a port that is taken or a folder that is no run."""
+    for words, said in {
+        (str(tmp_path),): "no run folder",
+        (str(run.path), "--port", str(port)): "choose another --host or --port",
+        (str(run.path), "--port", "70000"): "a port lies in",
+        (str(run.path), "--port", "0", "--weights", "ema"): "ema",
+        (str(untrained(tmp_path / "blind", ()).path), "--port", "0"): "learnt without labels",
+    }.items():
+        assert main(["serve", *words]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1

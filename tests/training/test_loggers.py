@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measurements that are sent elsewhere are those of the run's own history, and a resumed run's go on in one place."""
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+import viticulture
+from viticulture.cli import main
+from viticulture.training import loggers
+from viticulture.training.metrics import read_history
+from viticulture.training.run import fit
+from viticulture.training.session import begin, reopen
+
+FEW: dict[str, Any] = {"data.per_class": 4, "train.epochs": 2, "train.batch_size": 20, "schedule.warmup_epochs": 1}
+
+
+class AfterAnEpoch(Callback):
+    """Ends a training early."""
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer.should_stop = True
+
+
+def in_two_parts(out: Path, logger: str) -> viticulture.Run:
+    """A run that was stopped after its first epoch and resumed."""
+    session = begin("digits", "default/digits", 0, str(out), False, {**FEW, "engine.logger": logger}, "test")
+    fit(session, AfterAnEpoch())
+    session.run.unlock()
+    session = reopen(str(out))
+    fit(session)
+    session.run.unlock()
+    return viticulture.Run(out)
+
+
+def measured(run: viticulture.Run) -> set[tuple[str, int, float]]:
+    """Name, step and value of every line of metrics.csv."""
+    import csv
+
+    with (run.path / "metrics.csv").open(newline="") as file:
+        return {(row["name"], int(row["step"]), float(row["value"])) for row in csv.DictReader(file)}
+
+
+def test_trackio_gets_the_names_steps_and_values_of_metrics_csv(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one run of one name, before and after resuming. Catches: a name of its own for a resumed run, settings left
+    out, epochs' means under other names than the history's."""
+    got: list[tuple[str, int, float]] = []
+    begun: list[dict[str, Any]] = []
+
+    def init(**about: Any) -> SimpleNamespace:
+        begun.append(about)
+
+        def log(values: dict[str, float], step: int) -> None:
+            got.extend((name, step, float(value)) for name, value in values.items() if name != "epoch")
+
+        return SimpleNamespace(log=log, finish=lambda: None)
+
+    fake = ModuleType("trackio")
+    fake.init = init  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    monkeypatch.setattr(loggers, "find_spec", lambda name: object())
+    run = in_two_parts(tmp_path / "run", "trackio")
+    assert set(got) == measured(run)
+    assert len(got) == len(measured(run)), "each once"
+    assert len(read_history(run.path / "metrics.csv")) == 2
+    first, second = begun
+    assert first["name"] == second["name"]
+    assert first["resume"] == "allow"
+    assert first["config"]["train.epochs"] == 2
+
+
+def test_mlflow_gets_the_names_steps_and_values_of_metrics_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with the real package and a database of its own."""
+    pytest.importorskip("mlflow", reason="the extra `loggers`")
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    monkeypatch.chdir(tmp_path)
+    run = in_two_parts(tmp_path / "run", "mlflow")
+    client = MlflowClient()
+    (experiment,) = client.search_experiments(filter_string=f"name = '{loggers.PROJECT}'")
+    (kept,) = client.search_runs([experiment.experiment_id])
+    assert kept.info.run_id == run.facts["logged"]["mlflow"]
+    assert kept.data.params["train.epochs"] == "2"
+    got = {
+        (name, point.step, point.value)
+        for name in kept.data.metrics
+        if name != "epoch"
+        for point in client.get_metric_history(kept.info.run_id, name)
+    }
+    assert got == measured(run)
+
+
+def test_tensorboard_goes_on_with_the_names_of_metrics_csv(tmp_path: Path) -> None:
+    """What every run writes. Catches: a curve under another name, or one that ends where a run was stopped."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = in_two_parts(tmp_path / "run", "tensorboard")
+    events = EventAccumulator(str(run.path / "tensorboard"))
+    events.Reload()
+    got = {(name, e.step) for name in events.Tags()["scalars"] if name != "epoch" for e in events.Scalars(name)}
+    assert got == {(name, step) for name, step, _ in measured(run)}
+
+
+@pytest.mark.parametrize("logger", ["mlflow", "wandb", "trackio"])
+def test_a_missing_package_is_said_before_a_folder_is_made(
+    tmp_path: Path, logger: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Catches: a traceback out of Lightning, a run that begins and cannot log."""
+    monkeypatch.setattr(loggers, "find_spec", lambda name: None)
+    words = ["train", "digits", "--recipe", "default/digits", "--logger", logger, "--out", str(tmp_path / "run")]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert f"pip install {logger}" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
