@@ -2,6 +2,7 @@
 """Text from people and for people: YAML read within bounds, commands that can be pasted back, a terminal left alone."""
 
 import shlex
+import sys
 import unicodedata
 from collections.abc import Iterable
 from typing import Any
@@ -10,6 +11,7 @@ import yaml
 from yaml.composer import Composer
 
 from .errors import UserError
+from .waiting import is_silent
 
 LONGEST = 2**18
 """Letters of the longest YAML that is read: a study of a thousand candidates; more would take many seconds."""
@@ -122,3 +124,9 @@ def clean(text: str) -> str:
     """Text without characters that steer a terminal or a reader's direction: names come from strangers' files."""
     bad = {c for c in set(text) if c in TURNERS or unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")}
     return "".join(UNSEEN if c in bad else c for c in text) if bad else text
+
+
+def tell(words: str) -> None:
+    """Say on standard error what happens, unless nothing is to be heard."""
+    if not is_silent():
+        print(clean(words), file=sys.stderr, flush=True)

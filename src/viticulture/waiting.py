@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Timer
 
-from .text import clean
-
 _SILENT = ContextVar("silent", default=False)
 
 
@@ -25,12 +23,6 @@ def silence(wanted: bool = True) -> Iterator[None]:
 def is_silent() -> bool:
     """Whether a person asked to hear nothing of what is under way."""
     return _SILENT.get()
-
-
-def tell(words: str) -> None:
-    """Say on standard error what happens, unless nothing is to be heard."""
-    if not is_silent():
-        print(clean(words), file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from ..waiting import tell, waiting
+from ..text import tell
+from ..waiting import waiting
 from .shown import Shown
 
 if TYPE_CHECKING:

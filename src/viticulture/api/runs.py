@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import UserError, unknown
-from ..text import command_line
-from ..waiting import silence, tell, waiting
+from ..text import command_line, tell
+from ..waiting import silence, waiting
 from .given import as_word, check_callbacks, run_word, with_short
 from .other_images import judge_other
 from .run import Run

@@ -7,8 +7,7 @@ from pathlib import Path
 from traceback import extract_tb
 
 from ..errors import UserError
-from ..text import command_line
-from ..waiting import tell
+from ..text import command_line, tell
 
 PACKAGE = str(Path(__file__).parents[1])
 
