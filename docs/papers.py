@@ -37,7 +37,7 @@ COUNTS = "\n| paper | items | table files | rows | published numbers | left out 
 OWN = """
 ## Our own comparisons
 
-Unpublished; `viticulture compare --table NAME`, most of them at CPU size.
+Unpublished; `viticulture compare --table TABLE`, most of them at CPU size.
 
 | table file | shows | rows |
 |---|---|---|

@@ -101,7 +101,7 @@ def test_the_server_the_command_and_python_say_the_same_to_the_last_bit(run: Run
         predict(str(run.path), list(map(str, photos))),
         strict=True,
     ):
-        assert {**answer, "name": of_command["name"]} == of_command == vars(of_python)
+        assert {**answer, "name": of_command["name"]} == of_command == json.loads(json.dumps(vars(of_python)))
     assert answers[1]["error"].startswith("not an image")
     _, headers, content = ask(port, "POST", "/predict?format=csv", form(files))
     rows = list(csv.reader(io.StringIO(content.decode())))

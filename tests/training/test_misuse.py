@@ -264,7 +264,8 @@ def test_an_error_inside_a_network_is_not_told_as_a_persons() -> None:
 def test_export_takes_its_file_with_or_without_the_option() -> None:
     """As the README shows it, and as it was. Fails if one of them is refused or changes what is written."""
     short, long = cli.read(["export", "run", "x.onnx"]), cli.read(["export", "run", "--out", "x.onnx"])
-    assert short.keywords == long.keywords == {"run": "run", "out": "x.onnx", "weights": "", "int8": False}
+    expected = {"run": "run", "out": "x.onnx", "weights": "", "int8": False, "from_pixels": False}
+    assert short.keywords == long.keywords == expected
 
 
 def test_one_thing_is_said_in_the_singular() -> None:

@@ -190,9 +190,12 @@ def dataset_of(run: RunDir, recipe: Recipe, data: Any = "") -> Dataset:
     lists = names.values() if isinstance(names, dict) else [None]
     if not all(isinstance(part, list) and all(isinstance(name, str) for name in part) for part in lists):
         raise UserError(f"{run.path / 'split.json'} is damaged: it must hold names of images by split")
-    known, given = facts["data"]["folder"] or facts["data"]["source"], facts["data"].get("given")
-    source = open_for(recipe, known if isinstance(data, str) and not data else data) if given is None else None
-    return load_dataset(source or _given_again(run, data), recipe, facts["seed"], names)
+    data = "" if data is None else data
+    if facts["data"].get("given") is not None:
+        return load_dataset(_given_again(run, data), recipe, facts["seed"], names)
+    known = facts["data"]["folder"] or facts["data"]["source"]
+    source = open_for(recipe, known if isinstance(data, str) and not data else data)
+    return load_dataset(source, recipe, facts["seed"], names)
 
 
 def _given_again(run: RunDir, data: Any) -> Source:
