@@ -40,6 +40,7 @@ from viticulture.models.task import Task
 from viticulture.models.teachers import feature_maps as teacher_maps
 from viticulture.models.teachers import frozen as teachers
 from viticulture.models.teachers import patches as patch_teacher
+from viticulture.models.vit import attention
 from viticulture.models.vit.attention import DroppedAttention
 from viticulture.training.assemble import build_guides, patch_size
 from viticulture.training.recipe import Recipe, about, method_class, read, resolve, shipped
@@ -113,7 +114,8 @@ def estimate(recipe: Recipe, classes: int, folder: Path, bfloat16: bool = True) 
     groups = method.optim.groups(method.student, nn.ModuleDict({**method.guides, **method.auxiliary}))
     half = torch.autocast("cpu", torch.bfloat16) if bfloat16 else nullcontext()
     whole = patch.object(involution, "BLOCK", sys.maxsize)  # a GPU takes all images at once
-    with whole, FakeTensorMode() as mode, Peak() as peak:
+    fused = patch.object(attention, "in_products", lambda x: False)  # what a CPU does in bfloat16
+    with whole, fused, FakeTensorMode() as mode, Peak() as peak:
         _fake(method, mode)
         peak.count([*method.parameters(), *method.buffers(), *_hidden(method)])
         batch = {name: torch.empty(shape) for name, shape in shapes.items()}

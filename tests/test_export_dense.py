@@ -187,7 +187,9 @@ def test_onnxruntime_says_what_the_network_says(tmp_path: Path, kind: str) -> No
         found = [torch.from_numpy(each) for each in session.run(None, {"image": picture.numpy()})]
         expected = eager(picture)
         assert [each.dtype for each in found] == [each.dtype for each in expected]
-        assert different(found, expected) <= 0.02, size
+        # sums in another order: a pixel in fifty, or an object whose overlap is at the threshold, may change sides
+        allowed = 0.02 if kind == "segmenter" else max(0.02, 1.01 / max(len(found[0]), 1))
+        assert different(found, expected) <= allowed, size
     about = {key: json.loads(value) for key, value in session.get_modelmeta().custom_metadata_map.items()}
     assert about["classes"] == list(TASK.classes)
     assert (about["outputs"], about["image_size"]) == (names, [64, 64])
