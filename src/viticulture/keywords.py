@@ -9,7 +9,7 @@ from itertools import repeat
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from .errors import UserError
+from .errors import UserError, shortened
 
 PLAIN: dict[Any, tuple[str, tuple[type, ...]]] = {
     bool: ("true or false", (bool,)),
@@ -107,8 +107,11 @@ def _check(key: str, kind: Any, value: Any) -> None:
         types = {fit for shape in shapes for fit in PLAIN[shape][1]}
         if not isinstance(value, tuple(types)) or (isinstance(value, bool) and bool not in types):
             raise UserError(f"{key} must be {' or '.join(PLAIN[shape][0] for shape in shapes)}, got {value!r}")
-    for choice in given:
-        if is_dataclass(choice) and isinstance(value, dict):
+    parts = [choice for choice in given if isinstance(choice, type) and is_dataclass(choice)]
+    if len(parts) == len(given) > 0 and not isinstance(value, (dict, *parts)):
+        raise UserError(f"{key} must hold keywords, got {shortened(repr(value))}")
+    for choice in parts:
+        if isinstance(value, dict):
             check_keywords(key, choice, value)  # type: ignore[arg-type]
 
 

@@ -390,3 +390,6 @@ def test_a_dataclass_among_keywords_is_made_from_its_section() -> None:
     assert made_parts(Learner, {"features": None}) == {"features": None}
     with pytest.raises(UserError, match=r"x\.features\.adapt must be sequence or grid"):
         check_keywords("x", Learner, {"features": {"adapt": "grids"}})
+    with pytest.raises(UserError, match=r"x\.features must hold keywords, got \[1, 2\]"):
+        check_keywords("x", Learner, {"features": [1, 2]})
+    check_keywords("x", Learner, {"features": Features(), "mutual": {}})
