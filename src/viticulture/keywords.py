@@ -112,7 +112,7 @@ def _check(key: str, kind: Any, value: Any) -> None:
         raise UserError(f"{key} must hold keywords, got {shortened(repr(value))}")
     for choice in parts:
         if isinstance(value, dict):
-            check_keywords(key, choice, value)  # type: ignore[arg-type]
+            check_keywords(key, choice, value)
 
 
 def _check_numbers(key: str, value: Any) -> None:
