@@ -20,6 +20,7 @@ from ..data.images import Images
 from ..disk import FULL, unwritable
 from ..methods.method import Course, Method
 from ..models.weights.files import save
+from .allocator import keep_freed_memory
 from .assemble import augmentations, batch_size
 from .loggers import close, loggers
 from .metrics import EpochMeans, cut
@@ -216,6 +217,7 @@ def fit(
         for network in method.auxiliary.children():
             network.compile()
     _quiet()
+    keep_freed_memory()
     if on_gpu:
         torch.set_float32_matmul_precision("high")  # TF32 for what autocast leaves in float32
     trainer = Trainer(
