@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from ...errors import UserError
 from .attention import DroppedAttention
+from .convolution import Convolution
 from .patches import PatchGrid
 
 
@@ -40,21 +41,14 @@ class Residual(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.conv1, self.norm1 = convolution(width, width), nn.BatchNorm2d(width)
-        self.conv2, self.norm2 = convolution(width, width), nn.BatchNorm2d(width)
+        self.conv1, self.norm1 = Convolution(width, width), nn.BatchNorm2d(width)
+        self.conv2, self.norm2 = Convolution(width, width), nn.BatchNorm2d(width)
         self.act = nn.ReLU(inplace=True)
         nn.init.zeros_(self.norm2.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.act(self.norm1(self.conv1(x)))
         return self.act(self.norm2(self.conv2(y)).add_(x))
-
-
-def convolution(width: int, wider: int, stride: int = 1) -> nn.Conv2d:
-    """3x3, without bias, as a norm follows."""
-    conv = nn.Conv2d(width, wider, kernel_size=3, stride=stride, padding=1, bias=False)
-    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
-    return conv
 
 
 class ResidualEmbed(nn.Module):
@@ -104,7 +98,7 @@ class ResidualEmbed(nn.Module):
         blocks = [0, *residual_blocks, *[0] * halvings][:halvings][::-1]
         layers: list[nn.Module] = []
         for (width, wider), count in zip(pairwise(widths), blocks, strict=True):
-            layers += [convolution(width, wider, stride=2), nn.BatchNorm2d(wider), nn.ReLU(inplace=True)]
+            layers += [Convolution(width, wider, stride=2), nn.BatchNorm2d(wider), nn.ReLU(inplace=True)]
             layers += [Residual(wider) for _ in range(count)]
         self.stages = nn.Sequential(*layers)
 
