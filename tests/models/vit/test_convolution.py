@@ -4,6 +4,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.grad import conv2d_weight
 
 from viticulture.models.vit import convolution
 from viticulture.models.vit.convolution import Convolution, SideBySide
@@ -57,5 +58,5 @@ def test_a_step_in_bfloat16_is_as_exact_as_torch_s() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         (ours,) = torch.autograd.grad(layer(x), layer.weight, dy)
         (theirs,) = torch.autograd.grad(F.conv2d(x, layer.weight, padding=1), layer.weight, dy)
-    exact = torch.nn.grad.conv2d_weight(x.double(), layer.weight.shape, dy.double(), padding=1)
+    exact = conv2d_weight(x.double(), layer.weight.shape, dy.double(), padding=1)
     assert (ours - exact).norm() <= 1.5 * (theirs - exact).norm()

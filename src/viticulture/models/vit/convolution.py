@@ -72,7 +72,7 @@ def _beside(images: Tensor, together: int, zeros: int) -> Tensor:
     """[B, C, H, W] -> [B / together, C, H, together * (W + zeros)], channels last; zeros follow each image's rows."""
     count, channels, height, width = images.shape
     wide = images.new_zeros(count // together, height, together, width + zeros, channels)
-    wide[:, :, :, :width] = images.permute(0, 2, 3, 1).unflatten(0, (-1, together)).transpose(1, 2)
+    wide[:, :, :, :width] = images.permute(0, 2, 3, 1).reshape(-1, together, height, width, channels).transpose(1, 2)
     return wide.flatten(2, 3).permute(0, 3, 1, 2)
 
 
