@@ -35,9 +35,8 @@ def serve(run: str, weights: str = "", host: str = "127.0.0.1", port: int = 8000
     with listening(host, port) as taken:
         student = answerer(folder, weights)
         local = host in ("127.0.0.1", "::1", "localhost")
-        app = application(
-            student, page(folder, student), ["127.0.0.1", "localhost", "::1", "[::1]"] if local else ["*"]
-        )
+        shown = page(folder, student, weights)
+        app = application(student, shown, ["127.0.0.1", "localhost", "::1", "[::1]"] if local else ["*"])
         name = f"[{host}]" if ":" in host else host
         print(f"http://{name}:{taken.getsockname()[1]} answers until Ctrl-C", file=sys.stderr, flush=True)
         if not local:

@@ -115,6 +115,9 @@ def from_object(data: Any) -> Source:
     by_split = data if isinstance(data, Mapping) else {"": data}
     if not by_split or any(key and split_of(str(key)) is None for key in by_split):
         raise UserError(f"splits are train, val and test, got {list(by_split)}")
+    kinds = [split_of(str(key)) for key in by_split]
+    if twice := [kind for kind in kinds if kind and kinds.count(kind) > 1]:
+        raise UserError(f"two splits are {twice[0]}, got {list(by_split)}; join them, or leave one out")
     parts = {split_of(str(key)) or "train": _part(content, str(key)) for key, content in by_split.items()}
     names = [f"{kind}/{i:05d}" for kind, part in parts.items() for i in range(len(part.labels))]
     classes, labels = classify([label for part in parts.values() for label in part.labels])
