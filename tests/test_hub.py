@@ -120,13 +120,14 @@ def test_nothing_that_is_sent_names_a_folder_or_a_file_of_the_machine(run: RunDi
 def test_the_name_of_data_that_is_no_folder_tells_no_place(source: str, kept: str, tmp_path: Path) -> None:
     """Patterns of files and arguments of somebody's code are no folders. Catches: the place that they name is sent."""
     run = untrained(tmp_path / "run", CLASSES)
-    run.update(data={**run.read("run.json")["data"], "source": source})
+    run.update(data={**run.read("run.json")["data"], "source": source, "images": {"train": 90}})
     assert json.loads(contents(run, NAME)["run.json"])["data"]["source"] == kept  # type: ignore[arg-type]
 
 
 def test_the_numbers_and_the_facts_are_those_of_the_weights_that_are_sent(run: RunDir, tmp_path: Path) -> None:
     """Catches: the best weights' accuracy on the card of the last ones, a recipe's folder in config.json."""
     other = untrained(tmp_path / "run", CLASSES)
+    other.update(data={**other.read("run.json")["data"], "images": {"train": 90}})
     for name in ("best", "ema"):
         shutil.copytree(other.weights("last"), other.weights(name))
     facts = json.loads((other.weights("last") / "config.json").read_text("utf-8"))

@@ -139,7 +139,9 @@ def _from_frame(frame: Any) -> Source:
         raise UserError(
             f"a data frame needs the columns path, label and, if you like, split; {missing[0]} is not there"
         )
-    values = {name: [_word(value) for value in frame[name]] for name in ("path", "label", "split") if name in columns}
+    values = {
+        name: [cell_word(value) for value in frame[name]] for name in ("path", "label", "split") if name in columns
+    }
     splits = values.get("split", [None] * len(frame))
     rows = [
         Row(number, path or "", label, split if split is None or split else "")
@@ -234,7 +236,7 @@ def _label(label: Any, classes: Sequence[str]) -> str | None:
     )
 
 
-def _word(value: Any) -> str | None:
+def cell_word(value: Any) -> str | None:
     """A cell of a table as a CSV would hold it; None where it is empty."""
     if value is None or (isinstance(value, float) and np.isnan(value)) or str(value).strip() in ("", "<NA>"):
         return None
