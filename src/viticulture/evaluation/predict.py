@@ -193,7 +193,7 @@ def ask_opened(subject: Subject, opened: OpenedItems, top: int = 1) -> list[Pred
     ]
 
 
-def _decoded(name: str, image: Path | Pixels | BinaryIO, side: int, most: int | None) -> DecodedImage:
+def _decoded(name: str, image: Path | Pixels | BinaryIO, side: int, most: int | None = None) -> DecodedImage:
     if isinstance(image, Path):
         with FileReader(Path(), [str(image)]).open(0) as file:
             return decode(file, name, side)
