@@ -83,7 +83,7 @@ def test_label_studios_exports(root: Path) -> None:
         ({**COCO, "images": [{"id": 7, "file_name": "gone.png"}, *COCO["images"][1:]]}, "does not hold: gone.png"),
         ([task("a.png", "vine", "oak")], r"1 image of several classes, such as a.png \(vine, oak\)"),
         ([{"data": {"image": "a.png"}, "annotations": [{"result": [{"value": {"x": 1}}]}]}], "regions"),
-        ([task(f"data:image/png;base64,{'A' * 5000}/a.png", "vine")], "1 file that .* does not hold"),
+        ([task(f"data:image/png;base64,{'A' * 5000}/gone.png", "vine")], "1 file that .* does not hold"),
         ({"rows": []}, "KeyError: 'categories'.*Label Studio"),
         ([1, 2], "no list of images that is known here"),
         ("text", "no list of images that is known here"),
