@@ -15,6 +15,7 @@ from untrained import SIDE, photo, untrained
 from viticulture.api import export, predict
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.resample import on_pixels
+from viticulture.evaluation import predict as predict_module
 from viticulture.export.preparation import by_timms_transform
 from viticulture.models.task import Task
 from viticulture.training.rundir import RunDir
@@ -87,10 +88,11 @@ def of_photos(folder: Path, size: tuple[int, int], stored: int) -> RunDir:
     return run
 
 
-def test_what_timms_transform_moves_is_measured(tmp_path: Path) -> None:
+def test_what_timms_transform_moves_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing for images of the network's own size, stored so; something for oblong ones; none where images are gone.
 
-    Catches: a comparison of a preparation with itself, one of images in another order.
+    Catches: a comparison of a preparation with itself, one of images in another order, a person's own large photographs
+    taken for a stranger's.
     """
     same = by_timms_transform(of_photos(tmp_path / "same", (SIDE, SIDE), SIDE))
     moved = by_timms_transform(of_photos(tmp_path / "moved", (60, 40), 20))
@@ -100,6 +102,10 @@ def test_what_timms_transform_moves_is_measured(tmp_path: Path) -> None:
     assert same.largest < 1e-5, "float32"
     assert moved.largest > 1e-4
     assert moved.largest >= moved.mean > 0
+    monkeypatch.setattr(predict_module, "MAX_SENT_PIXELS", 100)  # which bounds what strangers send
+    assert by_timms_transform(RunDir(tmp_path / "moved" / "run")) == moved
+    (tmp_path / "same" / "run" / "split.json").unlink()  # as of a run on the Hub
+    assert by_timms_transform(RunDir(tmp_path / "same" / "run")) is None
     gone = of_photos(tmp_path / "gone", (20, 20), 20)
     gone.update(data={**gone.read("run.json")["data"], "folder": str(tmp_path / "nowhere")})
     assert by_timms_transform(gone) is None

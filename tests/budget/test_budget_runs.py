@@ -26,12 +26,13 @@ from viticulture.cli import main
 from viticulture.data.dataset import Dataset
 from viticulture.data.open import open_source
 from viticulture.errors import UserError
-from viticulture.report.terminal import long_training
+from viticulture.report.terminal import introduce_budget, long_training
 from viticulture.study.plan.pace import Pace
 from viticulture.training import progress
 from viticulture.training.recipe import Recipe, read, resolve
 from viticulture.training.run import fit
 from viticulture.training.session import Session
+from viticulture.waiting import silence
 
 TINY: dict[str, Any] = {
     "student.name": "vit_nano",
@@ -361,6 +362,16 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "run/budget.json").write_text(json.dumps(known))
     with pytest.raises(UserError, match=r"was planned by viticulture 0\.0\.0"):
         trained(tmp_path / "run")
+
+
+def test_a_program_that_wants_no_word_hears_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`train(..., budget="30m", progress=False)`. Catches: a table that is printed whoever listens."""
+    plan = planned(tmp_path / "run")
+    with silence():
+        introduce_budget(tmp_path / "run", plan)
+    assert capsys.readouterr().err == ""
+    introduce_budget(tmp_path / "run", plan)
+    assert "of the 60s are planned" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.slow

@@ -308,6 +308,13 @@ def test_an_entry_that_holds_no_keywords_is_refused_by_its_name(section: str, en
         resolve("x", {**read("default/digits"), section: {"flip": entry}})
 
 
+def test_a_key_inside_what_a_whole_recipe_leaves_open_can_be_set() -> None:
+    """A run's recipe says everything, null too. Catches: null taken for a value that holds no keys."""
+    whole = resolve("whole", read("default/digits")).values
+    assert whole["data"]["class_weights"] is None
+    assert resolve("again", whole, {"data.class_weights.3": 5.0}).section("data").class_weights == {"3": 5.0}
+
+
 def test_an_override_takes_an_entry_out_or_puts_one_in() -> None:
     """`--augment.mix null` and `--augment.flip.probability 0.2`."""
     values = resolve("x", read("dhvt/cifar100-cpu"), {"augment.mix": None, "augment.blur.probability": 0.2}).values

@@ -85,7 +85,8 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
         if callbacks or not isinstance(data, str):
             what = "callbacks watch" if callbacks else "an object of this program teaches"
             raise UserError(f"{what} one training, and a budget may have several of their own processes; leave one out")
-        return _follow(plan_run(data, recipe, seed, out, overwrite, overrides, budget, method_search == "on"))
+        with silence(not progress):
+            return _follow(plan_run(data, recipe, seed, out, overwrite, overrides, budget, method_search == "on"))
     from ..training.session import begin
 
     with silence(not progress):
@@ -152,7 +153,8 @@ def resume(run: Any, data: Any = "", *, callbacks: "Sequence[Callback]" = (), pr
     if (Path(run) / PLAN).is_file():
         if callbacks or not isinstance(data, str):
             raise UserError(f"{run} has a budget, and no callbacks or objects of this program; leave them out")
-        return _follow(Path(run), data)
+        with silence(not progress):
+            return _follow(Path(run), data)
     if RunDir.open(run).read("run.json")["status"] == "finished":
         tell(f"{run} is finished; nothing is left to train")
         return Run(Path(run))

@@ -81,14 +81,15 @@ class ImageSettings:
 def choose_image_size(sizes: np.ndarray) -> int:
     """The network's input for images of these sizes [n, 2].
 
-    Where all fit into 64 x 64: their own size, at least 8 (of several sizes, the median short side to a multiple of 4).
+    Where all fit into 64 x 64: their own size down to a multiple of 4, so that patches tile it, at least 8 (of several
+    sizes, the median short side to the nearest such).
     Else the largest of 64, 96, 128, 160 and 224 that the median short side reaches, in pixels.
     """
     typical = float(np.median(sizes.min(axis=1)))
     if sizes.max() > _SMALL:
         return max([size for size in _USUAL if size <= typical], default=_USUAL[0])
     if (sizes == sizes[0, 0]).all():
-        return max(int(sizes[0, 0]), 8)
+        return max(int(sizes[0, 0]) // 4 * 4, 8)
     return max(round(typical / 4) * 4, 8)
 
 

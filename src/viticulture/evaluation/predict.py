@@ -32,7 +32,7 @@ MAX_SENT_PIXELS = 50_000_000
 """Largest image that is decoded for somebody who sent it: 150 MB of RGB, a third of what a file named here may take."""
 
 Item = tuple[str, Path | Pixels | BinaryIO]
-"""A name, and the image: a file here, pixels, or an open file that somebody sent, at its start."""
+"""A name, and the image: a file here, pixels, or an open file, such as one that somebody sent, at its start."""
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,14 @@ class OpenedItems:
     errors: list[str]
 
 
-def open_items(subject: Subject, items: Sequence[Item]) -> OpenedItems:
-    """Decode images for a run's student; what cannot be read is told with its reason."""
+def open_items(subject: Subject, items: Sequence[Item], most: int | None = None) -> OpenedItems:
+    """Decode images for a run's student; what cannot be read is told with its reason.
+
+    Args:
+        subject: the student.
+        items: the images.
+        most: pixels of an open file; larger ones are not decoded. None: as many as a file here may have.
+    """
     side = subject.image_settings.store_size
     assert side is not None, "a run's recipe is settled"
     pixels: list[Tensor] = []
@@ -158,7 +164,7 @@ def open_items(subject: Subject, items: Sequence[Item]) -> OpenedItems:
     errors: list[str] = []
     for name, image in items:
         try:
-            picture = _decoded(name, image, side)
+            picture = _decoded(name, image, side, most)
         except Unreadable as error:
             errors.append(error.reason)
         except OSError as error:
@@ -187,14 +193,14 @@ def ask_opened(subject: Subject, opened: OpenedItems, top: int = 1) -> list[Pred
     ]
 
 
-def _decoded(name: str, image: Path | Pixels | BinaryIO, side: int) -> DecodedImage:
+def _decoded(name: str, image: Path | Pixels | BinaryIO, side: int, most: int | None = None) -> DecodedImage:
     if isinstance(image, Path):
         with FileReader(Path(), [str(image)]).open(0) as file:
             return decode(file, name, side)
-    if not isinstance(image, np.ndarray):
+    if most is not None and not isinstance(image, np.ndarray):
         height, width = image_size(image, name)
-        if height * width > MAX_SENT_PIXELS:
-            raise Unreadable(name, f"{width} x {height} is more than {MAX_SENT_PIXELS:,} pixels")
+        if height * width > most:
+            raise Unreadable(name, f"{width} x {height} is more than {most:,} pixels")
         image.seek(0)
     return decode(image, name, side)
 

@@ -91,6 +91,8 @@ def long_training(epochs: int, side: int, seconds: float) -> str:
 
 def introduce_budget(run: Path, plan: BudgetPlan) -> None:
     """Say on standard error what is going to be trained within a budget."""
+    if is_silent():
+        return
     print_table(plan_sheet(plan), file=sys.stderr)
     print(clean(f"run      {run}"), file=sys.stderr, flush=True)
 

@@ -10,7 +10,7 @@ from ..analysis.attention_maps import class_map
 from ..errors import UserError
 from ..evaluation.evaluate import check_classes
 from ..evaluation.localization.metrics import score_maps
-from ..evaluation.predict import BATCH, Item, OpenedItems, Prediction, ask_opened, open_items
+from ..evaluation.predict import BATCH, MAX_SENT_PIXELS, Item, OpenedItems, Prediction, ask_opened, open_items
 from ..evaluation.subject import Subject, of_run
 from ..models.taps import Taps
 from ..report.charts.pictures import overlay, picture_uri
@@ -39,7 +39,7 @@ class Answerer:
             items: no more than are shown to a student at once (`predict.BATCH`), or bits may differ from the verb's.
             look: whether to draw.
         """
-        opened = open_items(self.subject, items)
+        opened = open_items(self.subject, items, MAX_SENT_PIXELS)
         return ask_opened(self.subject, opened), self._pictures(opened) if look else []
 
     @torch.inference_mode()

@@ -161,6 +161,7 @@ class Restless(Pairs):
         ((PIXELS, np.eye(12)), "a label is the number or the name of a class"),
         ({"training": (PIXELS, LABELS), "oops": (PIXELS, LABELS)}, "splits are train, val and test"),
         ({}, "splits are"),
+        ({"val": (PIXELS, LABELS), "validation": (PIXELS, LABELS)}, "two splits are val"),
         (Restless(PIXELS, LABELS), "image 0: its pixels change.*augment"),
         (TensorDataset(tensors()), "gives .image, label."),
         ((PIXELS[:0], LABELS[:0]), "no images in arrays"),

@@ -115,6 +115,9 @@ def from_object(data: Any) -> Source:
     by_split = data if isinstance(data, Mapping) else {"": data}
     if not by_split or any(key and split_of(str(key)) is None for key in by_split):
         raise UserError(f"splits are train, val and test, got {list(by_split)}")
+    kinds = [split_of(str(key)) for key in by_split]
+    if twice := [kind for kind in kinds if kind and kinds.count(kind) > 1]:
+        raise UserError(f"two splits are {twice[0]}, got {list(by_split)}; join them, or leave one out")
     parts = {split_of(str(key)) or "train": _part(content, str(key)) for key, content in by_split.items()}
     names = [f"{kind}/{i:05d}" for kind, part in parts.items() for i in range(len(part.labels))]
     classes, labels = classify([label for part in parts.values() for label in part.labels])
@@ -136,7 +139,9 @@ def _from_frame(frame: Any) -> Source:
         raise UserError(
             f"a data frame needs the columns path, label and, if you like, split; {missing[0]} is not there"
         )
-    values = {name: [_word(value) for value in frame[name]] for name in ("path", "label", "split") if name in columns}
+    values = {
+        name: [cell_word(value) for value in frame[name]] for name in ("path", "label", "split") if name in columns
+    }
     splits = values.get("split", [None] * len(frame))
     rows = [
         Row(number, path or "", label, split if split is None or split else "")
@@ -231,7 +236,7 @@ def _label(label: Any, classes: Sequence[str]) -> str | None:
     )
 
 
-def _word(value: Any) -> str | None:
+def cell_word(value: Any) -> str | None:
     """A cell of a table as a CSV would hold it; None where it is empty."""
     if value is None or (isinstance(value, float) and np.isnan(value)) or str(value).strip() in ("", "<NA>"):
         return None

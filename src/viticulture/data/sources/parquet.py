@@ -7,6 +7,7 @@ from pathlib import Path
 from ...errors import UserError
 from . import hugging_face as hub
 from .csv_file import Row, from_rows
+from .objects import cell_word
 from .source import Source
 
 
@@ -28,10 +29,10 @@ def open_parquet(path: Path) -> Source:
         table = parquet.read_table(path, columns=columns).to_pydict()
     except (OSError, pyarrow.ArrowException) as error:
         raise UserError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
-    words = {name: [None if value is None else str(value).strip() for value in table[name]] for name in columns}
+    words = {name: [cell_word(value) for value in table[name]] for name in columns}
     splits = words.get("split", [None] * len(words["path"]))
     rows = [
-        Row(number, file or "", label or None, split)
+        Row(number, file or "", label, split)
         for number, (file, label, split) in enumerate(zip(words["path"], words["label"], splits, strict=True))
     ]
     return from_rows(str(path), "row", path.parent, rows)
