@@ -142,9 +142,7 @@ def explain_any(source: str, data: str | Source, wanted: Wanted) -> Explanation:
     subject, _ = of_any(source)
     run = RunDir.open(source) if (Path(source) / "run.json").exists() else None
     if run is None or not stands_for_own(run, data):
-        pictures = replace(
-            subject.image_settings, normalize="imagenet"
-        )  # not looked at: the task has the network's own
+        pictures = subject.image_settings.without_statistics
         whole = Selection(val_fraction=0, test_fraction=0)
         with showing("reading images") as progress:
             dataset = prepare(data, whole, pictures, 0, progress, labeled=False)

@@ -151,7 +151,7 @@ class OpenedItems:
 
 def open_items(subject: Subject, items: Sequence[Item]) -> OpenedItems:
     """Decode images for a run's student; what cannot be read is told with its reason."""
-    side = subject.image_settings.store_size
+    side, fit = subject.image_settings.store_size, subject.image_settings.fitting
     assert side is not None, "a run's recipe is settled"
     pixels: list[Tensor] = []
     sizes: list[tuple[int, int]] = []
@@ -159,6 +159,7 @@ def open_items(subject: Subject, items: Sequence[Item]) -> OpenedItems:
     for name, image in items:
         try:
             picture = _decoded(name, image, side)
+            picture = fit(picture, name) if fit is not None else picture
         except Unreadable as error:
             errors.append(error.reason)
         except OSError as error:

@@ -50,6 +50,7 @@ def from_rows(table: str, row_word: str, root: Path, rows: list[Row]) -> Source:
     """
     _check(table, row_word, rows)
     classes, labels = classify([row.label for row in rows])
+    named, groups = classify([row.group or None for row in rows])
     resolved = root.resolve()
     fingerprints = [file_fingerprint((resolved / row.path).stat) for row in rows]
     missing = [
@@ -71,7 +72,10 @@ def from_rows(table: str, row_word: str, root: Path, rows: list[Row]) -> Source:
         fingerprints=fingerprints,
         reader=FileReader(root, [row.path for row in rows]),
         root=str(resolved),
-        groups=classify([row.group for row in rows])[1] if any(row.group for row in rows) else None,
+        notes=(f"{counted(len(named), 'group')} (column group), which no split that is drawn divides",)
+        if named
+        else (),
+        groups=groups if named else None,
     )
 
 

@@ -150,16 +150,14 @@ def _images(run: RunDir | None, data: str | Source, subject: Subject) -> Dataset
     selection, remembered = Selection(), None
     if run is not None:
         kept: Selection = recipe_of(run).section("data")
-        selection = replace(kept, fraction=None, per_class=None, rule="balanced")
+        selection = replace(kept, fraction=None, per_class=None, rule="balanced", folds=None, fold=0)
         if stands_for_own(run, data):
             known, remembered = run.read("run.json")["data"], run.read("split.json")["names"]
             data = given_again(run, data) if known.get("given") else known["folder"] or known["source"]
     source = open_source(data)
     if not source.classes:
         raise UserError(f"{source.name} has no labels to judge by; name labeled images: viticulture probe RUN DATA")
-    image_settings = replace(
-        subject.image_settings, normalize="imagenet"
-    )  # not looked at: the task has the network's own
+    image_settings = subject.image_settings.without_statistics
     with showing("reading images") as progress:
         dataset = prepare(source, selection, image_settings, 0, progress, remembered)
     if dataset.test is None:

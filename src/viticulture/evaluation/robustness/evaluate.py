@@ -200,7 +200,7 @@ def _evaluate_folders(run: RunDir, context: _Context, blank: Robustness, folders
     whole = replace(
         context.subject.image_settings,
         stream=True,
-        store_size=context.subject.task.image_size[0],
+        store_size=max(context.subject.task.image_size),
         eval_crop=1.0,
         eval_interpolation="bicubic",
     )

@@ -89,7 +89,8 @@ def _tiles(study: Study) -> list[Tile]:
         images = facts.get("data", {}).get("images", {})
         classes = len(facts.get("data", {}).get("classes", []))
         split = "test" if "test" in images else "val"
-        tiles.append(Tile("Test images", f"{images.get(split, 0):,}", f"of {classes:,} classes"))
+        each = " a fold" if grid.overlap else ""
+        tiles.append(Tile(f"Test images{each}", f"{images.get(split, 0):,}", f"of {classes:,} classes"))
     return tiles
 
 
@@ -99,7 +100,7 @@ def study_notes(study: Study) -> list[str]:
     failed = len(_single([one for one in study.outcomes if one.status == "failed"]))
     kept = "" if study.folder.grid.published else ", and no winner is named"
     notes = [f"{failed} training{'s' * (failed > 1)} failed; the errors stand below{kept}."] if failed else []
-    notes += few_steps(study.plan) if study.plan else []
+    notes += few_steps(study.plan, unit) if study.plan else []
     notes += [FOLDS] if study.folder.grid.overlap else []
     notes += study.folder.facts.get("remarks", [])
     if study.verdicts and study.verdicts[-1].by == "test" and not study.folder.grid.published:

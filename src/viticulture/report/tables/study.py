@@ -47,17 +47,17 @@ def plan_note(grid: Grid, plan: Plan) -> str:
         terms += "; after a quarter and after half of the length the worse half is dropped"
     total = plan.total(grid)
     terms += "." if total is None else f". About {_minutes(total / 60)} min in one process on this machine."
-    return " ".join([terms, *few_steps(plan)])
+    return " ".join([terms, *few_steps(plan, grid.unit)])
 
 
-def few_steps(plan: Plan) -> list[str]:
+def few_steps(plan: Plan, unit: str) -> list[str]:
     """What a reader of a study must know whose trainings are too short to tell."""
     steps = plan.fewest_steps()
     if steps is None or steps >= FEW_STEPS:
         return []
     return [
         f"{steps} steps, the shortest cell's, are too few to tell how methods rank: give a longer budget, fewer "
-        "seeds or folds, a smaller image_size or a larger share of the images."
+        f"{unit}s, a smaller image_size or a larger share of the images."
     ]
 
 
