@@ -173,5 +173,6 @@ def test_a_group_of_options_is_read_from_its_dataclass() -> None:
     assert found["subsets"] == viticulture.Subsets(per_class=(5, 10))
     assert found["terms"] == viticulture.Terms("2h", "epochs", True)
     assert found["recipes"] == ("a", "b")
-    assert found["seeds"] == 3
+    assert found["seeds"] is None, "three, or one a fold"
+    assert parser.command(["x", "--seeds", "4", "--folds", "5"]).keywords["seeds"] == 4
     assert "shares of every class's training images" in " ".join(parser.format_help().split())
