@@ -165,7 +165,7 @@ def rooms_are_verbs() -> None:
 
     assert models is first is viticulture.models
     assert isinstance(models, ModuleType)
-    assert models.students.matching("vit_nan*") == [viticulture.models("vit_nan*")] == ["vit_nano"]
+    assert models.students.matching("vit_nan*") == [viticulture.models("vit_nan*").rows[0][0]] == ["vit_nano"]
     assert str(viticulture.cache()).endswith(str(viticulture.cache.cache_folder()))
     for name in ("cache", "export", "models", "report"):
         assert inspect.signature(getattr(viticulture, name)) == inspect.signature(getattr(api, name))

@@ -148,7 +148,7 @@ def number(word: str) -> float:
     return value
 
 
-READERS: dict[Any, Callable[[str], Any]] = {int: int, float: number}
+READERS: dict[Any, Callable[[str], Any]] = {int: int, int | None: int, float: number}
 """Annotation of an option -> what reads its word, where that is no plain text."""
 
 

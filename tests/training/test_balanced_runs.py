@@ -1,21 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trainings that make up for uneven classes: exact, resumable, and refused where they would change nothing."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from sklearn.metrics import balanced_accuracy_score
 from torch import Tensor
 
 from viticulture.data.balance import class_weights
+from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy
+from viticulture.report.charts.curves import read_curves
+from viticulture.training import run as training_run
 from viticulture.training.assemble import check_parts
 from viticulture.training.recipe import read, resolve
 from viticulture.training.replay import Replay
 from viticulture.training.run import fit, training_loader
+from viticulture.training.rundir import RunDir
 from viticulture.training.session import begin, reopen
 
 MIXED = {"augment.mix.mixup": 0.8}
@@ -87,6 +93,35 @@ def test_sampling_reaches_the_batches_and_the_teachers_memory(tmp_path: Path) ->
     assert kept[0] != kept[1]
 
 
+def test_the_best_weights_are_those_of_the_best_mean_over_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reference: scikit-learn's balanced accuracy, of batches of unequal size. Catches: weights of the training images,
+    a mean over batches' classes, or a best epoch that plain accuracy chooses."""
+    monkeypatch.setattr(training_run, "EVALUATION_BATCH", 7)
+    overrides = {"train.best_by": "balanced_accuracy", "data.val_fraction": 0.02, "optim.lr": 0.003}
+    overrides |= {"train.watch": "val", "train.epochs": 6}
+    made = session(tmp_path / "run", **overrides)
+    fit(made)
+    curves = read_curves(made.run.metrics)
+    measured = [value for _, value in curves["val/balanced_accuracy"]]
+    images = made.dataset.val
+    (batch,) = evaluation_batches(images, made.method.task, len(images), torch.device("cpu"), None)
+    said = made.method.student.eval()(batch["image"]).argmax(-1)
+    assert measured[-1] == pytest.approx(balanced_accuracy_score(batch["label"], said), abs=1e-6)
+    assert measured != [value for _, value in curves["val/accuracy"]]
+    best = json.loads((tmp_path / "run" / "weights" / "best" / "config.json").read_text())
+    assert f'"epoch": {measured.index(max(measured)) + 1}' in json.dumps(best)
+    assert "val/balanced_accuracy" not in read_curves(_fitted(tmp_path / "plain").metrics)
+
+
+def _fitted(out: Path) -> RunDir:
+    """A run of one epoch by the defaults."""
+    made = session(out, **{"train.epochs": 1})
+    fit(made)
+    return made.run
+
+
 @pytest.mark.parametrize(
     ("recipe", "overrides", "said"),
     [
@@ -99,6 +134,13 @@ def test_sampling_reaches_the_batches_and_the_teachers_memory(tmp_path: Path) ->
         ("default/digits", {"data.class_weights": "even"}, "class_weights"),
         ("default/digits", {"data.class_weights": {"3": "much"}}, "class_weights"),
         ("default/digits", {"data.sampling": "even"}, "data.sampling"),
+        (
+            "mae/photos",
+            {"train.best_by": "balanced_accuracy", "train.watch": "val"},
+            "train.best_by.*method mae learns none",
+        ),
+        ("default/digits", {"train.best_by": "balanced_accuracy", "train.watch": "test"}, "add --train.watch val"),
+        ("default/digits", {"train.best_by": "f1"}, "best_by"),
         ("default/digits", {"data.sampling": "balanced", "data.class_weights": "balanced"}, "the same thing twice"),
     ],
 )

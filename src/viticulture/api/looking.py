@@ -2,9 +2,10 @@
 """Verbs that look: at data, at what a run or a study found, inside a student."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, unknown
+from .given import as_source, run_word
 
 if TYPE_CHECKING:
     from ..data.dense.inspect import DenseInspection
@@ -89,8 +90,8 @@ def runs(folder: str = "runs", out: str = "") -> "Sheet":
 
 
 def explain(
-    run: str,
-    data: str = "",
+    run: Any,
+    data: Any = "",
     beside: str = "",
     images: int = 1152,
     reading: str = "norms",
@@ -103,7 +104,8 @@ def explain(
 
     Args:
         run: its folder; or a folder of weights, a timm model with pretrained weights, or ARCHITECTURE=FILE.
-        data: other images than the run's; of a network that is no run, what to look at.
+        data: other images than the run's; of a network that is no run, what to look at. In Python also an object as for
+            `train`; that which the run learnt from stands for its own images.
         beside: another run or network, whose layers are compared with this one's on the same images.
         images: how many to look at, of those that did not teach where there are any.
         reading: what stands for a layer: norms (its input, normalized) or blocks (its output, of any network).
@@ -117,12 +119,12 @@ def explain(
     from ..outputs import check_out
     from ..report.pages.explain_page import explanation_page, write_explanation
     from ..training.rundir import RunDir
-    from ..training.session import dataset_of, recipe_of
+    from ..training.session import dataset_of, recipe_of, stands_for_own
 
+    run, data = run_word(run), as_source(data)
     is_run, wanted = (Path(run) / "run.json").exists(), Wanted(images, beside, reading, layers)
-    if is_run and not data and not out:
-        folder = RunDir.open(run)
-        found = explain_run(folder, dataset_of(folder, recipe_of(folder)), wanted)
+    if is_run and not out and stands_for_own(folder := RunDir.open(run), data):
+        found = explain_run(folder, dataset_of(folder, recipe_of(folder), data), wanted)
         return write_explanation(folder, found)
     if not out or not (is_run or data):
         raise UserError(
@@ -173,13 +175,14 @@ def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitu
     return link_table(list(trained.channels), strengths, linked, note)
 
 
-def probe(run: str, data: str = "", features: str = "", weights: str = "", out: str = "") -> "Sheet":
+def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: str = "") -> "Sheet":
     """Judge a frozen network by linear classifiers and nearest neighbors on its features; pre-training runs too.
 
     Args:
         run: its folder; or a folder of weights, a timm model with pretrained weights, or ARCHITECTURE=FILE, such as
             mae_base=mae_pretrain_vit_base.pth.
-        data: labeled images, learnt from, chosen by and tested on by their splits. Left out: those of the run.
+        data: labeled images, learnt from, chosen by and tested on by their splits. Left out: those of the run. In
+            Python also an object, as for `explain`.
         features: class (token) or mean (over the image); by default all that the network has.
         weights: best, last or ema of a run; by default those that count.
         out: a .json file to write; by default probe.json in the run's folder, and a part of its report.html.
@@ -193,7 +196,8 @@ def probe(run: str, data: str = "", features: str = "", weights: str = "", out: 
 
     if out:
         check_out(out, ".json")
-    result = probe_features(run, data, features, weights)
+    run = run_word(run)
+    result = probe_features(run, as_source(data), features, weights)
     if keep(result, out) and not out:
         report(run)
     return probe_table(result)
@@ -243,14 +247,14 @@ def localize(
     return localization_table(result)
 
 
-def robustness(run: str, data: str = "", limit: int = 1000, weights: str = "") -> "Sheet":
+def robustness(run: Any, data: Any = "", limit: int = 1000, weights: str = "") -> "Sheet":
     """Measure errors on corrupted images, 19 corruptions at 5 severities, or on ImageNet-A, -R and -C.
 
     Args:
         run: its folder.
         data: another labeled test set; or a folder of CORRUPTION/SEVERITY/CLASS/image, as ImageNet-C, or of some
             of ImageNet's classes by WordNet id, as ImageNet-A and -R, or by number, as ImageNet-V2, which are judged as
-            they are; or ReaL's real.json, for the run's own test images.
+            they are; or ReaL's real.json, for the run's own test images. In Python also an object, as for `explain`.
         limit: test images to corrupt, evenly spread over the set; 0 for all.
         weights: best, last or ema; by default those that count.
 
@@ -261,11 +265,11 @@ def robustness(run: str, data: str = "", limit: int = 1000, weights: str = "") -
     from ..evaluation.robustness.evaluate import evaluate_robustness
     from ..report.sections.robustness import robustness_table
     from ..training.rundir import RunDir
-    from ..training.session import dataset_of, recipe_of
+    from ..training.session import dataset_of, recipe_of, stands_for_own
 
-    folder = RunDir.open(run)
+    folder, data = RunDir.open(run_word(run)), as_source(data)
     result = evaluate_robustness(folder, data, limit, weights)
-    if not data:
-        gather_corruptions(folder, dataset_of(folder, recipe_of(folder)))
-    report(run)
+    if stands_for_own(folder, data):
+        gather_corruptions(folder, dataset_of(folder, recipe_of(folder), data))
+    report(str(folder.path))
     return robustness_table(result)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ..errors import UserError, unknown
 from ..text import command_line, tell
 from ..waiting import silence, waiting
-from .given import as_word, check_callbacks, run_word, with_short
+from .given import as_source, as_word, check_callbacks, run_word, with_short
 from .other_images import judge_other
 from .run import Run
 from .shown import Shown
@@ -176,12 +176,10 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Mapping[str, Evaluatio
 
     Returns: results by weights and split, such as `best/test`.
     """
-    from ..data.open import open_source
-    from ..data.sources.source import Source
     from ..evaluation.evaluate import check_classes
     from ..hub.fetch import HUB, located
     from ..training.rundir import RunDir
-    from ..training.session import dataset_of, is_own, recipe_of
+    from ..training.session import dataset_of, recipe_of, stands_for_own
 
     word, data = run_word(run), as_word(data)
     if word.startswith(HUB) and isinstance(data, str) and not data:
@@ -195,9 +193,8 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Mapping[str, Evaluatio
                 f"--out writes what was told of classes of images, and {folder.path} tells others; leave it out"
             )
         return evaluate_dense(folder, data if isinstance(data, str) else type(data).__name__)
-    if not isinstance(data, str):
-        data = open_source(data)
-    if not is_own(folder, data) if isinstance(data, Source) else data:
+    data = as_source(data)
+    if not stands_for_own(folder, data):
         found, warnings = judge_other(folder, data, out)
         for warning in warnings:
             tell(f"note     {warning}")

@@ -157,7 +157,7 @@ def open_items(subject: Subject, items: Sequence[Item], most: int | None = None)
         items: the images.
         most: pixels of an open file; larger ones are not decoded. None: as many as a file here may have.
     """
-    side = subject.image_settings.store_size
+    side, fit = subject.image_settings.store_size, subject.image_settings.fitting
     assert side is not None, "a run's recipe is settled"
     pixels: list[Tensor] = []
     sizes: list[tuple[int, int]] = []
@@ -165,6 +165,7 @@ def open_items(subject: Subject, items: Sequence[Item], most: int | None = None)
     for name, image in items:
         try:
             picture = _decoded(name, image, side, most)
+            picture = fit(picture, name) if fit is not None else picture
         except Unreadable as error:
             errors.append(error.reason)
         except OSError as error:

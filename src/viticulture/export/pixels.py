@@ -24,14 +24,40 @@ from ..models.task import Task
 
 RESIZE = 'mode = "{mode}", antialias = 1, cubic_coeff_a = -0.5, exclude_outside = 1'
 
+FULL = """
+  given = Shape <start = 0, end = 2> (pixels)
+  given_numbers = Cast <to = 11> (given)
+  width_first = Gather (given_numbers, swap)
+  scaled = Mul (width_first, sides_of_input)
+  asked = Div (scaled, sides_swapped)
+  asked_rounded = Round (asked)
+  asked_pixels = Cast <to = 7> (asked_rounded)
+  full = Max (given, asked_pixels)"""
+"""Height and width of what stands for an image that is kept whole (`data.fit.Fit.size`)."""
+
+PAD = """
+  missing = Sub (full, given)
+  before = Div (missing, twice)
+  after = Sub (missing, before)
+  around = Concat <axis = 0> (before, zero, after, zero)
+  numbers = Cast <to = 6> (pixels)
+  above = Sub (numbers, fill)
+  framed = Pad (above, around)
+  padded = Add (framed, fill)"""
+"""That image, with the fill's color around it."""
+
+FITS = {"crop": ("", "pixels", "sides"), "stretch": (FULL, "pixels", "full"), "pad": (FULL + PAD, "padded", "sides")}
+"""`images.fit` -> first steps, what is squeezed, whose sides say what is cut."""
+
 STEPS = """
 <ir_version: {ir}, opset_import: ["" : {opset}]>
 prepare (uint8[h, w, 3] pixels) => (float[1, 3, {height}, {width}] image)
 {{
-  channels = Transpose <perm = [2, 0, 1]> (pixels)
+  {before}
+  channels = Transpose <perm = [2, 0, 1]> ({picture})
   bytes = Unsqueeze (channels, zero)
   whole = Cast <to = 1> (bytes)
-  sides = Shape <start = 0, end = 2> (pixels)
+  sides = Shape <start = 0, end = 2> ({picture})
   rows = Slice (sides, zero, one)
   to_columns = Concat <axis = 0> (one, three, rows, side)
   squeezed_columns = Resize <{cubic}> (whole, , , to_columns)
@@ -39,7 +65,7 @@ prepare (uint8[h, w, 3] pixels) => (float[1, 3, {height}, {width}] image)
   to_side = Concat <axis = 0> (one, three, side, side)
   squeezed = Resize <{cubic}> (rounded_1, , , to_side)
   {round_2}
-  extents = Cast <to = 11> (sides)
+  extents = Cast <to = 11> ({seen})
   shares_covered = Div (extents, covered)
   smallest = ReduceMin <keepdims = 1> (shares_covered, zero)
   reach = Mul (target, smallest)
@@ -105,12 +131,16 @@ def _steps(task: Task, settings: ImageSettings, ir: int, opset: int) -> ModelPro
     height, width = task.image_size
     crop, side = settings.crop, settings.store_size
     assert side is not None, "a run's recipe is settled"
+    before, picture, seen = FITS[settings.fit]
     resizes = ("squeezed_columns", "squeezed", "shown_columns", "shown_rows")
     text = STEPS.format(
         ir=ir,
         opset=opset,
         height=height,
         width=width,
+        before=before,
+        picture=picture,
+        seen=seen,
         cubic=RESIZE.format(mode="cubic"),
         shown=RESIZE.format(mode="cubic" if crop.interpolation == "bicubic" else "linear"),
         **{f"round_{i}": ROUND.format(i=i, of=of) for i, of in enumerate(resizes, 1)},
@@ -136,5 +166,10 @@ def _steps(task: Task, settings: ImageSettings, ir: int, opset: int) -> ModelPro
             for name, value in {"mean": task.mean, "std": task.std}.items()
         },
     }
+    if settings.fitting is not None:
+        numbers |= {"swap": np.array([1, 0], dtype=np.int64), "sides_of_input": target}
+        numbers |= {"sides_swapped": np.ascontiguousarray(target[::-1])}
+    if settings.fitting is not None and settings.fit == "pad":
+        numbers |= {"twice": np.array([2], dtype=np.int64), "fill": np.array(settings.fitting.fill, dtype=np.int32)}
     steps.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in numbers.items())
     return steps

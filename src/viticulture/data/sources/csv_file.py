@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A CSV that lists images: path,label[,split], with paths relative to the CSV.
+"""A CSV that lists images: path,label[,split][,group], with paths relative to the CSV.
 
 The header is required; columns may come in any order, others are passed over. Comma, semicolon and tab are understood.
-An empty label means none; splits are train, val (or valid, validation) and test, for every row or for none.
+An empty label means none; splits are train, val (or valid, validation) and test, for every row or for none. Images of
+one group, such as a patient's, are never divided between splits that are drawn; an empty group is an image by itself.
 """
 
 import csv
@@ -25,6 +26,7 @@ class Row(NamedTuple):
     path: str
     label: str | None
     split: str | None
+    group: str | None = None
 
 
 def open_csv(path: Path) -> Source:
@@ -48,6 +50,7 @@ def from_rows(table: str, row_word: str, root: Path, rows: list[Row]) -> Source:
     """
     _check(table, row_word, rows)
     classes, labels = classify([row.label for row in rows])
+    named, groups = classify([row.group or None for row in rows])
     resolved = root.resolve()
     fingerprints = [file_fingerprint((resolved / row.path).stat) for row in rows]
     missing = [
@@ -69,6 +72,10 @@ def from_rows(table: str, row_word: str, root: Path, rows: list[Row]) -> Source:
         fingerprints=fingerprints,
         reader=FileReader(root, [row.path for row in rows]),
         root=str(resolved),
+        notes=(f"{counted(len(named), 'group')} (column group), which no split that is drawn divides",)
+        if named
+        else (),
+        groups=groups if named else None,
     )
 
 
@@ -86,7 +93,7 @@ def _rows(path: Path) -> Iterator[Row]:
         columns = [name.strip().lower() for name in next(lines, [])]
         if "path" not in columns or "label" not in columns:
             raise UserError(f"{path} needs a header with the columns path,label[,split], got {header.strip()!r}")
-        if twice := [name for name in ("path", "label", "split") if columns.count(name) > 1]:
+        if twice := [name for name in ("path", "label", "split", "group") if columns.count(name) > 1]:
             raise UserError(f"{path} has two columns {twice[0]}; keep one of them")
         for row in lines:
             if not any(row):
@@ -97,7 +104,7 @@ def _rows(path: Path) -> Iterator[Row]:
                     f" quote values that hold {delimiter!r}"
                 )
             value = dict(zip(columns, map(str.strip, row), strict=True))
-            yield Row(lines.line_num, value["path"], value["label"] or None, value.get("split"))
+            yield Row(lines.line_num, value["path"], value["label"] or None, value.get("split"), value.get("group"))
     except csv.Error as error:
         raise UserError(f"{path}, line {lines.line_num}: {error}") from error
 

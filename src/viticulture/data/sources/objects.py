@@ -2,7 +2,7 @@
 """Data that a Python program holds: a data set of torch's, a data frame, arrays or tensors; by split or in one.
 
     viticulture.train(torchvision.datasets.CIFAR10(...))            any `torch.utils.data.Dataset` of (image, label)
-    viticulture.train(frame)                                        pandas: path, label and, if there is, split
+    viticulture.train(frame)                                        pandas: path, label[, split][, group]
     viticulture.train((images, labels))                             [N, H, W, C] or [N, H, W]; tensors [N, C, H, W]
     viticulture.train({"train": (images, labels), "test": dataset}) its own splits
 
@@ -139,13 +139,14 @@ def _from_frame(frame: Any) -> Source:
         raise UserError(
             f"a data frame needs the columns path, label and, if you like, split; {missing[0]} is not there"
         )
-    values = {
-        name: [cell_word(value) for value in frame[name]] for name in ("path", "label", "split") if name in columns
-    }
-    splits = values.get("split", [None] * len(frame))
+    known = [name for name in ("path", "label", "split", "group") if name in columns]
+    values = {name: [cell_word(value) for value in frame[name]] for name in known}
+    splits, groups = (values.get(name, [None] * len(frame)) for name in ("split", "group"))
     rows = [
-        Row(number, path or "", label, split if split is None or split else "")
-        for number, (path, label, split) in enumerate(zip(values["path"], values["label"], splits, strict=True))
+        Row(number, path or "", label, split, group)
+        for number, (path, label, split, group) in enumerate(
+            zip(values["path"], values["label"], splits, groups, strict=True)
+        )
     ]
     return from_rows("data frame", "row", Path.cwd(), rows)
 

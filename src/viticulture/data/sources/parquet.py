@@ -25,14 +25,14 @@ def open_parquet(path: Path) -> Source:
         names = parquet.read_schema(path).names
         if not {"path", "label"} <= set(names):
             return hub.open_local(path)
-        columns = [name for name in ("path", "label", "split") if name in names]
+        columns = [name for name in ("path", "label", "split", "group") if name in names]
         table = parquet.read_table(path, columns=columns).to_pydict()
     except (OSError, pyarrow.ArrowException) as error:
         raise UserError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
     words = {name: [cell_word(value) for value in table[name]] for name in columns}
-    splits = words.get("split", [None] * len(words["path"]))
+    splits, groups = (words.get(name, [None] * len(words["path"])) for name in ("split", "group"))
     rows = [
-        Row(number, file or "", label, split)
-        for number, (file, label, split) in enumerate(zip(words["path"], words["label"], splits, strict=True))
+        Row(number, file or "", label, *rest)
+        for number, (file, label, *rest) in enumerate(zip(words["path"], words["label"], splits, groups, strict=True))
     ]
     return from_rows(str(path), "row", path.parent, rows)

@@ -145,6 +145,8 @@ def localize(
 
     Raises: UserError if no image has a box, a box lies outside its image, or the student has no class attention.
     """
+    if (shown := recipe_of(run).section("images").fit) != "crop":
+        raise UserError(f"boxes are those of the originals, and {run.path} was shown others (images.fit {shown})")
     weights = weights or run.which()[0]
     subject = replace(of_run(run, weights, BATCH), whole=protocol.whole)
     numbers, true = _in_view(subject, images, boxes)

@@ -52,11 +52,11 @@ def page_of(run: RunDir) -> RunPage:
     lost = ((found is None and dense is None) or pictures is None) and not running
     kept = pictures or {}
     classes = len(facts["data"]["classes"])
-    side = recipe_of(run).section("images").image_size
+    height, width = recipe_of(run).section("images").shape
     counts = ", ".join(f"{count:,} {split}" for split, count in facts["data"]["images"].items())
     labels = f" of {classes:,} classes" if classes else ", labels unused"
     sentence = (
-        f"{facts['student']['name']}, trained on {facts['data']['name']} ({counts} images{labels}, {side} x {side} "
+        f"{facts['student']['name']}, trained on {facts['data']['name']} ({counts} images{labels}, {height} x {width} "
         f"pixels) by recipe {facts['recipe']}, seed {facts['seed']}."
     )
     return RunPage(
