@@ -42,8 +42,7 @@ class Wish:
         seed: of every stage.
         out: the run's folder.
         overrides: recipe keys, which nothing replaces.
-        budget: for all of it.
-        search: whether stages before the student's own may be planned.
+        budget: for all of it, and what may be planned within it.
         overwrite: replace the run in that folder.
     """
 
@@ -53,7 +52,6 @@ class Wish:
     out: Path
     overrides: dict[str, Any]
     budget: Budget
-    search: bool = True
     overwrite: bool = False
 
 
@@ -145,7 +143,7 @@ def _stages(
         return known[kind, taught]
 
     may_start = recipes.may_be_started(recipe) and paints(recipe, dataset)
-    search = wish.search and recipes.may_be_taught(recipe)
+    search = wish.budget.search and recipes.may_be_taught(recipe)
     lengths = divide(left(), len(dataset.train), pace, search, may_start)
     if lengths:  # measuring took some of the time that was divided
         lengths = divide(left(), len(dataset.train), pace, search, may_start)
