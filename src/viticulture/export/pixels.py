@@ -11,6 +11,7 @@ by one.
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -116,25 +117,21 @@ def _steps(task: Task, settings: ImageSettings, ir: int, opset: int) -> ModelPro
         **{f"round_{i}": ROUND.format(i=i, of=of) for i, of in enumerate(resizes, 1)},
     )
     steps = parse_model(text)
-    target = np.array([height, width], dtype=np.float64)
-    numbers = {
-        **{name: np.array([value], dtype=np.int64) for name, value in {"zero": 0, "one": 1, "three": 3}.items()},
-        **{
-            name: np.array([value], dtype=np.int64)
-            for name, value in {"side": side, "height": height, "width": width}.items()
+    shown = np.array([height, width])
+    kinds: dict[type, dict[str, Any]] = {
+        np.int64: {
+            **{name: [value] for name, value in {"zero": 0, "one": 1, "three": 3, "side": side}.items()},
+            **{"height": [height], "width": [width], "image_axes": [2, 3]},
         },
-        "image_axes": np.array([2, 3], dtype=np.int64),
-        "target": target,
-        "covered": np.floor(target / crop.crop_pct),
-        **{
-            name: np.array(value, dtype=np.float64)
-            for name, value in {"unit": 1, "two": 2, "side_length": side}.items()
+        np.float64: {
+            **{"target": shown, "covered": np.floor(shown / crop.crop_pct)},
+            **{"unit": 1, "two": 2, "side_length": side},
         },
-        **{name: np.array(value, dtype=np.float32) for name, value in {"half": 0.5, "black": 0, "white": 255}.items()},
-        **{
-            name: np.array(value, dtype=np.float32).reshape(1, 3, 1, 1)
-            for name, value in {"mean": task.mean, "std": task.std}.items()
+        np.float32: {
+            **{"half": 0.5, "black": 0, "white": 255},
+            **{"mean": np.reshape(task.mean, (1, 3, 1, 1)), "std": np.reshape(task.std, (1, 3, 1, 1))},
         },
     }
+    numbers = {name: np.array(value, kind) for kind, values in kinds.items() for name, value in values.items()}
     steps.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in numbers.items())
     return steps
