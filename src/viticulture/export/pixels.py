@@ -118,20 +118,17 @@ def _steps(task: Task, settings: ImageSettings, ir: int, opset: int) -> ModelPro
     )
     steps = parse_model(text)
     shown = np.array([height, width])
-    kinds: dict[type, dict[str, Any]] = {
-        np.int64: {
-            **{name: [value] for name, value in {"zero": 0, "one": 1, "three": 3, "side": side}.items()},
-            **{"height": [height], "width": [width], "image_axes": [2, 3]},
-        },
-        np.float64: {
-            **{"target": shown, "covered": np.floor(shown / crop.crop_pct)},
-            **{"unit": 1, "two": 2, "side_length": side},
-        },
-        np.float32: {
-            **{"half": 0.5, "black": 0, "white": 255},
-            **{"mean": np.reshape(task.mean, (1, 3, 1, 1)), "std": np.reshape(task.std, (1, 3, 1, 1))},
-        },
+    covered = np.floor(shown / crop.crop_pct)
+    whole = {"zero": 0, "one": 1, "three": 3, "side": side, "height": height, "width": width}
+    mean, std = (np.reshape(values, (1, 3, 1, 1)) for values in (task.mean, task.std))
+    numbers: dict[type, dict[str, Any]] = {
+        np.int64: {name: [value] for name, value in whole.items()} | {"image_axes": [2, 3]},
+        np.float64: {"target": shown, "covered": covered, "unit": 1, "two": 2, "side_length": side},
+        np.float32: {"half": 0.5, "black": 0, "white": 255, "mean": mean, "std": std},
     }
-    numbers = {name: np.array(value, kind) for kind, values in kinds.items() for name, value in values.items()}
-    steps.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in numbers.items())
+    steps.graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.array(value, kind), name)
+        for kind, values in numbers.items()
+        for name, value in values.items()
+    )
     return steps
