@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trainings that make up for uneven classes: exact, resumable, and refused where they would change nothing."""
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
+from resumed import check_same_bits, whole_and_resumed
 from viticulture.data.balance import class_weights
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy
 from viticulture.training.assemble import check_parts
 from viticulture.training.recipe import read, resolve
 from viticulture.training.replay import Replay
-from viticulture.training.run import fit, training_loader
-from viticulture.training.session import begin, reopen
+from viticulture.training.run import training_loader
+from viticulture.training.session import begin
 
 MIXED = {"augment.mix.mixup": 0.8}
 SMALL: dict[str, Any] = {"data.per_class": 4, "train.epochs": 3, "schedule.warmup_epochs": 0, "train.batch_size": 10}
@@ -34,23 +35,8 @@ def session(out: Path, **overrides: Any) -> Any:
 def test_a_stopped_run_goes_on_bit_for_bit(asked: dict[str, Any], tmp_path: Path) -> None:
     """In the middle of an epoch, with mixing. Catches: an order drawn from a stream that is not in the checkpoint,
     weights that are lost or in the checkpoint twice."""
-
-    def stop_at_step_six(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        if stopped.method.global_step == 6:
-            raise KeyboardInterrupt
-        return honest(batch)
-
-    whole = session(tmp_path / "whole", **asked)
-    fit(whole)
-    stopped = session(tmp_path / "stopped", **asked, **{"engine.checkpoint_minutes": 1e-9})
-    honest, stopped.method.losses = stopped.method.losses, stop_at_step_six
-    with pytest.raises(KeyboardInterrupt):
-        fit(stopped)
-    stopped.run.unlock()
-    again = reopen(str(tmp_path / "stopped"))
-    fit(again)
-    for name, value in whole.method.state_dict().items():
-        assert torch.equal(again.method.state_dict()[name], value), name
+    whole, again = whole_and_resumed(partial(session, **asked), tmp_path, steps=6)
+    check_same_bits(whole.method.state_dict(), again.method.state_dict())
 
 
 def test_weights_reach_the_label_term(tmp_path: Path) -> None:
