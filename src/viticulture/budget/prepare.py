@@ -19,11 +19,10 @@ from typing import Any
 from ..data.dataset import Dataset
 from ..data.open import open_source
 from ..errors import UserError
-from ..keywords import BITS
 from ..study.plan.pace import Pace
 from ..training.recipe import Recipe, read, resolve
 from ..training.rundir import RunDir
-from ..training.session import default_recipe, load_dataset
+from ..training.session import check_seed, default_recipe, load_dataset
 from . import recipes
 from .budget import Budget
 from .choices import Kind, Rung, teacher
@@ -71,8 +70,7 @@ def make_plan(
         began: when the command did, by that clock.
         measurements: finds out about paces.
     """
-    if not 0 <= wish.seed < 2**BITS:
-        raise UserError(f"the seed must not be negative nor beyond {BITS} bits, got {wish.seed}")
+    check_seed(wish.seed)
     RunDir.check_free(wish.out, wish.overwrite)
     named = wish.recipe != "default"
     base = resolve(wish.recipe, read(wish.recipe), wish.overrides) if named else None
