@@ -132,7 +132,7 @@ def kind_of_parts(recipe: str, overrides: dict[str, Any]) -> tuple[object, ...]:
     parts: dict[str, Any] = json.loads(parts_of(recipe, overrides))
     name, side, agent = parts.pop("student.name"), parts.pop("size"), parts.pop("guides.bootstrap")
     keys = [key for key, value in parts.items() if value]
-    return (name, side, *keys, agent is None) if keys or agent else (name in timm.list_models(),)
+    return (name, side, *keys, agent is None) if keys or agent else (timm.is_model(name),)
 
 
 def teachers_of(recipe: str, overrides: dict[str, Any]) -> set[str]:
