@@ -117,18 +117,17 @@ def _steps(task: Task, settings: ImageSettings, ir: int, opset: int) -> ModelPro
         **{f"round_{i}": ROUND.format(i=i, of=of) for i, of in enumerate(resizes, 1)},
     )
     steps = parse_model(text)
-    shown = np.array([height, width])
-    covered = np.floor(shown / crop.crop_pct)
+    target = np.array([height, width], dtype=np.float64)
+    covered = np.floor(target / crop.crop_pct)
     whole = {"zero": 0, "one": 1, "three": 3, "side": side, "height": height, "width": width}
     mean, std = (np.reshape(values, (1, 3, 1, 1)) for values in (task.mean, task.std))
-    numbers: dict[type, dict[str, Any]] = {
+    kinds: dict[type, dict[str, Any]] = {
         np.int64: {name: [value] for name, value in whole.items()} | {"image_axes": [2, 3]},
-        np.float64: {"target": shown, "covered": covered, "unit": 1, "two": 2, "side_length": side},
+        np.float64: {"target": target, "covered": covered, "unit": 1, "two": 2, "side_length": side},
         np.float32: {"half": 0.5, "black": 0, "white": 255, "mean": mean, "std": std},
     }
-    steps.graph.initializer.extend(
-        onnx.numpy_helper.from_array(np.array(value, kind), name)
-        for kind, values in numbers.items()
-        for name, value in values.items()
-    )
+    numbers: dict[str, Any] = {
+        name: np.array(value, kind) for kind, named in kinds.items() for name, value in named.items()
+    }
+    steps.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in numbers.items())
     return steps
