@@ -18,9 +18,9 @@ from huggingface_hub import constants
 import viticulture
 from fake_hub import TOKEN, FakeHub, hub
 from untrained import photo, untrained
-from viticulture import cli
 from viticulture.api import predict
 from viticulture.cli import main
+from viticulture.command import read
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.results import Evaluations
 from viticulture.hub.push import contents
@@ -219,7 +219,7 @@ def test_the_card_says_what_the_files_say(run: RunDir) -> None:
     lines = re.findall(r"^viticulture .*?(?=\s+#|$)", body, re.MULTILINE)
     assert len(lines) == 2
     for line in lines:
-        cli.read(line.split()[1:])
+        read(line.split()[1:])
     assert "\n\n\n" not in body
 
 

@@ -11,7 +11,7 @@ from lightning.pytorch import Callback
 from torch.utils.data import TensorDataset
 
 import viticulture
-from viticulture import cli
+from viticulture.command import VERBS, Parser, read
 from viticulture.data.open import open_source
 from viticulture.evaluation.results import Evaluations
 from viticulture.training.run import fit
@@ -153,5 +153,5 @@ def test_a_path_is_a_path_and_no_name_of_a_set(tmp_path: Path, monkeypatch: pyte
 
 def test_keywords_for_python_are_no_options_of_the_command() -> None:
     """Catches: --callbacks in the help, --epochs read as the keyword and not as the recipe's key."""
-    assert not {"--callbacks", "--progress", "--student", "--epochs"} & cli.Parser("train", cli.VERBS["train"]).options
-    assert cli.read(["train", "digits", "--epochs", "3"]).keywords["overrides"] == {"train.epochs": 3}
+    assert not {"--callbacks", "--progress", "--student", "--epochs"} & Parser("train", VERBS["train"]).options
+    assert read(["train", "digits", "--epochs", "3"]).keywords["overrides"] == {"train.epochs": 3}

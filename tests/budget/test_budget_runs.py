@@ -72,9 +72,11 @@ def eager(place: Any = None) -> None:
     place.setattr(lengths, "FEWEST_EPOCHS", {"mae": 1, "teacher": 1, "student": 1})
 
 
-def planned(out: Path, budget: str = "60s", overrides: dict[str, Any] | None = None, **wish: Any) -> Plan:
+def planned(
+    out: Path, budget: str = "60s", overrides: dict[str, Any] | None = None, search: bool = True, **wish: Any
+) -> Plan:
     """The plan of a run on digits, in its folder."""
-    asked = Wish("digits", "default", 0, out, {**TINY, **(overrides or {})}, Budget(budget), **wish)
+    asked = Wish("digits", "default", 0, out, {**TINY, **(overrides or {})}, Budget(budget, search), **wish)
     plan = make_plan(asked, "test", SetClock(), 0.0, Told)
     make_folder(asked, plan)
     return plan
@@ -259,7 +261,7 @@ def test_time_chooses_the_student_unless_a_recipe_is_named(
 ) -> None:
     """Fails if a named recipe's student is replaced, if more time buys nothing, or if images are enlarged."""
     keys = {key: value for key, value in TINY.items() if not key.startswith("student")}
-    wish = Wish("digits", recipe, 0, tmp_path / "run", keys, Budget(budget), search=False)
+    wish = Wish("digits", recipe, 0, tmp_path / "run", keys, Budget(budget, search=False))
     (stage,) = make_plan(wish, "test", SetClock(), 0.0, Told).stages
     assert (stage.student, stage.image_size) == (student, 8)
     assert stage.resolved.values["student"]["patch_size"] in (None, 2)

@@ -11,7 +11,8 @@ import yaml
 from PIL import Image
 
 import viticulture
-from viticulture.cli import Parser, main
+from viticulture.cli import main
+from viticulture.command import Parser
 from viticulture.study.declare.field import field
 from viticulture.study.study import Study
 

@@ -2,6 +2,7 @@
 """Trainings that make up for uneven classes: exact, resumable, and refused where they would change nothing."""
 
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from sklearn.metrics import balanced_accuracy_score
-from torch import Tensor
 
+from resumed import check_same_bits, whole_and_resumed
 from viticulture.data.balance import class_weights
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.errors import UserError
@@ -22,7 +23,7 @@ from viticulture.training.recipe import read, resolve
 from viticulture.training.replay import Replay
 from viticulture.training.run import fit, training_loader
 from viticulture.training.rundir import RunDir
-from viticulture.training.session import begin, reopen
+from viticulture.training.session import begin
 
 MIXED = {"augment.mix.mixup": 0.8}
 SMALL: dict[str, Any] = {"data.per_class": 4, "train.epochs": 3, "schedule.warmup_epochs": 0, "train.batch_size": 10}
@@ -40,23 +41,8 @@ def session(out: Path, **overrides: Any) -> Any:
 def test_a_stopped_run_goes_on_bit_for_bit(asked: dict[str, Any], tmp_path: Path) -> None:
     """In the middle of an epoch, with mixing. Catches: an order drawn from a stream that is not in the checkpoint,
     weights that are lost or in the checkpoint twice."""
-
-    def stop_at_step_six(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        if stopped.method.global_step == 6:
-            raise KeyboardInterrupt
-        return honest(batch)
-
-    whole = session(tmp_path / "whole", **asked)
-    fit(whole)
-    stopped = session(tmp_path / "stopped", **asked, **{"engine.checkpoint_minutes": 1e-9})
-    honest, stopped.method.losses = stopped.method.losses, stop_at_step_six
-    with pytest.raises(KeyboardInterrupt):
-        fit(stopped)
-    stopped.run.unlock()
-    again = reopen(str(tmp_path / "stopped"))
-    fit(again)
-    for name, value in whole.method.state_dict().items():
-        assert torch.equal(again.method.state_dict()[name], value), name
+    whole, again = whole_and_resumed(partial(session, **asked), tmp_path, steps=6)
+    check_same_bits(whole.method.state_dict(), again.method.state_dict())
 
 
 def test_weights_reach_the_label_term(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What goes on inside a run's student, measured on its own images and kept in explain.json and features.npz."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,10 +73,6 @@ class Explanation:
         """All numbers, as JSON holds them; no pictures."""
         beside = None if self.cka is None else {"run": self.beside, "cka": numbers(self.cka)}
         return {"weights": self.weights, "split": self.split, **self.inside.to_dict(), "beside": beside}
-
-    def to_json(self) -> str:
-        """The same as text."""
-        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Explanation":

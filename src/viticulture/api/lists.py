@@ -4,7 +4,7 @@
 from typing import TYPE_CHECKING, Any
 
 from .run import Run
-from .runs import row_of, train, winner
+from .training import row_of, train, winner
 
 if TYPE_CHECKING:
     from ..export.int8 import Quantized

@@ -75,7 +75,7 @@ def runs(folder: str = "runs", out: str = "") -> "Sheet":
         folder: is searched.
         out: an .html file to write, with a link to each run's page.
     """
-    from ..disk import replacing
+    from ..disk import write_whole
     from ..outputs import check_out
     from ..report.pages.index_page import render_index
     from ..report.tables.runs import find_runs
@@ -84,8 +84,7 @@ def runs(folder: str = "runs", out: str = "") -> "Sheet":
         check_out(out, ".html")
     found = find_runs(Path(folder))
     if out:
-        with replacing(Path(out)) as part:
-            part.write_text(render_index(found, Path(out)), encoding="utf-8")
+        write_whole(Path(out), render_index(found, Path(out)))
     return found.sheet
 
 
@@ -115,7 +114,7 @@ def explain(
     Returns: the page. Of a run, all numbers are in explain.json beside it, and `viticulture report RUN` shows them too.
     """
     from ..analysis.explanation import Wanted, explain_any, explain_run
-    from ..disk import replacing
+    from ..disk import write_whole
     from ..outputs import check_out
     from ..report.pages.explain_page import explanation_page, write_explanation
     from ..training.rundir import RunDir
@@ -133,11 +132,8 @@ def explain(
     page = check_out(out, ".html")
     found = explain_any(run, data, wanted)
     name = Path(run).name if is_run else run
-    texts = {page: explanation_page(f"Inside {name}", name, found), page.with_suffix(".json"): found.to_json()}
-    for path, content in texts.items():
-        with replacing(path) as part:
-            part.write_text(content, encoding="utf-8")
-    return page
+    write_whole(page.with_suffix(".json"), found.to_dict())
+    return write_whole(page, explanation_page(f"Inside {name}", name, found))
 
 
 def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitude", guide: str = "") -> "Sheet":
@@ -153,7 +149,7 @@ def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitu
     Returns: the strength of every link, and which are kept.
     """
     from ..analysis import link_extraction as extraction
-    from ..disk import replacing
+    from ..disk import write_whole
     from ..models.links import write_link_set
     from ..outputs import check_out
     from ..report.sections.links import link_table
@@ -169,8 +165,7 @@ def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitu
     linked = extraction.select(strengths, threshold)
     note = f"Links of {run} stronger than {threshold:g} (rule {rule})."
     if out:
-        with replacing(Path(out)) as part:
-            part.write_text(f"# {note}\n{write_link_set(linked)}", encoding="utf-8")
+        write_whole(Path(out), f"# {note}\n{write_link_set(linked)}")
         note += f" Train with them: --guides.{guide or extraction.linked_guides(folder)[0]}.links {out}"
     return link_table(list(trained.channels), strengths, linked, note)
 
@@ -220,7 +215,7 @@ def localize(
     Returns: the share of images whose box is found (MaxBoxAcc), at several overlaps. The run's report.html and
         localization.json hold it too.
     """
-    from ..disk import replacing
+    from ..disk import write_whole
     from ..evaluation.localization import evaluate as localization
     from ..evaluation.localization.boxes import read_boxes
     from ..evaluation.localization.metrics import PROTOCOLS
@@ -242,8 +237,7 @@ def localize(
     localization.keep(folder, dataset.name if dataset else data, result)
     report(run)
     if out:
-        with replacing(Path(out)) as part:
-            part.write_text(localization_page(result, folder, dataset.name if dataset else data), encoding="utf-8")
+        write_whole(Path(out), localization_page(result, folder, dataset.name if dataset else data))
     return localization_table(result)
 
 

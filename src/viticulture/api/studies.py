@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError
 from ..study.declare.terms import ALL_IMAGES, EQUAL_EPOCHS, HERE, OWN_LENGTHS, Subsets, Terms, Where
 from ..text import tell
-from .runs import command
 from .shown import Shown
+from .training import command
 
 if TYPE_CHECKING:
     from ..study.declare.grid import Grid

@@ -17,7 +17,7 @@ from ..data.resample import squeeze
 from ..data.sources.files import FileReader
 from ..data.sources.folders import is_image, scan
 from ..data.sources.source import readable
-from ..disk import replacing
+from ..disk import write_whole
 from ..errors import UserError
 from ..outputs import check_out, csv_text
 from ..training.rundir import RunDir
@@ -93,8 +93,7 @@ def write(predictions: Sequence[Prediction], out: Path) -> None:
     """The predictions as .csv or .json. Raises: UserError for another ending."""
     path = check_out(out, *ENDINGS)
     text = as_json(predictions) if path.suffix.lower() == ".json" else as_csv(predictions)
-    with replacing(path) as part:
-        part.write_text(text, encoding="utf-8")
+    write_whole(path, text)
 
 
 def as_json(predictions: Sequence[Prediction]) -> str:

@@ -11,6 +11,7 @@ by one.
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -147,24 +148,16 @@ def _steps(task: Task, settings: ImageSettings, ir: int, opset: int) -> ModelPro
     )
     steps = parse_model(text)
     target = np.array([height, width], dtype=np.float64)
-    numbers = {
-        **{name: np.array([value], dtype=np.int64) for name, value in {"zero": 0, "one": 1, "three": 3}.items()},
-        **{
-            name: np.array([value], dtype=np.int64)
-            for name, value in {"side": side, "height": height, "width": width}.items()
-        },
-        "image_axes": np.array([2, 3], dtype=np.int64),
-        "target": target,
-        "covered": np.floor(target / crop.crop_pct),
-        **{
-            name: np.array(value, dtype=np.float64)
-            for name, value in {"unit": 1, "two": 2, "side_length": side}.items()
-        },
-        **{name: np.array(value, dtype=np.float32) for name, value in {"half": 0.5, "black": 0, "white": 255}.items()},
-        **{
-            name: np.array(value, dtype=np.float32).reshape(1, 3, 1, 1)
-            for name, value in {"mean": task.mean, "std": task.std}.items()
-        },
+    covered = np.floor(target / crop.crop_pct)
+    whole = {"zero": 0, "one": 1, "three": 3, "side": side, "height": height, "width": width}
+    mean, std = (np.reshape(values, (1, 3, 1, 1)) for values in (task.mean, task.std))
+    kinds: dict[type, dict[str, Any]] = {
+        np.int64: {name: [value] for name, value in whole.items()} | {"image_axes": [2, 3]},
+        np.float64: {"target": target, "covered": covered, "unit": 1, "two": 2, "side_length": side},
+        np.float32: {"half": 0.5, "black": 0, "white": 255, "mean": mean, "std": std},
+    }
+    numbers: dict[str, Any] = {
+        name: np.array(value, kind) for kind, named in kinds.items() for name, value in named.items()
     }
     if settings.fitting is not None:
         numbers |= {"swap": np.array([1, 0], dtype=np.int64), "sides_of_input": target}

@@ -79,8 +79,7 @@ def begin(
 
     Raises: UserError for any mistake, before anything is written.
     """
-    if not 0 <= seed < 2**BITS:
-        raise UserError(f"the seed must not be negative nor beyond {BITS} bits, got {seed}")
+    check_seed(seed)
     checked = recipe if isinstance(recipe, Recipe) else None
     if isinstance(recipe, str) and recipe != "default":
         checked = resolve(recipe, read(recipe), overrides)
@@ -133,6 +132,12 @@ def begin(
             settings=checked.values,
         )
     return Session(run, checked, dataset, method, seed, remarks, mark(checked.values, seed, dataset.fingerprint))
+
+
+def check_seed(seed: int) -> None:
+    """Raises: UserError for a seed that torch does not take."""
+    if not 0 <= seed < 2**BITS:
+        raise UserError(f"the seed must not be negative nor beyond {BITS} bits, got {seed}")
 
 
 def reopen(path: str, data: Any = "") -> Session:

@@ -98,8 +98,7 @@ class Localization:
     def from_dict(content: Mapping[str, Any]) -> "Localization":
         """What `to_dict` gave."""
         before = {"protocol": AS_EVALUATED.name}  # of what was kept before there were two
-        made: Localization = rebuilt(Localization, {**before, **content})
-        return made
+        return rebuilt(Localization, {**before, **content})
 
 
 def held_out(dataset: Dataset) -> Images:
