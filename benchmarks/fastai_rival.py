@@ -58,15 +58,18 @@ def main() -> None:
     epoch = step * len(learn.dls.train) + validation
     epochs = max(1, int((options.core_s * (1 - MARGIN) - time.process_time()) / epoch))
     learn = learner(root, splits, labels, options.pixels, seed)
-    learn.fit_one_cycle(epochs, RATE)
-    spent = time.process_time()
+    with learn.no_bar():
+        learn.fit_one_cycle(epochs, RATE)
+        spent = time.process_time()  # every epoch has been validated
+        held_out = float(learn.validate()[1])
 
     shown = learn.dls.test_dl([root / name for name in splits["test"]])
-    decisions, numbers = learn.get_preds(dl=shown)[0].argmax(1).tolist(), learn.dls.vocab
+    with learn.no_bar():
+        decisions, numbers = learn.get_preds(dl=shown)[0].argmax(1).tolist(), learn.dls.vocab
     right = [numbers[k] == labels[name] for k, name in zip(decisions, splits["test"], strict=True)]
     result = {
         "test": 100 * sum(right) / len(right),
-        "val": 100 * float(learn.recorder.values[-1][-1]),
+        "val": 100 * held_out,
         "core_s": spent,
         "epochs": epochs,
     }
