@@ -71,6 +71,19 @@ def test_a_perfect_detector_has_an_ap_of_one_and_an_empty_one_of_none() -> None:
     assert (nothing.boxes.ap, nothing.boxes.interval, nothing.confusion[0]) == (0.0, (0.0, 0.0), (0, 0, 2))
 
 
+def test_at_most_a_hundred_boxes_of_a_class_count_in_an_image() -> None:
+    """COCO's limit: of 101 boxes only the least certain is right, with an object of their class in the image or, in
+    the next, without one. Fails if the limit is left out where an image shows no object of a class, or cuts another
+    class's boxes."""
+    true = Boxed([objects((0, 0, 20, 20, 0)), objects((0, 0, 20, 20, 1))], masks=False)
+    far = [(60, 60, 99, 99, 0, 0.9)] * 100
+    said = [found(*far, (0, 0, 20, 20, 0, 0.8)), found(*far, (60, 60, 99, 99, 0, 0.3), (0, 0, 20, 20, 1, 0.2))]
+    result = evaluate_objects(said, true, NAMES, SIZES)
+    assert [each.ap for each in result.boxes.per_class] == [0.0, pytest.approx(1.0)]
+    under = evaluate_objects([found(*far[1:], (0, 0, 20, 20, 0, 0.8)), found()], true, NAMES, SIZES)
+    assert under.boxes.per_class[0].ap == pytest.approx(1 / 100)
+
+
 def test_the_mean_box_is_a_baseline() -> None:
     """Of every class in shares of the image, scored by how many images have it. Fails for width taken for height."""
     sizes = np.array([[100, 200], [50, 100]])
