@@ -196,6 +196,11 @@ def test_a_set_is_told_before_it_is_learnt(tmp_path: Path) -> None:
     assert (told.outside, told.bare, told.masks) == (0, 0, True)
     first = dataclasses.replace(source.objects[0], boxes=source.objects[0].boxes + 500)
     assert inspect_dense(dataclasses.replace(source, objects=[first, *source.objects[1:]])).outside == len(first)
+    unknown = dataclasses.replace(source.objects[0], boxes=source.objects[0].boxes * float("nan"))
+    assert inspect_dense(dataclasses.replace(source, objects=[unknown, *source.objects[1:]])).outside == len(first)
+    other = dataclasses.replace(source.objects[0], size=(640, 800))
+    (why,) = inspect_dense(dataclasses.replace(source, objects=[other, *source.objects[1:]])).unreadable.values()
+    assert "says 800x640" in why
     masks = inspect_dense(open_dense(mask_folder(tmp_path / "masks", {"train": 3}), "pixels"))
     assert masks.counts["train"][0] == 3
     assert masks.kind == "pixels"

@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 
 from ...data.dense.inspect import DenseInspection
+from ...errors import counted
 from ...evaluation.dense.objects import BACKGROUND, ObjectsEvaluation, Precisions
 from ...evaluation.dense.pixels import PixelsEvaluation
 from ...evaluation.dense.predict import DensePrediction
@@ -148,8 +149,8 @@ def dense_inspected(found: DenseInspection) -> list[Sheet]:
         [name, *(found.counts[split][label] for split in found.images)] for label, name in enumerate(found.classes)
     ]
     told = [*found.notes]
-    told += [f"{found.crowds:,} crowds, which are not learnt"] if found.crowds else []
-    told += [f"{found.outside:,} boxes are empty or reach outside their image"] if found.outside else []
+    told += [f"{counted(found.crowds, 'crowd')}, not learnt from"] if found.crowds else []
+    told += [f"{counted(found.outside, 'box')} empty or reaching outside the image"] if found.outside else []
     told += [f"{name}: {why}" for name, why in list(found.unreadable.items())[:20]]
     recipe = "detection/photos" if found.kind == "objects" else "segmentation/photos"
     what = "Objects of each class" if found.kind == "objects" else "Images that show each class"
