@@ -254,7 +254,7 @@ def test_a_network_comes_back_from_its_folder(tmp_path: Path, kind: str) -> None
     save(classifier, tmp_path / "plain", TASK)
     with pytest.raises(UserError, match="holds a classifier"):
         load_dense(tmp_path / "plain")
-    with pytest.raises(UserError, match="does not fit"):
+    with pytest.raises(UserError, match="and this is asked of classifiers"):
         load(tmp_path / "dense")
 
 
