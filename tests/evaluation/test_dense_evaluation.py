@@ -21,6 +21,7 @@ from viticulture.evaluation.dense.pixels import evaluate_pixels
 from viticulture.evaluation.dense.predict import DensePrediction, coco_results
 from viticulture.evaluation.dense.results import DenseEvaluations, from_dict
 from viticulture.report.sections.dense import dense_headline, dense_sections
+from viticulture.report.tables.dense import dense_predictions
 
 NAMES = ("disk", "square")
 SIZES = np.array([[100, 100], [100, 100]])
@@ -183,6 +184,22 @@ def test_results_are_listed_as_coco_does() -> None:
         "bbox": [1.0, 2.0, 10.0, 20.0],
         "score": 0.5,
     }
+
+
+def test_what_is_found_is_counted_from_the_score_on_at_which_it_is_drawn() -> None:
+    """The table of a hundred guesses says how many are meant. Fails if every uncertain box counts as an object, or the
+    score is kept from the reader."""
+    said = DensePrediction("a.jpg", found((1, 2, 11, 22, 1, 0.5), (1, 2, 11, 22, 0, 0.2)), None, NAMES, least=0.5)
+    assert said.counts() == {"square": 1}
+    sheet = dense_predictions([said])
+    assert sheet.rows == [["a.jpg", "1 square", ""]]
+    assert "at least 0.50" in sheet.note
+    assert dense_predictions([dataclasses.replace(said, least=0.9)]).rows[0][1] == "nothing"
+    assert len(coco_results([said])) == 2
+    pixels = np.ones((100, 100), np.uint8)
+    pixels[:30], pixels[0, 0] = 0, 2
+    pictured = DensePrediction("b.jpg", None, pixels, (*NAMES, "ring"))
+    assert dense_predictions([pictured]).rows == [["b.jpg", "square 70%, disk 30%", ""]]
 
 
 def test_a_set_is_told_before_it_is_learnt(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from ...evaluation.dense.predict import DensePrediction
 from ...evaluation.dense.results import DenseEvaluations
 from .sheet import Cell, Column, Sheet
 
+LEAST_SHARE = 0.005  # of an image's pixels, below which a class is not told: it would read 0 %
 OVERLAPS = tuple(f"AP at {50 + 5 * step} %" for step in range(10))
 
 
@@ -124,12 +125,16 @@ def dense_predictions(found: Sequence[DensePrediction]) -> Sheet:
 
     def words(each: DensePrediction) -> str:
         if each.objects is None:
-            return ", ".join(f"{name} {share:.0%}" for name, share in each.counts().items())
+            shares = sorted(each.counts().items(), key=lambda item: -item[1])
+            return ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= LEAST_SHARE)
         return ", ".join(f"{int(count)} {name}" for name, count in each.counts().items()) or "nothing"
 
     rows: list[list[Cell]] = [[each.name, "" if each.error else words(each), each.error] for each in found]
     broken = sum(bool(each.error) for each in found)
-    note = f"{broken} of {len(found)} images could not be read" if broken else ""
+    notes = [f"{broken} of {len(found)} images could not be read"] if broken else []
+    least = next((each.least for each in found if each.objects is not None), 0.0)
+    notes += [f"objects with a score of at least {least:.2f}; a .json holds all"] if least else []
+    note = "; ".join(notes)
     return Sheet("", [Column("image"), Column("found", "prose"), Column("problem", "prose")], rows, note)
 
 
