@@ -179,8 +179,10 @@ def test_the_papers_boxes_and_masks_are_two_numbers_of_one_network() -> None:
         zip(published, ["accuracy", "ap_masks"] * 4, strict=True)
     )
     assert len({str(row.overrides) for row in table.rows}) == 4
-    settings = resolve(table.rows[0].recipe, read(table.rows[0].recipe)).section("method")
-    assert settings["masks"] is True
+    values = resolve(table.rows[0].recipe, read(table.rows[0].recipe)).values
+    settings = {"masks": True, "window": 14, "global_blocks": [2, 5, 8, 11], "relative_positions": True}
+    assert settings.items() <= values["method"].items()  # as ViTDet
+    assert (values["train"]["batch_size"], values["train"]["epochs"], values["optim"]["lr"]) == (64, 100, 1e-4)
 
 
 def test_a_field_stands_ready_for_images_with_boxes_and_with_masks() -> None:

@@ -201,9 +201,9 @@ def _boxed(source: DenseSource, rows: list[int], images: Images, skip: bool, mas
             "objects: --skip-unreadable"
         )
     shaped = all(objects.shapes is not None for objects in held if len(objects))
-    cut = [f"{counted(len(wrong), 'empty or outlying box')}: {some(wrong, 3)}"] if wrong else []
-    cut += [f"{counted(len(torn), 'mask')} that cannot be drawn: {some(torn, 3)}"] if torn else []
-    return Boxed(held, shaped), f"{' and '.join(cut)}," if cut else ""
+    left = [f"{counted(len(wrong), 'empty or outlying box')}: {some(wrong, 3)}"] if wrong else []
+    left += [f"{counted(len(torn), 'mask')} that cannot be drawn: {some(torn, 3)}"] if torn else []
+    return Boxed(held, shaped), f"{' and '.join(left)}," if left else ""
 
 
 def _faults(objects: Objects, size: tuple[int, int], name: str) -> list[str]:
