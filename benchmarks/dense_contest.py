@@ -56,6 +56,7 @@ from viticulture.training.session import load_dataset, open_for
 from .clock import at_least, begin, count
 
 MAE_SHARE = 0.5  # of the time, where a contender starts from MAE
+PATIENCE = 4.0  # on the steps that tell a pace: a detector's take a second or so, of which the usual time holds two
 WATCHED = {"train.watch": "none", "data.test_fraction": 0.2}
 RECIPES = {"objects": "detection/photos", "pixels": "segmentation/photos"}
 MEASURES = {"objects": ("ap", "ap50"), "pixels": ("miou", "pixels")}
@@ -112,8 +113,8 @@ class Contest:
         recipe = self.recipe(name, overrides)
         dataset = load_dataset(open_for(recipe, self.data), recipe, 0)
         with TemporaryDirectory() as folder:
-            pace = measure_pace(recipe, dataset, Path(folder) / "pace", now=time.process_time)
-        return max(1, int(seconds / (pace.step * pace.steps)))
+            pace = measure_pace(recipe, dataset, Path(folder) / "pace", now=time.process_time, patience=PATIENCE)
+        return max(1, int(seconds / pace.epoch))
 
 
 class Boxes(nn.Module):

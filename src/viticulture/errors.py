@@ -11,7 +11,7 @@ class UserError(ValueError):
 
 def counted(count: int, noun: str) -> str:
     """A number and what it counts: 1 file, 2 files, 1,000 classes."""
-    many = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    many = f"{noun}es" if noun.endswith(("s", "x")) else f"{noun}s"
     return f"{count:,} {noun if count == 1 else many}"
 
 

@@ -311,6 +311,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "epochs besides": (["--budget", "5m", "--epochs", "3"], "give --budget or --epochs"),
     "two processes": (["--budget", "5m", "--devices", "2"], "leave out --devices"),
     "too short": (["--budget", "10s"], "is too short: to begin, and one epoch of"),
+    "a detector": (["--budget", "5m", "--recipe", "detection/photos"], "give --epochs instead"),
     "a word": (["--budget", "5m", "--method-search", "maybe"], "valid: off, on"),
     "no such student": (["--budget", "5m", "--student", "vit_nan"], "did you mean vit_nano"),
     "a size that no patch divides": (

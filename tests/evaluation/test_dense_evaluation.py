@@ -21,6 +21,7 @@ from viticulture.evaluation.dense.pixels import evaluate_pixels
 from viticulture.evaluation.dense.predict import DensePrediction, coco_results
 from viticulture.evaluation.dense.results import DenseEvaluations, from_dict
 from viticulture.report.sections.dense import dense_headline, dense_sections
+from viticulture.report.tables.dense import dense_predictions
 
 NAMES = ("disk", "square")
 SIZES = np.array([[100, 100], [100, 100]])
@@ -69,6 +70,19 @@ def test_a_perfect_detector_has_an_ap_of_one_and_an_empty_one_of_none() -> None:
     assert [each.objects for each in result.boxes.per_class] == [2, 1]
     nothing = evaluate_objects([found(), found()], TRUE, NAMES, SIZES)
     assert (nothing.boxes.ap, nothing.boxes.interval, nothing.confusion[0]) == (0.0, (0.0, 0.0), (0, 0, 2))
+
+
+def test_at_most_a_hundred_boxes_of_a_class_count_in_an_image() -> None:
+    """COCO's limit: of 101 boxes only the least certain is right, with an object of their class in the image or, in
+    the next, without one. Fails if the limit is left out where an image shows no object of a class, or cuts another
+    class's boxes."""
+    true = Boxed([objects((0, 0, 20, 20, 0)), objects((0, 0, 20, 20, 1))], masks=False)
+    far = [(60, 60, 99, 99, 0, 0.9)] * 100
+    said = [found(*far, (0, 0, 20, 20, 0, 0.8)), found(*far, (60, 60, 99, 99, 0, 0.3), (0, 0, 20, 20, 1, 0.2))]
+    result = evaluate_objects(said, true, NAMES, SIZES)
+    assert [each.ap for each in result.boxes.per_class] == [0.0, pytest.approx(1.0)]
+    under = evaluate_objects([found(*far[1:], (0, 0, 20, 20, 0, 0.8)), found()], true, NAMES, SIZES)
+    assert under.boxes.per_class[0].ap == pytest.approx(1 / 100)
 
 
 def test_the_mean_box_is_a_baseline() -> None:
@@ -172,6 +186,22 @@ def test_results_are_listed_as_coco_does() -> None:
     }
 
 
+def test_what_is_found_is_counted_from_the_score_on_at_which_it_is_drawn() -> None:
+    """The table of a hundred guesses says how many are meant. Fails if every uncertain box counts as an object, or the
+    score is kept from the reader."""
+    said = DensePrediction("a.jpg", found((1, 2, 11, 22, 1, 0.5), (1, 2, 11, 22, 0, 0.2)), None, NAMES, least=0.5)
+    assert said.counts() == {"square": 1}
+    sheet = dense_predictions([said])
+    assert sheet.rows == [["a.jpg", "1 square", ""]]
+    assert "at least 0.50" in sheet.note
+    assert dense_predictions([dataclasses.replace(said, least=0.9)]).rows[0][1] == "nothing"
+    assert len(coco_results([said])) == 2
+    pixels = np.ones((100, 100), np.uint8)
+    pixels[:30], pixels[0, 0] = 0, 2
+    pictured = DensePrediction("b.jpg", None, pixels, (*NAMES, "ring"))
+    assert dense_predictions([pictured]).rows == [["b.jpg", "square 70%, disk 30%", ""]]
+
+
 def test_a_set_is_told_before_it_is_learnt(tmp_path: Path) -> None:
     """Objects of each class by split, sizes, images without any, boxes outside; for masks, images that show a class."""
     source = open_dense(coco_folder(tmp_path / "boxes", {"train": 3, "val": 2}), "objects")
@@ -183,6 +213,11 @@ def test_a_set_is_told_before_it_is_learnt(tmp_path: Path) -> None:
     assert (told.outside, told.bare, told.masks) == (0, 0, True)
     first = dataclasses.replace(source.objects[0], boxes=source.objects[0].boxes + 500)
     assert inspect_dense(dataclasses.replace(source, objects=[first, *source.objects[1:]])).outside == len(first)
+    unknown = dataclasses.replace(source.objects[0], boxes=source.objects[0].boxes * float("nan"))
+    assert inspect_dense(dataclasses.replace(source, objects=[unknown, *source.objects[1:]])).outside == len(first)
+    other = dataclasses.replace(source.objects[0], size=(640, 800))
+    (why,) = inspect_dense(dataclasses.replace(source, objects=[other, *source.objects[1:]])).unreadable.values()
+    assert "says 800x640" in why
     masks = inspect_dense(open_dense(mask_folder(tmp_path / "masks", {"train": 3}), "pixels"))
     assert masks.counts["train"][0] == 3
     assert masks.kind == "pixels"

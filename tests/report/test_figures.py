@@ -210,6 +210,15 @@ def test_a_map_lies_over_the_photograph_that_it_is_of() -> None:
     assert picture_uri(heat(looked)) in gallery(Gallery("t", [([looked], ["a"])]))
 
 
+def test_pictures_with_boxes_are_larger_than_others() -> None:
+    """Catches: boxes that nobody can see because the page shrinks a picture to the size of the other galleries'."""
+    photograph = np.zeros((300, 400, 3), np.uint8)
+    shown = Gallery("t", [([photograph], ["a"])])
+    assert picture_uri(photograph, 384) in gallery(shown, 384)
+    assert 'class="pictures large"' in gallery(shown, 384)
+    assert 'class="pictures"' in gallery(shown)
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [

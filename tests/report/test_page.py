@@ -261,6 +261,20 @@ def test_means_over_epochs_are_drawn_in_place_of_single_batches() -> None:
     assert "Loss term: label" in two_terms
 
 
+def test_a_segmenters_best_epoch_is_that_of_its_miou() -> None:
+    """Its shares are percent, and its accuracy is said of pixels. Catches: a line at the epoch with most right pixels,
+    which chose nothing."""
+    curves = {"val/accuracy": [(1.0, 0.9), (2.0, 0.5)], "val/iou": [(1.0, 0.25), (2.0, 0.5)]}
+    page = render(RunPage("t", "s", curves=curves))
+    assert page.count("<figcaption>Pixels right, %") == page.count("<figcaption>mIoU, mean over images, %") == 1
+    assert "[[1.0,25.0],[2.0,50.0]]" in page
+    assert "Accuracy" not in page
+    moments = re.findall(r'class="level" d="M([\d.]+) ', page)
+    (first, *_) = re.findall(r'class="curve" d="M([\d.]+) [\d.]+L', page)
+    assert len(moments) == 2
+    assert first not in moments
+
+
 def test_classes_say_how_many_images_they_were_learnt_from() -> None:
     page = render(
         RunPage("t", "s", evaluations=[Evaluated("best", "test", evaluation(["a", "b"], 20))], learnt_from=(17, 3))
@@ -283,7 +297,16 @@ def test_every_number_of_classes_has_a_page(classes: int) -> None:
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(None, "n/a"), (0, "0"), (9_999, "9,999"), (12_345, "12.3 k"), (5_717_416, "5.72 M"), (1.258e9, "1.26 G")],
+    [
+        (None, "n/a"),
+        (0, "0"),
+        (0.43, "0.43"),
+        (7, "7"),
+        (9_999, "9,999"),
+        (12_345, "12.3 k"),
+        (5_717_416, "5.72 M"),
+        (1.258e9, "1.26 G"),
+    ],
 )
 def test_sizes_have_three_digits_and_a_unit(value: float | None, words: str) -> None:
     assert scaled(value) == words

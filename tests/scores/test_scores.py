@@ -11,6 +11,7 @@ from viticulture.scores.objects import (
     AREAS,
     THRESHOLDS,
     Matches,
+    Strays,
     box_areas,
     box_overlaps,
     image_precision,
@@ -85,6 +86,28 @@ def test_average_precision_is_that_of_cocos_own_code() -> None:
         if size != "all":
             assert shares[:, number].mean() == pytest.approx(float(expected[f"map_{size}"]), abs=1e-6)
     assert np.stack([recall(each)[0] for each in ranks]).mean() == pytest.approx(float(expected["mar_100"]), abs=1e-6)
+
+
+def test_detections_where_no_object_is_are_judged_at_once_as_image_by_image() -> None:
+    """The same list, with scores that are equal between images and within them, and areas of all sizes. Fails if an
+    earlier image's detection does not come first among equals, or one of another size counts as wrong."""
+    draw = np.random.default_rng(5)
+    said = {}
+    for image in range(8):
+        corners = draw.uniform(0, 80, (5, 2))
+        said[image] = np.concatenate([corners, corners + draw.uniform(5, 150, (5, 1))], 1), draw.integers(1, 4, 5) / 4
+    true = {image: said[image][0][:2].tolist() if image % 3 == 0 else [] for image in said}
+    every = {image: matched(boxes.tolist(), scores.tolist(), true[image]) for image, (boxes, scores) in said.items()}
+    others = [image for image in said if not true[image]]
+    strays = Strays(
+        np.repeat(others, 5),
+        np.concatenate([said[image][1] for image in others]),
+        np.concatenate([box_areas(said[image][0]) for image in others]),
+    )
+    expected, found = ranked(every, 8), ranked({i: every[i] for i in every if true[i]}, 8, strays)
+    assert expected.wrong[1:].any(axis=(1, 2)).tolist() == [True] * 3
+    for name in ("scores", "images", "right", "wrong", "true"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
 
 
 def test_average_precision_can_be_counted_by_hand() -> None:

@@ -27,6 +27,7 @@ from viticulture.study.folder import StudyDir
 from viticulture.study.plan.plan import Plan
 from viticulture.study.run.cell import contents, inner, is_vit
 from viticulture.study.study import Study
+from viticulture.training.recipe import read, resolve
 from viticulture.training.table import read_table
 
 IMAGES, NAMES = 40, ("disk", "square")
@@ -167,6 +168,21 @@ def test_the_student_within_says_whether_it_is_a_vit() -> None:
     for name, around in (("dhvt_nano", detector), ("vit_nano", segmenter)):
         student = create_student(name, Task((), (32, 32), (0.5,) * 3, (0.5,) * 3), 8, {"depth": 1})
         assert is_vit(inner(around(student, task)))
+
+
+def test_the_papers_boxes_and_masks_are_two_numbers_of_one_network() -> None:
+    """ "A Closer Look", Tables 4 and 5: four starts, each with AP of boxes and of masks from one training. Fails if a
+    number is lost, masks are read as boxes, or masks cost a training of their own."""
+    table = read_table("mae/table4-coco")
+    published = [40.7, 36.5, 40.0, 36.0, 38.9, 35.1, 42.7, 38.2]
+    assert [(row.published, row.measure) for row in table.rows] == list(
+        zip(published, ["accuracy", "ap_masks"] * 4, strict=True)
+    )
+    assert len({str(row.overrides) for row in table.rows}) == 4
+    values = resolve(table.rows[0].recipe, read(table.rows[0].recipe)).values
+    settings = {"masks": True, "window": 14, "global_blocks": [2, 5, 8, 11], "relative_positions": True}
+    assert settings.items() <= values["method"].items()  # as ViTDet
+    assert (values["train"]["batch_size"], values["train"]["epochs"], values["optim"]["lr"]) == (64, 100, 1e-4)
 
 
 def test_a_field_stands_ready_for_images_with_boxes_and_with_masks() -> None:

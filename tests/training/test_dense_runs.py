@@ -131,6 +131,7 @@ def test_a_segmenters_run_from_training_to_pictures(tmp_path: Path) -> None:
     settings = {**SMALL, "student.patch_size": 8, "train.epochs": 1}
     run = viticulture.train(str(data), "segmentation/photos", out=str(tmp_path / "run"), overrides=settings)
     assert viticulture.evaluate(str(run.path)) == read_dense(run.folder)
+    assert run.student()(torch.zeros(1, 3, 32, 32)).shape == (1, 3, 32, 32)
     (found,) = viticulture.predict(str(run.path), [str(data / "test/images/009.png")], out=str(tmp_path / "pictures"))
     assert isinstance(found, DensePrediction)
     assert found.pixels is not None

@@ -12,7 +12,7 @@ from ..evaluation.dense.asked import Found, classify_pixels, looker_of
 from ..evaluation.dense.draw import Picture, counted_words, draw_classes, draw_judged
 from ..evaluation.dense.judge import read_found
 from ..evaluation.dense.objects import ObjectsEvaluation
-from ..evaluation.dense.results import DenseEvaluations
+from ..evaluation.dense.results import FOUND, DenseEvaluations
 from ..training.rundir import RunDir
 from .galleries import FILE, LONGEST, Gallery, Group, keep_galleries
 
@@ -32,7 +32,7 @@ def gather_dense_pictures(run: RunDir, dataset: Dataset, judged: DenseEvaluation
         assert isinstance(result, ObjectsEvaluation)
         gallery = _objects(images, true, read_found(run), dataset.classes, result.threshold)
     else:
-        gallery = _pixels(run, images, true)
+        gallery = _pixels(run, images, true, [1.0 if iou is None else iou for iou in run.read(FOUND)["images"]])
     keep_galleries(run.path / FILE, {"dense": [gallery]}, longest=LARGEST)
 
 
@@ -51,15 +51,16 @@ def _objects(images: Images, true: Boxed, found: list[Found], classes: tuple[str
     return Gallery("Found, missed and mistaken", groups, note)
 
 
-def _pixels(run: RunDir, images: Images, true: Masked) -> Gallery:
-    numbers = _spread(list(range(len(images))))
+def _pixels(run: RunDir, images: Images, true: Masked, ious: list[float]) -> Gallery:
+    numbers = _spread(sorted(range(len(images)), key=lambda i: ious[i]))
     said = dict(enumerate(classify_pixels(looker_of(run), images.part(torch.tensor(numbers)))))
     groups: list[Group] = []
     for place, i in enumerate(numbers):
         image, mask = _original(images, i), true.original(i)
         pictures = [_small(image), _small(draw_classes(image, mask)), _small(draw_classes(image, said[place]))]
-        groups.append((pictures, [images.records.names[i], "image, truth, answer"]))
-    return Gallery("Classes of pixels", groups, "Pixels without a class are left as they are in the truth.")
+        groups.append((pictures, [images.records.names[i], f"image, truth, answer: mIoU {100 * ious[i]:.0f} %"]))
+    note = "Pixels without a class are left as they are in the truth. The worst images come first."
+    return Gallery("Classes of pixels", groups, note)
 
 
 def _spread(order: list[int]) -> list[int]:

@@ -149,11 +149,14 @@ class Run:
 
     def student(self, weights: str = "") -> "nn.Module":
         """The trained network in evaluation mode; weights: best, last or ema, by default those that count."""
+        from ..models.dense.networks import load_dense
         from ..models.weights.files import load
         from ..training.session import recipe_of
+        from .runs import is_dense
 
         recipe_of(self.folder)  # imports what a student of a person's own needs
-        return load(self.folder.weights(weights or self.folder.which()[0]))[0]
+        read = load_dense if is_dense(self.folder) else load
+        return read(self.folder.weights(weights or self.folder.which()[0]))[0]
 
     def _counting(self) -> "Evaluation":
         if (counting := self.evaluations.counting) is None:

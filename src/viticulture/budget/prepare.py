@@ -22,7 +22,7 @@ from ..errors import UserError
 from ..study.plan.pace import Pace
 from ..training.recipe import Recipe, read, resolve
 from ..training.rundir import RunDir
-from ..training.session import check_seed, default_recipe, load_dataset
+from ..training.session import check_seed, default_recipe, load_dataset, refuse_annotated
 from . import recipes
 from .budget import Budget
 from .choices import Kind, Rung, teacher
@@ -74,7 +74,10 @@ def make_plan(
     RunDir.check_free(wish.out, wish.overwrite)
     named = wish.recipe != "default"
     base = resolve(wish.recipe, read(wish.recipe), wish.overrides) if named else None
+    if base is not None:
+        recipes.check_classes(base)
     source = open_source(wish.data)
+    refuse_annotated(source, wish.data)
     default = default_recipe(source)
     base = base or resolve(default, read(default), wish.overrides)
     recipes.check(base, wish.overrides)

@@ -38,6 +38,15 @@ def check(recipe: Recipe, overrides: Mapping[str, Any]) -> None:
     check_devices(engine)
 
 
+def check_classes(recipe: Recipe) -> None:
+    """Raises: UserError for a recipe of detectors or segmenters, which are not planned yet."""
+    contents = method_class(recipe).batch_spec.contents
+    if contents != "classes":
+        raise UserError(
+            f"a budget plans classifiers so far, and {recipe.name} learns {contents}; give --epochs instead"
+        )
+
+
 def ladder(recipe: Recipe, overrides: Mapping[str, Any], named: bool, side: int) -> tuple[Rung, ...]:
     """What is left to choose of student and size, from cheap to large.
 

@@ -67,11 +67,12 @@ def introduce(session: Session) -> None:
 
 
 def bar(session: Session) -> ProgressBar:
-    """What a person sees of a training, and hears of its length where it is long and nobody gave a budget."""
+    """What a person sees of a training, and hears of its length where it is long and a budget would shorten it."""
     size = batch_size(session.recipe, len(session.dataset.train))
-    planned = is_planned(session.run.path) or is_planned(session.run.path.absolute().parents[1])
+    planned = any(map(is_planned, (session.run.path, session.run.path.absolute().parents[1])))
     epochs, side = session.recipe.section("train").epochs, max(shape_of(session.dataset.image_size))
-    return ProgressBar(size, forecast=None if planned else partial(long_training, epochs, side))
+    told = not planned and not session.dataset.annotations  # budgets plan classifiers
+    return ProgressBar(size, forecast=partial(long_training, epochs, side) if told else None)
 
 
 def long_training(epochs: int, side: int, seconds: float) -> str:

@@ -11,13 +11,13 @@ def number(value: float) -> str:
 
 
 def scaled(value: float | None) -> str:
-    """5717416 -> 5.72 M, 1.26e9 -> 1.26 G."""
+    """5717416 -> 5.72 M, 1.26e9 -> 1.26 G, 0.43 -> 0.43."""
     if value is None:
         return "n/a"
     for limit, size, unit in ((1e9, 1e9, " G"), (1e6, 1e6, " M"), (1e4, 1e3, " k")):
         if abs(value) >= limit:
             return f"{value / size:.3g}{unit}"
-    return f"{value:,.0f}"
+    return f"{value:,.0f}" if abs(value) >= 10 else f"{value:.2g}"
 
 
 def duration(seconds: float | None) -> str:

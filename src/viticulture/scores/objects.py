@@ -60,6 +60,11 @@ def box_areas(boxes: Array) -> Array:
     return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
 
 
+def _outside(areas: Array) -> NDArray[np.bool_]:
+    """Whether areas [n] lie outside each of `AREAS`, [A, 1, n]."""
+    return ((areas < LIMITS[:, :1]) | (areas > LIMITS[:, 1:]))[:, None]
+
+
 def match(scores: Array, areas: Array, true_areas: Array, crowd: NDArray[np.bool_], overlap: Array) -> Matches:
     """Match detections of one class in one image.
 
@@ -75,9 +80,8 @@ def match(scores: Array, areas: Array, true_areas: Array, crowd: NDArray[np.bool
     shape = len(AREAS), len(THRESHOLDS), len(order)
     right, apart = np.zeros(shape, bool), np.zeros(shape, bool)
     true = np.zeros(len(AREAS), np.int64)
-    if not len(true_areas):  # as a rule, of most classes that are found
-        outside = (areas < LIMITS[:, :1]) | (areas > LIMITS[:, 1:])
-        return Matches(scores, right, np.repeat(outside[:, None], len(THRESHOLDS), 1), true)
+    if not len(true_areas):
+        return Matches(scores, right, right | _outside(areas), true)
     for number, (low, high) in enumerate(AREAS.values()):
         ignored = crowd | (true_areas < low) | (true_areas > high)
         true[number] = (~ignored).sum()
@@ -134,18 +138,34 @@ class Ranked:
     true: NDArray[np.int64]
 
 
-def ranked(matches: Mapping[int, Matches], images: int) -> Ranked:
-    """Matches of one class by image, of so many images in all, as one list."""
+@dataclass(frozen=True, eq=False)
+class Strays:
+    """Detections of one class in images without a true object of it: as a rule most of all, hence judged at once.
+
+    Args:
+        images: [n] int64, the image of each; at most `MOST` of one image.
+        scores: [n].
+        areas: [n], pixels.
+    """
+
+    images: NDArray[np.int64]
+    scores: Array
+    areas: Array
+
+
+def ranked(matches: Mapping[int, Matches], images: int, strays: Strays | None = None) -> Ranked:
+    """Matches of one class by image, of so many images in all, and detections in other images, as one list."""
+    others = strays or Strays(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
     places = sorted(matches)
-    empty = np.zeros((len(AREAS), len(THRESHOLDS), 0), bool)
-    scores = np.concatenate([np.zeros(0), *(matches[i].scores for i in places)])
-    owner = np.concatenate([np.zeros(0, np.int64), *(np.full(len(matches[i].scores), i) for i in places)])
-    right = np.concatenate([empty, *(matches[i].right for i in places)], axis=2)
-    apart = np.concatenate([empty, *(matches[i].apart for i in places)], axis=2)
+    wrong = np.zeros((len(AREAS), len(THRESHOLDS), len(others.scores)), bool)
+    scores = np.concatenate([others.scores, *(matches[i].scores for i in places)])
+    owner = np.concatenate([others.images, *(np.full(len(matches[i].scores), i) for i in places)])
+    right = np.concatenate([wrong, *(matches[i].right for i in places)], axis=2)
+    apart = np.concatenate([wrong | _outside(others.areas), *(matches[i].apart for i in places)], axis=2)
     true = np.zeros((images, len(AREAS)), np.int64)
     for i in places:
         true[i] = matches[i].true
-    order = np.argsort(-scores, kind="stable")
+    order = np.lexsort((owner, -scores))  # of equals the earlier image's first, as COCO's code
     right, apart = right[..., order], apart[..., order]
     return Ranked(scores[order], owner[order], right & ~apart, ~right & ~apart, true)
 

@@ -25,8 +25,8 @@ COUNTS = {"train": 4, "val": 2, "test": 2}
 SPLITS = ["train"] * 4 + ["val"] * 2 + ["test"] * 2
 
 
-def prepared(path: Path, wanted: str = "objects", **settings: Any) -> Dataset:
-    return prepare_dense(open_dense(path, wanted), Selection(**settings), PICTURES)
+def prepared(path: Path, wanted: str = "objects", masks: bool = False, **settings: Any) -> Dataset:
+    return prepare_dense(open_dense(path, wanted), Selection(**settings), PICTURES, masks=masks)
 
 
 def yolo(root: Path) -> Path:
@@ -170,8 +170,8 @@ def first_box(box: list[float]) -> Callable[[dict[str, Any]], object]:
 @pytest.mark.parametrize(
     ("mend", "words"),
     [
-        (first_box([500, 5, 10, 10]), "empty or reach outside"),
-        (first_box([5, 5, 0, 10]), "empty or reach outside"),
+        (first_box([500, 5, 10, 10]), "1 box empty or reaching outside"),
+        (first_box([5, 5, 0, 10]), "1 box empty or reaching outside"),
         (first_box([5, 5, 10]), "left, top, width, height"),
         (lambda content: content["annotations"][0].update(category_id=4), "category 4, which it does not name"),
         (lambda content: content["images"][0].update(file_name="gone.png"), "none of that name"),
@@ -180,6 +180,10 @@ def first_box(box: list[float]) -> Callable[[dict[str, Any]], object]:
         (lambda content: content["categories"].append({"id": 9, "name": "disk"}), "class 'disk' twice"),
         (lambda content: content["annotations"][0].update(image_id=77), "that it does not list"),
         (lambda content: content["images"][0].pop("id"), "no list of objects"),
+        (lambda content: content["images"][0].update(id=[1]), r"id \[1\] of images is missing or wrong"),
+        (lambda content: content["annotations"][0].update(category_id=[3]), "no list of objects"),
+        (lambda content: content["categories"][0].update(id="3"), "no list of objects"),
+        (lambda content: content["images"][0].update(width="80"), "must be numbers"),
     ],
 )
 def test_what_a_list_gets_wrong_is_told_in_a_line(
@@ -190,6 +194,47 @@ def test_what_a_list_gets_wrong_is_told_in_a_line(
     with pytest.raises(UserError, match=words) as told:
         prepared(root)
     assert "\n" not in str(told.value)
+
+
+ALL = 64 * 80  # pixels of an image
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ([[1, 2, 3]], "lacks corners"),
+        ([[1, 2, 3, 4, 5, float("nan")]], "lacks corners"),
+        ([["1", "2", "3", "4", "5", "6"]], "corners are no numbers"),
+        ("outline", "neither a list of polygons nor run lengths"),
+        ({"size": [64, 80]}, "neither a list of polygons nor run lengths"),
+        ({"size": [5, 5], "counts": [0, 25]}, "of the size"),
+        ({"size": [64, 80], "counts": [5]}, "do not fill the image"),
+        ({"size": [64, 80], "counts": [-5, ALL + 5]}, "do not fill the image"),
+        ({"size": [64, 80], "counts": "@@@@"}, "do not fill the image"),
+        (None, "objects without a mask"),
+    ],
+)
+def test_masks_that_cannot_be_drawn_are_told_where_masks_are_wanted(tmp_path: Path, shape: Any, words: str) -> None:
+    """In a line before anything is learnt, or left out with a word; boxes alone are learnt all the same. Fails for run
+    lengths of another size, which would be drawn askew, or for an error in the middle of an epoch."""
+    pytest.importorskip("pycocotools", reason="outlines are drawn by the extra `dense`")
+    root = coco_folder(tmp_path / "set", COUNTS)
+    change(root, "train", lambda content: content["annotations"][0].update(segmentation=[[0, 0, 9, 0, 9, 9]]))
+    whole = prepared(root, masks=True).annotations["train"]
+    assert isinstance(whole, Boxed)
+    change(root, "train", lambda content: content["annotations"][0].update(segmentation=shape))
+    with pytest.raises(UserError, match=words) as told:
+        prepared(root, masks=True)
+    assert "\n" not in str(told.value)
+    alone = prepared(root).annotations["train"]
+    assert isinstance(alone, Boxed)
+    assert sum(map(len, alone.objects)) == sum(map(len, whole.objects))
+    if shape is not None:
+        dataset = prepared(root, masks=True, skip_unreadable=True)
+        kept = dataset.annotations["train"]
+        assert isinstance(kept, Boxed)
+        assert sum(map(len, kept.objects)) == sum(map(len, whole.objects)) - 1
+        assert any("1 mask that cannot be drawn" in warning for warning in dataset.warnings)
 
 
 def test_wrong_boxes_can_be_left_out(tmp_path: Path) -> None:
@@ -210,8 +255,8 @@ def test_wrong_boxes_can_be_left_out(tmp_path: Path) -> None:
     [
         ("2 0.5 0.5 0.1 0.1", "class 2, and the 2 classes are numbered from 0"),
         ("0 0.5 0.5 0.1", "a class and 4 numbers"),
-        ("disk 0.5 0.5 0.1 0.1", "line 1"),
-        ("0 0.5 0.5 1.5 0.1", "empty or reach outside"),
+        ("disk 0.5 0.5 0.1 0.1", "line 1: must be a class's number, then shares"),
+        ("0 0.5 0.5 1.5 0.1", "1 box empty or reaching outside"),
     ],
 )
 def test_what_yolo_gets_wrong_is_told_in_a_line(tmp_path: Path, line: str, words: str) -> None:
@@ -219,6 +264,26 @@ def test_what_yolo_gets_wrong_is_told_in_a_line(tmp_path: Path, line: str, words
     (root / "labels" / "train" / "000.txt").write_text(line)
     with pytest.raises(UserError, match=words):
         prepared(root)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("images/000.png,,1,2,30,40", "line 2: a box without a label"),
+        ("images/000.png,disk,1,2", "line 2: x0,y0,x1,y1 must be pixels, got 1,2,,"),
+        ("images/000.png,disk,1,2,30,40,train", "line 2: more values than the 6 columns"),
+        ("images/gone.png,disk,1,2,30,40", "do not exist"),
+        ("images/000.png,,,,,", "names no classes"),
+        ("", "names no classes"),
+    ],
+)
+def test_what_a_csv_gets_wrong_is_told_in_a_line(tmp_path: Path, line: str, words: str) -> None:
+    """Fails if a box whose class is missing passes for an image without objects."""
+    file = coco_folder(tmp_path / "set", {"train": 1}) / "boxes.csv"
+    file.write_text(f"path,label,x0,y0,x1,y1\n{line}\n")
+    with pytest.raises(UserError, match=words) as told:
+        prepared(file)
+    assert "\n" not in str(told.value)
 
 
 def test_yolos_outlines_are_masks(tmp_path: Path) -> None:
@@ -255,8 +320,8 @@ def test_pixels_may_count_from_0_in_voc(tmp_path: Path) -> None:
             "the value 5, which no class has",
         ),
         (lambda root: Image.new("RGB", (80, 64)).save(root / "train/masks/000.png"), "holds colors"),
-        (lambda root: (root / "train/masks/000.png").unlink(), "have no mask"),
-        (lambda root: (root / "train/images/000.png").unlink(), "have no image"),
+        (lambda root: (root / "train/masks/000.png").unlink(), "1 image without a mask"),
+        (lambda root: (root / "train/images/000.png").unlink(), "1 mask without an image"),
         (lambda root: (root / "classes.json").write_text('{"0": "ground"}'), "1 class of pixels only"),
         (lambda root: (root / "classes.json").write_text("[1"), "must name the classes"),
         (lambda root: (root / "classes.json").unlink(), "needs a classes.json"),

@@ -23,6 +23,7 @@ from ..sources.folders import is_image, scan
 from .source import DenseSource, check_names, images_of
 
 _KEYS = {"images", "annotations", "categories"}
+_NUMBERS = {"images": ("height", "width"), "annotations": ("category_id",), "categories": ("id",)}
 
 
 def listings(path: Path) -> list[Path]:
@@ -60,12 +61,14 @@ def open_coco(path: Path) -> DenseSource:
         for image in content["images"]:
             paths.append(_found(file, root, image["file_name"], split, below))
             splits.append(split)
-            size = (image["height"], image["width"]) if {"height", "width"} <= image.keys() else None
+            size = (image["height"], image["width"]) if set(_NUMBERS["images"]) <= image.keys() else None
+            if size is not None and not all(isinstance(side, int | float) for side in size):
+                raise UserError(f"{file}: height and width of {image['file_name']} must be numbers, got {size}")
             objects.append(_objects(file, by_image.pop(image["id"], []), numbers, size))
         if by_image:
             raise UserError(f"{file} has objects of {counted(len(by_image), 'image')} that it does not list")
     if repeated := len(paths) - len(set(paths)):
-        raise UserError(f"{counted(repeated, 'image')} of {path} are listed twice, such as {_twice(paths)}")
+        raise UserError(f"{path} lists {counted(repeated, 'image')} twice, such as {_twice(paths)}")
     return DenseSource(images_of(root, paths, splits, files[0]), classes, objects)
 
 
@@ -85,16 +88,17 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text("utf-8"))
         for key in ("images", "annotations", "categories"):
-            if not all(isinstance(entry, dict) for entry in content[key]):
+            if not isinstance(content[key], list) or not all(isinstance(entry, dict) for entry in content[key]):
                 raise TypeError(key)
         for key, names in (
             ("images", ("id", "file_name")),
-            ("annotations", ("image_id",)),
+            ("annotations", ("image_id", "category_id")),
             ("categories", ("id", "name")),
         ):
             for entry in content[key]:
                 for name in names:
-                    entry[name]
+                    if not isinstance(entry[name], int | float if name in _NUMBERS[key] else int | float | str):
+                        raise TypeError(f"{name} {entry[name]!r} of {key}")
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read {file}: {error}") from error
     except (KeyError, TypeError) as error:
@@ -135,7 +139,7 @@ def _objects(
                 f"it names {_span(numbers)}"
             )
         box = entry.get("bbox")
-        if not isinstance(box, list) or len(box) != 4 or not all(isinstance(side, int | float) for side in box):
+        if not isinstance(box, list) or len(box) != 4 or not all(type(side) in (int, float) for side in box):
             raise UserError(f"{file}: an object's bbox must be left, top, width, height, got {box!r}")
     corners = torch.tensor([[x, y, x + w, y + h] for x, y, w, h in (entry["bbox"] for entry in entries)])
     shapes = tuple(entry.get("segmentation") for entry in entries)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a set of objects, or of classes of pixels, holds, before anything is trained on it."""
 
+import dataclasses
 from collections import Counter
 from dataclasses import dataclass
 
@@ -10,8 +11,9 @@ import torch
 from ...errors import UserError
 from ..decode import Unreadable
 from .mask_folders import MEANINGLESS, read_mask
-from .prepare import OUTSIDE
+from .prepare import OUTSIDE, orientation
 from .source import DenseSource
+from .turn import turned
 
 SMALL, LARGE = 32.0**2, 96.0**2  # areas between which COCO calls an object medium, pixels
 
@@ -61,21 +63,23 @@ def inspect_dense(source: DenseSource) -> DenseInspection:
                 if source.objects is None:
                     counts[split] += _shown(source, row, size)
                     continue
+                objects = source.objects[row]
+                if len(objects) and objects.size is not None and objects.size != size:
+                    boxes = dataclasses.replace(objects, shapes=None)
+                    objects = turned(boxes, size, orientation(source, row), source.images.names[row])
             except (Unreadable, UserError) as error:
                 unreadable[source.images.names[row]] = str(error)
                 continue
-            objects = source.objects[row]
             counts[split] += np.bincount(objects.labels.numpy(), minlength=classes)
             totals["bare"] += not len(objects)
             totals["crowds"] += int(objects.crowd.sum())
-            totals["drawn"] += len(objects) if objects.shapes else 0
-            height, width = objects.size or size
+            totals["drawn"] += len(objects) if source.objects[row].shapes else 0
+            height, width = size
             corners = objects.boxes
             sides = torch.tensor([width, height, width, height], dtype=torch.float32)
-            out = ((corners < -OUTSIDE) | (corners > sides + OUTSIDE)).any(1) | (corners[:, 2:] <= corners[:, :2]).any(
-                1
-            )
-            totals["outside"] += int(out.sum())
+            within = ((corners >= -OUTSIDE) & (corners <= sides + OUTSIDE)).all(1)  # no NaN is
+            solid = (corners[:, 2:] > corners[:, :2]).all(1)
+            totals["outside"] += int((~(within & solid)).sum())
             for area in (corners[:, 2:] - corners[:, :2]).prod(1).tolist():
                 sizes["small" if area <= SMALL else "medium" if area <= LARGE else "large"] += 1
     return DenseInspection(

@@ -90,7 +90,8 @@ def _yolo(root: Path, path: str, classes: Sequence[str]) -> Objects:
         try:
             label, values = int(words[0]), [float(word) for word in words[1:]]
         except ValueError as error:
-            raise UserError(f"{file}, line {number}: {error}") from error
+            told = " ".join(words[:5])
+            raise UserError(f"{file}, line {number}: must be a class's number, then shares, got {told!r}") from error
         if not 0 <= label < len(classes):
             raise UserError(f"{file}, line {number}: class {label}, and the {len(classes)} classes are numbered from 0")
         if len(values) == 4:
@@ -200,25 +201,29 @@ def open_box_csv(file: Path) -> DenseSource:
     """Open such a file."""
     text = read_text(file, "list").removeprefix("\ufeff")
     delimiter = max(",;\t", key=text.partition("\n")[0].count)
-    rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter))
-    columns = {name.strip().lower(): name for name in (rows[0] if rows else {})}
+    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
+    columns = {name.strip().lower(): name for name in rows.fieldnames or ()}
     if missing := [name for name in CSV_COLUMNS if name not in columns]:
         raise UserError(f"{file} needs the columns {','.join(CSV_COLUMNS)}[,split]; it lacks {', '.join(missing)}")
     by_path: dict[str, list[tuple[str, list[float]]]] = {}
     splits: dict[str, str] = {}
     for line, row in enumerate(rows, 2):
+        if None in row:
+            raise UserError(f"{file}, line {line}: more values than the {len(columns)} columns")
         values = {name: (row[column] or "").strip() for name, column in columns.items()}
         path, split = values["path"], values.get("split", "") or "train"
         if split_of(split) is None:
             raise UserError(f"{file}, line {line}: split must be train, val or test, got {split!r}")
         if splits.setdefault(path, split) != split:
             raise UserError(f"{file}, line {line}: {path} stands in two splits, {splits[path]} and {split}")
-        entries = by_path.setdefault(path, [])
+        entries, sides = by_path.setdefault(path, []), [values[name] for name in CSV_COLUMNS[2:]]
         if values["label"]:
             try:
-                entries.append((values["label"], [float(values[name]) for name in CSV_COLUMNS[2:]]))
+                entries.append((values["label"], [float(side) for side in sides]))
             except ValueError as error:
-                raise UserError(f"{file}, line {line}: {error}") from error
+                raise UserError(f"{file}, line {line}: x0,y0,x1,y1 must be pixels, got {','.join(sides)}") from error
+        elif any(sides):
+            raise UserError(f"{file}, line {line}: a box without a label")
     labels = {label for entries in by_path.values() for label, _ in entries}
     classes = check_names(sorted(labels, key=natural), file)
     objects = [

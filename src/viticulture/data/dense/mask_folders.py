@@ -43,12 +43,12 @@ def open_masks(root: Path) -> DenseSource:
     masks = {path.rpartition(".")[0]: path for path in files if path.lower().endswith(".png")}
     wanted = {path: _mask_of(path) for path in paths}
     if missing := [path for path, stem in wanted.items() if stem not in masks]:
-        raise UserError(f"{counted(len(missing), 'image')} of {root} have no mask in PNG: {some(missing, 5)}")
+        raise UserError(f"{root} has {counted(len(missing), 'image')} without a mask in PNG: {some(missing, 5)}")
     idle = sorted(
         {path for stem, path in masks.items() if "masks" in stem.split("/")} - {masks[s] for s in wanted.values()}
     )
     if idle:
-        raise UserError(f"{counted(len(idle), 'mask')} of {root} have no image: {some(idle, 5)}")
+        raise UserError(f"{root} has {counted(len(idle), 'mask')} without an image: {some(idle, 5)}")
     if not paths:
         raise UserError(f"{root} has folders of images and masks, but no images in them")
     found = [root / masks[stem] for stem in wanted.values()]

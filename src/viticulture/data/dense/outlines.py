@@ -44,6 +44,32 @@ def run_lengths(shape: Shape, height: int, width: int) -> dict[str, Any]:
     return {"size": list(shape["size"]), "counts": counts.encode() if isinstance(counts, str) else counts}
 
 
+def fault(shape: Any, height: int, width: int) -> str:
+    """Why an outline cannot be drawn in an image of that size; "" where it can."""
+    if isinstance(shape, list):
+        try:
+            parts = [np.asarray(part) for part in shape]
+        except ValueError:
+            return "its corners are no numbers"
+        if any(part.dtype.kind not in "iuf" for part in parts):
+            return "its corners are no numbers"
+        whole = all(part.ndim == 1 and len(part) >= 6 and len(part) % 2 == 0 for part in parts)
+        return "" if parts and whole and all(np.isfinite(part).all() for part in parts) else "it lacks corners"
+    if not isinstance(shape, dict) or not {"size", "counts"} <= shape.keys():
+        return "it is neither a list of polygons nor run lengths"
+    if shape["size"] != [height, width]:
+        return f"its run lengths are of the size {shape['size']}"
+    counts = shape["counts"]
+    if isinstance(counts, list):
+        fits = all(type(run) is int and run >= 0 for run in counts) and sum(counts) == height * width
+    else:
+        try:
+            fits = bitmap(shape, height, width).shape == (height, width)
+        except (TypeError, ValueError):
+            fits = False
+    return "" if fits else "its run lengths do not fill the image"
+
+
 def bitmap(shape: Shape, height: int, width: int) -> np.ndarray:
     """An outline as [H, W] uint8, 1 inside."""
     pixels: np.ndarray = _coco().decode(run_lengths(shape, height, width))

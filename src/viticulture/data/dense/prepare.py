@@ -29,7 +29,7 @@ from ..sources.source import digest, some
 from ..splits import Selection
 from .loader import side_of
 from .mask_folders import read_mask
-from .outlines import check_outlines
+from .outlines import check_outlines, fault
 from .source import DenseSource
 from .turn import turned
 
@@ -79,7 +79,7 @@ def prepare_dense(
         if seen is not None:
             rows = [numbers[name] for name in dataset.split_names[split]]
             if source.objects is not None:
-                held[split], cut = _boxed(source, rows, seen, selection.skip_unreadable)
+                held[split], cut = _boxed(source, rows, seen, selection.skip_unreadable, masks)
                 notes += [f"left out {cut} of the {split} images"] if cut else []
             else:
                 held[split] = _masked(source, rows, seen, dataset.image_settings.store_size or 0, progress)
@@ -100,6 +100,7 @@ def prepare_dense_test(
     pictures: ImageSettings,
     skip: bool = False,
     progress: store.Progress | None = None,
+    masks: bool = False,
 ) -> tuple[Images, Annotations, list[str]]:
     """Other data to judge a trained detector or segmenter by: its test split, or all of it where it declares none.
 
@@ -109,6 +110,7 @@ def prepare_dense_test(
         pictures: the sizes that the network was trained with.
         skip: go on without images that cannot be read, and without boxes that are empty or reach outside.
         progress: told how many images are decoded.
+        masks: whether masks of objects are judged.
 
     Returns: the images; what is in them, by the network's classes; what a person should know.
     Raises: UserError if the data has a class that the network does not know, or nothing to judge by.
@@ -127,7 +129,8 @@ def prepare_dense_test(
     notes = [*source.notes, *(notes if skipped else [])]
     held: Annotations
     if source.objects is not None:
-        held, cut = _boxed(source, kept, images, skip)
+        drawn = all(objects.shapes is not None for objects in source.objects if len(objects))
+        held, cut = _boxed(source, kept, images, skip, masks and drawn)
         notes += [f"left out {cut} of {name}"] if cut else []
     else:
         held = _masked(source, kept, images, side_of(images), progress)
@@ -167,10 +170,11 @@ def _splits(source: DenseSource, selection: Selection) -> dict[str, np.ndarray]:
     return splits
 
 
-def _boxed(source: DenseSource, rows: list[int], images: Images, skip: bool) -> tuple[Boxed, str]:
+def _boxed(source: DenseSource, rows: list[int], images: Images, skip: bool, masks: bool) -> tuple[Boxed, str]:
     """Objects of a split, upright and inside their images, and what was left out for that."""
     assert source.objects is not None
     wrong: list[str] = []
+    torn: list[str] = []
     held: list[Objects] = []
     for place, row in enumerate(rows):
         objects, name = source.objects[row], source.images.names[row]
@@ -178,8 +182,12 @@ def _boxed(source: DenseSource, rows: list[int], images: Images, skip: bool) -> 
             held.append(NOTHING)
             continue
         size = images.extent(place)
+        if masks:
+            faults = _faults(objects, objects.size or size, name)
+            torn += [why for why in faults if why]
+            objects = objects.part(torch.tensor([not why for why in faults]))
         if objects.size is not None and objects.size != size:
-            objects = turned(objects, size, _turn(source, row), name)
+            objects = turned(objects, size, orientation(source, row), name)
         height, width = size
         sides = torch.tensor([width, height, width, height], dtype=torch.float32)
         cut = objects.boxes.clamp(min=torch.zeros(4)).minimum(sides)
@@ -190,15 +198,29 @@ def _boxed(source: DenseSource, rows: list[int], images: Images, skip: bool) -> 
         held.append(dataclasses.replace(objects, boxes=cut).part(~bad))
     if wrong and not skip:
         raise UserError(
-            f"{len(wrong)} boxes are empty or reach outside their image (left, top, right, bottom): "
+            f"{counted(len(wrong), 'box')} empty or reaching outside the image (left, top, right, bottom): "
             f"{some(wrong, 3)}; mend them, or go on without them: --skip-unreadable"
         )
-    drawn = all(objects.shapes is not None for objects in held if len(objects))
-    what = f"{len(wrong)} empty or outlying boxes: {some(wrong, 3)}," if wrong else ""
-    return Boxed(held, drawn), what
+    if torn and not skip:
+        raise UserError(
+            f"{counted(len(torn), 'mask')} cannot be drawn: {some(torn, 3)}; mend them, or go on without their "
+            "objects: --skip-unreadable"
+        )
+    shaped = all(objects.shapes is not None for objects in held if len(objects))
+    left = [f"{counted(len(wrong), 'empty or outlying box')}: {some(wrong, 3)}"] if wrong else []
+    left += [f"{counted(len(torn), 'mask')} that cannot be drawn: {some(torn, 3)}"] if torn else []
+    return Boxed(held, shaped), f"{' and '.join(left)}," if left else ""
 
 
-def _turn(source: DenseSource, row: int) -> int:
+def _faults(objects: Objects, size: tuple[int, int], name: str) -> list[str]:
+    """Of every object why its mask cannot be drawn, "" where it can. Raises: UserError where objects have none."""
+    if objects.shapes is None:
+        raise UserError(f"{name} has objects without a mask; draw them, or learn boxes alone: --method.masks false")
+    whys = [fault(shape, *size) for shape in objects.shapes]
+    return [f"{name}, object {i}: {why}" if why else "" for i, why in enumerate(whys, 1)]
+
+
+def orientation(source: DenseSource, row: int) -> int:
     """EXIF orientation of an image."""
     opened = source.images.reader.open(row)
     if isinstance(opened, np.ndarray):
@@ -237,7 +259,7 @@ def _original(source: DenseSource, rows: list[int], images: Images, i: int) -> n
     """The mask of image i of a split, upright."""
     assert source.masks is not None
     assert source.values is not None
-    return read_mask(source.masks[rows[i]], source.values, images.extent(i), _turn(source, rows[i]))
+    return read_mask(source.masks[rows[i]], source.values, images.extent(i), orientation(source, rows[i]))
 
 
 def counts(classes: Sequence[str], held: Annotations) -> Tensor:

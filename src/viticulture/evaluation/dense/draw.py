@@ -20,6 +20,8 @@ SHADES = ((0, 0.0), (255, 0.5), (0, 0.5))
 RIGHT, MISSED, WRONG = (0, 114, 178), (240, 228, 66), (213, 94, 0)
 HALF = 0.5
 READABLE = 200  # pixels of an image's longer side from which words find room
+LETTERS = 40  # of their height to an image's longer side, so that a page's smaller picture can be read
+SMALLEST = 10  # pixels of their height
 
 Picture = NDArray[np.uint8]
 """[H, W, 3]."""
@@ -99,4 +101,5 @@ def _box(draw: ImageDraw.ImageDraw, box: Sequence[float], color: tuple[int, int,
     left, top, right, bottom = box
     draw.rectangle((left, top, max(right - 1, left), max(bottom - 1, top)), outline=color, width=wide)
     if max(draw.im.size) >= READABLE:
-        draw.text((left + wide + 1, top + wide), words, fill=color)
+        size = max(draw.im.size) / LETTERS
+        draw.text((left + wide + 1, top + wide), words, fill=color, font_size=max(SMALLEST, size))

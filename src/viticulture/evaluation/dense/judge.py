@@ -58,7 +58,8 @@ def judge_other(run: RunDir, data: str) -> tuple[DenseEvaluations, list[str]]:
     classes = next(iter(lookers.values())).task.classes
     with showing("reading images") as progress:
         skip = recipe.section("data").skip_unreadable
-        images, true, notes = prepare_dense_test(source, classes, recipe.section("images"), skip, progress)
+        masks = recipe.values["method"].get("masks", False)
+        images, true, notes = prepare_dense_test(source, classes, recipe.section("images"), skip, progress, masks)
     results = {f"{weights}/{data}": _judged(looker, images, true, None)[0] for weights, looker in lookers.items()}
     return DenseEvaluations(_kind(true), f"{run.which()[0]}/{data}", results), notes
 

@@ -12,9 +12,11 @@ from ...data.annotations import Boxed, Objects
 from ...data.dense.outlines import area, overlaps, run_lengths
 from ...scores.objects import (
     AREAS,
+    MOST,
     THRESHOLDS,
     Matches,
     Ranked,
+    Strays,
     box_areas,
     box_overlaps,
     match,
@@ -129,15 +131,14 @@ def evaluate_objects(
         mean_boxes: of `mean_boxes`; None leaves that baseline out.
     """
     masks = bool(true.masks) and any(each.outlines is not None for each in found)
-    by_box = _by_class(found, true.objects, len(classes), _boxes)
-    outlined = _by_class(found, _sized(true.objects, sizes), len(classes), _masks) if masks else None
+    by_box = _by_class(found, true.objects, len(classes), _boxes, _box_areas)
+    outlined = _by_class(found, _sized(true.objects, sizes), len(classes), _masks, _mask_areas) if masks else None
     threshold = best_threshold(by_box)
     baselines: dict[str, float | None] = {"nothing": 0.0}
     if mean_boxes is not None:
         guessed = [guess(mean_boxes, size) for size in sizes.tolist()]
-        baselines["the mean box"] = _mean(
-            [precision(ranks, areas=slice(0, 1)) for ranks in _by_class(guessed, true.objects, len(classes), _boxes)]
-        )
+        by_guess = _by_class(guessed, true.objects, len(classes), _boxes, _box_areas)
+        baselines["the mean box"] = _mean([precision(ranks, areas=slice(0, 1)) for ranks in by_guess])
     return ObjectsEvaluation(
         images=len(found),
         objects=sum(int((~objects.crowd).sum()) for objects in true.objects),
@@ -153,10 +154,6 @@ Judge = Callable[[Found, Objects, NDArray[np.bool_], NDArray[np.bool_]], Matches
 
 
 def _boxes(found: Found, true: Objects, ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> Matches:
-    if not theirs.any():  # as a rule, of most classes that are found
-        nothing, areas = np.zeros(0), box_areas(found.boxes[ours].astype(np.float64))
-        overlap = np.zeros((len(areas), 0))
-        return match(found.scores[ours].astype(np.float64), areas, nothing, nothing.astype(bool), overlap)
     boxes, known = found.boxes[ours].astype(np.float64), true.boxes.double().numpy()[theirs]
     crowd = true.crowd.numpy()[theirs]
     return match(
@@ -179,6 +176,14 @@ def _masks(found: Found, true: Objects, ours: NDArray[np.bool_], theirs: NDArray
     return match(found.scores[ours].astype(np.float64), areas, true_areas, crowd, overlaps(said, known, crowd.tolist()))
 
 
+def _box_areas(found: Found) -> NDArray[np.float64]:
+    return box_areas(found.boxes.astype(np.float64))
+
+
+def _mask_areas(found: Found) -> NDArray[np.float64]:
+    return np.array([area(each) for each in found.outlines or ()], dtype=np.float64)
+
+
 def _sized(objects: Sequence[Objects], sizes: NDArray[np.int64]) -> list[Objects]:
     return [
         Objects(each.boxes, each.labels, each.crowd, each.shapes, (int(size[0]), int(size[1])))
@@ -186,14 +191,26 @@ def _sized(objects: Sequence[Objects], sizes: NDArray[np.int64]) -> list[Objects
     ]
 
 
-def _by_class(found: Sequence[Found], true: Sequence[Objects], classes: int, judge: Judge) -> list[Ranked]:
+def _by_class(
+    found: Sequence[Found], true: Sequence[Objects], classes: int, judge: Judge, areas: Callable[[Found], Any]
+) -> list[Ranked]:
     """Every class's detections in all images, matched."""
     matches: list[dict[int, Matches]] = [{} for _ in range(classes)]
+    alone: list[NDArray[np.bool_]] = []
     for number, (each, objects) in enumerate(zip(found, true, strict=True)):
         labels = objects.labels.numpy()
-        for label in {*each.labels.tolist(), *labels.tolist()}:
+        alone.append(~np.isin(each.labels, labels) & (len(each.labels) <= MOST))
+        for label in {*each.labels[~alone[-1]].tolist(), *labels.tolist()}:
             matches[label][number] = judge(each, objects, each.labels == label, labels == label)
-    return [ranked(of_class, len(found)) for of_class in matches]
+    images = np.repeat(np.arange(len(found)), [rows.sum() for rows in alone])
+    label, score, area = (
+        np.concatenate([np.zeros(0), *(values(each)[rows] for each, rows in zip(found, alone, strict=True))])
+        for values in (lambda each: each.labels, lambda each: each.scores, areas)
+    )
+    return [
+        ranked(matches[c], len(found), Strays(images[label == c], score[label == c], area[label == c]))
+        for c in range(classes)
+    ]
 
 
 def _precisions(classes: Sequence[Ranked], names: Sequence[str], images: int) -> Precisions:

@@ -41,6 +41,7 @@ class DensePrediction:
         pixels: classes [H, W] of a segmenter; None of a detector.
         classes: names.
         error: why the image could not be read.
+        least: score from which an object counts and is drawn; `objects` holds the uncertain ones, too.
     """
 
     name: str
@@ -48,11 +49,13 @@ class DensePrediction:
     pixels: NDArray[np.uint8] | None
     classes: tuple[str, ...]
     error: str = ""
+    least: float = 0.0
 
     def counts(self) -> dict[str, float]:
-        """Objects of each class that occurs, or shares of the pixels."""
+        """Objects of each class that occurs, with a score of at least `least`, or shares of the pixels."""
         if self.objects is not None:
-            numbers = np.bincount(self.objects.labels, minlength=len(self.classes))
+            certain = self.objects.labels[self.objects.scores >= self.least]
+            numbers = np.bincount(certain, minlength=len(self.classes))
             return {name: int(number) for name, number in zip(self.classes, numbers, strict=True) if number}
         if self.pixels is None:
             return {}
@@ -87,10 +90,10 @@ def predict_dense(run: RunDir, weights: str, images: Sequence[Path | Pixels], ou
     found: list[DensePrediction] = []
     for start in range(0, len(items), BATCH):
         part = items[start : start + BATCH]
-        seen = _looked(looker, part, side)
+        seen = _looked(looker, part, side, least)
         found += [prediction for prediction, _ in seen]
         if out and not out.endswith(".json"):
-            _draw(Path(out), start, seen, least)
+            _draw(Path(out), start, seen)
     if all(prediction.error for prediction in found):
         raise UserError(f"no image could be read; {found[0].name}: {found[0].error}")
     if out.endswith(".json"):
@@ -123,7 +126,7 @@ def coco_results(found: Sequence[DensePrediction]) -> list[dict[str, Any]]:
 
 
 def _looked(
-    looker: Looker, items: Sequence[tuple[str, Path | Pixels]], side: int
+    looker: Looker, items: Sequence[tuple[str, Path | Pixels]], side: int, least: float
 ) -> list[tuple[DensePrediction, Pixels]]:
     """One prediction an item with its upright image, in their order."""
     opened: list[Image.Image | str] = []
@@ -150,16 +153,16 @@ def _looked(
             continue
         answer = next(answers)
         objects, said = (answer, None) if isinstance(answer, Found) else (None, answer)
-        rows.append((DensePrediction(shown, objects, said, classes), np.asarray(picture)))
+        rows.append((DensePrediction(shown, objects, said, classes, least=least), np.asarray(picture)))
     return rows
 
 
-def _draw(folder: Path, start: int, seen: Sequence[tuple[DensePrediction, Pixels]], least: float) -> None:
+def _draw(folder: Path, start: int, seen: Sequence[tuple[DensePrediction, Pixels]]) -> None:
     """NUMBER-NAME.png a picture; of a segmenter NUMBER-NAME-classes.png besides, indexed by class."""
     for number, (prediction, image) in enumerate(seen, start + 1):
         path = folder / f"{number:04}-{Path(prediction.name).stem}.png"
         if prediction.objects is not None:
-            _save(path, Image.fromarray(draw_found(image, prediction.objects, prediction.classes, least)))
+            _save(path, Image.fromarray(draw_found(image, prediction.objects, prediction.classes, prediction.least)))
         elif prediction.pixels is not None:
             _save(path, Image.fromarray(draw_classes(image, prediction.pixels)))
             indexed = Image.fromarray(prediction.pixels, mode="P")

@@ -105,9 +105,14 @@ def _opened(content: bytes) -> tuple[dict[str, Any], memoryview]:
 def load(folder: Path) -> tuple[nn.Module, Task, dict[str, Any]]:
     """The student that `save` wrote, in inference mode, with its task and the whole of config.json.
 
-    Raises: UserError if files are missing, damaged or do not belong together.
+    Raises: UserError if files are missing, damaged or of a detector or a segmenter, or do not belong together.
     """
     config = read_config(folder)
+    if config.get("dense"):
+        raise UserError(
+            f"{folder} finds objects or tells pixels apart, and this is asked of classifiers; evaluate, predict and "
+            "export take it, and others start from it: --init"
+        )
     weights = read_weights(folder / FILES[0])
     student, task = _built(config, folder / FILES[1], len(weights))
     try:

@@ -21,27 +21,42 @@ HEAT = np.array([[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 2
 """Five colors of matplotlib's inferno, dark to light: readable without color vision and in print."""
 
 
-def image_grid(title: str, groups: Sequence[tuple[Sequence[Pixels], Sequence[str]]], note: str = "") -> Markup:
-    """Groups of pictures [H, W, 3] or [H, W] uint8 side by side, with lines of text below (the first one bold)."""
+def image_grid(
+    title: str, groups: Sequence[tuple[Sequence[Pixels], Sequence[str]]], note: str = "", longest: int = LONGEST
+) -> Markup:
+    """Groups of pictures [H, W, 3] or [H, W] uint8 side by side, with lines of text below (the first one bold).
+
+    Args:
+        title: above them.
+        groups: pictures with their lines.
+        note: below.
+        longest: pixels to which larger pictures are shrunk; more than usual makes them larger on the page, too.
+    """
     drawn = [
-        ([(picture_uri(pixels), max(pixels.shape[:2]) <= SMALL) for pixels in pictures], lines)
+        ([(picture_uri(pixels, longest), max(pixels.shape[:2]) <= SMALL) for pixels in pictures], lines)
         for pictures, lines in groups
     ]
     return fill(
-        "pictures.html", title=title, note=note, groups=drawn, most=max(len(pictures) for pictures, _ in groups)
+        "pictures.html",
+        title=title,
+        note=note,
+        groups=drawn,
+        most=max(len(pictures) for pictures, _ in groups),
+        large=longest > LONGEST,
     )
 
 
-def gallery(shown: Gallery) -> Markup:
+def gallery(shown: Gallery, longest: int = LONGEST) -> Markup:
     """A gallery of photographs and maps; its note alone where there are none."""
     if not shown.groups:
         return Markup("<p>{}</p>").format(shown.note)
-    return image_grid(shown.title, [(_drawn(pictures), lines) for pictures, lines in shown.groups], shown.note)
+    groups = [(_drawn(pictures), lines) for pictures, lines in shown.groups]
+    return image_grid(shown.title, groups, shown.note, longest)
 
 
-def galleries(shown: Sequence[Gallery]) -> Markup:
-    """One below the other."""
-    return Markup().join(map(gallery, shown))
+def galleries(shown: Sequence[Gallery], longest: int = LONGEST) -> Markup:
+    """One below the other; `longest` as for `image_grid`."""
+    return Markup().join(gallery(each, longest) for each in shown)
 
 
 def _drawn(pictures: Sequence[NDArray[Any]]) -> list[Pixels]:

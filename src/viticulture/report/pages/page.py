@@ -20,13 +20,15 @@ MOST_CLASSES_DRAWN = 250
 TRAIN = "train: means over an epoch's batches as the student met them, augmented and each before its step."
 
 NAMES = {"val": "validation"}
+CHOOSE = ("ap50", "iou", "balanced_accuracy", "accuracy")
+"""Shares by which the best weights are chosen: the first that a run measures."""
 
 TITLES = {
     "loss": ("Loss, all terms", "loss"),
     "accuracy": ("Accuracy, %", "%"),
     "lr": ("Learning rate", "rate"),
-    "ap50": ("AP at an overlap of 50 %, mean over images", "share"),
-    "iou": ("mIoU, mean over images", "share"),
+    "ap50": ("AP at an overlap of 50 %, mean over images, %", "%"),
+    "iou": ("mIoU, mean over images, %", "%"),
     "images_per_second": ("Training speed, images/s", "images/s"),
     "attention_link_weight": ("Weight of the attention links (lambda)", "weight"),
     "teacher_entropy": ("Entropy of what the teacher says", "nats"),
@@ -155,16 +157,20 @@ def _curves(curves: Mapping[str, Points], references: Mapping[str, float]) -> Ma
         line, scale = NAMES.get(split, split), 1
         if quantity.endswith("accuracy"):  # a guide's network shares the student's chart
             whose = quantity.removesuffix("accuracy").strip("_").replace("_", " ")
-            quantity, line, scale = "accuracy", f"{line}, {whose}" if whose else line, 100
+            quantity, line = "accuracy", f"{line}, {whose}" if whose else line
+        if quantity in CHOOSE:
+            scale = 100
         groups.setdefault(quantity, {})[line] = [(x, scale * y) for x, y in points]
-    rank = {"accuracy": 0, "loss": 1, "lr": 3, "images_per_second": 4}
+    rank = {**dict.fromkeys(CHOOSE, 0), "loss": 1, "lr": 3, "images_per_second": 4}
     charts, any_loss, moments = [], False, _best(curves)
     for quantity in sorted(groups, key=lambda quantity: rank.get(quantity, 2)):
         divergence = quantity.endswith("_kl")
         usual = (f"Divergence (KL): {quantity[:-3]}", "nats") if divergence else (f"Loss term: {quantity}", "loss")
         title, unit = TITLES.get(quantity, usual)
+        if quantity == "accuracy" and "iou" in groups:
+            title = "Pixels right, %"
         lines = _lines(groups[quantity])
-        axes = Axes("epoch", unit, moments=moments if quantity in ("accuracy", "loss") else ())
+        axes = Axes("epoch", unit, moments=moments if quantity in (*CHOOSE, "loss") else ())
         note = TRAIN if "train" in groups[quantity] and quantity in ("accuracy", "loss") else ""
         if quantity == "accuracy":
             levels = [(name, 100 * share) for name, share in references.items()]
@@ -186,10 +192,9 @@ def _means(curves: Mapping[str, Points]) -> dict[str, Points]:
 
 
 def _best(curves: Mapping[str, Points]) -> list[tuple[str, float]]:
-    """The epoch whose weights are kept as the best: the first of the highest accuracy on validation, or lowest loss."""
-    accuracy = curves.get("val/balanced_accuracy", ()) or curves.get("val/accuracy", ())  # the former, if asked for
-    loss = curves.get("val/loss", ())
-    known = accuracy or [(x, -y) for x, y in loss]
+    """The epoch whose weights are kept as the best: the first of the highest share on validation, or lowest loss."""
+    shares = (curves.get(f"val/{quantity}") for quantity in CHOOSE)
+    known = next(filter(None, shares), None) or [(x, -y) for x, y in curves.get("val/loss", ())]
     return [("best", max(known, key=lambda point: point[1])[0])] if known else []
 
 

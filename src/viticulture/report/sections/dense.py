@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 
+from ...analysis.dense_pictures import LARGEST
 from ...analysis.galleries import Gallery
 from ...evaluation.dense.draw import color_of
 from ...evaluation.dense.objects import ObjectsEvaluation
@@ -40,7 +41,7 @@ def dense_sections(found: DenseEvaluations | None, pictures: Sequence[Gallery]) 
     key = _key(result) if isinstance(result, PixelsEvaluation) and pictures else Markup()
     sections = [
         Section("Objects" if found.kind == "objects" else "Pixels", table(dense_summary(found))),
-        Section("What it finds" if found.kind == "objects" else "What it says", galleries(pictures) + key),
+        Section("What it finds" if found.kind == "objects" else "What it says", galleries(pictures, LARGEST) + key),
     ]
     if result is None:
         return sections

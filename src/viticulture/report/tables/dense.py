@@ -4,12 +4,14 @@
 from collections.abc import Sequence
 
 from ...data.dense.inspect import DenseInspection
+from ...errors import counted
 from ...evaluation.dense.objects import BACKGROUND, ObjectsEvaluation, Precisions
 from ...evaluation.dense.pixels import PixelsEvaluation
 from ...evaluation.dense.predict import DensePrediction
 from ...evaluation.dense.results import DenseEvaluations
 from .sheet import Cell, Column, Sheet
 
+LEAST_SHARE = 0.005  # of an image's pixels, below which a class is not told: it would read 0 %
 OVERLAPS = tuple(f"AP at {50 + 5 * step} %" for step in range(10))
 
 
@@ -123,12 +125,16 @@ def dense_predictions(found: Sequence[DensePrediction]) -> Sheet:
 
     def words(each: DensePrediction) -> str:
         if each.objects is None:
-            return ", ".join(f"{name} {share:.0%}" for name, share in each.counts().items())
+            shares = sorted(each.counts().items(), key=lambda item: -item[1])
+            return ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= LEAST_SHARE)
         return ", ".join(f"{int(count)} {name}" for name, count in each.counts().items()) or "nothing"
 
     rows: list[list[Cell]] = [[each.name, "" if each.error else words(each), each.error] for each in found]
     broken = sum(bool(each.error) for each in found)
-    note = f"{broken} of {len(found)} images could not be read" if broken else ""
+    notes = [f"{broken} of {len(found)} images could not be read"] if broken else []
+    least = next((each.least for each in found if each.objects is not None), 0.0)
+    notes += [f"objects with a score of at least {least:.2f}; a .json holds all"] if least else []
+    note = "; ".join(notes)
     return Sheet("", [Column("image"), Column("found", "prose"), Column("problem", "prose")], rows, note)
 
 
@@ -148,8 +154,8 @@ def dense_inspected(found: DenseInspection) -> list[Sheet]:
         [name, *(found.counts[split][label] for split in found.images)] for label, name in enumerate(found.classes)
     ]
     told = [*found.notes]
-    told += [f"{found.crowds:,} crowds, which are not learnt"] if found.crowds else []
-    told += [f"{found.outside:,} boxes are empty or reach outside their image"] if found.outside else []
+    told += [f"{counted(found.crowds, 'crowd')}, not learnt from"] if found.crowds else []
+    told += [f"{counted(found.outside, 'box')} empty or reaching outside the image"] if found.outside else []
     told += [f"{name}: {why}" for name, why in list(found.unreadable.items())[:20]]
     recipe = "detection/photos" if found.kind == "objects" else "segmentation/photos"
     what = "Objects of each class" if found.kind == "objects" else "Images that show each class"
