@@ -19,11 +19,13 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs" / "papers").glob("*.md"))
 LOG = (ROOT / "LOG.md").read_text("utf-8")
 SOURCES = (ROOT, ROOT / "src" / "viticulture")
+CODE = r"`([\w/]+\.py)` `([\w.]+)`"
+TEST = r"(?:`(tests/[\w/]+\.py)`: )?([\w ]+)"
 
 
 def quoted(page: Path) -> list[str]:
-    """What stands between single backquotes."""
-    return re.findall(r"(?<!`)`([^`\n]+)`(?!`)", page.read_text("utf-8"))
+    """What stands between single backquotes, but for names of code, which follow their file."""
+    return re.findall(r"(?<!`)`([^`\n]+)`(?!`)", re.sub(CODE, r"`\1`", page.read_text("utf-8")))
 
 
 def part(text: str, heading: str) -> str:
@@ -75,13 +77,13 @@ def test_there_is_a_page_a_paper() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_everything_that_a_page_names_exists(page: Path) -> None:
-    """A file, `FILE::NAME`, recipe, table, student or option. Fails for one that is renamed or gone, and for anything
+    """A file, a name in it, a recipe, table, student or option. Fails for one that is renamed or gone, and for anything
     else between backquotes, which nothing would check. Whole commands are test_commands.py's."""
+    for file, name in re.findall(CODE, page.read_text("utf-8")):
+        assert name in names(file_of(file)), (file, name)
     for words in quoted(page):
-        path, _, name = words.partition("::")
-        if path.endswith(".py") or path.endswith("/"):
-            assert not name or name in names(file_of(path)), words
-            assert file_of(path).exists()
+        if words.endswith((".py", "/")):
+            assert file_of(words).exists()
         elif words.startswith("--"):
             assert understood(page, words), words
         else:
@@ -91,15 +93,18 @@ def test_everything_that_a_page_names_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_equation_has_a_file_and_a_test(page: Path) -> None:
-    """Each row of the table names code of the package, and a test that pytest would run. Fails for a row without proof."""
-    text = page.read_text("utf-8")
-    rows = re.findall(
-        r"^\| (?!in the paper)(.+?) \| (.+?) \| (.+?) \|$", part(text, "From equation to file"), re.MULTILINE
-    )
+    """Each row of the table names code of the package, and tests that pytest finds. Fails for a row without."""
+    table = part(page.read_text("utf-8"), "From equation to file")
+    rows = re.findall(r"^\| (?!in the paper)(.+?) \| (.+?) \| (.+?) \|$", table, re.MULTILINE)
     assert len(rows) >= 6
     for where, code, tests in rows:
-        assert re.search(r"`[\w/]+\.py(::\w|`)", code), where
-        assert re.search(r"`tests/[\w/]+\.py::test_\w+`", tests), where
+        assert re.search(r"`[\w/]+\.py`", code), where
+        file = ""
+        for words in tests.split("; "):
+            named = re.fullmatch(TEST, words)
+            assert named, words
+            file = named[1] or file
+            assert f"test_{named[2].replace(' ', '_')}" in names(file_of(file)), words
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
