@@ -104,6 +104,7 @@ def test_every_equation_has_a_file_and_a_test(page: Path) -> None:
             named = re.fullmatch(TEST, words)
             assert named, words
             file = named[1] or file
+            assert file, words
             assert f"test_{named[2].replace(' ', '_')}" in names(file_of(file)), words
 
 
