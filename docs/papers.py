@@ -50,7 +50,8 @@ def render() -> str:
     parts = [HEAD, COUNTS, *(_counts(paper, about) for paper, about in papers.items())]
     for paper, about in papers.items():
         link = f"[arXiv:{about['arxiv']}](https://arxiv.org/abs/{about['arxiv']})"
-        parts.append(f"\n## {about['name']}\n\n{about['title']}, {link}.\n\n{TABLE}")
+        page = f"[What it is worth, equation by equation](papers/{about['page']}.md)."
+        parts.append(f"\n## {about['name']}\n\n{about['title']}, {link}. {page}\n\n{TABLE}")
         owners = _owners(about["items"])
         parts += [_line(paper, name, item, owners) for name, item in about["items"].items()]
         notes = [f"- {note}\n" for note in _notes(paper, about)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A larger ViT's attention teaches a small one where to look: distilled MAE.
 
-Paper: "A Closer PartialViT at Self-Supervised Lightweight Vision Transformers", arXiv:2205.14443, Sec. 5. Recipe:
+Paper: "A Closer Look at Self-Supervised Lightweight Vision Transformers", arXiv:2205.14443, Sec. 5. Recipe:
 recipes/mae/cifar100-distilled.yaml. For each chosen block
 
     L = weight * MSE(A_teacher, M A_student)                            Eq. (3)

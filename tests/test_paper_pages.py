@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/papers/: a page a paper, which names files, functions, tests, recipes and measurements. All of them exist."""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from viticulture import cli
+from viticulture.errors import UserError
+from viticulture.models.students import matching
+from viticulture.training.recipe import about, read, resolve, shipped
+from viticulture.training.table import tables
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs" / "papers").glob("*.md"))
+LOG = (ROOT / "LOG.md").read_text("utf-8")
+SOURCES = (ROOT, ROOT / "src" / "viticulture")
+CODE = r"`([\w/]+\.py)` `([\w.]+)`"
+TEST = r"(?:`(tests/[\w/]+\.py)`: )?([\w ]+)"
+
+
+def quoted(page: Path) -> list[str]:
+    """What stands between single backquotes, but for names of code, which follow their file."""
+    return re.findall(r"(?<!`)`([^`\n]+)`(?!`)", re.sub(CODE, r"`\1`", page.read_text("utf-8")))
+
+
+def part(text: str, heading: str) -> str:
+    """What stands below a heading of the second level."""
+    return text.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def file_of(path: str) -> Path:
+    """The file that a page calls so: below the repository or below the package."""
+    found = [source / path for source in SOURCES if (source / path).exists()]
+    assert found, f"there is no {path}"
+    return found[0]
+
+
+@cache
+def names(file: Path) -> frozenset[str]:
+    """What a module defines on its top level, and members of its classes as `Class.member`."""
+    return frozenset(_defined(ast.parse(file.read_text("utf-8")).body))
+
+
+def _defined(body: list[ast.stmt], within: str = "") -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield within + node.name
+            if isinstance(node, ast.ClassDef):
+                yield from _defined(node.body, f"{node.name}.")
+        elif isinstance(node, ast.Assign):
+            yield from (within + target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield within + node.target.id
+
+
+def understood(page: Path, words: str) -> bool:
+    """Whether a recipe of the page takes an option that the page names."""
+    for recipe in (word for word in quoted(page) if word in shipped()):
+        try:
+            asked = cli.read(["train", "digits", "--recipe", recipe, *words.split()])
+            resolve(recipe, read(recipe), asked.keywords["overrides"])
+        except UserError:
+            continue
+        return True
+    return False
+
+
+def test_there_is_a_page_a_paper() -> None:
+    """Fails if the search for pages finds none."""
+    assert len(PAGES) == 5
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_everything_that_a_page_names_exists(page: Path) -> None:
+    """A file, a name in it, a recipe, table, student or option. Fails for one that is renamed or gone, and for anything
+    else between backquotes, which nothing would check. Whole commands are test_commands.py's."""
+    for file, name in re.findall(CODE, page.read_text("utf-8")):
+        assert name in names(file_of(file)), (file, name)
+    for words in quoted(page):
+        if words.endswith((".py", "/")):
+            assert file_of(words).exists()
+        elif words.startswith("--"):
+            assert understood(page, words), words
+        else:
+            known = words.startswith("viticulture ") or words in {*shipped(), *tables(), *matching()}
+            assert known, f"{words}: no file, recipe, table, student, option or command"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_equation_has_a_file_and_a_test(page: Path) -> None:
+    """Each row of the table names code of the package, and tests that pytest finds. Fails for a row without."""
+    table = part(page.read_text("utf-8"), "From equation to file")
+    rows = re.findall(r"^\| (?!in the paper)(.+?) \| (.+?) \| (.+?) \|$", table, re.MULTILINE)
+    assert len(rows) >= 6
+    for where, code, tests in rows:
+        assert re.search(r"`[\w/]+\.py`", code), where
+        file = ""
+        for words in tests.split("; "):
+            named = re.fullmatch(TEST, words)
+            assert named, words
+            file = named[1] or file
+            assert file, words
+            assert f"test_{named[2].replace(' ', '_')}" in names(file_of(file)), words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_recipes_of_the_papers_size_are_untested_as_the_page_says(page: Path) -> None:
+    """Fails once a recipe of that part has a result, which then belongs on the page."""
+    below = part(page.read_text("utf-8"), "At the paper's size")
+    recipes = {word for word in re.findall(r"[a-z_]+/[\w-]+", below) if word in shipped()}
+    assert recipes
+    assert "untested" in below
+    for recipe in recipes:
+        assert about(recipe)["Result"] == "untested", recipe
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_a_page_says_was_measured_stands_in_the_log(page: Path) -> None:
+    """Every mean with its spread, and every heading of the log that is quoted. Fails for a number typed wrongly, or one
+    that the log has no longer."""
+    text = page.read_text("utf-8")
+    spreads = re.findall(r"\d+\.\d ± \d\.\d", text)
+    headings = re.findall(r"LOG\.md, \"([^\"]+)\"", text.replace("\n", " "))
+    assert spreads
+    assert headings
+    for spread in spreads:
+        assert spread.replace("±", "+-") in LOG, spread
+    for heading in headings:
+        assert re.search(rf"^## .*{re.escape(heading)}", LOG, re.MULTILINE), heading
