@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ..evaluation.accuracy import Evaluation
     from ..evaluation.dense.predict import DensePrediction
     from ..evaluation.dense.results import DenseEvaluations
+    from ..evaluation.multilabel.predict import LabelsPrediction
+    from ..evaluation.multilabel.results import LabelEvaluations
     from ..evaluation.predict import Prediction
     from ..evaluation.results import Evaluations
     from ..export.int8 import Quantized
@@ -160,7 +162,9 @@ def resume(run: Any, data: Any = "", *, callbacks: "Sequence[Callback]" = (), pr
         return _grow(reopen(run, data), callbacks)
 
 
-def evaluate(run: Any, data: Any = "", out: str = "") -> "Mapping[str, Evaluation] | DenseEvaluations":
+def evaluate(
+    run: Any, data: Any = "", out: str = ""
+) -> "Mapping[str, Evaluation] | DenseEvaluations | LabelEvaluations":
     """Measure a run's weights: on its own test images, or on other labeled images of the same classes. Of runs that
     find objects or tell pixels apart, on others with boxes or masks.
 
@@ -193,6 +197,10 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Mapping[str, Evaluatio
                 f"--out writes what was told of classes of images, and {folder.path} tells others; leave it out"
             )
         return evaluate_dense(folder, data if isinstance(data, str) else type(data).__name__)
+    if is_multilabel(folder):
+        from .multilabel import evaluate_labels
+
+        return evaluate_labels(folder, data, out)
     if not isinstance(data, str):
         data = open_source(data)
     if not is_own(folder, data) if isinstance(data, Source) else data:
@@ -210,7 +218,7 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Mapping[str, Evaluatio
 
 def predict(
     run: str, images: list[str], weights: str = "", out: str = "", top: int = 1
-) -> "list[Prediction] | list[DensePrediction]":
+) -> "list[Prediction] | list[LabelsPrediction] | list[DensePrediction]":
     """Classify images, or find their objects, or tell their pixels apart: what the run has learnt.
 
     Args:
@@ -219,12 +227,13 @@ def predict(
         weights: best, last or ema; by default those that count.
         out: a .csv or .json file to write as well; of objects a .json of COCO's results or a folder of pictures, of
             pixels a folder.
-        top: classes to name of each image, the likeliest first.
+        top: classes to name of each image, the likeliest first; of several labels an image from 2 on, as 1 names those
+            from their thresholds on.
 
     Returns: one prediction an image, with the reason for those that could not be read.
     """
     from ..evaluation.given import as_images
-    from ..evaluation.predict import ENDINGS, classify, write
+    from ..evaluation.predict import ENDINGS, as_csv, classify, write
     from ..hub.fetch import located
     from ..outputs import check_out
     from ..training.rundir import RunDir
@@ -238,16 +247,21 @@ def predict(
                 f"{run} finds objects or tells pixels apart, which have no list of likeliest classes; leave top out"
             )
         return predict_dense(folder, weights, as_images(images), out)
+    if is_multilabel(folder):
+        from .multilabel import predict_labels
+
+        return predict_labels(folder, weights, images, out, top)
     if out:
         check_out(out, *ENDINGS)
     predictions = classify(folder, weights or folder.which()[0], as_images(images), top)
     if out:
-        write(predictions, Path(out))
+        write(predictions, Path(out), as_csv)
     return predictions
 
 
 def export(run: str, out: str, weights: str = "", int8: bool = False, from_pixels: bool = False) -> "Path | Quantized":
-    """Write a run's student as ONNX; a detector's or a segmenter's with all that lies between an image and its answers.
+    """Write a run's student as ONNX; a detector's or a segmenter's with all that lies between an image and its answers,
+    one of several labels an image with its sigmoid inside and its thresholds as metadata.
 
     Args:
         run: the run's folder, or hf-hub:USER/NAME. Weights there are safetensors and config.json that timm loads.
@@ -260,6 +274,7 @@ def export(run: str, out: str, weights: str = "", int8: bool = False, from_pixel
 
     Returns: the file; with int8 also what it costs and gives beside float32.
     """
+    from ..evaluation.multilabel.results import thresholds_of
     from ..evaluation.subject import of_run
     from ..export.int8 import to_int8
     from ..export.onnx_file import to_onnx
@@ -274,28 +289,36 @@ def export(run: str, out: str, weights: str = "", int8: bool = False, from_pixel
 
         return export_dense(folder, Path(out), weights, int8)
     subject = of_run(folder, weights)
+    several = subject.task.several
+    if int8 and several:
+        raise UserError(f"--int8 measures its cost in top-1 accuracy, and {run} tells several labels; leave it out")
+    more = {"thresholds": thresholds_of(folder, weights or folder.which()[0], len(subject.task.classes))}
     written: Path | Quantized
     with waiting("writing ONNX"):
         if int8:
             dataset = dataset_of(folder, recipe_of(folder))
             written = to_int8(subject, dataset.train, dataset.test, Path(out))
         else:
-            written = to_onnx(subject.network, Path(out), subject.task)
+            written = to_onnx(subject.network, Path(out), subject.task, more if several else {})
         if from_pixels:
             from ..export.pixels import put_before
 
             put_before(Path(out), subject.task, subject.image_settings)
-        elif subject.task.classes and (moved := by_timms_transform(folder, weights)):
+        elif subject.task.classes and not several and (moved := by_timms_transform(folder, weights)):
             tell(f"note: the file takes what `predict` shows a student; {moved}; --from-pixels puts predict's steps in")
     return written
 
 
-def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations | DenseEvaluations":
+def _measure(run: "RunDir", dataset: "Dataset") -> "Evaluations | DenseEvaluations | LabelEvaluations":
     """Ask a run's student about its images, keep what it says, and draw its page."""
     if dataset.annotations:
         from .dense import measure_dense
 
         return measure_dense(run, dataset)
+    if is_multilabel(run):
+        from .multilabel import measure_labels
+
+        return measure_labels(run, dataset)
     from ..analysis.pictures import gather_pictures
     from ..evaluation.evaluate import evaluate_run
     from ..evaluation.reference import judge_references
@@ -334,10 +357,20 @@ def _grow(session: "Session", callbacks: "Sequence[Callback]" = ()) -> Run:
 
 def is_dense(run: "RunDir") -> bool:
     """Whether a run finds objects or tells pixels apart."""
+    return _contents(run) in ("objects", "pixels")
+
+
+def is_multilabel(run: "RunDir") -> bool:
+    """Whether a run tells several labels an image."""
+    return _contents(run) == "labels"
+
+
+def _contents(run: "RunDir") -> str:
+    """What its method knows of images."""
     from ..training.recipe import method_class
     from ..training.session import recipe_of
 
-    return method_class(recipe_of(run)).batch_spec.contents != "classes"
+    return method_class(recipe_of(run)).batch_spec.contents
 
 
 def _follow(run: Path, data: str = "") -> Run:

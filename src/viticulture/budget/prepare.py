@@ -23,7 +23,7 @@ from ..keywords import BITS
 from ..study.plan.pace import Pace
 from ..training.recipe import Recipe, read, resolve
 from ..training.rundir import RunDir
-from ..training.session import default_recipe, load_dataset
+from ..training.session import default_recipe, for_method, load_dataset
 from . import recipes
 from .budget import Budget
 from .choices import Kind, Rung, teacher
@@ -81,6 +81,7 @@ def make_plan(
     source = open_source(wish.data)
     default = default_recipe(source)
     base = base or resolve(default, read(default), wish.overrides)
+    source = for_method(base, source)
     recipes.check(base, wish.overrides)
 
     def left() -> float:

@@ -104,6 +104,11 @@ def select(source: Source, selection: Selection, seed: int, labeled: bool = True
                 notes.append(f"no images could be held out as {kind}: {fraction:g} of them is less than one")
     train = splits["train"]
     labels = source.labels[train]
+    if labels.ndim == 2 and (selection.per_class is not None or selection.rule == "bootstrapping"):
+        key = "rule bootstrapping" if selection.per_class is None else "per_class"
+        raise UserError(
+            f"data.{key} counts images of one class, and an image may have several; give data.fraction alone"
+        )
     seed = seed if selection.subset_seed is None else selection.subset_seed
     if selection.per_class is not None:
         if not source.classes:
@@ -165,7 +170,7 @@ def check_classes(source: Source, train: np.ndarray) -> None:
             f"{source.name} has images but no labels; to learn classes, sort them into one folder per class, or list"
             " them in a CSV with path,label; --recipe mae/photos learns without"
         )
-    if len(source.classes) == 1:
+    if len(source.classes) == 1 and source.labels.ndim == 1:
         raise UserError(f"{source.name} has one class only ({source.classes[0]!r}); it takes two to tell them apart")
     empty = [name for name, count in zip(source.classes, _count(source, train), strict=True) if count == 0]
     if empty:
@@ -176,14 +181,13 @@ def check_classes(source: Source, train: np.ndarray) -> None:
 
 
 def _count(source: Source, rows: np.ndarray) -> list[int]:
-    labels = source.labels[rows]
-    return np.bincount(labels[labels >= 0], minlength=len(source.classes)).tolist()
+    return subsets.count_by_class(source.labels[rows], len(source.classes)).tolist()
 
 
 def _with_labels(source: Source) -> tuple[Splits, list[str]]:
     splits, notes = {}, list[str]()
     for kind, rows in source.splits.items():
-        kept = rows[source.labels[rows] >= 0]
+        kept = rows[subsets.labeled(source.labels[rows])]
         if len(kept) < len(rows):
             notes.append(f"left out {counted(len(rows) - len(kept), f'{kind} image')} without a label")
         if len(kept):
@@ -193,7 +197,7 @@ def _with_labels(source: Source) -> tuple[Splits, list[str]]:
 
 def _hold_out(labels: np.ndarray, rows: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Only labeled images are held out."""
-    has_label = labels[rows] >= 0
+    has_label = subsets.labeled(labels[rows])
     known = rows[has_label]
     stay, held = subsets.holdout(labels[known], fraction, seed)
     return np.sort(np.concatenate([known[stay], rows[~has_label]])), known[held]

@@ -4,9 +4,11 @@
 import copy
 import json
 import warnings
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,13 +22,15 @@ TOLERANCE = 1e-4
 """Largest difference between ONNX and eager, relative to the largest logit: float32 with other kernels."""
 
 
-def to_onnx(student: nn.Module, path: Path, task: Task) -> Path:
+def to_onnx(student: nn.Module, path: Path, task: Task, more: Mapping[str, Any] | None = None) -> Path:
     """Write a student as ONNX with any batch size, and compare it with the original where onnxruntime is installed.
 
         image [B, 3, H, W] float32, (pixel / 255 - mean) / std  ->  logits [B, C]
+                            or, of several labels an image,         probabilities [B, C]
 
-    The file's metadata hold JSON texts under `classes`, `mean`, `std` and `image_size`, so that it can be used
-    without the run. It appears under its name only once it is whole. The student itself is not changed.
+    The file's metadata hold JSON texts under `classes`, `mean`, `std` and `image_size`, and what there is `more`, so
+    that it can be used without the run. It appears under its name only once it is whole. The student itself is not
+    changed.
 
     Raises:
         UserError: the extra `onnx` is not installed, the file cannot be written, or torch cannot trace the student.
@@ -37,6 +41,9 @@ def to_onnx(student: nn.Module, path: Path, task: Task) -> Path:
     if not path.parent.is_dir():
         raise UserError(f"there is no folder {path.parent} to write {path.name} into")
     eager = copy.deepcopy(student).eval().requires_grad_(False).cpu().float()
+    output = "probabilities" if task.several else "logits"
+    if task.several:
+        eager = nn.Sequential(eager, nn.Sigmoid())
     images = torch.randn(2, 3, *task.image_size, generator=torch.Generator().manual_seed(0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's notes concern its own internals
@@ -44,11 +51,11 @@ def to_onnx(student: nn.Module, path: Path, task: Task) -> Path:
             _traced(eager, images),
             dynamo=True,
             input_names=["image"],
-            output_names=["logits"],
+            output_names=[output],
             verbose=False,
         )
     assert program is not None
-    about = {"classes": task.classes, "mean": task.mean, "std": task.std, "image_size": task.image_size}
+    about = {"classes": task.classes, "mean": task.mean, "std": task.std, "image_size": task.image_size, **(more or {})}
     program.model.metadata_props.update({key: json.dumps(value, ensure_ascii=False) for key, value in about.items()})
     with replacing(path) as unfinished:
         program.save(str(unfinished))
@@ -87,6 +94,6 @@ def _gap(path: Path, eager: nn.Module, images: Tensor) -> float:
     for batch in (images, torch.cat([images, images.flip(-1)])[1:]):
         with torch.inference_mode():
             expected = eager(batch)
-        (found,) = session.run(["logits"], {"image": batch.numpy()})
+        (found,) = session.run(None, {"image": batch.numpy()})
         gaps.append(float((torch.from_numpy(found) - expected).abs().max() / expected.abs().max()))
     return max(gaps)

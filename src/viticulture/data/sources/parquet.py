@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet files: a table of path and label as a CSV would be, or images themselves as Hugging Face keeps them."""
+"""Parquet files: a table of path and labels as a CSV would be, or images themselves as Hugging Face keeps them."""
 
 from importlib.util import find_spec
 from pathlib import Path
 
 from ...errors import UserError
 from . import hugging_face as hub
-from .csv_file import Row, from_rows
+from .csv_file import OWN, Row, from_rows
+from .several import joined, marked
 from .source import Source
 
 
@@ -22,16 +23,20 @@ def open_parquet(path: Path) -> Source:
 
     try:
         names = parquet.read_schema(path).names
-        if not {"path", "label"} <= set(names):
+        if "path" not in names:
             return hub.open_local(path)
-        columns = [name for name in ("path", "label", "split") if name in names]
+        columns = [name for name in OWN if name in names] if "label" in names else names
         table = parquet.read_table(path, columns=columns).to_pydict()
     except (OSError, pyarrow.ArrowException) as error:
         raise UserError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
-    words = {name: [None if value is None else str(value).strip() for value in table[name]] for name in columns}
+    words = {name: [None if value is None else joined(value) for value in table[name]] for name in columns}
+    others = {name: column for name, column in words.items() if name not in OWN}
+    labels, notes = (words["label"], ()) if "label" in words else marked(others)
+    if "label" not in words and not notes:
+        return hub.open_local(path)
     splits = words.get("split", [None] * len(words["path"]))
     rows = [
         Row(number, file or "", label or None, split)
-        for number, (file, label, split) in enumerate(zip(words["path"], words["label"], splits, strict=True))
+        for number, (file, label, split) in enumerate(zip(words["path"], labels, splits, strict=True))
     ]
-    return from_rows(str(path), "row", path.parent, rows)
+    return from_rows(str(path), "row", path.parent, rows, notes)

@@ -27,6 +27,7 @@ TITLES = {
     "lr": ("Learning rate", "rate"),
     "ap50": ("AP at an overlap of 50 %, mean over images", "share"),
     "iou": ("mIoU, mean over images", "share"),
+    "map": ("mAP, mean over batches of up to 256 images", "share"),
     "images_per_second": ("Training speed, images/s", "images/s"),
     "attention_link_weight": ("Weight of the attention links (lambda)", "weight"),
     "teacher_entropy": ("Entropy of what the teacher says", "nats"),
