@@ -113,8 +113,9 @@ def binary_distillation(student: Tensor, teacher: Tensor, temperature: float = 1
     Returns: scalar >= 0, nats times T^2: sum over classes, mean over the batch; 0 only where both predict the same.
     Raises: ValueError if the shapes differ or T is not positive.
     """
-    both = [torch.stack([logits, torch.zeros_like(logits)], -1) for logits in (student, teacher)]  # [B, C, 2]
-    return student.shape[-1] * soft_distillation(*(each.flatten(0, -2) for each in both), temperature)
+    _check(student, teacher)
+    ours, theirs = (torch.stack([z, torch.zeros_like(z)], -1).flatten(0, -2) for z in (student, teacher))  # [B C, 2]
+    return student.shape[-1] * soft_distillation(ours, theirs, temperature)
 
 
 def _check(student: Tensor, teacher: Tensor) -> None:

@@ -37,7 +37,7 @@ def label_mistakes(result: Result, classes: Sequence[str]) -> list[Gallery]:
     for i in wrong:
         lines = []
         for word, labels in (("says", said[i] & ~shown[i]), ("misses", shown[i] & ~said[i])):
-            named = [f"{classes[c]} {100 * probabilities[i, c]:.0f}\u00a0%" for c in np.flatnonzero(labels)]
+            named = [f"{classes[c]} {100 * probabilities[i, c]:.0f}\u00a0%" for c in np.flatnonzero(labels).tolist()]
             more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
             lines += [f"{word} {', '.join(named[:NAMED])}{more}"] if named else []
         groups.append(([result.images.original(i)], [*lines, result.images.records.names[i].rsplit("/", 1)[-1]]))

@@ -98,8 +98,8 @@ def check_one_class(run: RunDir, task: Task) -> None:
     check_classes(run, task.classes)
     if task.several:
         raise UserError(
-            f"{run.path} tells several labels an image, and this is measured of one; what it can be measured by on other "
-            f"images: viticulture evaluate {run.path} DATA"
+            f"{run.path} tells several labels an image, and this measures one; on other images it can be measured by "
+            f"viticulture evaluate {run.path} DATA"
         )
 
 

@@ -10,7 +10,7 @@ from .sheet import Cell, Column, Sheet
 
 CHOSEN = (
     "Low and high: 95 % interval of mAP over images (bootstrap), not over seeds. F1 and exact (all labels of an image "
-    "right) at each label's threshold: the best on validation images, which it therefore flatters; one half without any."
+    "right) at each label's threshold: the best on validation images, which it therefore flatters; 0.5 without any."
 )
 
 
