@@ -83,7 +83,8 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path, data: Path) -> None:
         optimizer.step()
         schedule.step()
     for name, value in ours.method.student.state_dict().items():
-        torch.testing.assert_close(value, method.student.state_dict()[name], rtol=0, atol=0)
+        # the norm that is clipped sums parameters in another order: the last bits of float32 differ
+        torch.testing.assert_close(value, method.student.state_dict()[name], rtol=1e-5, atol=1e-8)
 
 
 def test_joined_labels_choose_the_recipe_and_a_recipe_of_one_class_is_told(data: Path, tmp_path: Path) -> None:
@@ -222,7 +223,7 @@ def test_what_is_served_and_sent_is_what_predict_says(run: viticulture.Run, data
 @pytest.mark.parametrize("verb", ["robustness", "probe", "localize"])
 def test_what_needs_one_class_an_image_is_refused_in_a_line(run: viticulture.Run, tmp_path: Path, verb: str) -> None:
     """Fails for a traceback, or for numbers that mean nothing."""
-    (tmp_path / "boxes.txt").write_text("000.png 0 0 4 4\n")
+    (tmp_path / "boxes.txt").write_text("".join(f"{i:03d}.png 0 0 4 4\n" for i in range(64)))
     calls = {
         "robustness": lambda: viticulture.robustness(str(run.path)),
         "probe": lambda: viticulture.probe(str(run.path)),

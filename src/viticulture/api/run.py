@@ -119,8 +119,10 @@ class Run:
 
     @property
     def answers(self) -> Any:
-        """A table of the result that counts, a row an image: name, label, predicted, and a probability a class; several
-        labels are joined as `cat|dog`."""
+        """A table of the result that counts, a row an image: name, label, predicted, and a probability a class.
+
+        Several labels are joined as `cat|dog`.
+        """
         from ..evaluation.results import read_predictions
 
         if (labels := self.labels) is not None:

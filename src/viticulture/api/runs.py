@@ -262,8 +262,9 @@ def predict(
 
 
 def export(run: str, out: str, weights: str = "", int8: bool = False, from_pixels: bool = False) -> "Path | Quantized":
-    """Write a run's student as ONNX; a detector's or a segmenter's with all that lies between an image and its answers,
-    one of several labels an image with its sigmoid inside and its thresholds as metadata.
+    """Write a run's student as ONNX; a detector's or a segmenter's with all that lies between an image and its answers.
+
+    Of several labels an image the file gives probabilities, and its metadata hold their thresholds.
 
     Args:
         run: the run's folder, or hf-hub:USER/NAME. Weights there are safetensors and config.json that timm loads.

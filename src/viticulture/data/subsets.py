@@ -78,7 +78,8 @@ def stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
 
     Iterative stratification: the label with the fewest images left goes first; each of its images goes to the part
     that wants more of this label, then to the one that wants more images, then to the one that stays. Images without
-    any label come last. A label of n images gives none where fraction * n is below one half.
+    any label come last and even the parts' sizes out. A label of n images gives none where fraction * n is below half
+    an image.
 
     Args:
         labels: [N, C], 1 or 0.
@@ -87,20 +88,20 @@ def stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
 
     Source: Sechidis et al., "On the Stratification of Multi-Label Data", ECML PKDD 2011.
     """
-    labels = np.concatenate([labels, labels.sum(1, keepdims=True) == 0], 1)  # "none of them" as a label of its own
+    labels = np.pad(labels, ((0, 0), (0, 1)))  # the last, which no image shows, is for those without any
     shares = np.array([1 - fraction, fraction])
     wanted, room = shares[:, None] * labels.sum(0), shares * len(labels)
     chosen, left = np.zeros(len(labels), bool), np.random.default_rng(seed).permutation(len(labels))
     while len(left):
         counts = labels[left].sum(0)
-        counts[-1] *= counts[:-1].sum() == 0
-        rare = int(np.where(counts > 0, counts, np.inf).argmin())
-        for row in left[labels[left, rare] > 0]:
+        rare = int(np.where(counts > 0, counts, np.inf).argmin()) if counts.any() else -1
+        these = labels[left, rare] > 0 if rare >= 0 else np.ones(len(left), bool)
+        for row in left[these]:
             part = max((0, 1), key=lambda part: (wanted[part, rare], room[part], -part))
             wanted[part] -= labels[row]
             room[part] -= 1
             chosen[row] = part == 1
-        left = left[labels[left, rare] == 0]
+        left = left[~these]
     return chosen
 
 

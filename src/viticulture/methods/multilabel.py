@@ -72,7 +72,7 @@ class Multilabel(Method):
 
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         """mAP of the batch, and cross-entropy without weights or smoothing."""
-        logits = self.student(batch["image"]).float()
+        logits = self.student(batch["image"]).detach().float()
         score = mean_average_precision(logits.cpu().numpy(), batch["label"].cpu().numpy())
         return {
             "map": torch.tensor(score, dtype=torch.float32, device=logits.device),
