@@ -94,10 +94,10 @@ def test_joined_labels_choose_the_recipe_and_a_recipe_of_one_class_is_told(data:
     assert CHOSEN in chosen.remarks
     assert chosen.dataset.classes == ("blue", "green", "red")
     one = begin(str(data), "default/photos", 0, str(tmp_path / "b"), False, SETTINGS, "test")
-    (told,) = [note for note in one.remarks if "joined" in note]
+    (told,) = [note for note in one.remarks if "several labels" in note]
     assert "--recipe multilabel/photos" in told
     named = begin(str(data), "multilabel/photos", 0, str(tmp_path / "c"), False, SETTINGS, "test")
-    assert not [note for note in named.remarks if "joined" in note]
+    assert not [note for note in named.remarks if "several labels" in note]
 
 
 def test_what_a_run_keeps_is_what_it_says(run: viticulture.Run) -> None:
@@ -123,7 +123,7 @@ def test_what_a_run_keeps_is_what_it_says(run: viticulture.Run) -> None:
 def test_the_page_shows_every_label(run: viticulture.Run, capsys: pytest.CaptureFixture[str]) -> None:
     """Fails if the headline, a label's threshold or the pictures are missing, or a confusion matrix is drawn."""
     page, result = run.report.read_text(), run.labels.results["best/test"]  # type: ignore[union-attr]
-    assert f"{100 * result.map:.1f} %" in page
+    assert f"Its mAP is {100 * result.map:.1f} %" in page
     for score in result.per_label:
         assert f"{100 * score.threshold:.1f}" in page
     assert "Images of each class" in page

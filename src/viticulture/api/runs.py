@@ -55,11 +55,9 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
     images and labels, or a dictionary of these by split; `resume` then needs the same object.
 
     Args:
-        data: a folder (CLASS/image, or train/CLASS/image and test/CLASS/image), a CSV
-            (path,label[,split]; cat|dog are two labels), a zip, a torchvision name such as cifar100, a Hugging Face
-            id, WebDataset shards, or `digits`.
-        recipe: a shipped recipe (`viticulture recipes`), a YAML file, or `default`, chosen by the images' size, and by
-            whether they have several labels each.
+        data: a folder (CLASS/image, or train/CLASS/image and test/CLASS/image), a CSV (path,label[,split]), a zip,
+            a torchvision name such as cifar100, a Hugging Face id, WebDataset shards, or `digits`.
+        recipe: a shipped recipe (`viticulture recipes`), a YAML file, or `default`, chosen by the images and labels.
         seed: initialization, order, augmentation and the choice of a subset follow from it.
         out: the run's folder; a new one under runs/ when left out.
         overwrite: replace the run that is in that folder.

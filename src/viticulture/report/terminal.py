@@ -197,7 +197,7 @@ def _inspected(found: Inspection) -> list[Sheet]:
         ]
         facts["train would"] = ", ".join(parts) + (f" ({' and '.join(keys)} say how many)" if keys else "")
     if found.several:
-        facts["labels"] = f"several an image: {found.several}"
+        facts["labels an image"] = found.several
     facts["colors"] = ", ".join(f"{mode}: {count:,}" for mode, count in Counter(found.modes).most_common())
     counts = {
         name: {split: numbers[c] for split, numbers in found.counts.items()} for c, name in enumerate(found.classes)

@@ -33,9 +33,7 @@ from .references import check_alone
 from .rundir import RunDir, fresh, surroundings
 
 SEVERAL = "multilabel/photos"
-CHOSEN = (
-    f"labels are joined by |, so recipe {SEVERAL} tells each by itself; --recipe default/photos learns combinations"
-)
+CHOSEN = f"images have several labels, so {SEVERAL} tells each by itself; --recipe default/photos learns combinations"
 
 
 @dataclass(frozen=True)
@@ -262,7 +260,7 @@ def for_method(recipe: Recipe, source: Source) -> Source:
         return source
     example = next(name for name in source.classes if "|" in name)
     note = (
-        f"labels are joined, such as {example}, and each combination is learnt as a class of its own; to learn several "
+        f"images have several labels, such as {example}, and each combination is learnt as a class; to learn several "
         f"labels an image: --recipe {SEVERAL}",
     )
     return replace(source, notes=(*source.notes, *note))

@@ -43,7 +43,7 @@ def separated(source: Source) -> Source:
 def several_words(labels: np.ndarray) -> str:
     """How many labels images have, in words; labels as `separated` gives them."""
     none = int((labels.sum(1) == 0).sum())
-    return f"{labels.sum(1).mean():.2g} an image on average, {none:,} of {len(labels):,} images have none"
+    return f"{labels.sum(1).mean():.2g} on average, {none:,} of {len(labels):,} images have none"
 
 
 def marked(columns: Mapping[str, Sequence[str | None]]) -> tuple[list[str | None], tuple[str, ...]]:

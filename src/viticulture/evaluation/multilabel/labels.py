@@ -47,14 +47,16 @@ class LabelsEvaluation:
         images: N.
         labels: that an image shows, mean.
         map: mean over labels that occur of average precision.
-        interval: 95 % interval of `map` over images (not over seeds), by bootstrap.
+        interval: 95 % interval of `map` over images (not over seeds), by bootstrap, see `resampled`.
         micro_f1: F1 of all labels of all images together, at the thresholds.
         macro_f1: mean F1 of the labels that are shown or said.
         exact: share of images with every label right.
         nll: mean over images of the negative log-likelihood of all their labels, nats.
         per_label: in the order of the classes.
         baselines: what needs no learning, or none of features -> mAP.
-        resampled: `map` over images drawn with replacement; by these two networks are compared on the same images.
+        resampled: `map` over images drawn with replacement, by which two networks are compared on the same images. AP
+            rises where an image is drawn twice, by much where few show a label: the draws' bias is taken off, so that
+            their mean is `map` (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 10).
     """
 
     images: int
@@ -103,8 +105,10 @@ def evaluate_labels(
         )
     said = probabilities >= np.array(thresholds)
     right, shown, told = (said & true).sum(0), true.sum(0), said.sum(0)
-    precisions, drawn = average_precisions(probabilities, true), resampled(probabilities, true)
-    low, high = np.percentile(drawn, ENDS).tolist()
+    precisions, score = average_precisions(probabilities, true), mean_average_precision(probabilities, true)
+    drawn = resampled(probabilities, true)
+    drawn += score - drawn.mean()
+    low, high = np.percentile(drawn, ENDS).clip(0, 1).tolist()
     smallest = np.finfo(np.float32).tiny
     likelihood = np.where(true, probabilities, 1 - probabilities).clip(smallest)
     scores = tuple(
@@ -124,7 +128,7 @@ def evaluate_labels(
     return LabelsEvaluation(
         images=len(true),
         labels=float(true.sum(1).mean()),
-        map=mean_average_precision(probabilities, true),
+        map=score,
         interval=(low, high),
         micro_f1=_share(2 * right.sum(), shown.sum() + told.sum()) or 0.0,
         macro_f1=float(np.mean(known)) if known else 0.0,

@@ -10,7 +10,7 @@ from ...analysis.pictures import mistakes
 from ...evaluation.multilabel.judge import EvaluatedLabels
 from ...evaluation.other import OtherImages
 from ...training.rundir import RunDir
-from ..sections.multilabel import labels_headline, labels_sections
+from ..sections.multilabel import labels_answer, labels_headline, labels_sections
 from ..tables.results import Evaluated
 from .page import RunPage, render
 from .run_page import costs_of
@@ -37,6 +37,7 @@ def other_labels_page(run: RunDir, name: str, judged: EvaluatedLabels, warnings:
         replace(
             _page(run, name, len(first.images), warnings),
             headline=labels_headline(judged.evaluations),
+            answer=labels_answer(judged.evaluations),
             sections=labels_sections(judged.evaluations),
             mistakes=label_mistakes(first, run.read("run.json")["data"]["classes"]),
         )

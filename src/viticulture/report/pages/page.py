@@ -74,6 +74,7 @@ class RunPage:
         reproduce: command, versions, seed, commit, hardware, ... by name.
         sections: further parts.
         headline: label, value and note of the number that counts, where it is no evaluation's.
+        answer: what was found in a sentence, where no evaluation says it.
     """
 
     title: str
@@ -91,6 +92,7 @@ class RunPage:
     reproduce: Mapping[str, str] = field(default_factory=dict)
     sections: Sequence[Section] = ()
     headline: tuple[str, str, str] | None = None
+    answer: str = ""
 
 
 def render(page: RunPage) -> str:
@@ -112,7 +114,7 @@ def render(page: RunPage) -> str:
 def _answer(page: RunPage) -> str:
     """What was found, in a sentence, beside what takes no training."""
     if page.state or not page.evaluations:
-        return page.state
+        return page.state or page.answer
     first = page.evaluations[0].evaluation
     low, high = first.top1_interval
     words = (

@@ -29,7 +29,7 @@ from ..sections.agreement import agreement_section
 from ..sections.dense import dense_headline, dense_sections
 from ..sections.links import links_section
 from ..sections.localization import localization_section
-from ..sections.multilabel import labels_headline, labels_sections
+from ..sections.multilabel import labels_answer, labels_headline, labels_sections
 from ..sections.probe import probe_section
 from ..sections.robustness import robustness_section
 from ..sections.stages import stages_section
@@ -76,6 +76,7 @@ def page_of(run: RunDir) -> RunPage:
         examples=kept.get("examples", ()),
         warnings=[*facts["remarks"], *([LOST.format(run.path)] if lost else [])],
         headline=dense_headline(dense) or labels_headline(labels),
+        answer=labels_answer(labels),
         sections=[
             *labels_sections(labels),
             *dense_sections(dense, kept.get("dense", ())),

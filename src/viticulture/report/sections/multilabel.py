@@ -5,6 +5,7 @@ from ...evaluation.multilabel.results import LabelEvaluations
 from ..charts.chart import Series, row_chart
 from ..document import Section, table
 from ..tables.multilabel import labels_summary, per_label
+from ..tables.results import percent
 
 
 def labels_headline(found: LabelEvaluations | None) -> tuple[str, str, str] | None:
@@ -16,6 +17,19 @@ def labels_headline(found: LabelEvaluations | None) -> tuple[str, str, str] | No
     low, high = result.interval
     note = f"95 % interval {100 * low:.1f} to {100 * high:.1f} % (bootstrap, {result.images:,} images)"
     return f"mAP, {split}, {weights} weights", f"{100 * result.map:.1f} %", note
+
+
+def labels_answer(found: LabelEvaluations | None) -> str:
+    """What was found in a sentence, beside what learns no features."""
+    result = found.counting if found else None
+    if found is None or result is None:
+        return ""
+    low, high = result.interval
+    beside = sorted(result.baselines.items(), key=lambda pair: -pair[1])
+    return (
+        f"Its mAP is {percent(result.map)} (95 % interval {100 * low:.1f} to {100 * high:.1f}) on {result.images:,} "
+        f"{found.counts.partition('/')[2]} images; {', '.join(f'{name} {percent(share)}' for name, share in beside)}."
+    )
 
 
 def labels_sections(found: LabelEvaluations | None) -> list[Section]:

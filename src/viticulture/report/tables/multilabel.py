@@ -18,7 +18,7 @@ def labels_summary(found: LabelEvaluations) -> Sheet:
     """One row for each set of weights and split, the one that counts first; last what learns no features."""
     columns = [Column("weights/split")]
     columns += [Column(name, "percent") for name in ("mAP", "low", "high", "micro-F1", "macro-F1", "exact")]
-    columns += [Column("NLL, nats", "decimal"), Column("images", "count")]
+    columns += [Column("NLL", "decimal"), Column("images", "count")]
     rows: list[list[Cell]] = []
     for key in sorted(found.results, key=lambda key: key != found.counts):
         each = found.results[key]
