@@ -130,9 +130,10 @@ def field(kind: str, shares: dict[str, float], **measures: str) -> dict[str, tup
 def test_a_study_ranks_by_what_counts_and_says_so(tmp_path: Path, kind: str, title: str, words: str) -> None:
     """A clearly better one wins, by validation and on test, beyond seeds and images; page, table and sentence name the
     measure. Fails if the last weights are read for the best, validation for test, or accuracy is what is told."""
-    found = made(tmp_path / "study", kind, field(kind, {"plain": 0.5, "better": 0.9}), 3)
+    share = 0.99 if kind == "labels" else 0.9  # mAP of few images is the noisiest
+    found = made(tmp_path / "study", kind, field(kind, {"plain": 0.5, "better": share}), 3)
     verdict = found.verdicts[-1]
-    expected = [JUDGES[kind](seed, 0.9).score for seed in range(3)]
+    expected = [JUDGES[kind](seed, share).score for seed in range(3)]
     assert (verdict.by, verdict.leader.candidate.name, found.winner) == ("val", "better", "better")
     assert verdict.leader.test.values == pytest.approx(expected)
     assert found.conclusion.startswith("better grows the best ViT on cells, all images: it reaches")
