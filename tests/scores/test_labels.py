@@ -22,8 +22,9 @@ def test_average_precision_is_scikit_learns_and_torchmetrics() -> None:
     theirs = [average_precision_score(SHOWN[:, c], SCORES[:, c]) for c in range(4)]
     np.testing.assert_allclose(ours[:4], theirs, rtol=1e-12)
     assert np.isnan(ours[4])
-    of_torch = multilabel_average_precision(torch.tensor(SCORES), torch.tensor(SHOWN).long(), 5, average="none")
-    np.testing.assert_allclose(ours[:4], of_torch[:4].numpy(), rtol=1e-5)  # theirs is float32
+    scores, shown = torch.tensor(SCORES[:, :4]), torch.tensor(SHOWN[:, :4]).long()
+    of_torch = multilabel_average_precision(scores, shown, 4, average="none")
+    np.testing.assert_allclose(ours[:4], of_torch.numpy(), rtol=1e-5)  # theirs is float32
     assert mean_average_precision(SCORES, SHOWN) == pytest.approx(np.mean(theirs))
     assert mean_average_precision(SCORES, np.zeros_like(SHOWN)) == 0
 

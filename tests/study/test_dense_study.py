@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import viticulture
+from colored import colored_csv
 from dense_scenes import coco_folder, mask_folder
 from viticulture.data.annotations import Boxed, Masked, Objects
 from viticulture.errors import UserError
@@ -226,3 +227,15 @@ def test_per_class_subsets_are_refused_for_boxes(tmp_path: Path) -> None:
     data = coco_folder(tmp_path / "data", {"train": 6, "val": 2, "test": 2})
     with pytest.raises(UserError, match=r"give data\.fraction"):
         viticulture.compare(str(data), subsets=Subsets(per_class=(2,)), where=Where(out=str(tmp_path / "study")))
+
+
+@pytest.mark.slow
+def test_compare_ranks_students_of_several_labels_by_map(tmp_path: Path) -> None:
+    """From joined labels alone to a page: the field for such data. Fails if labels are learnt as combinations, or a
+    class's accuracy is looked for."""
+    data = colored_csv(tmp_path / "data", 40)
+    small = {"images.image_size": 32, "train.batch_size": 8, "schedule.warmup_epochs": 0, "train.epochs": 1}
+    found = viticulture.compare(str(data), seeds=1, where=Where(out=str(tmp_path / "study")), overrides=small)
+    assert found.counts == (4, 4)
+    assert {one.measured for one in found.outcomes} == {"map"}
+    assert "mAP" in (found.path / "report.html").read_text(encoding="utf-8")
