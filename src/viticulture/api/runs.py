@@ -12,6 +12,7 @@ from ..errors import UserError, unknown
 from ..text import command_line, tell
 from ..waiting import silence, waiting
 from .given import as_word, check_callbacks, run_word, with_short
+from .kinds import is_dense, is_multilabel
 from .other_images import judge_other
 from .run import Run
 from .shown import Shown
@@ -354,24 +355,6 @@ def _grow(session: "Session", callbacks: "Sequence[Callback]" = ()) -> Run:
             session.run.update(status="finished")  # last: a kill before this is made good by resume
             session.run.unlock()
     return Run(session.run.path)
-
-
-def is_dense(run: "RunDir") -> bool:
-    """Whether a run finds objects or tells pixels apart."""
-    return _contents(run) in ("objects", "pixels")
-
-
-def is_multilabel(run: "RunDir") -> bool:
-    """Whether a run tells several labels an image."""
-    return _contents(run) == "labels"
-
-
-def _contents(run: "RunDir") -> str:
-    """What its method knows of images."""
-    from ..training.recipe import method_class
-    from ..training.session import recipe_of
-
-    return method_class(recipe_of(run)).batch_spec.contents
 
 
 def _follow(run: Path, data: str = "") -> Run:
