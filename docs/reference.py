@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write docs/api.md and docs/recipes.md: what Python sees, off the signatures; every recipe, off its header.
+"""Write docs/api.md and docs/recipes.md: what Python sees, off the signatures; every recipe, off its header. And what
+our students cost, for `viticulture models`.
 
 python docs/reference.py
 """
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,8 @@ from docstring_parser import Docstring, parse
 
 import viticulture
 from viticulture import api
+from viticulture.models import catalog
+from viticulture.models.students import matching
 
 HERE = Path(__file__).parent
 API = """# Python
@@ -131,6 +135,13 @@ def _header(path: Path) -> tuple[str, str]:
     return _line(what), _line(result[1]) if result else ""
 
 
+def render_costs() -> str:
+    """Sizes of our students as JSON, one a line."""
+    lines = [f'"{name}": {json.dumps(catalog.measured(name))}' for name in matching()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
 if __name__ == "__main__":
+    catalog.COSTS.write_text(render_costs(), encoding="utf-8")
     (HERE / "api.md").write_text(render_api(), encoding="utf-8")
     (HERE / "recipes.md").write_text(render_recipes(), encoding="utf-8")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures shared by several files: golden numbers of the official code."""
+"""Fixtures shared by several files: golden numbers of the official code, images and teachers of `pairs`."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,8 @@ import pytest
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from pairs import Data
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -46,6 +48,24 @@ def golden() -> Callable[[str], Golden]:
         return Golden(arrays, json.loads((GOLDEN / f"{name}.json").read_text()))
 
     return load
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Data]":
+    """Eight random images, see `pairs`."""
+    from pairs import make_data
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITICULTURE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield make_data()
+
+
+@pytest.fixture(scope="session")
+def teachers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ViT and a CNN with random weights, see `pairs`."""
+    from pairs import make_teachers
+
+    return make_teachers(tmp_path_factory.mktemp("teachers"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,6 +13,17 @@ BACKENDS = ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)]
 """Of `torch.compile`: the first one already fails at a graph break; the second one also traces the backward pass."""
 
 
+class Answers(nn.Module):
+    """A network with known logits."""
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__()
+        self.logits = logits
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.logits
+
+
 def tiny(patch_size: int = 4, **options: Any) -> DHVT:
     return DHVT(Shape(patch_size, embed_dim=16, depth=2, num_heads=4), num_classes=7, **options)
 

@@ -49,6 +49,20 @@ GUIDES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """What a test calls it -> name of the guide and its keywords; a teacher as `make_teachers` names it."""
 
+UNLABELED = ("mae", "simmim", "moco_v3", "seed", "dino")
+REFUSED = {
+    **{(method, "logits"): "asks for scores of the classes, which" for method in UNLABELED},
+    **{
+        (method, guide): "one label an image and scores of the classes"
+        for method in UNLABELED
+        for guide in ("co_advise", "one head")
+    },
+    **{(method, guide): "an image and scores" for method in UNLABELED for guide in ("bootstrap", "shared bootstrap")},
+    ("mae", "attention_link"): "a token for every patch",
+    ("supervised", "co_advise"): "need a student of 2 heads",  # which this one is not
+}
+"""Pairs that a plain ViT cannot be taught by, and words of the reason."""
+
 TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
 STUDENTS: dict[str, tuple[str, int | None, dict[str, Any]]] = {
     "vit": ("vit_nano", 4, {**TINY, "drop_path_rate": 0.1}),

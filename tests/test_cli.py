@@ -17,8 +17,9 @@ import viticulture
 from children import ends_well
 from photographs import pictures
 from viticulture import cli
-from viticulture.cli import VERBS, main
-from viticulture.cli import _parser as parser_of
+from viticulture.cli import main
+from viticulture.command import VERBS, parser_of
+from viticulture.command import read as read_command
 from viticulture.training.recipe import read, resolve
 from viticulture.training.table import read_table
 from viticulture.waiting import waiting
@@ -124,7 +125,7 @@ def test_what_takes_long_says_so_in_a_pipe(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_localise_is_localize() -> None:
-    assert cli.read(["localise", "r", "--boxes", "b"]) == cli.read(["localize", "r", "--boxes", "b"])
+    assert read_command(["localise", "r", "--boxes", "b"]) == read_command(["localize", "r", "--boxes", "b"])
     assert viticulture.localise is viticulture.localize
 
 
@@ -137,7 +138,7 @@ def test_the_package_offers_every_verb_and_imports_none() -> None:
         (viticulture.compare_table, "table"),
         (viticulture.localize, "boxes"),
     )
-    names = {"inspect" if name == "data" else name for name in cli.VERBS}
+    names = {"inspect" if name == "data" else name for name in VERBS}
     assert names | {"train_row", "compare_table", "compare_resume", "Run", "UserError"} <= set(dir(viticulture))
     assert set(viticulture.__all__) <= set(dir(viticulture))
     for name in viticulture.__all__:
@@ -165,7 +166,7 @@ def rooms_are_verbs() -> None:
 
     assert models is first is viticulture.models
     assert isinstance(models, ModuleType)
-    assert models.students.matching("vit_nan*") == [viticulture.models("vit_nan*")] == ["vit_nano"]
+    assert models.students.matching("vit_nan*") == [viticulture.models("vit_nan*").rows[0][0]] == ["vit_nano"]
     assert str(viticulture.cache()).endswith(str(viticulture.cache.cache_folder()))
     for name in ("cache", "export", "models", "report"):
         assert inspect.signature(getattr(viticulture, name)) == inspect.signature(getattr(api, name))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from viticulture import cli
+from viticulture.command import ALIASES, VERBS
+from viticulture.command import read as read_command
 from viticulture.training.recipe import read, resolve, shipped
 from viticulture.training.table import read_table, tables
 
@@ -25,7 +26,7 @@ def commands(text: str) -> Iterator[str]:
     of the sentence; an option at the beginning of the next line belongs to it. A verb alone is its name."""
     joined = re.sub(r"\n#?\s+(?=--[a-z])", " ", text)
     for match in re.finditer(r"\bviticulture ([a-z]+) [^\n`;]+", joined):
-        if match[1] in {*cli.VERBS, *cli.ALIASES}:
+        if match[1] in {*VERBS, *ALIASES}:
             yield re.split(r"\s+#|\s+\(|\.(?:\s+[A-Z]|$)", match[0])[0]
 
 
@@ -47,7 +48,7 @@ def test_a_command_that_we_show_is_understood(source: str, command: str) -> None
     words = shlex.split(command, comments=True)[1:]
     if {"--help", "--help-all", "TABLE"} & set(words):  # TABLE stands for any
         return
-    asked = cli.read(words)
+    asked = read_command(words)
     given = asked.keywords
     if "table" in given:
         rows = read_table(given["table"]).rows

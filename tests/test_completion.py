@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from viticulture import cli, completion
+from viticulture import completion
 from viticulture.cli import main
+from viticulture.command import VERBS
 
 
 def completed(script: Path, line: str) -> set[str]:
@@ -33,7 +34,7 @@ def test_bash_completes_verbs_options_and_recipes(tmp_path: Path, capsys: pytest
     script = tmp_path / "completion.bash"
     script.write_text(capsys.readouterr().out)
     assert completed(script, "viticulture pre") == {"predict"}
-    assert completed(script, "viticulture ") >= cli.VERBS.keys()
+    assert completed(script, "viticulture ") >= VERBS.keys()
     assert completed(script, "viticulture train --ep") == {"--epochs"}
     assert completed(script, "viticulture predict --t") == {"--top"}
     assert "default/photos" in completed(script, "viticulture train --recipe default/")

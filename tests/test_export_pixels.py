@@ -15,6 +15,7 @@ from untrained import SIDE, photo, untrained
 from viticulture.api import export, predict
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.resample import on_pixels
+from viticulture.evaluation import predict as predict_module
 from viticulture.export.preparation import by_timms_transform
 from viticulture.models.task import Task
 from viticulture.training.rundir import RunDir
@@ -27,29 +28,44 @@ SHAPES = [(24, 40), (300, 200), (20, 20), (8, 8), (17, 401)]
 
 
 @needs_onnx
-@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
-def test_the_steps_inside_are_pillows_within_a_gray_level(interpolation: str) -> None:
-    """Squeeze, crop, resize of images of several shapes, as Pillow does them one after the other. Pillow computes with
-    weights of some 20 bits, so that a value near a half may be rounded the other way, as happens to 1 in 100 or less.
+@pytest.mark.parametrize(
+    ("interpolation", "crop", "fit", "tall"),
+    [
+        ("bicubic", 0.75, "crop", SIDE), ("bilinear", 0.75, "crop", SIDE), ("bicubic", 1.0, "pad", SIDE),
+        ("bicubic", 1.0, "stretch", SIDE), ("bicubic", 1.0, "pad", SIDE - 6), ("bicubic", 1.0, "stretch", SIDE - 6),
+        ("bicubic", 0.75, "crop", SIDE - 6),
+    ],
+)  # fmt: skip
+def test_the_steps_inside_are_pillows_within_a_gray_level(interpolation: str, crop: float, fit: Any, tall: int) -> None:
+    """Pad or stretch, squeeze, crop, resize of images of several shapes, as Pillow does them in turn. Pillow computes
+    with weights of some 20 bits, so that a value near a half may be rounded the other way, as happens to 1 in 100 or
+    less.
 
     Catches: rows resized before columns, gray levels not rounded in between, halves rounded to even, a crop that is a
-    pixel off, no antialiasing.
+    pixel off, no antialiasing; a frame of another color or a pixel off, edges that are cut off what is kept whole.
     """
     import onnxruntime
 
     from viticulture.export.pixels import _steps
 
-    settings = ImageSettings(SIDE, 20, eval_crop=0.75, eval_interpolation=interpolation)  # type: ignore[arg-type]
-    steps = _steps(Task(("a",), (SIDE, SIDE), (0, 0, 0), (1, 1, 1)), settings, 10, 20)
+    settings = ImageSettings([tall, SIDE], 20, eval_crop=crop, eval_interpolation=interpolation, fit=fit)  # type: ignore[arg-type]
+    steps = _steps(Task(("a",), (tall, SIDE), (0, 0, 0), (1, 1, 1)), settings, 10, 20)
     session = onnxruntime.InferenceSession(steps.SerializeToString(), providers=["CPUExecutionProvider"])
     kind = Image.Resampling.BICUBIC if interpolation == "bicubic" else Image.Resampling.BILINEAR
     for height, width in SHAPES:
         pixels = np.random.default_rng(height).integers(0, 256, (height, width, 3)).astype(np.uint8)
-        stored = Image.fromarray(pixels).resize((20, 20), Image.Resampling.BICUBIC)
-        sides = torch.tensor([[height, width]])
-        box = settings.crop.boxes(torch.empty(1, 0), sides, (SIDE, SIDE))
-        top, left, tall, wide = on_pixels(box, 20, 20)[0].tolist()
-        expected = np.asarray(stored.crop((left, top, left + wide, top + tall)).resize((SIDE, SIDE), kind))
+        around = max(width, round(height * SIDE / tall)), max(height, round(width * tall / SIDE))
+        image = Image.fromarray(pixels)
+        if fit == "pad":
+            page = Image.new("RGB", around, (124, 116, 104))  # the mean color of ImageNet
+            page.paste(image, ((around[0] - width) // 2, (around[1] - height) // 2))
+            image = page
+        stored = image.resize((20, 20), Image.Resampling.BICUBIC)
+        sides = torch.tensor([[height, width] if fit == "crop" else around[::-1]])
+        box = settings.crop.boxes(torch.empty(1, 0), sides, (tall, SIDE))
+        top, left, high, wide = on_pixels(box, 20, 20)[0].tolist()
+        cut = stored.crop((left, top, left + wide, top + high))
+        expected = np.asarray(cut.resize((SIDE, high), kind).resize((SIDE, tall), kind))  # Pillow 13 may turn the order
         (shown,) = session.run(None, {"pixels": pixels})
         gap = np.abs(np.rint(shown[0].transpose(1, 2, 0) * 255) - expected)
         assert gap.max() <= 1, (height, width)
@@ -87,10 +103,11 @@ def of_photos(folder: Path, size: tuple[int, int], stored: int) -> RunDir:
     return run
 
 
-def test_what_timms_transform_moves_is_measured(tmp_path: Path) -> None:
+def test_what_timms_transform_moves_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing for images of the network's own size, stored so; something for oblong ones; none where images are gone.
 
-    Catches: a comparison of a preparation with itself, one of images in another order.
+    Catches: a comparison of a preparation with itself, one of images in another order, a person's own large photographs
+    taken for a stranger's.
     """
     same = by_timms_transform(of_photos(tmp_path / "same", (SIDE, SIDE), SIDE))
     moved = by_timms_transform(of_photos(tmp_path / "moved", (60, 40), 20))
@@ -100,6 +117,10 @@ def test_what_timms_transform_moves_is_measured(tmp_path: Path) -> None:
     assert same.largest < 1e-5, "float32"
     assert moved.largest > 1e-4
     assert moved.largest >= moved.mean > 0
+    monkeypatch.setattr(predict_module, "MAX_SENT_PIXELS", 100)  # which bounds what strangers send
+    assert by_timms_transform(RunDir(tmp_path / "moved" / "run")) == moved
+    (tmp_path / "same" / "run" / "split.json").unlink()  # as of a run on the Hub
+    assert by_timms_transform(RunDir(tmp_path / "same" / "run")) is None
     gone = of_photos(tmp_path / "gone", (20, 20), 20)
     gone.update(data={**gone.read("run.json")["data"], "folder": str(tmp_path / "nowhere")})
     assert by_timms_transform(gone) is None

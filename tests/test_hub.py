@@ -3,7 +3,9 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,9 @@ from huggingface_hub import constants
 import viticulture
 from fake_hub import TOKEN, FakeHub, hub
 from untrained import photo, untrained
-from viticulture import cli
 from viticulture.api import predict
 from viticulture.cli import main
+from viticulture.command import read
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.results import Evaluations
 from viticulture.hub.push import contents
@@ -105,6 +107,45 @@ def test_nothing_that_is_sent_names_a_folder_or_a_file_of_the_machine(run: RunDi
     assert json.loads(sent["run.json"])["data"]["source"] == "photos"  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("source", "kept"),
+    [
+        (f"python:my_module.open_scans:{SECRET}/scans", "photos"),
+        (f"{SECRET}/shards/*.tar", "photos"),
+        ("vineyard/*", "photos"),
+        ("hf:somebody/vines", "hf:somebody/vines"),
+        ("cifar100", "cifar100"),
+    ],
+)
+def test_the_name_of_data_that_is_no_folder_tells_no_place(source: str, kept: str, tmp_path: Path) -> None:
+    """Patterns of files and arguments of somebody's code are no folders. Catches: the place that they name is sent."""
+    run = untrained(tmp_path / "run", CLASSES)
+    run.update(data={**run.read("run.json")["data"], "source": source, "images": {"train": 90}})
+    assert json.loads(contents(run, NAME)["run.json"])["data"]["source"] == kept  # type: ignore[arg-type]
+
+
+def test_the_numbers_and_the_facts_are_those_of_the_weights_that_are_sent(run: RunDir, tmp_path: Path) -> None:
+    """Catches: the best weights' accuracy on the card of the last ones, a recipe's folder in config.json."""
+    other = untrained(tmp_path / "run", CLASSES)
+    other.update(data={**other.read("run.json")["data"], "images": {"train": 90}})
+    for name in ("best", "ema"):
+        shutil.copytree(other.weights("last"), other.weights(name))
+    facts = json.loads((other.weights("last") / "config.json").read_text("utf-8"))
+    (other.weights("last") / "config.json").write_text(json.dumps({**facts, "recipe": f"{SECRET}/mine.yaml"}))
+    kept = viticulture.Run(run.path).evaluations["last/test"]
+    best = {"best/test": replace(kept, top1=0.99), "last/test": kept, "last/val": kept}
+    other.write("evaluation.json", Evaluations("best/test", best).to_dict())
+    sent = contents(other, NAME, "last")
+    assert "**86.7 %** of 30 test images" in bytes(sent["README.md"]).decode()
+    results = json.loads(bytes(sent["evaluation.json"]))
+    assert (results["counts"], set(results["results"])) == ("last/test", {"last/test", "last/val"})
+    assert json.loads(bytes(sent["config.json"]))["recipe"] == "mine.yaml"
+    assert sent["config.json"] == sent["weights/last/config.json"]
+    unmeasured = contents(other, NAME, "ema")
+    assert "It has not been measured" in bytes(unmeasured["README.md"]).decode()
+    assert "evaluation.json" not in unmeasured
+
+
 def test_a_strangers_recipe_that_names_code_is_not_read(
     online: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,6 +165,16 @@ def test_a_strangers_recipe_that_names_code_is_not_read(
         online.repositories[f"some/body{number}"] = {"run.json": b"{}", "recipe.yaml": recipe.encode()}
         assert main(["predict", f"hf-hub:some/body{number}", image]) == 2
         assert f"names code of its author's own, {code}" in capsys.readouterr().err
+    elsewhere: tuple[dict[str, object], ...] = (
+        {"settings": {"guides": {"old": {"class": "my_module.Guide"}}}},
+        {"data": {"folder": None, "source": "python:os.system:true"}},
+        {"data": {"folder": "python:my_module.open_scans", "source": "photos"}},
+    )
+    for number, facts in enumerate(elsewhere):  # run.json repeats the recipe, and says where the images were
+        held = {"run.json": json.dumps(facts).encode(), "recipe.yaml": b"student: vit_nano"}
+        online.repositories[f"other/body{number}"] = held
+        assert main(["export", f"hf-hub:other/body{number}", "--out", str(tmp_path / "a.onnx")]) == 2
+        assert "names code of its author's own" in capsys.readouterr().err
     for path in shipped().values():
         assert list(named_code(read_yaml(path.read_text("utf-8"), path.name))) == []
     tagged = "student: {name: vit_tiny_patch16_224.augreg_in21k}\noptim: {lr: 0.1}\ntrain: {watch: val}"
@@ -138,6 +189,10 @@ def test_a_strangers_recipe_that_names_code_is_not_read(
         ("~/runs/teacher", "teacher"),
         ("../runs/teacher", "teacher"),
         ("runs/teacher", "runs/teacher"),
+        ("/home/Jane Doe, 1/x y.pth", "x y.pth"),
+        ("base=/home/Jane Doe/x.pth", "base=x.pth"),
+        ("~jane/x.pth", "x.pth"),
+        ("row: /home/me/x.pth", "row: x.pth"),
         ("hf-hub:timm/vit", "hf-hub:timm/vit"),
         ({"a": ["/x/y", 1, None]}, {"a": ["y", 1, None]}),
     ],
@@ -164,7 +219,7 @@ def test_the_card_says_what_the_files_say(run: RunDir) -> None:
     lines = re.findall(r"^viticulture .*?(?=\s+#|$)", body, re.MULTILINE)
     assert len(lines) == 2
     for line in lines:
-        cli.read(line.split()[1:])
+        read(line.split()[1:])
     assert "\n\n\n" not in body
 
 

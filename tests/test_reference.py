@@ -1,31 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The site's generated pages say what the code says, and its pages link to what exists."""
 
-import importlib.util
 import re
 import tomllib
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import viticulture
+from doc_scripts import DOCS, doc_script
 from viticulture.training.recipe import shipped
 
-ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
+ROOT = DOCS.parent
 PAGES = sorted(DOCS.rglob("*.md"))
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     """docs/reference.py."""
-    spec = importlib.util.spec_from_file_location("reference", DOCS / "reference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return doc_script("reference")
 
 
 def test_the_pages_are_what_the_script_makes_of_the_code(script: ModuleType) -> None:

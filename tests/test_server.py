@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from browser import CHROMIUM, Browser
 from untrained import photo, untrained
 from viticulture.api import predict
 from viticulture.cli import main
+from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.predict import MAX_SENT_PIXELS
+from viticulture.evaluation.results import Evaluations
 from viticulture.training.rundir import RunDir
 
 for needed in ("starlette", "uvicorn", "python_multipart"):
@@ -178,6 +181,7 @@ def test_a_request_of_another_kind_is_refused_in_a_sentence(port: int, monkeypat
         (400, ("POST", "/predict", b"torn")),
         (400, ("POST", "/predict", form([("a", b"")] * (limits.MAX_FILES + 1)))),
         (403, ("POST", "/predict", one, {"Origin": "http://elsewhere.example"})),
+        (403, ("POST", "/predict", one, {"Origin": "http://["})),
         (400, ("GET", "/", None, {"Host": "elsewhere.example"})),
         (413, ("POST", "/predict", b"", {"Content-Length": str(limits.MAX_BYTES + 1)})),
     ]
@@ -233,6 +237,24 @@ def test_a_browser_shows_what_the_server_says(port: int, tmp_path: Path) -> None
         rows = list(csv.DictReader(io.StringIO(browser.value("saved.text()"))))
         assert [row["name"] for row in rows] == [answer["name"] for answer in said]
         assert [row["error"] for row in rows] == [answer["error"] for answer in said]
+
+
+def test_the_page_tells_how_well_the_weights_do_that_answer(tmp_path: Path) -> None:
+    """Catches: the best weights' accuracy on the page of the last ones, or of weights that nobody measured."""
+    run = untrained(tmp_path / "run")
+    labels = torch.arange(10) % 2
+    said = {"best": labels, "last": labels.roll(1).where(torch.arange(10) < 3, labels)}
+    results = {
+        f"{name}/test": evaluate_predictions(Predictions(torch.eye(2)[each], labels, list("abcdefghij")), ("a", "b"))
+        for name, each in said.items()
+    }
+    run.write("evaluation.json", Evaluations("best/test", results).to_dict())
+    student = answerer(run)
+    shown = {name: page(run, student, name).html for name in ("", "best", "last", "ema")}
+    assert shown[""] == shown["best"]
+    assert "100.0 % right" in shown["best"]
+    assert "70.0 % right" in shown["last"]
+    assert "% right" not in shown["ema"]
 
 
 def test_a_mistake_is_said_before_anything_is_served(

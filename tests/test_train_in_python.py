@@ -11,7 +11,7 @@ from lightning.pytorch import Callback
 from torch.utils.data import TensorDataset
 
 import viticulture
-from viticulture import cli
+from viticulture.command import VERBS, Parser, read
 from viticulture.data.open import open_source
 from viticulture.evaluation.results import Evaluations
 from viticulture.training.run import fit
@@ -77,6 +77,28 @@ def test_a_program_trains_evaluates_and_hears_nothing(tmp_path: Path, capfd: pyt
         viticulture.evaluate(run)
 
 
+def test_what_looks_at_a_run_takes_the_object_again_and_keeps_its_splits(tmp_path: Path) -> None:
+    """Catches: an object that is asked whether it is empty, which arrays do not answer; one that is taken for other
+    images, whose splits are drawn anew; a run that says nothing of what it needs; a `Run` where a path was expected."""
+    data = digits()
+    run = viticulture.train(data, "default/digits", out=str(tmp_path / "run"), overrides=FEW, epochs=1, progress=False)
+    tested = len(run.folder.read("split.json")["names"]["test"])
+    for verb in (viticulture.explain, viticulture.probe, viticulture.robustness):
+        with pytest.raises(viticulture.UserError, match=r"which its folder does not hold.*explain, probe and robust"):
+            verb(str(run.path))
+    assert viticulture.explain(run, data, images=32).name == "explain.html"
+    assert run.folder.read("explain.json")["split"] == "test"
+    viticulture.probe(run, data)
+    (found,) = run.folder.read("probe.json").values()
+    assert found["images"]["test"] == tested
+    viticulture.robustness(run, data, limit=2)
+    assert list(run.folder.read("robustness.json")) == ["test"]
+    other = digits(120)
+    viticulture.probe(run, {"train": (other[0][:100], other[1][:100]), "test": (other[0][100:], other[1][100:])})
+    counts = [probe["images"]["test"] for probe in run.folder.read("probe.json").values()]
+    assert sorted(counts) == [20, tested]
+
+
 def test_a_stopped_training_goes_on_with_the_same_object_alone(tmp_path: Path) -> None:
     """To the bits of one that was not stopped. Catches: other images that are learnt from without a word, a callback's
     state that is lost."""
@@ -131,5 +153,5 @@ def test_a_path_is_a_path_and_no_name_of_a_set(tmp_path: Path, monkeypatch: pyte
 
 def test_keywords_for_python_are_no_options_of_the_command() -> None:
     """Catches: --callbacks in the help, --epochs read as the keyword and not as the recipe's key."""
-    assert not {"--callbacks", "--progress", "--student", "--epochs"} & cli.Parser("train", cli.VERBS["train"]).options
-    assert cli.read(["train", "digits", "--epochs", "3"]).keywords["overrides"] == {"train.epochs": 3}
+    assert not {"--callbacks", "--progress", "--student", "--epochs"} & Parser("train", VERBS["train"]).options
+    assert read(["train", "digits", "--epochs", "3"]).keywords["overrides"] == {"train.epochs": 3}

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from viticulture.cli import ALIASES, HELP, OF_A_TABLE, SHORT, VERBS, Parser
+from viticulture.command import ALIASES, HELP, OF_A_TABLE, SHORT, VERBS, Parser
 from viticulture.training.recipe import read, resolve
 
 VALUES = (

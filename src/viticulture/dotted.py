@@ -31,8 +31,7 @@ def class_of(kind: str, name: Any, shipped: Mapping[str, str], base: type, given
     Raises: UserError if there is no such class, or it cannot be made by a recipe.
     """
     if isinstance(name, str) and name in shipped:
-        cls: type = imported(kind, shipped[name])
-        return cls
+        return imported(kind, shipped[name])
     if not isinstance(name, str) or "." not in name:
         raise unknown(kind, name, shipped)
     cls = imported(kind, name)

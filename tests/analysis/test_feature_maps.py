@@ -15,7 +15,7 @@ from viticulture.analysis.explanation import agents_beside, read_explanation
 from viticulture.analysis.feature_maps import feature_galleries, feature_map, feature_maps
 from viticulture.analysis.pictures import attention
 from viticulture.api.run import Run
-from viticulture.api.runs import train
+from viticulture.api.training import train
 from viticulture.data.batches.loader import CPU
 from viticulture.data.dataset import prepare
 from viticulture.data.image_settings import ImageSettings

@@ -26,12 +26,13 @@ from viticulture.cli import main
 from viticulture.data.dataset import Dataset
 from viticulture.data.open import open_source
 from viticulture.errors import UserError
-from viticulture.report.terminal import long_training
+from viticulture.report.terminal import introduce_budget, long_training
 from viticulture.study.plan.pace import Pace
 from viticulture.training import progress
 from viticulture.training.recipe import Recipe, read, resolve
 from viticulture.training.run import fit
 from viticulture.training.session import Session
+from viticulture.waiting import silence
 
 TINY: dict[str, Any] = {
     "student.name": "vit_nano",
@@ -71,9 +72,11 @@ def eager(place: Any = None) -> None:
     place.setattr(lengths, "FEWEST_EPOCHS", {"mae": 1, "teacher": 1, "student": 1})
 
 
-def planned(out: Path, budget: str = "60s", overrides: dict[str, Any] | None = None, **wish: Any) -> Plan:
+def planned(
+    out: Path, budget: str = "60s", overrides: dict[str, Any] | None = None, search: bool = True, **wish: Any
+) -> Plan:
     """The plan of a run on digits, in its folder."""
-    asked = Wish("digits", "default", 0, out, {**TINY, **(overrides or {})}, Budget(budget), **wish)
+    asked = Wish("digits", "default", 0, out, {**TINY, **(overrides or {})}, Budget(budget, search), **wish)
     plan = make_plan(asked, "test", SetClock(), 0.0, Told)
     make_folder(asked, plan)
     return plan
@@ -258,7 +261,7 @@ def test_time_chooses_the_student_unless_a_recipe_is_named(
 ) -> None:
     """Fails if a named recipe's student is replaced, if more time buys nothing, or if images are enlarged."""
     keys = {key: value for key, value in TINY.items() if not key.startswith("student")}
-    wish = Wish("digits", recipe, 0, tmp_path / "run", keys, Budget(budget), search=False)
+    wish = Wish("digits", recipe, 0, tmp_path / "run", keys, Budget(budget, search=False))
     (stage,) = make_plan(wish, "test", SetClock(), 0.0, Told).stages
     assert (stage.student, stage.image_size) == (student, 8)
     assert stage.resolved.values["student"]["patch_size"] in (None, 2)
@@ -361,6 +364,16 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "run/budget.json").write_text(json.dumps(known))
     with pytest.raises(UserError, match=r"was planned by viticulture 0\.0\.0"):
         trained(tmp_path / "run")
+
+
+def test_a_program_that_wants_no_word_hears_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`train(..., budget="30m", progress=False)`. Catches: a table that is printed whoever listens."""
+    plan = planned(tmp_path / "run")
+    with silence():
+        introduce_budget(tmp_path / "run", plan)
+    assert capsys.readouterr().err == ""
+    introduce_budget(tmp_path / "run", plan)
+    assert "of the 60s are planned" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.slow

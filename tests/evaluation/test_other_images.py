@@ -10,7 +10,11 @@ import pytest
 
 from untrained import photo
 from viticulture.cli import main
+from viticulture.data.dataset import ImageSettings, prepare_test
+from viticulture.data.stream import StreamImages
+from viticulture.evaluation.other import taught_by
 from viticulture.training.run import fit
+from viticulture.training.rundir import RunDir
 from viticulture.training.session import begin
 
 SMALL: dict[str, Any] = {
@@ -63,6 +67,13 @@ def test_images_that_taught_the_run_are_told(
     shutil.rmtree(photos)
     assert main(["evaluate", str(run), str(fresh)]) == 0
     assert "is not known" in capsys.readouterr().err
+
+
+def test_images_that_are_not_compared_are_not_called_new(run: Path, photos: Path) -> None:
+    """Those that are streamed would all have to be decoded. Catches: silence, which says that they are new."""
+    images, _ = prepare_test(str(photos), ("a", "b"), ImageSettings(16, 20, budget_gb=1e-9))
+    assert isinstance(images, StreamImages)
+    assert "is not known: they are streamed" in taught_by(RunDir(run), images)[0]
 
 
 def test_a_file_for_the_runs_own_images_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The guide of AAL, arXiv:2211.13852: its loss, its gradients, its clock, and what it does to a run."""
 
-import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from conftest import Golden
+from resumed import check_same_bits, whole_and_resumed
 from viticulture.errors import UserError
 from viticulture.guides.attention_link import AttentionLink, Decay, View, link_loss
 from viticulture.guides.logits import Logits
@@ -28,7 +29,7 @@ from viticulture.models.teachers.feature_maps import resized
 from viticulture.optim import Optim
 from viticulture.report.charts.curves import read_curves
 from viticulture.training.run import fit, training_loader
-from viticulture.training.session import Session, begin, reopen
+from viticulture.training.session import Session, begin
 
 TASK = Task(("a", "b", "c"), (32, 32), (0.5,) * 3, (0.5,) * 3)
 VIT = {"embed_dim": 12, "depth": 2, "num_heads": 3}
@@ -233,30 +234,14 @@ def test_a_run_with_links_resumes_exactly(tmp_path: Path, teacher: str) -> None:
 
     Fails if links are not in the checkpoint, the weight starts anew, or an epoch's magnitudes are taken twice.
     """
-    whole = start(tmp_path / "whole", teacher)
-    fit(whole)
-    broken = start(tmp_path / "broken", teacher, **{"engine.checkpoint_minutes": 1e-9})
-    method, losses, steps = broken.method, broken.method.losses, itertools.count()
-
-    def fail_late(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        if next(steps) == 7:
-            raise RuntimeError("the power went off")
-        return losses(batch)
-
-    method.losses = fail_late  # type: ignore[method-assign]
-    with pytest.raises(RuntimeError, match="power"):
-        fit(broken)
-    broken.run.unlock()
-    again = reopen(str(tmp_path / "broken"))
-    fit(again)
+    whole, again = whole_and_resumed(partial(start, teacher=teacher), tmp_path)
     ours, theirs = (session.method.state_dict() for session in (whole, again))
     state, other = (keys.pop("guides.attention_link._extra_state") for keys in (ours, theirs))
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    check_same_bits(ours, theirs)
     torch.testing.assert_close(state["magnitudes"], other["magnitudes"], rtol=0, atol=0)
     assert len(state["magnitudes"]) == 2
     for which in ("last", "ema"):
-        one, two = (load_file(s.run.weights(which) / "model.safetensors") for s in (whole, again))
-        torch.testing.assert_close(one, two, rtol=0, atol=0)
+        check_same_bits(*(load_file(s.run.weights(which) / "model.safetensors") for s in (whole, again)))
 
 
 def test_the_trainer_is_a_plain_loop_with_links(tmp_path: Path, teacher: str) -> None:

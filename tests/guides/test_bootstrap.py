@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import boot_names
 from conftest import Golden
 from exact import CLOSE, in_double
+from resumed import check_same_bits, whole_and_resumed
 from slowly import slow_but
 from viticulture.errors import UserError
 from viticulture.guides.bootstrap import (
@@ -36,7 +37,7 @@ from viticulture.models.taps import Taps
 from viticulture.models.task import Task
 from viticulture.report.charts.curves import read_curves
 from viticulture.training.run import fit, training_loader
-from viticulture.training.session import Session, begin, reopen
+from viticulture.training.session import Session, begin
 
 Load = Callable[[str], Golden]
 
@@ -238,28 +239,10 @@ def test_a_run_with_a_shared_agent_resumes_exactly(tmp_path: Path) -> None:
     Fails if the agent's own weights or statistics are not in the checkpoint, the tie is lost on loading, the decay
     starts anew, or an agent's gradient of a shared weight outlives its step.
     """
-    whole = start(tmp_path / "whole")
-    fit(whole)
-    broken = start(tmp_path / "broken", **{"engine.checkpoint_minutes": 1e-9})
-    method, losses, steps = broken.method, broken.method.losses, itertools.count()
-
-    def fail_late(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        if next(steps) == 7:
-            raise RuntimeError("the power went off")
-        return losses(batch)
-
-    method.losses = fail_late  # type: ignore[method-assign]
-    with pytest.raises(RuntimeError, match="power"):
-        fit(broken)
-    broken.run.unlock()
-    again = reopen(str(tmp_path / "broken"))
-    fit(again)
-    for name, value in whole.method.state_dict().items():
-        torch.testing.assert_close(again.method.state_dict()[name], value, rtol=0, atol=0)
+    whole, again = whole_and_resumed(start, tmp_path)
+    check_same_bits(whole.method.state_dict(), again.method.state_dict())
     for which in ("last", "ema"):
-        one, other = (load_file(s.run.weights(which) / "model.safetensors") for s in (whole, again))
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[name], other[name]) for name in one)
+        check_same_bits(*(load_file(s.run.weights(which) / "model.safetensors") for s in (whole, again)))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cit_students import aligned
 from conftest import Golden
-from networks import error, random_images, randomized
+from networks import Answers, error, random_images, randomized
 from viticulture.errors import UserError
 from viticulture.guides.co_advise import CoAdvise
 from viticulture.losses import soft_distillation
@@ -49,17 +49,6 @@ def teachers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def student(**options: Any) -> nn.Module:
     torch.manual_seed(0)
     return create_student("cit_tiny", TASK, 4, {**TINY, **options}).train()
-
-
-class Answers(nn.Module):
-    """A network with known logits."""
-
-    def __init__(self, logits: Tensor) -> None:
-        super().__init__()
-        self.logits = logits
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.logits
 
 
 def answering(guide: CoAdvise, **logits: Tensor) -> CoAdvise:

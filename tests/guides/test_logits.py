@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from conftest import Golden
+from networks import Answers
 from viticulture.errors import UserError
 from viticulture.guides.logits import Logits
 from viticulture.losses import cross_entropy
@@ -28,17 +29,6 @@ def teacher(tmp_path: Path) -> str:
     torch.manual_seed(1)
     save(create_student("vit_nano", TASK, 4, TINY), tmp_path / "w", TASK)
     return str(tmp_path / "w")
-
-
-class Answers(nn.Module):
-    """A network with known logits."""
-
-    def __init__(self, logits: Tensor) -> None:
-        super().__init__()
-        self.logits = logits
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.logits
 
 
 @pytest.mark.parametrize("kind", ["soft", "hard"])

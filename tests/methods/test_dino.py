@@ -2,6 +2,7 @@
 """DINO: what is compared with what, centering and sharpening, a teacher that follows, prototypes that wait."""
 
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, distributed, nn
 from children import start as start_child
 from exact import CLOSE, doubled, never_single
 from label_free import start, weights
+from resumed import check_same_bits, whole_and_resumed
 from viticulture.errors import UserError
 from viticulture.methods.dino import DINO, Head, LocalCrops, cross_entropy, view_loss
 from viticulture.methods.method import Course, Moment, Setup
@@ -22,7 +24,6 @@ from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.vit.any_size import forward_at_any_size
 from viticulture.training.run import fit, training_loader
-from viticulture.training.session import reopen
 
 HALF = (0.5, 0.5, 0.5)
 TASK = Task((), (32, 32), HALF, HALF)
@@ -208,25 +209,9 @@ def test_small_views_reach_the_batch(tmp_path: Path) -> None:
 
 def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     """Student, head, teacher, center and clock, stopped in the second epoch. Catches: any of them left behind."""
-    whole = start(tmp_path / "whole", **RUN)
-    fit(whole)
-    broken = start(tmp_path / "broken", **RUN, **{"engine.checkpoint_minutes": 1e-9})
-    seen = []
-
-    def stop(*_: Any) -> None:
-        seen.append(1)
-        if len(seen) == 8:
-            raise KeyboardInterrupt
-
-    broken.method.auxiliary["head"].register_forward_hook(stop)
-    with pytest.raises(KeyboardInterrupt):
-        fit(broken)
-    broken.run.unlock()
-    again = reopen(str(tmp_path / "broken"))
-    fit(again)
+    whole, again = whole_and_resumed(partial(start, **RUN), tmp_path)
     assert again.method.auxiliary["teacher"].updates == 2 * whole.method.course.steps_per_epoch
-    for name, value in whole.method.state_dict().items():
-        assert torch.equal(value, again.method.state_dict()[name]), name
+    check_same_bits(whole.method.state_dict(), again.method.state_dict())
     assert not [name for name in weights(again) if "head" in name or "teacher" in name or "center" in name]
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every method beside every guide: it trains, or one line says why not, before anything is made."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pairs import GUIDES, METHODS, TASK, Data, make_data, make_teachers, optimizer_of, pair, recipe, step
+from pairs import GUIDES, METHODS, REFUSED, TASK, Data, optimizer_of, pair, recipe, step
 from viticulture.errors import UserError
 from viticulture.guides.guide import Batch, Given, Guide
 from viticulture.methods.mae import MAE
@@ -22,35 +21,6 @@ from viticulture.training.recipe import METHODS as METHOD_NAMES
 from viticulture.training.recipe import find_method
 from viticulture.training.run import training_loader
 from viticulture.training.session import begin
-
-UNLABELED = ("mae", "simmim", "moco_v3", "seed", "dino")
-REFUSED = {
-    **{(method, "logits"): "asks for scores of the classes, which" for method in UNLABELED},
-    **{
-        (method, guide): "one label an image and scores of the classes"
-        for method in UNLABELED
-        for guide in ("co_advise", "one head")
-    },
-    **{
-        (method, guide): "one label an image and scores"
-        for method in UNLABELED
-        for guide in ("bootstrap", "shared bootstrap")
-    },
-    ("mae", "attention_link"): "a token for every patch",
-    ("supervised", "co_advise"): "need a student of 2 heads",  # which this one is not
-}
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Data]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VITICULTURE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield make_data()
-
-
-@pytest.fixture(scope="module")
-def teachers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_teachers(tmp_path_factory.mktemp("teachers"))
 
 
 @pytest.mark.parametrize("guide", GUIDES)

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from conftest import Golden
 from exact import CLOSE, doubled, never_single
 from label_free import SMALL, start, weights
 from networks import error
+from resumed import check_same_bits, whole_and_resumed
 from viticulture.errors import UserError
 from viticulture.methods.method import Course, Moment, Setup
 from viticulture.methods.moco_v3 import MoCoV3
@@ -23,8 +25,7 @@ from viticulture.models.shared_batch_norm import SharedBatchNorm, gathered, perc
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.vit.positions import sincos
-from viticulture.training.run import fit
-from viticulture.training.session import begin, reopen
+from viticulture.training.session import begin
 
 Load = Callable[[str], Golden]
 HALF = (0.5, 0.5, 0.5)
@@ -140,28 +141,11 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
 
     Catches: a momentum encoder or its clock left out of the checkpoint.
     """
-    options = {**VIEWS, "data.per_class": 6}
-    whole = start(tmp_path / "whole", **options)
+    whole, again = whole_and_resumed(partial(start, **VIEWS, **{"data.per_class": 6}), tmp_path, steps=4)
     assert any("20 are few" in remark for remark in whole.remarks)
-    fit(whole)
-    broken = start(tmp_path / "broken", **options, **{"engine.checkpoint_minutes": 1e-9})
-    seen = []
-
-    def stop(*_: Any) -> None:
-        seen.append(1)
-        if len(seen) == 9:  # twice a step
-            raise KeyboardInterrupt
-
-    broken.method.auxiliary["predictor"].register_forward_hook(stop)
-    with pytest.raises(KeyboardInterrupt):
-        fit(broken)
-    broken.run.unlock()
-    again = reopen(str(tmp_path / "broken"))
-    fit(again)
     clocks = [session.method.auxiliary["momentum"].updates for session in (whole, again)]
     assert clocks == [2 * whole.method.course.steps_per_epoch] * 2
-    for name, value in whole.method.state_dict().items():
-        assert torch.equal(value, again.method.state_dict()[name]), name
+    check_same_bits(whole.method.state_dict(), again.method.state_dict())
     assert not [name for name in weights(again) if "projector" in name or "momentum" in name]
 
 

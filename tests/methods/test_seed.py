@@ -3,6 +3,7 @@
 
 import math
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, distributed, nn
 from children import start as start_child
 from exact import CLOSE, doubled, never_single
 from label_free import start, weights
+from resumed import check_same_bits, whole_and_resumed
 from viticulture.errors import UserError
 from viticulture.methods.method import Moment, Setup
 from viticulture.methods.seed import Seed, likeness_loss
@@ -20,8 +22,6 @@ from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.teachers.frozen import load_teacher
 from viticulture.models.weights.files import save
-from viticulture.training.run import fit
-from viticulture.training.session import reopen
 
 HALF = (0.5, 0.5, 0.5)
 TASK = Task((), (16, 16), HALF, HALF)
@@ -111,23 +111,8 @@ def test_the_queue_holds_the_last_that_were_seen(teacher: str) -> None:
 def test_an_interrupted_run_ends_as_if_it_had_not_been(teacher: str, tmp_path: Path) -> None:
     """The queue goes on where it was. Catches: a queue or its place left out of the checkpoint, a head that is kept."""
     options = {"method.name": "seed", "method.teacher": teacher, "method.queue": 30, "data.per_class": 6}
-    whole = start(tmp_path / "whole", **options)
-    fit(whole)
-    broken, seen = start(tmp_path / "broken", **options, **{"engine.checkpoint_minutes": 1e-9}), []
-
-    def stop(*_: Any) -> None:
-        seen.append(1)
-        if len(seen) == 5:
-            raise KeyboardInterrupt
-
-    broken.method.auxiliary["head"].register_forward_hook(stop)
-    with pytest.raises(KeyboardInterrupt):
-        fit(broken)
-    broken.run.unlock()
-    again = reopen(str(tmp_path / "broken"))
-    fit(again)
-    for name, value in whole.method.state_dict().items():
-        assert torch.equal(value, again.method.state_dict()[name]), name
+    whole, again = whole_and_resumed(partial(start, **options), tmp_path, steps=4)
+    check_same_bits(whole.method.state_dict(), again.method.state_dict())
     assert not [name for name in weights(again) if "head.0" in name or "queue" in name]
 
 

@@ -2,6 +2,7 @@
 """SimMIM masks squares, shows a token in their place, and pays for masked pixels alone."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from timm.models import VisionTransformer
 from torch import Tensor, nn
 
 from label_free import start, weights
+from resumed import check_same_bits, whole_and_resumed
 from viticulture.errors import UserError
 from viticulture.methods.mae import encode
 from viticulture.methods.method import Setup
@@ -19,8 +21,6 @@ from viticulture.methods.simmim import SimMIM
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.vit.patches import check, patchify, unpatchify
-from viticulture.training.run import fit
-from viticulture.training.session import reopen
 
 HALF = (0.5, 0.5, 0.5)
 
@@ -141,25 +141,8 @@ def test_pictures_hold_what_was_painted_and_nothing_else() -> None:
 
 def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     """Student, painter and token are the same bits. Catches: masks that follow a global stream."""
-    options = {"method.name": "simmim"}
-    whole = start(tmp_path / "whole", **options)
-    fit(whole)
-    broken = start(tmp_path / "broken", **options, **{"engine.checkpoint_minutes": 1e-9})
-    seen = []
-
-    def stop(*_: Any) -> None:
-        seen.append(1)
-        if len(seen) == 8:
-            raise KeyboardInterrupt
-
-    broken.method.auxiliary["decoder"].register_forward_hook(stop)
-    with pytest.raises(KeyboardInterrupt):
-        fit(broken)
-    broken.run.unlock()
-    again = reopen(str(tmp_path / "broken"))
-    fit(again)
-    for name, value in whole.method.state_dict().items():
-        assert torch.equal(value, again.method.state_dict()[name]), name
+    whole, again = whole_and_resumed(partial(start, **{"method.name": "simmim"}), tmp_path)
+    check_same_bits(whole.method.state_dict(), again.method.state_dict())
     assert not [name for name in weights(again) if "decoder" in name or "mask_token" in name]
 
 

@@ -142,7 +142,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     (folder / "config.json").write_text("{")
     refused("config.json is damaged")
     (folder / "config.json").write_text("[]")
-    refused("must hold an object, got list")
+    refused("expected a JSON object")
     spoil(folder / "config.json", lambda config: config.pop("pretrained_cfg"))
     refused("damaged or not written by viticulture: KeyError")
     spoil(folder / "config.json", lambda config: config.update(num_classes=7))

@@ -11,7 +11,8 @@ import yaml
 from PIL import Image
 
 import viticulture
-from viticulture.cli import Parser, main
+from viticulture.cli import main
+from viticulture.command import Parser
 from viticulture.study.declare.field import field
 from viticulture.study.study import Study
 
@@ -130,6 +131,11 @@ def test_every_mistake_ends_in_a_clear_line(
         ("compare", here, *one, "--fraction", "0.1"): "--fractions",
         ("compare", here, *one, "--per-class", "0"): "at least 1",
         ("compare", here, *one, "--seeds", "0"): "at least one seed",
+        ("compare", here, *one, "--folds", "5", "--seeds", "3"): "leave one of them out",
+        ("compare", here, *one, "--folds", "1"): "at least 2",
+        ("compare", here, *one, "--data.folds", "3"): "use --folds",
+        ("compare", here, *one, "--folds", "500"): "of every class",
+        ("compare", "--table", "dhvt/table9", "--folds", "5"): "splits of its paper",
         ("compare", here, *one, "--budget", "soon"): "90min",
         ("compare", here, *one, "--equal", "time"): "budget to divide",
         ("compare", here, *one, "--equal", "epoch"): "epochs",
@@ -168,5 +174,6 @@ def test_a_group_of_options_is_read_from_its_dataclass() -> None:
     assert found["subsets"] == viticulture.Subsets(per_class=(5, 10))
     assert found["terms"] == viticulture.Terms("2h", "epochs", True)
     assert found["recipes"] == ("a", "b")
-    assert found["seeds"] == 3
+    assert found["seeds"] is None, "three, or one a fold"
+    assert parser.command(["x", "--seeds", "4", "--folds", "5"]).keywords["seeds"] == 4
     assert "shares of every class's training images" in " ".join(parser.format_help().split())

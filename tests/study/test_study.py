@@ -352,8 +352,8 @@ def test_what_changes_under_a_study_is_noticed(finished: Path, tmp_path: Path) -
 
     yaml = (study.path / "study.yaml").read_text()
     for old, new, words in (
-        ("epochs: 1", "epochs: 2", "conditions, terms or epochs"),
-        ("data.split_seed: 0", "data.split_seed: 1", "conditions, terms or epochs"),
+        ("epochs: 1", "epochs: 2", "conditions, terms, folds or epochs"),
+        ("data.split_seed: 0", "data.split_seed: 1", "conditions, terms, folds or epochs"),
         (f"recipe: {recipe}", "recipe: dhvt/digits", "mine was changed"),
     ):
         assert old in yaml

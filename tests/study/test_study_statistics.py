@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from viticulture.study.conclude.statistics import accuracy, bootstrap, difference, estimate, level_of_look, seeds_needed
+from viticulture.study.conclude.statistics import (
+    accuracy,
+    bootstrap,
+    difference,
+    difference_of_folds,
+    estimate,
+    level_of_look,
+    seeds_needed,
+)
 
 
 def test_the_interval_of_a_mean_is_students() -> None:
@@ -155,3 +163,45 @@ def test_all_looks_together_spend_five_percent() -> None:
     spent = [1 - level_of_look(number) for number in range(1, 30)]
     assert sum(spent) == pytest.approx(0.05)
     assert spent[0] == pytest.approx(0.0375)
+
+
+def test_intervals_over_folds_hold_their_promise_though_folds_share_images() -> None:
+    """Nadeau and Bengio 2003: values of K folds correlate by tested / all images, 1 / K. Over 4,000 draws of such
+    values the corrected interval covers the truth in 95 %; the plain one, in the same draws, does not.
+
+    Fails where the correction is lost, divides by K instead of K - 1, or corrects the spread instead of the variance.
+    """
+    folds, trials = 5, 4000
+    draw = np.random.default_rng(0)
+    shared, own = draw.standard_normal((trials, 1)), draw.standard_normal((trials, folds))
+    values = (1 / folds) ** 0.5 * shared + (1 - 1 / folds) ** 0.5 * own
+
+    def covered(overlap: float) -> float:
+        found = [estimate(row.tolist(), overlap=overlap) for row in values]
+        return float(np.mean([one.low < 0 < one.high for one in found if one.low is not None and one.high is not None]))
+
+    assert covered(1 / (folds - 1)) == pytest.approx(0.95, abs=0.015), "four standard errors of 4,000 draws"
+    assert covered(0.0) < 0.88
+
+
+def test_folds_with_images_of_their_own_are_compared_over_all_of_them() -> None:
+    """By hand: equal folds are one test of all images (McNemar's, Wald's form). Fails where folds are taken for
+    repeated answers to the same images, where their sizes must agree, or where seeds are promised to help."""
+    draw = np.random.default_rng(0)
+    folds = [draw.choice(np.array([-1, 0, 0, 1, 1], dtype=np.int8), 400) for _ in range(5)]
+    ours, theirs = [0.5 + float(fold.mean()) for fold in folds], [0.5] * 5
+    found = difference_of_folds(ours, theirs, folds, 0.25)
+    every = np.concatenate(folds)
+    assert found.over_images is not None
+    assert found.over_images.low is not None
+    assert found.mean == pytest.approx(every.mean())
+    assert found.over_images.low == pytest.approx(every.mean() - 1.96 * every.std() / 2000**0.5, rel=1e-2)
+    plain = estimate([a - b for a, b in zip(ours, theirs, strict=True)], floor=found.floor)
+    assert found.over_seeds.high is not None
+    assert plain.high is not None
+    wider = (found.over_seeds.high - found.mean) / (plain.high - found.mean)
+    assert wider == pytest.approx((0.45 / 0.2) ** 0.5)
+    assert found.seeds_needed is None
+    uneven = difference_of_folds(ours, theirs, [folds[0][:399], *folds[1:]], 0.25)
+    assert uneven.separates()
+    assert difference_of_folds(ours, theirs, None, 0.25).over_images is None

@@ -1,29 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/papers.md says what the table files hold, item by item."""
 
-import importlib.util
 import re
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import yaml
 
+from doc_scripts import DOCS, doc_script
 from viticulture.training.table import read_table, tables
 
-DOCS = Path(__file__).parents[2] / "docs"
 PAPERS = yaml.safe_load((DOCS / "papers.yaml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     """docs/papers.py."""
-    spec = importlib.util.spec_from_file_location("papers", DOCS / "papers.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return doc_script("papers")
 
 
 def test_the_page_is_what_the_script_makes_of_the_tables(script: ModuleType) -> None:

@@ -1,22 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trainings that make up for uneven classes: exact, resumable, and refused where they would change nothing."""
 
+import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from sklearn.metrics import balanced_accuracy_score
 
+from resumed import check_same_bits, whole_and_resumed
 from viticulture.data.balance import class_weights
+from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy
+from viticulture.report.charts.curves import read_curves
+from viticulture.training import run as training_run
 from viticulture.training.assemble import check_parts
 from viticulture.training.recipe import read, resolve
 from viticulture.training.replay import Replay
 from viticulture.training.run import fit, training_loader
-from viticulture.training.session import begin, reopen
+from viticulture.training.rundir import RunDir
+from viticulture.training.session import begin
 
 MIXED = {"augment.mix.mixup": 0.8}
 SMALL: dict[str, Any] = {"data.per_class": 4, "train.epochs": 3, "schedule.warmup_epochs": 0, "train.batch_size": 10}
@@ -34,23 +41,8 @@ def session(out: Path, **overrides: Any) -> Any:
 def test_a_stopped_run_goes_on_bit_for_bit(asked: dict[str, Any], tmp_path: Path) -> None:
     """In the middle of an epoch, with mixing. Catches: an order drawn from a stream that is not in the checkpoint,
     weights that are lost or in the checkpoint twice."""
-
-    def stop_at_step_six(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        if stopped.method.global_step == 6:
-            raise KeyboardInterrupt
-        return honest(batch)
-
-    whole = session(tmp_path / "whole", **asked)
-    fit(whole)
-    stopped = session(tmp_path / "stopped", **asked, **{"engine.checkpoint_minutes": 1e-9})
-    honest, stopped.method.losses = stopped.method.losses, stop_at_step_six
-    with pytest.raises(KeyboardInterrupt):
-        fit(stopped)
-    stopped.run.unlock()
-    again = reopen(str(tmp_path / "stopped"))
-    fit(again)
-    for name, value in whole.method.state_dict().items():
-        assert torch.equal(again.method.state_dict()[name], value), name
+    whole, again = whole_and_resumed(partial(session, **asked), tmp_path, steps=6)
+    check_same_bits(whole.method.state_dict(), again.method.state_dict())
 
 
 def test_weights_reach_the_label_term(tmp_path: Path) -> None:
@@ -87,6 +79,35 @@ def test_sampling_reaches_the_batches_and_the_teachers_memory(tmp_path: Path) ->
     assert kept[0] != kept[1]
 
 
+def test_the_best_weights_are_those_of_the_best_mean_over_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reference: scikit-learn's balanced accuracy, of batches of unequal size. Catches: weights of the training images,
+    a mean over batches' classes, or a best epoch that plain accuracy chooses."""
+    monkeypatch.setattr(training_run, "EVALUATION_BATCH", 7)
+    overrides = {"train.best_by": "balanced_accuracy", "data.val_fraction": 0.02, "optim.lr": 0.003}
+    overrides |= {"train.watch": "val", "train.epochs": 6}
+    made = session(tmp_path / "run", **overrides)
+    fit(made)
+    curves = read_curves(made.run.metrics)
+    measured = [value for _, value in curves["val/balanced_accuracy"]]
+    images = made.dataset.val
+    (batch,) = evaluation_batches(images, made.method.task, len(images), torch.device("cpu"), None)
+    said = made.method.student.eval()(batch["image"]).argmax(-1)
+    assert measured[-1] == pytest.approx(balanced_accuracy_score(batch["label"], said), abs=1e-6)
+    assert measured != [value for _, value in curves["val/accuracy"]]
+    best = json.loads((tmp_path / "run" / "weights" / "best" / "config.json").read_text())
+    assert f'"epoch": {measured.index(max(measured)) + 1}' in json.dumps(best)
+    assert "val/balanced_accuracy" not in read_curves(_fitted(tmp_path / "plain").metrics)
+
+
+def _fitted(out: Path) -> RunDir:
+    """A run of one epoch by the defaults."""
+    made = session(out, **{"train.epochs": 1})
+    fit(made)
+    return made.run
+
+
 @pytest.mark.parametrize(
     ("recipe", "overrides", "said"),
     [
@@ -99,6 +120,13 @@ def test_sampling_reaches_the_batches_and_the_teachers_memory(tmp_path: Path) ->
         ("default/digits", {"data.class_weights": "even"}, "class_weights"),
         ("default/digits", {"data.class_weights": {"3": "much"}}, "class_weights"),
         ("default/digits", {"data.sampling": "even"}, "data.sampling"),
+        (
+            "mae/photos",
+            {"train.best_by": "balanced_accuracy", "train.watch": "val"},
+            "train.best_by.*method mae learns none",
+        ),
+        ("default/digits", {"train.best_by": "balanced_accuracy", "train.watch": "test"}, "add --train.watch val"),
+        ("default/digits", {"train.best_by": "f1"}, "best_by"),
         ("default/digits", {"data.sampling": "balanced", "data.class_weights": "balanced"}, "the same thing twice"),
     ],
 )

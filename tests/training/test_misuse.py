@@ -15,8 +15,8 @@ import pytest
 from timm.models import register_model
 from torch import nn
 
-from viticulture import cli
 from viticulture.cli import main
+from viticulture.command import read
 from viticulture.errors import counted
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
@@ -263,7 +263,7 @@ def test_an_error_inside_a_network_is_not_told_as_a_persons() -> None:
 
 def test_export_takes_its_file_with_or_without_the_option() -> None:
     """As the README shows it, and as it was. Fails if one of them is refused or changes what is written."""
-    short, long = cli.read(["export", "run", "x.onnx"]), cli.read(["export", "run", "--out", "x.onnx"])
+    short, long = read(["export", "run", "x.onnx"]), read(["export", "run", "--out", "x.onnx"])
     expected = {"run": "run", "out": "x.onnx", "weights": "", "int8": False, "from_pixels": False}
     assert short.keywords == long.keywords == expected
 

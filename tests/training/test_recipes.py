@@ -24,6 +24,8 @@ from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.optim import Optim, Schedule, shortened_warmup
 from viticulture.training.assemble import build_guides, patch_size
+from viticulture.training.loggers import flat
+from viticulture.training.raw import NAMED
 from viticulture.training.recipe import Recipe, about, method_class, parse, read, resolve, shipped
 from viticulture.training.references import replaced
 from viticulture.training.settings import Engine, Student, Train
@@ -50,6 +52,12 @@ Step = tuple[str, dict[str, Any]]
 LARGE = 64
 """Pixels; a step on real images of more is left to the slow part."""
 read_once = cache(read)
+
+
+@cache
+def flat_once(recipe: str) -> dict[str, Any]:
+    """Dotted key -> value of a recipe as it is."""
+    return flat(resolve(recipe, read_once(recipe)).values)
 
 
 @cache
@@ -124,7 +132,7 @@ def kind_of_parts(recipe: str, overrides: dict[str, Any]) -> tuple[object, ...]:
     parts: dict[str, Any] = json.loads(parts_of(recipe, overrides))
     name, side, agent = parts.pop("student.name"), parts.pop("size"), parts.pop("guides.bootstrap")
     keys = [key for key, value in parts.items() if value]
-    return (name, side, *keys, agent is None) if keys or agent else (name in timm.list_models(),)
+    return (name, side, *keys, agent is None) if keys or agent else (timm.is_model(name),)
 
 
 def teachers_of(recipe: str, overrides: dict[str, Any]) -> set[str]:
@@ -273,9 +281,30 @@ def test_a_shipped_recipe_is_valid_and_says_what_it_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_of_a_table_is_a_recipe(name: str) -> None:
-    """Its recipe exists and its overrides are recipe keys with values that fit; `STEPS` holds the step it takes."""
+    """Its recipe exists, every override reaches the key that it names, and nothing else differs from the recipe but a
+    warm-up, which a shorter training shortens; `STEPS` holds the step it takes. Catches: an override that is dropped,
+    or that takes a default's place; an entry that null leaves in; a key that changes another."""
     recipe, overrides = ROWS[name]
-    resolve(recipe, read_once(recipe), overrides)
+    own, row = flat_once(recipe), flat(resolve(recipe, read_once(recipe), overrides).values)
+    assert all(holds(row, key, value) for key, value in overrides.items())
+    touched = ["schedule.warmup_epochs"]
+    for key in overrides:
+        section, *rest = key.split(".")
+        other = key in ("method", "method.name")  # another method has other keywords
+        touched.append("method." if other else f"{section}.{rest[0]}" if section in NAMED else key)
+    differs = [key for key in own | row if own.get(key, {}) != row.get(key, {})]  # a section may be empty
+    assert not [key for key in differs if not key.startswith(tuple(touched))]
+
+
+def holds(row: dict[str, Any], key: str, value: Any) -> bool:
+    """Whether a checked recipe, key by key, has what an override asks for; null takes an entry out."""
+    section, *rest = key.split(".")
+    below = [place for place in row if f"{place}.".startswith(f"{key}.")]
+    if section in NAMED and len(rest) == 1 and value is None:
+        return not below
+    if isinstance(value, dict):
+        return bool(below) and all(holds(row, f"{key}.{name}", inner) for name, inner in value.items())
+    return bool(row[f"{key}.name" if key in ("student", "method") else key] == value)
 
 
 def test_unknown_keys_and_values_are_refused_with_the_nearest_valid_ones() -> None:
@@ -308,6 +337,13 @@ def test_an_entry_that_holds_no_keywords_is_refused_by_its_name(section: str, en
     """`flip: [null]` in a file. Fails for a traceback out of whoever looks for the entry's class."""
     with pytest.raises(UserError, match=rf"recipe key {section}.flip must hold keywords, got {re.escape(repr(entry))}"):
         resolve("x", {**read("default/digits"), section: {"flip": entry}})
+
+
+def test_a_key_inside_what_a_whole_recipe_leaves_open_can_be_set() -> None:
+    """A run's recipe says everything, null too. Catches: null taken for a value that holds no keys."""
+    whole = resolve("whole", read("default/digits")).values
+    assert whole["data"]["class_weights"] is None
+    assert resolve("again", whole, {"data.class_weights.3": 5.0}).section("data").class_weights == {"3": 5.0}
 
 
 def test_an_override_takes_an_entry_out_or_puts_one_in() -> None:

@@ -4,7 +4,6 @@
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from safetensors.torch import load_file
 
 import viticulture
 from label_free import SMALL, start, weights
+from resumed import check_same_bits, whole_and_resumed
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.crop import PaddedCrop
 from viticulture.data.augment.erase import Erase
@@ -23,7 +23,7 @@ from viticulture.data.dataset import prepare
 from viticulture.errors import UserError
 from viticulture.models.weights.files import load
 from viticulture.training.run import fit, training_loader
-from viticulture.training.session import begin, reopen
+from viticulture.training.session import begin
 
 
 def test_a_folder_of_bare_images_is_enough(tmp_path: Path) -> None:
@@ -77,24 +77,8 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
 
     Catches: masks that follow a global stream or the process's age, a decoder left out of the checkpoint.
     """
-    whole = start(tmp_path / "whole")
-    fit(whole)
-    broken = start(tmp_path / "broken", **{"engine.checkpoint_minutes": 1e-9})
-    seen = []
-
-    def stop(*_: Any) -> None:
-        seen.append(1)
-        if len(seen) == 8:
-            raise KeyboardInterrupt
-
-    broken.method.auxiliary["decoder"].register_forward_hook(stop)
-    with pytest.raises(KeyboardInterrupt):
-        fit(broken)
-    broken.run.unlock()
-    again = reopen(str(tmp_path / "broken"))
-    fit(again)
-    for name, value in weights(whole).items():
-        assert torch.equal(value, weights(again)[name]), name
+    whole, again = whole_and_resumed(start, tmp_path)
+    check_same_bits(weights(whole), weights(again))
 
 
 def test_the_trainer_is_a_plain_loop(tmp_path: Path) -> None:

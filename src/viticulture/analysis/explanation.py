@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What goes on inside a run's student, measured on its own images and kept in explain.json and features.npz."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,13 +11,14 @@ from torch import Tensor
 
 from ..data.dataset import Dataset, prepare
 from ..data.images import Images
+from ..data.sources.source import Source
 from ..data.splits import Selection
 from ..errors import UserError
 from ..evaluation.kept import read_kept
 from ..evaluation.subject import Subject, of_run, of_source
 from ..training.progress import showing
 from ..training.rundir import RunDir
-from ..training.session import dataset_of, recipe_of
+from ..training.session import dataset_of, recipe_of, stands_for_own
 from .agents import agents_of
 from .feature_maps import feature_galleries
 from .galleries import Gallery, keep_galleries, read_galleries
@@ -74,10 +74,6 @@ class Explanation:
         beside = None if self.cka is None else {"run": self.beside, "cka": numbers(self.cka)}
         return {"weights": self.weights, "split": self.split, **self.inside.to_dict(), "beside": beside}
 
-    def to_json(self) -> str:
-        """The same as text."""
-        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Explanation":
         """The inverse of `to_dict`."""
@@ -130,26 +126,23 @@ def explain(subject: Subject, dataset: Dataset, wanted: Wanted, agents: Mapping[
     return replace(found, beside=name, cka=similarity(subject.network, other.network, pairs, wanted.reading))
 
 
-def explain_any(source: str, data: str, wanted: Wanted) -> Explanation:
+def explain_any(source: str, data: str | Source, wanted: Wanted) -> Explanation:
     """The same for a network by its name, on any images; nothing is kept.
 
     Args:
         source: a run, or what `subject.of_source` takes.
-        data: images; those of the run where it is empty.
+        data: images; those of the run where it is empty, or the very object that the run learnt from.
         wanted: what to look at.
     """
     subject, _ = of_any(source)
     run = RunDir.open(source) if (Path(source) / "run.json").exists() else None
-    if data:
-        pictures = replace(
-            subject.image_settings, normalize="imagenet"
-        )  # not looked at: the task has the network's own
+    if run is None or not stands_for_own(run, data):
+        pictures = subject.image_settings.without_statistics
         whole = Selection(val_fraction=0, test_fraction=0)
         with showing("reading images") as progress:
             dataset = prepare(data, whole, pictures, 0, progress, labeled=False)
     else:
-        assert run is not None, "a network that is no run is asked for data"
-        dataset = dataset_of(run, recipe_of(run))
+        dataset = dataset_of(run, recipe_of(run), data)
     return explain(subject, dataset, wanted, agents_beside(run) if run else {})
 
 

@@ -9,9 +9,10 @@ from .lists import demo, models, recipes, reference, resolved, say, tables
 from .looking import cache, explain, inspect, links, localize, probe, report, robustness, runs
 from .run import Run
 from .run import open_run as open
-from .runs import evaluate, export, predict, resume, train, train_row
+from .runs import evaluate, export, predict
 from .sharing import push, serve
 from .studies import compare, compare_resume, compare_table
+from .training import resume, train, train_row
 
 localise = localize
 """The same in British spelling."""

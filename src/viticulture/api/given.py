@@ -10,6 +10,8 @@ from ..errors import UserError
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
 
+    from ..data.sources.source import Source
+
 
 def as_word(data: Any) -> Any:
     """A path as the word that names it; words and objects as they are."""
@@ -17,6 +19,14 @@ def as_word(data: Any) -> Any:
         return data
     path = os.fspath(data)
     return path if os.sep in path else os.path.join(os.curdir, path)  # noqa: PTH118  (a Path would drop the ./)
+
+
+def as_source(data: Any) -> "str | Source":
+    """A word, a path or an object as a word or a source."""
+    from ..data.open import open_source
+
+    word = as_word(data)
+    return word if isinstance(word, str) else open_source(word)
 
 
 def run_word(run: Any) -> str:

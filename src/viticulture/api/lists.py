@@ -4,11 +4,15 @@
 from typing import TYPE_CHECKING, Any
 
 from .run import Run
-from .runs import row_of, train, winner
+from .training import row_of, train, winner
 
 if TYPE_CHECKING:
     from ..export.int8 import Quantized
     from ..report.tables.sheet import Sheet
+
+
+MOST_COUNTED = 20
+"""Students of timm's that are counted while a person waits."""
 
 
 def recipes() -> "Sheet":
@@ -28,15 +32,17 @@ def tables() -> "Sheet":
     return table_list({name: read_table(name) for name in files()})
 
 
-def models(pattern: str = "") -> str:
-    """List the students: our own, or every timm classifier whose name matches.
+def models(pattern: str = "") -> "Sheet":
+    """List the students with their costs: our own, or every timm classifier whose name matches.
 
     Args:
         pattern: such as `*tiny*`.
     """
+    from ..models.catalog import entries
     from ..models.students import matching
+    from ..report.terminal import student_list
 
-    return "\n".join(matching(pattern))
+    return student_list(entries(matching(pattern), MOST_COUNTED))
 
 
 def reference() -> str:

@@ -2,9 +2,10 @@
 """Verbs that look: at data, at what a run or a study found, inside a student."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, unknown
+from .given import as_source, run_word
 
 if TYPE_CHECKING:
     from ..data.dense.inspect import DenseInspection
@@ -74,7 +75,7 @@ def runs(folder: str = "runs", out: str = "") -> "Sheet":
         folder: is searched.
         out: an .html file to write, with a link to each run's page.
     """
-    from ..disk import replacing
+    from ..disk import write_whole
     from ..outputs import check_out
     from ..report.pages.index_page import render_index
     from ..report.tables.runs import find_runs
@@ -83,14 +84,13 @@ def runs(folder: str = "runs", out: str = "") -> "Sheet":
         check_out(out, ".html")
     found = find_runs(Path(folder))
     if out:
-        with replacing(Path(out)) as part:
-            part.write_text(render_index(found, Path(out)), encoding="utf-8")
+        write_whole(Path(out), render_index(found, Path(out)))
     return found.sheet
 
 
 def explain(
-    run: str,
-    data: str = "",
+    run: Any,
+    data: Any = "",
     beside: str = "",
     images: int = 1152,
     reading: str = "norms",
@@ -103,7 +103,8 @@ def explain(
 
     Args:
         run: its folder; or a folder of weights, a timm model with pretrained weights, or ARCHITECTURE=FILE.
-        data: other images than the run's; of a network that is no run, what to look at.
+        data: other images than the run's; of a network that is no run, what to look at. In Python also an object as for
+            `train`; that which the run learnt from stands for its own images.
         beside: another run or network, whose layers are compared with this one's on the same images.
         images: how many to look at, of those that did not teach where there are any.
         reading: what stands for a layer: norms (its input, normalized) or blocks (its output, of any network).
@@ -113,16 +114,16 @@ def explain(
     Returns: the page. Of a run, all numbers are in explain.json beside it, and `viticulture report RUN` shows them too.
     """
     from ..analysis.explanation import Wanted, explain_any, explain_run
-    from ..disk import replacing
+    from ..disk import write_whole
     from ..outputs import check_out
     from ..report.pages.explain_page import explanation_page, write_explanation
     from ..training.rundir import RunDir
-    from ..training.session import dataset_of, recipe_of
+    from ..training.session import dataset_of, recipe_of, stands_for_own
 
+    run, data = run_word(run), as_source(data)
     is_run, wanted = (Path(run) / "run.json").exists(), Wanted(images, beside, reading, layers)
-    if is_run and not data and not out:
-        folder = RunDir.open(run)
-        found = explain_run(folder, dataset_of(folder, recipe_of(folder)), wanted)
+    if is_run and not out and stands_for_own(folder := RunDir.open(run), data):
+        found = explain_run(folder, dataset_of(folder, recipe_of(folder), data), wanted)
         return write_explanation(folder, found)
     if not out or not (is_run or data):
         raise UserError(
@@ -131,11 +132,8 @@ def explain(
     page = check_out(out, ".html")
     found = explain_any(run, data, wanted)
     name = Path(run).name if is_run else run
-    texts = {page: explanation_page(f"Inside {name}", name, found), page.with_suffix(".json"): found.to_json()}
-    for path, content in texts.items():
-        with replacing(path) as part:
-            part.write_text(content, encoding="utf-8")
-    return page
+    write_whole(page.with_suffix(".json"), found.to_dict())
+    return write_whole(page, explanation_page(f"Inside {name}", name, found))
 
 
 def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitude", guide: str = "") -> "Sheet":
@@ -151,7 +149,7 @@ def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitu
     Returns: the strength of every link, and which are kept.
     """
     from ..analysis import link_extraction as extraction
-    from ..disk import replacing
+    from ..disk import write_whole
     from ..models.links import write_link_set
     from ..outputs import check_out
     from ..report.sections.links import link_table
@@ -167,19 +165,19 @@ def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitu
     linked = extraction.select(strengths, threshold)
     note = f"Links of {run} stronger than {threshold:g} (rule {rule})."
     if out:
-        with replacing(Path(out)) as part:
-            part.write_text(f"# {note}\n{write_link_set(linked)}", encoding="utf-8")
+        write_whole(Path(out), f"# {note}\n{write_link_set(linked)}")
         note += f" Train with them: --guides.{guide or extraction.linked_guides(folder)[0]}.links {out}"
     return link_table(list(trained.channels), strengths, linked, note)
 
 
-def probe(run: str, data: str = "", features: str = "", weights: str = "", out: str = "") -> "Sheet":
+def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: str = "") -> "Sheet":
     """Judge a frozen network by linear classifiers and nearest neighbors on its features; pre-training runs too.
 
     Args:
         run: its folder; or a folder of weights, a timm model with pretrained weights, or ARCHITECTURE=FILE, such as
             mae_base=mae_pretrain_vit_base.pth.
-        data: labeled images, learnt from, chosen by and tested on by their splits. Left out: those of the run.
+        data: labeled images, learnt from, chosen by and tested on by their splits. Left out: those of the run. In
+            Python also an object, as for `explain`.
         features: class (token) or mean (over the image); by default all that the network has.
         weights: best, last or ema of a run; by default those that count.
         out: a .json file to write; by default probe.json in the run's folder, and a part of its report.html.
@@ -193,7 +191,8 @@ def probe(run: str, data: str = "", features: str = "", weights: str = "", out: 
 
     if out:
         check_out(out, ".json")
-    result = probe_features(run, data, features, weights)
+    run = run_word(run)
+    result = probe_features(run, as_source(data), features, weights)
     if keep(result, out) and not out:
         report(run)
     return probe_table(result)
@@ -216,7 +215,7 @@ def localize(
     Returns: the share of images whose box is found (MaxBoxAcc), at several overlaps. The run's report.html and
         localization.json hold it too.
     """
-    from ..disk import replacing
+    from ..disk import write_whole
     from ..evaluation.localization import evaluate as localization
     from ..evaluation.localization.boxes import read_boxes
     from ..evaluation.localization.metrics import PROTOCOLS
@@ -238,19 +237,18 @@ def localize(
     localization.keep(folder, dataset.name if dataset else data, result)
     report(run)
     if out:
-        with replacing(Path(out)) as part:
-            part.write_text(localization_page(result, folder, dataset.name if dataset else data), encoding="utf-8")
+        write_whole(Path(out), localization_page(result, folder, dataset.name if dataset else data))
     return localization_table(result)
 
 
-def robustness(run: str, data: str = "", limit: int = 1000, weights: str = "") -> "Sheet":
+def robustness(run: Any, data: Any = "", limit: int = 1000, weights: str = "") -> "Sheet":
     """Measure errors on corrupted images, 19 corruptions at 5 severities, or on ImageNet-A, -R and -C.
 
     Args:
         run: its folder.
         data: another labeled test set; or a folder of CORRUPTION/SEVERITY/CLASS/image, as ImageNet-C, or of some
             of ImageNet's classes by WordNet id, as ImageNet-A and -R, or by number, as ImageNet-V2, which are judged as
-            they are; or ReaL's real.json, for the run's own test images.
+            they are; or ReaL's real.json, for the run's own test images. In Python also an object, as for `explain`.
         limit: test images to corrupt, evenly spread over the set; 0 for all.
         weights: best, last or ema; by default those that count.
 
@@ -261,11 +259,11 @@ def robustness(run: str, data: str = "", limit: int = 1000, weights: str = "") -
     from ..evaluation.robustness.evaluate import evaluate_robustness
     from ..report.sections.robustness import robustness_table
     from ..training.rundir import RunDir
-    from ..training.session import dataset_of, recipe_of
+    from ..training.session import dataset_of, recipe_of, stands_for_own
 
-    folder = RunDir.open(run)
+    folder, data = RunDir.open(run_word(run)), as_source(data)
     result = evaluate_robustness(folder, data, limit, weights)
-    if not data:
-        gather_corruptions(folder, dataset_of(folder, recipe_of(folder)))
-    report(run)
+    if stands_for_own(folder, data):
+        gather_corruptions(folder, dataset_of(folder, recipe_of(folder), data))
+    report(str(folder.path))
     return robustness_table(result)

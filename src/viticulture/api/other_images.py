@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run on other images than its own, and the file that a person asks for."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ def judge_other(run: "RunDir", data: "str | Source", out: str) -> "tuple[dict[st
 
     Returns: results by weights and name of the images, and what a person should know before believing them.
     """
-    from ..disk import replacing
+    from ..disk import write_whole
     from ..evaluation.other import evaluate_other
     from ..outputs import check_out
     from ..report.pages.other_page import other_page
@@ -32,7 +31,5 @@ def judge_other(run: "RunDir", data: "str | Source", out: str) -> "tuple[dict[st
     if path is not None:
         results = {key: evaluation.to_dict() for key, evaluation in evaluations.items()}
         content = {"run": str(run.path), "images": other.name, "warnings": other.warnings, "results": results}
-        text = other_page(run, other) if path.suffix.lower() == ".html" else json.dumps(content, indent=1) + "\n"
-        with replacing(path) as part:
-            part.write_text(text, encoding="utf-8")
+        write_whole(path, other_page(run, other) if path.suffix.lower() == ".html" else content)
     return evaluations, other.warnings

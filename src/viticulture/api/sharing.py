@@ -35,9 +35,8 @@ def serve(run: str, weights: str = "", host: str = "127.0.0.1", port: int = 8000
     with listening(host, port) as taken:
         student = answerer(folder, weights)
         local = host in ("127.0.0.1", "::1", "localhost")
-        app = application(
-            student, page(folder, student), ["127.0.0.1", "localhost", "::1", "[::1]"] if local else ["*"]
-        )
+        shown = page(folder, student, weights)
+        app = application(student, shown, ["127.0.0.1", "localhost", "::1", "[::1]"] if local else ["*"])
         name = f"[{host}]" if ":" in host else host
         print(f"http://{name}:{taken.getsockname()[1]} answers until Ctrl-C", file=sys.stderr, flush=True)
         if not local:
@@ -48,7 +47,7 @@ def serve(run: str, weights: str = "", host: str = "127.0.0.1", port: int = 8000
 def push(run: str, repository: str, weights: str = "", private: bool = False) -> str:
     """Send a run to the Hugging Face Hub: weights that timm loads too, its recipe and results, and a model card.
 
-    No image, file name or folder is sent; names of classes and of the data set are.
+    No image, file name or path is sent; names of classes, of the data set and of the run are.
 
     Args:
         run: the run's folder.

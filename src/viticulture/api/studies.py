@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError
 from ..study.declare.terms import ALL_IMAGES, EQUAL_EPOCHS, HERE, OWN_LENGTHS, Subsets, Terms, Where
 from ..text import tell
-from .runs import command
 from .shown import Shown
+from .training import command
 
 if TYPE_CHECKING:
     from ..study.declare.grid import Grid
@@ -20,7 +20,7 @@ def compare(
     data: str,
     recipes: tuple[str, ...] = (),
     subsets: Subsets = ALL_IMAGES,
-    seeds: int = 3,
+    seeds: int | None = None,
     terms: Terms = EQUAL_EPOCHS,
     where: Where = HERE,
     overrides: dict[str, Any] | None = None,
@@ -34,8 +34,8 @@ def compare(
         recipes: what is compared, such as default/photos,dhvt/digits; the first is the baseline. Left out: a plain ViT,
             a CNN, a hybrid and guided ViTs for images of this size (where boxes or masks come with them, detectors or
             segmenters of a plain ViT and a hybrid), within an hour unless told otherwise.
-        subsets: how many training images are learnt from.
-        seeds: trainings of everything; each draws its own subset, initialization and order.
+        subsets: how many training images are learnt from, or in how many folds.
+        seeds: trainings of everything, three if nothing is said; each draws its own subset, initialization and order.
         terms: how long everything may train.
         where: the study's folder, and who trains.
         overrides: recipe keys that hold for all.

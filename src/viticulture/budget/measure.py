@@ -104,8 +104,8 @@ class Measurements:
 
     def macs(self, recipe: Recipe) -> int:
         """Multiply-adds of a recipe's student for one image."""
-        wanted, side = recipe.section("student"), recipe.section("images").image_size
-        task = Task(self.source.classes, (side, side), *NORMALIZE["half"])
+        wanted, shape = recipe.section("student"), recipe.section("images").shape
+        task = Task(self.source.classes, shape, *NORMALIZE["half"])
         student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
         return count(student, task.image_size)[1]
 

@@ -19,11 +19,10 @@ from typing import Any
 from ..data.dataset import Dataset
 from ..data.open import open_source
 from ..errors import UserError
-from ..keywords import BITS
 from ..study.plan.pace import Pace
 from ..training.recipe import Recipe, read, resolve
 from ..training.rundir import RunDir
-from ..training.session import default_recipe, for_method, load_dataset
+from ..training.session import check_seed, default_recipe, for_method, load_dataset
 from . import recipes
 from .budget import Budget
 from .choices import Kind, Rung, teacher
@@ -42,8 +41,7 @@ class Wish:
         seed: of every stage.
         out: the run's folder.
         overrides: recipe keys, which nothing replaces.
-        budget: for all of it.
-        search: whether stages before the student's own may be planned.
+        budget: for all of it, and what may be planned within it.
         overwrite: replace the run in that folder.
     """
 
@@ -53,7 +51,6 @@ class Wish:
     out: Path
     overrides: dict[str, Any]
     budget: Budget
-    search: bool = True
     overwrite: bool = False
 
 
@@ -73,8 +70,7 @@ def make_plan(
         began: when the command did, by that clock.
         measurements: finds out about paces.
     """
-    if not 0 <= wish.seed < 2**BITS:
-        raise UserError(f"the seed must not be negative nor beyond {BITS} bits, got {wish.seed}")
+    check_seed(wish.seed)
     RunDir.check_free(wish.out, wish.overwrite)
     named = wish.recipe != "default"
     base = resolve(wish.recipe, read(wish.recipe), wish.overrides) if named else None
@@ -146,7 +142,7 @@ def _stages(
         return known[kind, taught]
 
     may_start = recipes.may_be_started(recipe) and paints(recipe, dataset)
-    search = wish.search and recipes.may_be_taught(recipe)
+    search = wish.budget.search and recipes.may_be_taught(recipe)
     lengths = divide(left(), len(dataset.train), pace, search, may_start)
     if lengths:  # measuring took some of the time that was divided
         lengths = divide(left(), len(dataset.train), pace, search, may_start)

@@ -49,7 +49,12 @@ def ladder(recipe: Recipe, overrides: Mapping[str, Any], named: bool, side: int)
     """
     own = any(key.partition(".")[0] == "student" and key != "student.patch_size" for key in overrides)
     student = recipe.values["student"]["name"] if named or own else ""
-    return rungs(side, student, recipe.section("images").image_size)
+    wanted = recipe.section("images").image_size
+    if isinstance(wanted, list):
+        raise UserError(
+            f"a budget chooses among square inputs, got images.image_size {wanted}; name a side, or --epochs"
+        )
+    return rungs(side, student, wanted)
 
 
 def of_rung(recipe: Recipe, rung: Rung, overrides: Mapping[str, Any]) -> Recipe:

@@ -37,7 +37,7 @@ class Dataset:
         train: images to learn from.
         val: images to choose by; None without.
         test: images to report on; None without.
-        image_size: height and width of the network's input, pixels.
+        image_size: height and width of the network's input, pixels; a list where they differ.
         mean: per channel, subtracted from images scaled to [0, 1].
         std: per channel, divides after the mean is subtracted.
         image_settings: the sizes and the normalization, with every automatic choice made.
@@ -54,7 +54,7 @@ class Dataset:
     train: Images
     val: Images | None
     test: Images | None
-    image_size: int
+    image_size: int | list[int]
     mean: Channels
     std: Channels
     image_settings: ImageSettings
@@ -95,6 +95,7 @@ def prepare(
     if labeled:
         check_classes(source, splits["train"])
     image_settings = _sized(source, image_settings)
+    source = dataclasses.replace(source, fit=image_settings.fitting)
     assert image_settings.image_size is not None
 
     read = _read(source, splits, image_settings, selection.skip_unreadable, progress)
@@ -162,7 +163,9 @@ def read_rows(
     progress: store.Progress | None = None,
 ) -> tuple[Images, dict[str, str]]:
     """Some images of a source, and by name what is wrong with those that were skipped; arguments as `prepare_test`."""
-    read = _read(source, {"test": rows}, _sized(source, image_settings), skip_unreadable, progress)
+    image_settings = _sized(source, image_settings)
+    source = dataclasses.replace(source, fit=image_settings.fitting)
+    read = _read(source, {"test": rows}, image_settings, skip_unreadable, progress)
     return read.images["test"], {source.names[i]: reason for i, reason in sorted(read.unreadable.items())}
 
 
@@ -236,7 +239,7 @@ def _normalization(source: Source, read: _Read, image_settings: ImageSettings) -
     train = read.images["train"]
     if isinstance(train, StoredImages):
         return stored_statistics(train.pixels, train.rows)
-    return streamed_statistics(source, read.splits["train"], image_settings.image_size or 0)
+    return streamed_statistics(source, read.splits["train"], max(image_settings.shape))
 
 
 def _contents(source: Source, read: _Read) -> list[str]:

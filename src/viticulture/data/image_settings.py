@@ -2,7 +2,7 @@
 """How images enter a network: sizes, crop and normalization, the `images` section of a recipe."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import UserError
 from ..keywords import check_fields
 from .augment.crop import CenterCrop
+from .fit import Fit
 
 Channels = tuple[float, float, float]
 
@@ -26,6 +27,11 @@ MAX_SIDE = 4096
 """Largest input and store, pixels: an image of it takes 50 MB. Larger numbers are typing errors that would fill memory
 one image at a time."""
 
+Fitting = Literal["crop", "pad", "stretch"]
+
+CROP_MODES: dict[Fitting, str] = {"crop": "center", "pad": "border", "stretch": "squash"}
+"""`images.fit` -> timm's word for it in a model's config."""
+
 _USUAL = (64, 96, 128, 160, 224)
 
 _SMALL = 64
@@ -36,7 +42,9 @@ class ImageSettings:
     """How images are kept and shown to the network.
 
     Args:
-        image_size: height and width of the network's input, pixels; null chooses by the data's typical size.
+        image_size: height and width of the network's input, pixels; null chooses by the data's typical size. Two
+            numbers, [height, width], make an oblong input, for method supervised without guides and students that take
+            one.
         store_size: height and width in the store of decoded images, pixels; null takes a quarter more than image_size,
             room for random crops, but not more than the images have.
         normalize: mean and standard deviation of the colors. imagenet, cifar10, cifar100, half (0.5 each), or dataset
@@ -44,22 +52,31 @@ class ImageSettings:
         budget_gb: largest store, 10^9 bytes; sets that take more are streamed.
         stream: true decodes images in every epoch, false keeps them in a store; null streams what exceeds the budget.
         eval_crop: evaluation shrinks an image until it only just covers image_size / eval_crop and shows the center of
-            image_size; with 1 that is the largest square.
+            image_size; with 1 that is the largest part of the input's shape.
         eval_interpolation: filter of that resize.
+        fit: what becomes of images of another shape than the network's input. crop: training and evaluation cut parts
+            of its shape out of them; pad: they are kept whole, with the normalization's mean color (ImageNet's, where
+            that is computed) around them; stretch: they are kept whole, and squeezed.
     """
 
-    image_size: int | None = None
+    image_size: int | list[int] | None = None
     store_size: int | None = None
     normalize: Literal["imagenet", "cifar10", "cifar100", "half", "dataset"] = "imagenet"
     budget_gb: float = 16.0
     stream: bool | None = None
     eval_crop: float = 1.0
     eval_interpolation: Literal["bilinear", "bicubic"] = "bicubic"
+    fit: Fitting = "crop"
 
     def __post_init__(self) -> None:
         check_fields("images", self)
-        for name in ("image_size", "store_size"):
-            value = getattr(self, name)
+        if isinstance(self.image_size, list | tuple):
+            pair = list(self.image_size)
+            if len(pair) != 2 or not all(isinstance(side, int) and not isinstance(side, bool) for side in pair):
+                raise UserError(f"image_size is a side or [height, width], pixels, got {pair}")
+            object.__setattr__(self, "image_size", pair[0] if pair[0] == pair[1] else pair)
+        sides = list(self.shape) if self.image_size is not None else []
+        for name, value in [*(("image_size", side) for side in sides), ("store_size", self.store_size)]:
             if value is not None and value < 1:
                 raise UserError(f"{name} must be at least 1 pixel, got {value}")
             if value is not None and value > MAX_SIDE:
@@ -71,30 +88,63 @@ class ImageSettings:
             raise UserError(f"budget_gb must be positive, got {self.budget_gb}")
         if not 0 < self.eval_crop <= 1:
             raise UserError(f"eval_crop must lie in (0, 1], got {self.eval_crop}")
+        if self.fit != "crop" and self.eval_crop < 1:
+            raise UserError(
+                f"images.fit {self.fit} keeps images whole, and images.eval_crop {self.eval_crop:g} cuts their edges "
+                "off; leave one of them out"
+            )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of the network's input, pixels, of settings in which they are chosen."""
+        assert self.image_size is not None, "a run's recipe is settled"
+        return shape_of(self.image_size)
 
     @property
     def crop(self) -> CenterCrop:
         """The part of an image that evaluation shows."""
         return CenterCrop(self.eval_crop, self.eval_interpolation)
 
+    @property
+    def without_statistics(self) -> "ImageSettings":
+        """The same for images that a network is shown whose task has its colors: none are computed."""
+        return replace(self, normalize="imagenet") if self.normalize == "dataset" else self
+
+    @property
+    def fitting(self) -> Fit | None:
+        """What gives images that are kept whole the input's shape; None where they are cropped."""
+        if self.fit == "crop":
+            return None
+        mean, _ = NORMALIZE["imagenet" if self.normalize == "dataset" else self.normalize]
+        red, green, blue = (round(255 * level) for level in mean)
+        return Fit(self.fit, (red, green, blue), self.shape)
+
+
+def shape_of(image_size: int | list[int]) -> tuple[int, int]:
+    """Height and width, pixels, of what a recipe calls a size."""
+    height, width = image_size if isinstance(image_size, list) else (image_size, image_size)
+    return height, width
+
 
 def choose_image_size(sizes: np.ndarray) -> int:
     """The network's input for images of these sizes [n, 2].
 
-    Where all fit into 64 x 64: their own size, at least 8 (of several sizes, the median short side to a multiple of 4).
+    Where all fit into 64 x 64: their own size down to a multiple of 4, so that patches tile it, at least 8 (of several
+    sizes, the median short side to the nearest such).
     Else the largest of 64, 96, 128, 160 and 224 that the median short side reaches, in pixels.
     """
     typical = float(np.median(sizes.min(axis=1)))
     if sizes.max() > _SMALL:
         return max([size for size in _USUAL if size <= typical], default=_USUAL[0])
     if (sizes == sizes[0, 0]).all():
-        return max(int(sizes[0, 0]), 8)
+        return max(int(sizes[0, 0]) // 4 * 4, 8)
     return max(round(typical / 4) * 4, 8)
 
 
-def choose_store_size(image_size: int, sizes: np.ndarray) -> int:
+def choose_store_size(image_size: int | list[int], sizes: np.ndarray) -> int:
     """The store's size for images of these sizes [n, 2]: theirs where all are as the network wants them, else 5/4 of
-    `image_size` up to a multiple of 16, but no more than the longest side of any."""
-    if (sizes == image_size).all():
-        return image_size
-    return min(math.ceil(image_size * 1.25 / 16) * 16, int(sizes.max()))
+    the longer side of `image_size` up to a multiple of 16, but no more than the longest side of any."""
+    longest = max(shape_of(image_size))
+    if (sizes == longest).all():
+        return longest
+    return min(math.ceil(longest * 1.25 / 16) * 16, int(sizes.max()))

@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import UserError, counted
 from ..keywords import check_fields
 from . import subsets
+from .folds import deal, folds_of, straddling
 from .sources.source import Source, some
 
 Splits = dict[str, np.ndarray]
@@ -35,6 +36,9 @@ class Selection:
         test_on: test, or val to test on the data's own validation images, as papers do where no test has labels.
         sampling: natural: an epoch shows every training image once; balanced: every class as often as any other, images
             of small classes several times.
+        folds: number of folds that the images are divided into, of which one is held out, in place of test_fraction;
+            where the data has its own test images, in place of val_fraction. null for no folds.
+        fold: which of them is held out, from 0 on.
         class_weights: factors of classes in the loss, whose mean over the training images is made 1. balanced: every
             class weighs as much as any other; or a mapping, such as {ill: 5}, where what is not named has 1.
     """
@@ -51,6 +55,8 @@ class Selection:
     test_on: Literal["test", "val"] = "test"
     sampling: Literal["natural", "balanced"] = "natural"
     class_weights: Literal["balanced"] | dict[str, float] | None = None
+    folds: int | None = None
+    fold: int = 0
 
     def __post_init__(self) -> None:
         check_fields("data", self)
@@ -65,6 +71,12 @@ class Selection:
             raise UserError(f"give fraction or per_class, not both, got {self.fraction} and {self.per_class}")
         if self.rule == "bootstrapping" and self.fraction is None:
             raise UserError("the rule bootstrapping draws a fraction; give one, such as --fraction 0.1")
+        if self.folds is not None and self.folds < 2:
+            raise UserError(f"folds must be at least 2, got {self.folds}; five or ten are usual")
+        if not 0 <= self.fold < (self.folds or 1):
+            raise UserError(f"fold must lie in 0..{(self.folds or 1) - 1}, got {self.fold}; folds is {self.folds}")
+        if self.folds is not None and self.rule == "bootstrapping":
+            raise UserError("the rule bootstrapping is one fixed subset of all training images; leave the folds out")
         if self.train_on == "train+val" and self.test_on == "val":
             raise UserError("train_on train+val and test_on val would test on what was learnt; choose one of them")
         if self.class_weights is not None and self.sampling == "balanced":
@@ -95,13 +107,20 @@ def select(source: Source, selection: Selection, seed: int, labeled: bool = True
         raise UserError(
             f"{source.name} holds no training images, only {' and '.join(splits) or 'images without labels'}"
         )
+    if source.labels.ndim == 2 and (selection.folds is not None or source.groups is not None):
+        what = "groups" if selection.folds is None else "data.folds"
+        raise UserError(f"{what} divide images by one class, and an image of {source.name} may have several")
+    if selection.folds is not None:
+        notes += _hold_out_fold(source, splits, selection)
     for kind, fraction in (("test", selection.test_fraction), ("val", selection.val_fraction)):
         if kind not in splits and fraction > 0 and source.classes:
-            splits["train"], held = _hold_out(source.labels, splits["train"], fraction, selection.split_seed)
+            splits["train"], held = _hold_out(source, splits["train"], fraction, selection.split_seed)
             if len(held):
                 splits[kind] = held
             else:
                 notes.append(f"no images could be held out as {kind}: {fraction:g} of them is less than one")
+    if torn := straddling(source, splits):
+        notes.append(f"{counted(torn, 'group')} of images stand in several of the data's own splits")
     train = splits["train"]
     labels = source.labels[train]
     if labels.ndim == 2 and (selection.per_class is not None or selection.rule == "bootstrapping"):
@@ -115,6 +134,11 @@ def select(source: Source, selection: Selection, seed: int, labeled: bool = True
             raise UserError(f"per_class needs labels, and {source.name} has none; give a fraction")
         splits["train"] = train[subsets.count_of_each(labels, selection.per_class, seed)]
         short = [source.classes[c] for c, n in enumerate(_count(source, train)) if n < selection.per_class]
+        if short and selection.folds is not None:
+            raise UserError(
+                f"per_class must not exceed what {selection.folds} folds leave to learn from, got "
+                f"{selection.per_class}: {some(short, 5)} has fewer; take fewer images, or leave the folds out"
+            )
         if short:
             notes.append(
                 f"fewer than {selection.per_class} training images in {counted(len(short), 'class')}: {some(short, 5)}"
@@ -195,9 +219,32 @@ def _with_labels(source: Source) -> tuple[Splits, list[str]]:
     return splits, notes
 
 
-def _hold_out(labels: np.ndarray, rows: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Only labeled images are held out."""
-    has_label = subsets.labeled(labels[rows])
+def _hold_out(source: Source, rows: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Only labeled images are held out; of groups, all labeled images or none."""
+    has_label = subsets.labeled(source.labels[rows])
     known = rows[has_label]
-    stay, held = subsets.holdout(labels[known], fraction, seed)
+    if source.groups is None:
+        stay, held = subsets.holdout(source.labels[known], fraction, seed)
+    else:
+        part = deal(source.labels[known], source.groups[known], (1 - fraction, fraction), seed)
+        stay, held = np.flatnonzero(part == 0), np.flatnonzero(part == 1)
     return np.sort(np.concatenate([known[stay], rows[~has_label]])), known[held]
+
+
+def _hold_out_fold(source: Source, splits: Splits, selection: Selection) -> list[str]:
+    """Move one fold from the training images to the test, or to the validation of data with its own test; a remark.
+
+    Raises: UserError where the data has its own validation and test images.
+    """
+    assert selection.folds is not None
+    kind = "val" if "test" in splits else "test"
+    if kind in splits:
+        raise UserError(
+            f"{source.name} declares its own validation and test images, so that no fold can be held out; "
+            "--data.train_on train+val divides its validation images, too"
+        )
+    rows = splits["train"]
+    known = rows[source.labels[rows] >= 0]
+    held = known[folds_of(source, known, selection.folds, selection.split_seed) == selection.fold]
+    splits["train"], splits[kind] = np.setdiff1d(rows, held), held
+    return [] if kind == "test" else ["the test images are the data's own in every fold; a fold's own validate"]

@@ -196,7 +196,8 @@ def _fill(folder: Path, source: Source, size: int, rows: np.ndarray, progress: P
 
 def _key(source: Source, rows: np.ndarray, what: str) -> str:
     """Changes with the images, which of them, and what is kept of them."""
-    parts = map(str, rows.tolist() if len(rows) < len(source) else ())
+    parts = [] if source.fit is None else [source.fit.mark]
+    parts += map(str, rows.tolist() if len(rows) < len(source) else ())
     return digest([_VERSION, what, source.root, digest(source.names), digest(source.fingerprints), *parts])
 
 

@@ -111,8 +111,7 @@ class Evaluation:
         confusion = np.zeros((classes, classes), np.int64)
         for row, column, images in content["confusion"]:
             confusion[row, column] = images
-        made: Evaluation = rebuilt(Evaluation, {**content, "confusion": confusion})
-        return made
+        return rebuilt(Evaluation, {**content, "confusion": confusion})
 
 
 @dataclass(frozen=True)

@@ -59,18 +59,19 @@ def taught_by(run: RunDir, images: Images) -> list[str]:
         dataset = dataset_of(run, recipe_of(run))
     except UserError:
         return [f"whether some of these images taught {run.path} is not known: its own are not there to compare with"]
+    if not (isinstance(dataset.train, StoredImages) and isinstance(images, StoredImages)):
+        return [f"whether some of these images taught {run.path} is not known: they are streamed, and not compared"]
     known = set(_marks(dataset.train))
-    same = [name for name, mark in zip(images.records.names, _marks(images), strict=False) if mark in known]
+    same = [name for name, mark in zip(images.records.names, _marks(images), strict=True) if mark in known]
     if not same:
         return []
     share = f"{counted(len(same), 'image')} of {len(images):,}"
     return [f"{share} taught this run, pixel by pixel the same, such as {same[0]}: what follows flatters it"]
 
 
-def _marks(images: Images) -> Iterator[bytes]:
-    """Digests of stored images' pixels; of streamed ones, which would all have to be decoded, none."""
-    if isinstance(images, StoredImages):
-        for start in range(0, len(images), BATCH):
-            numbers = torch.arange(start, min(start + BATCH, len(images)))
-            for pixels in images.take(numbers).cpu().numpy():
-                yield hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
+def _marks(images: StoredImages) -> Iterator[bytes]:
+    """Digests of images' pixels."""
+    for start in range(0, len(images), BATCH):
+        numbers = torch.arange(start, min(start + BATCH, len(images)))
+        for pixels in images.take(numbers).cpu().numpy():
+            yield hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()

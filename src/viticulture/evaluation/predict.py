@@ -17,7 +17,7 @@ from ..data.resample import squeeze
 from ..data.sources.files import FileReader
 from ..data.sources.folders import is_image, scan
 from ..data.sources.source import readable
-from ..disk import replacing
+from ..disk import write_whole
 from ..errors import UserError
 from ..outputs import check_out, csv_text
 from ..training.rundir import RunDir
@@ -33,7 +33,7 @@ MAX_SENT_PIXELS = 50_000_000
 
 Said = TypeVar("Said")
 Item = tuple[str, Path | Pixels | BinaryIO]
-"""A name, and the image: a file here, pixels, or an open file that somebody sent, at its start."""
+"""A name, and the image: a file here, pixels, or an open file, such as one that somebody sent, at its start."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,7 @@ def write(predictions: Sequence[Said], out: Path, as_csv: Callable[[Sequence[Sai
     """Predictions as .csv, by a function that makes its text, or as .json. Raises: UserError for another ending."""
     path = check_out(out, *ENDINGS)
     text = as_json(predictions) if path.suffix.lower() == ".json" else as_csv(predictions)
-    with replacing(path) as part:
-        part.write_text(text, encoding="utf-8")
+    write_whole(path, text)
 
 
 def as_json(predictions: Sequence[Any]) -> str:
@@ -167,16 +166,23 @@ class OpenedItems:
     errors: list[str]
 
 
-def open_items(subject: Subject, items: Sequence[Item]) -> OpenedItems:
-    """Decode images for a run's student; what cannot be read is told with its reason."""
-    side = subject.image_settings.store_size
+def open_items(subject: Subject, items: Sequence[Item], most: int | None = None) -> OpenedItems:
+    """Decode images for a run's student; what cannot be read is told with its reason.
+
+    Args:
+        subject: the student.
+        items: the images.
+        most: pixels of an open file; larger ones are not decoded. None: as many as a file here may have.
+    """
+    side, fit = subject.image_settings.store_size, subject.image_settings.fitting
     assert side is not None, "a run's recipe is settled"
     pixels: list[Tensor] = []
     sizes: list[tuple[int, int]] = []
     errors: list[str] = []
     for name, image in items:
         try:
-            picture = _decoded(name, image, side)
+            picture = _decoded(name, image, side, most)
+            picture = fit(picture, name) if fit is not None else picture
         except Unreadable as error:
             errors.append(error.reason)
         except OSError as error:
@@ -212,14 +218,14 @@ def probabilities_of(subject: Subject, opened: OpenedItems) -> list[list[float]]
     return rows
 
 
-def _decoded(name: str, image: Path | Pixels | BinaryIO, side: int) -> DecodedImage:
+def _decoded(name: str, image: Path | Pixels | BinaryIO, side: int, most: int | None = None) -> DecodedImage:
     if isinstance(image, Path):
         with FileReader(Path(), [str(image)]).open(0) as file:
             return decode(file, name, side)
-    if not isinstance(image, np.ndarray):
+    if most is not None and not isinstance(image, np.ndarray):
         height, width = image_size(image, name)
-        if height * width > MAX_SENT_PIXELS:
-            raise Unreadable(name, f"{width} x {height} is more than {MAX_SENT_PIXELS:,} pixels")
+        if height * width > most:
+            raise Unreadable(name, f"{width} x {height} is more than {most:,} pixels")
         image.seek(0)
     return decode(image, name, side)
 

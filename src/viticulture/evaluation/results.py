@@ -60,6 +60,12 @@ class Evaluations(Mapping[str, Evaluation]):
         """That of the weights that count, on a split."""
         return self.results.get(f"{self.counts.partition('/')[0]}/{split}")
 
+    def of_weights(self, weights: str) -> "Evaluations":
+        """Those of one set of weights; that on the split that counts, counts. Empty where these were not measured."""
+        split = self.counts.partition("/")[2]
+        results = {key: result for key, result in self.items() if key.partition("/")[0] == weights}
+        return Evaluations(f"{weights}/{split}", results) if f"{weights}/{split}" in results else Evaluations("", {})
+
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         return {"counts": self.counts, "results": {key: result.to_dict() for key, result in self.items()}}

@@ -20,6 +20,7 @@ from ..data.batches.batch import Batch
 from ..data.batches.evaluation import as_seen, evaluation_batches, evaluation_views
 from ..data.batches.loader import CPU
 from ..data.dataset import ImageSettings
+from ..data.image_settings import CROP_MODES
 from ..data.images import Images
 from ..data.transfer import send
 from ..models.task import Task
@@ -101,9 +102,10 @@ def of_source(source: str) -> Subject:
         network, task = open_teacher(source)
         architecture, described = source.partition("=")[0], getattr(network, "pretrained_cfg", {})
     image_settings = ImageSettings(
-        image_size=max(task.image_size),
+        image_size=list(task.image_size),
         eval_crop=described.get("crop_pct") or 1.0,
         eval_interpolation="bilinear" if described.get("interpolation") == "bilinear" else "bicubic",
+        fit=next((ours for ours, theirs in CROP_MODES.items() if theirs == described.get("crop_mode")), "crop"),
     )
     device = _device()
     return Subject(network.eval().to(device), task, image_settings, device, architecture=architecture)

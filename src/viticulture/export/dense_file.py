@@ -12,9 +12,6 @@ Metadata are JSON texts: `classes`, `kind` (detection or segmentation), `input`,
 network sees, pixels), `mean` and `std`. Masks of n objects take 5 n H W bytes while they are made.
 """
 
-import copy
-import json
-import warnings
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,15 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..disk import replacing
-from ..errors import UserError
 from ..models.dense.detector import Detector
 from ..models.dense.segmenter import Segmenter
 from ..models.task import Task
-from ..outputs import check_out
 from .canvas import Canvas, back, pasted, stretched
 from .detections import Detections
-from .onnx_file import check_installed
+from .onnx_file import inference_copy, traced, written
 
 OPSET = 18
 INSIDE = 0.5  # share from which a pixel belongs to a mask
@@ -89,19 +83,10 @@ def dense_to_onnx(network: Detector | Segmenter, path: Path, task: Task, store: 
         UserError: the extra `onnx` is not installed, the file cannot be written, or torch cannot trace the network.
         RuntimeError: the file's answers differ from the network's.
     """
-    check_installed("onnx", "onnxscript")
-    check_out(path, ".onnx", size=sum(weight.nbytes for weight in network.parameters()))
-    if not path.parent.is_dir():
-        raise UserError(f"there is no folder {path.parent} to write {path.name} into")
-    eager = file_of(copy.deepcopy(network).eval().requires_grad_(False).cpu().float(), task, store).eval()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's notes concern its own internals
-        traced = _traced(eager, _image(48, 64))
-        names = eager.outputs[: len(traced.graph_signature.user_outputs)]
-        program = torch.onnx.export(
-            traced, dynamo=True, opset_version=OPSET, input_names=["image"], output_names=list(names), verbose=False
-        )
-    assert program is not None
+    eager = file_of(inference_copy(network, path), task, store).eval()
+    sizes = {side: torch.export.Dim(name, min=2) for side, name in enumerate(("height", "width"))}
+    program = traced(eager, _image(48, 64), sizes, "network for images of any size")
+    names = eager.outputs[: len(program.graph_signature.user_outputs)]
     about = {
         "classes": task.classes,
         "kind": "detection" if isinstance(network, Detector) else "segmentation",
@@ -111,9 +96,7 @@ def dense_to_onnx(network: Detector | Segmenter, path: Path, task: Task, store: 
         "mean": task.mean,
         "std": task.std,
     }
-    program.model.metadata_props.update({key: json.dumps(value, ensure_ascii=False) for key, value in about.items()})
-    with replacing(path) as unfinished:
-        program.save(str(unfinished))
+    with written(path, program, names, about, OPSET) as unfinished:
         if find_spec("onnxruntime"):
             _check(unfinished, eager)
     return path
@@ -124,15 +107,6 @@ def file_of(network: Detector | Segmenter, task: Task, store: int) -> DetectorFi
     if isinstance(network, Detector):
         return DetectorFile(network, task, store)
     return SegmenterFile(network, task, store)
-
-
-def _traced(eager: nn.Module, image: Tensor) -> torch.export.ExportedProgram:
-    height, width = (torch.export.Dim(name, min=2) for name in ("height", "width"))
-    try:
-        return torch.export.export(eager, (image,), dynamic_shapes=({0: height, 1: width},), strict=False)
-    except RuntimeError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"torch cannot trace this network for images of any size: {reason}") from error
 
 
 def _image(height: int, width: int) -> Tensor:

@@ -4,11 +4,12 @@
 import copy
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from ..errors import UserError
 from ..models.task import Task
 from ..outputs import check_out
 
+Network = TypeVar("Network", bound=nn.Module)
 TOLERANCE = 1e-4
 """Largest difference between ONNX and eager, relative to the largest logit: float32 with other kernels."""
 
@@ -36,29 +38,16 @@ def to_onnx(student: nn.Module, path: Path, task: Task, more: Mapping[str, Any] 
         UserError: the extra `onnx` is not installed, the file cannot be written, or torch cannot trace the student.
         RuntimeError: the file's logits differ from the student's.
     """
-    check_installed("onnx", "onnxscript")
-    check_out(path, ".onnx", size=sum(weight.nbytes for weight in student.parameters()))
-    if not path.parent.is_dir():
-        raise UserError(f"there is no folder {path.parent} to write {path.name} into")
-    eager = copy.deepcopy(student).eval().requires_grad_(False).cpu().float()
+    eager: nn.Module = inference_copy(student, path)
     output = "probabilities" if task.several else "logits"
     if task.several:
         eager = nn.Sequential(eager, nn.Sigmoid())
     images = torch.randn(2, 3, *task.image_size, generator=torch.Generator().manual_seed(0))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's notes concern its own internals
-        program = torch.onnx.export(
-            _traced(eager, images),
-            dynamo=True,
-            input_names=["image"],
-            output_names=[output],
-            verbose=False,
-        )
-    assert program is not None
+    shapes = {0: torch.export.Dim("batch")}
+    hint = "student for batches of any size (len(x) in its code, where x.shape[0] is needed, is a common cause)"
     about = {"classes": task.classes, "mean": task.mean, "std": task.std, "image_size": task.image_size, **(more or {})}
-    program.model.metadata_props.update({key: json.dumps(value, ensure_ascii=False) for key, value in about.items()})
-    with replacing(path) as unfinished:
-        program.save(str(unfinished))
+    # The student's operations for any batch size; torch.onnx.export alone would quietly fix the size on failure.
+    with written(path, traced(eager, images, shapes, hint), [output], about) as unfinished:
         gap = _gap(unfinished, eager, images) if find_spec("onnxruntime") else 0.0
         if not gap <= TOLERANCE:  # a NaN is no agreement
             raise RuntimeError(
@@ -75,16 +64,56 @@ def check_installed(*modules: str) -> None:
         )
 
 
-def _traced(eager: nn.Module, images: Tensor) -> torch.export.ExportedProgram:
-    """The student's operations for any batch size; torch.onnx.export alone would quietly fix the size on failure."""
+def inference_copy(network: Network, path: Path) -> Network:
+    """A copy of a network to be traced: on the CPU, in inference mode, in float32.
+
+    Raises: UserError, before anything is computed, if the extra `onnx` is not installed or the file cannot be written.
+    """
+    check_installed("onnx", "onnxscript")
+    check_out(path, ".onnx", size=sum(weight.nbytes for weight in network.parameters()))
+    if not path.parent.is_dir():
+        raise UserError(f"there is no folder {path.parent} to write {path.name} into")
+    return copy.deepcopy(network).eval().requires_grad_(False).cpu().float()
+
+
+def traced(eager: nn.Module, example: Tensor, shapes: dict[int, Any], hint: str) -> torch.export.ExportedProgram:
+    """The operations of a network on inputs like the example, whose named dimensions are free.
+
+    Raises: UserError that says what torch cannot trace, by the hint.
+    """
     try:
-        return torch.export.export(eager, (images,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+        with warnings.catch_warnings(action="ignore"):  # notes that concern the exporter's own internals
+            return torch.export.export(eager, (example,), dynamic_shapes=(shapes,), strict=False)
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(
-            f"torch cannot trace this student for batches of any size (len(x) in its code, where x.shape[0] is "
-            f"needed, is a common cause): {reason}"
-        ) from error
+        raise UserError(f"torch cannot trace this {hint}: {str(error).strip().splitlines()[0]}") from error
+
+
+@contextmanager
+def written(
+    path: Path,
+    program: torch.export.ExportedProgram,
+    outputs: Sequence[str],
+    about: Mapping[str, Any],
+    opset: int | None = None,
+) -> Iterator[Path]:
+    """The ONNX file of a traced network under another name, to be compared with it before it appears under its own.
+
+    Args:
+        path: of the file.
+        program: what `traced` gave; its one input is called `image`.
+        outputs: names.
+        about: what the file says of itself, as JSON texts.
+        opset: ONNX's; None takes torch's.
+    """
+    with warnings.catch_warnings(action="ignore"):
+        made = torch.onnx.export(
+            program, dynamo=True, opset_version=opset, input_names=["image"], output_names=list(outputs), verbose=False
+        )
+    assert made is not None
+    made.model.metadata_props.update({key: json.dumps(value, ensure_ascii=False) for key, value in about.items()})
+    with replacing(path) as unfinished:
+        made.save(str(unfinished))
+        yield unfinished
 
 
 def _gap(path: Path, eager: nn.Module, images: Tensor) -> float:

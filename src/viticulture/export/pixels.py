@@ -11,6 +11,7 @@ by one.
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,14 +25,40 @@ from ..models.task import Task
 
 RESIZE = 'mode = "{mode}", antialias = 1, cubic_coeff_a = -0.5, exclude_outside = 1'
 
+FULL = """
+  given = Shape <start = 0, end = 2> (pixels)
+  given_numbers = Cast <to = 11> (given)
+  width_first = Gather (given_numbers, swap)
+  scaled = Mul (width_first, sides_of_input)
+  asked = Div (scaled, sides_swapped)
+  asked_rounded = Round (asked)
+  asked_pixels = Cast <to = 7> (asked_rounded)
+  full = Max (given, asked_pixels)"""
+"""Height and width of what stands for an image that is kept whole (`data.fit.Fit.size`)."""
+
+PAD = """
+  missing = Sub (full, given)
+  before = Div (missing, twice)
+  after = Sub (missing, before)
+  around = Concat <axis = 0> (before, zero, after, zero)
+  numbers = Cast <to = 6> (pixels)
+  above = Sub (numbers, fill)
+  framed = Pad (above, around)
+  padded = Add (framed, fill)"""
+"""That image, with the fill's color around it."""
+
+FITS = {"crop": ("", "pixels", "sides"), "stretch": (FULL, "pixels", "full"), "pad": (FULL + PAD, "padded", "sides")}
+"""`images.fit` -> first steps, what is squeezed, whose sides say what is cut."""
+
 STEPS = """
 <ir_version: {ir}, opset_import: ["" : {opset}]>
 prepare (uint8[h, w, 3] pixels) => (float[1, 3, {height}, {width}] image)
 {{
-  channels = Transpose <perm = [2, 0, 1]> (pixels)
+  {before}
+  channels = Transpose <perm = [2, 0, 1]> ({picture})
   bytes = Unsqueeze (channels, zero)
   whole = Cast <to = 1> (bytes)
-  sides = Shape <start = 0, end = 2> (pixels)
+  sides = Shape <start = 0, end = 2> ({picture})
   rows = Slice (sides, zero, one)
   to_columns = Concat <axis = 0> (one, three, rows, side)
   squeezed_columns = Resize <{cubic}> (whole, , , to_columns)
@@ -39,7 +66,7 @@ prepare (uint8[h, w, 3] pixels) => (float[1, 3, {height}, {width}] image)
   to_side = Concat <axis = 0> (one, three, side, side)
   squeezed = Resize <{cubic}> (rounded_1, , , to_side)
   {round_2}
-  extents = Cast <to = 11> (sides)
+  extents = Cast <to = 11> ({seen})
   shares_covered = Div (extents, covered)
   smallest = ReduceMin <keepdims = 1> (shares_covered, zero)
   reach = Mul (target, smallest)
@@ -105,36 +132,37 @@ def _steps(task: Task, settings: ImageSettings, ir: int, opset: int) -> ModelPro
     height, width = task.image_size
     crop, side = settings.crop, settings.store_size
     assert side is not None, "a run's recipe is settled"
+    before, picture, seen = FITS[settings.fit]
     resizes = ("squeezed_columns", "squeezed", "shown_columns", "shown_rows")
     text = STEPS.format(
         ir=ir,
         opset=opset,
         height=height,
         width=width,
+        before=before,
+        picture=picture,
+        seen=seen,
         cubic=RESIZE.format(mode="cubic"),
         shown=RESIZE.format(mode="cubic" if crop.interpolation == "bicubic" else "linear"),
         **{f"round_{i}": ROUND.format(i=i, of=of) for i, of in enumerate(resizes, 1)},
     )
     steps = parse_model(text)
     target = np.array([height, width], dtype=np.float64)
-    numbers = {
-        **{name: np.array([value], dtype=np.int64) for name, value in {"zero": 0, "one": 1, "three": 3}.items()},
-        **{
-            name: np.array([value], dtype=np.int64)
-            for name, value in {"side": side, "height": height, "width": width}.items()
-        },
-        "image_axes": np.array([2, 3], dtype=np.int64),
-        "target": target,
-        "covered": np.floor(target / crop.crop_pct),
-        **{
-            name: np.array(value, dtype=np.float64)
-            for name, value in {"unit": 1, "two": 2, "side_length": side}.items()
-        },
-        **{name: np.array(value, dtype=np.float32) for name, value in {"half": 0.5, "black": 0, "white": 255}.items()},
-        **{
-            name: np.array(value, dtype=np.float32).reshape(1, 3, 1, 1)
-            for name, value in {"mean": task.mean, "std": task.std}.items()
-        },
+    covered = np.floor(target / crop.crop_pct)
+    whole = {"zero": 0, "one": 1, "three": 3, "side": side, "height": height, "width": width}
+    mean, std = (np.reshape(values, (1, 3, 1, 1)) for values in (task.mean, task.std))
+    kinds: dict[type, dict[str, Any]] = {
+        np.int64: {name: [value] for name, value in whole.items()} | {"image_axes": [2, 3]},
+        np.float64: {"target": target, "covered": covered, "unit": 1, "two": 2, "side_length": side},
+        np.float32: {"half": 0.5, "black": 0, "white": 255, "mean": mean, "std": std},
     }
+    numbers: dict[str, Any] = {
+        name: np.array(value, kind) for kind, named in kinds.items() for name, value in named.items()
+    }
+    if settings.fitting is not None:
+        numbers |= {"swap": np.array([1, 0], dtype=np.int64), "sides_of_input": target}
+        numbers |= {"sides_swapped": np.ascontiguousarray(target[::-1])}
+    if settings.fitting is not None and settings.fit == "pad":
+        numbers |= {"twice": np.array([2], dtype=np.int64), "fill": np.array(settings.fitting.fill, dtype=np.int32)}
     steps.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in numbers.items())
     return steps

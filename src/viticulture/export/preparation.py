@@ -54,8 +54,10 @@ def by_timms_transform(run: RunDir, weights: str = "") -> Moved | None:
         run: a run that learnt classes.
         weights: best, last or ema; by default those that count.
 
-    Returns: what was found; None where the run's images are not here any more.
+    Returns: what was found; None where the run's images are not here any more, or never were, as of one on the Hub.
     """
+    if not (run.path / "split.json").exists():
+        return None
     recipe, data = recipe_of(run), run.read("run.json")["data"]
     try:
         source = open_for(recipe, data["folder"] or data["source"])

@@ -99,8 +99,7 @@ def _metadata(repository: str, facts: dict[str, Any], results: Evaluations | Lab
         model_name=repository.partition("/")[2],
         eval_results=measured or None,
     )
-    text: str = card.to_yaml()
-    return text
+    return card.to_yaml()
 
 
 def _split(results: Evaluations | LabelEvaluations) -> str:

@@ -4,10 +4,10 @@
 import re
 from pathlib import Path
 
-from ..disk import read_text
+from ..disk import read_json, read_text
 from ..errors import UserError, shortened
 from ..text import read_yaml
-from .shared import named_code
+from .shared import strangers_code
 
 HUB = "hf-hub:"
 """What begins the name of a run on the Hub; timm's word, so that one name serves both."""
@@ -40,10 +40,11 @@ def located(run: str) -> str:
             f"{run} is no run of viticulture (it holds no run.json); weights that timm reads are named by --init {run}"
         )
     recipe = Path(folder, "recipe.yaml")
-    if code := sorted(set(named_code(read_yaml(read_text(recipe, "recipe"), str(recipe))))):
+    facts, written = read_json(Path(folder, "run.json")), read_yaml(read_text(recipe, "recipe"), str(recipe))
+    if code := sorted(set(strangers_code(facts, written))):
         raise UserError(
-            f"{run} names code of its author's own, {', '.join(code)}, which would be imported from this machine; read "
-            f"{recipe}, and if you trust it, name its folder in place of {run}"
+            f"{run} names code of its author's own, {shortened(', '.join(code))}, which would be imported from this "
+            f"machine; read {recipe} and run.json beside it, and if you trust them, name their folder in place of {run}"
         )
     return folder
 

@@ -21,7 +21,7 @@ from ..training.rundir import RunDir
 from ..training.session import recipe_of
 from .card import Student, model_card
 from .fetch import check_repository, quiet, refused
-from .shared import shareable_facts, shareable_recipe
+from .shared import shareable_facts, shareable_recipe, without_folders
 
 README = "README.md"
 
@@ -44,8 +44,8 @@ def contents(run: RunDir, repository: str, weights: str = "") -> dict[str, bytes
     folder = run.weights(weights)
     _, task, config = load(folder)  # which finds damage that a stranger could not mend
     shared, recipe = shareable_facts(facts), shareable_recipe(recipe_of(run)).to_yaml()
-    results, labels = read_evaluations(run) or Evaluations("", {}), read_labels(run)
-    student = Student(config["architecture"], task.classes, task.several)
+    results = (read_evaluations(run) or Evaluations("", {})).of_weights(weights)
+    labels, student = read_labels(run), Student(config["architecture"], task.classes, task.several)
     texts = {
         README: model_card(repository, shared, recipe, labels or results, student),
         "run.json": _json(shared),
@@ -54,8 +54,10 @@ def contents(run: RunDir, repository: str, weights: str = "") -> dict[str, bytes
         **({LABEL_RESULTS: _json(labels.to_dict())} if labels else {}),
     }
     files: dict[str, bytes | Path] = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
-    for name in FILES:
-        files[name] = files[f"weights/{weights}/{name}"] = folder / name
+    about = _json({**config, **({"recipe": without_folders(config["recipe"])} if "recipe" in config else {})})
+    kept: tuple[bytes | Path, ...] = (folder / FILES[0], about.encode("utf-8", "backslashreplace"))
+    for name, content in zip(FILES, kept, strict=True):
+        files[name] = files[f"weights/{weights}/{name}"] = content
     return files
 
 

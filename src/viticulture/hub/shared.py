@@ -13,8 +13,12 @@ import timm
 
 from ..training.recipe import Recipe
 
-_FOLDERS = re.compile(r"(^|[=:,\s])(?:~|\.{1,2})?/(?:[^\s,=:]*/)?(?=[^/\s,=:]*)")
+_BEGUN = re.compile(r"(~[^/]*|\.{1,2})?/")
+"""How a path begins that says where on a machine it lies."""
+_FOLDERS = re.compile(r"(^|[=:,\s])(?:~[^/\s,=:]*|\.{1,2})?/(?:[^,=:]*/)?")
 
+CODE = "python:"
+"""What begins the name of data that a function of a person's own opens."""
 
 _KEPT = ("format", "versions", "commit", "hardware", "started", "status", "seed", "student", "seconds", "steps")
 
@@ -22,8 +26,9 @@ _KEPT = ("format", "versions", "commit", "hardware", "started", "status", "seed"
 def shareable_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """run.json without what tells of files and folders: the command, remarks, skipped images and where images lie."""
     data = {**facts["data"], "folder": None, "skipped": {}}
-    if facts["data"]["folder"] is not None:
-        data["source"] = data["name"]
+    word = str(data["source"])
+    if facts["data"]["folder"] is not None or word.startswith(CODE) or ("/" in word and not word.startswith("hf:")):
+        data["source"] = data["name"]  # a folder, a pattern of files, or an argument of somebody's code
     settings = {"settings": without_folders(facts["settings"])} if "settings" in facts else {}
     named = {"recipe": without_folders(facts["recipe"]), "command": "", "remarks": []}
     return {**{key: facts[key] for key in _KEPT if key in facts}, **named, "data": data, **settings}
@@ -37,12 +42,31 @@ def shareable_recipe(recipe: Recipe) -> Recipe:
 def without_folders(value: Any) -> Any:
     """Plain values whose texts have lost the folders of absolute paths: `base=/home/me/x.pth` is `base=x.pth`."""
     if isinstance(value, str):
-        return _FOLDERS.sub(r"\1", value)
+        return _without_folders(value)
     if isinstance(value, Mapping):
         return {key: without_folders(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [without_folders(inner) for inner in value]
     return value
+
+
+def _without_folders(text: str) -> str:
+    """A path by its name, whatever letters it holds; of any other text the paths within it likewise."""
+    before, given, path = text.partition("=") if "=" in text else ("", "", text)
+    if _BEGUN.match(path):
+        return f"{before}{given}{path.rstrip('/').rpartition('/')[2]}"
+    return _FOLDERS.sub(r"\1", text)
+
+
+def strangers_code(facts: Mapping[str, Any], recipe: Any) -> Iterator[str]:
+    """Code that looking at a stranger's run would import: by its recipe, by the settings that run.json repeats of it,
+    or by the name of its data."""
+    yield from named_code(recipe)
+    yield from named_code(facts.get("settings"))
+    data = facts.get("data")
+    for word in (data.get("folder"), data.get("source")) if isinstance(data, Mapping) else ():
+        if str(word).startswith(CODE):
+            yield str(word)
 
 
 def named_code(recipe: Any) -> Iterator[str]:

@@ -228,8 +228,7 @@ class MAE(Method):
         return patches.scatter(1, masked[..., None].expand_as(painted), painted), mask
 
     def _painted(self, images: Tensor, kept: Tensor, masked: Tensor) -> Tensor:
-        painted: Tensor = self.auxiliary["decoder"](self.taps.output(images, kept), kept, masked)
-        return painted
+        return self.auxiliary["decoder"](self.taps.output(images, kept), kept, masked)
 
     def _distance(self, painted: Tensor, images: Tensor, masked: Tensor) -> Tensor:
         return F.mse_loss(painted.float(), targets(images, self.patch, masked, self.patch_norm))

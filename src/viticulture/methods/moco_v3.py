@@ -109,8 +109,7 @@ class MoCoV3(Method):
         ]
 
     def _query(self, features: Tensor) -> Tensor:
-        query: Tensor = self.auxiliary["predictor"](self.auxiliary["projector"](features))
-        return query
+        return self.auxiliary["predictor"](self.auxiliary["projector"](features))
 
     def _contrast(self, query: Tensor, key: Tensor) -> Tensor:
         logits = normalized(query) @ gathered(normalized(key)).T / self.temperature  # [B, world * B]

@@ -151,8 +151,7 @@ class PixelDecoder(nn.Module):
         return torch.where(mask[..., None], self.mask_token.to(patches.dtype), patches)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.predict(x)
-        return y
+        return self.predict(x)
 
 
 def nearest_unit(image_size: PatchGrid, patch: PatchGrid) -> PatchGrid:

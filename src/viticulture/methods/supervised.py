@@ -71,9 +71,11 @@ class Supervised(Method):
 
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         logits = self.student(batch["image"])
-        right = (logits.argmax(-1) == batch["label"]).float().mean()
+        right = (logits.argmax(-1) == batch["label"]).float()
         heads = every_head(self.student, batch["image"])[1:] if self.every_head else ()
         tokens = {
             f"head_{k}_accuracy": (head.argmax(-1) == batch["label"]).float().mean() for k, head in enumerate(heads, 2)
         }
-        return {"accuracy": right, "loss": cross_entropy(logits, batch["label"]), **tokens}
+        if "class_weight" in batch:  # their mean over all images is that over classes
+            tokens["balanced_accuracy"] = (right * batch["class_weight"]).mean()
+        return {"accuracy": right.mean(), "loss": cross_entropy(logits, batch["label"]), **tokens}

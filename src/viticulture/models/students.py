@@ -22,12 +22,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from ..errors import UserError, unknown
 from .agent import registered as agents  # noqa: F401  (registers its students)
 from .co_advise import cit, many_heads
-from .co_advise import rednet as rednet
 from .cvt import cvt  # noqa: F401  (registers its student)
 from .dhvt import registered as dhvt_models
 from .task import Task
-from .vit import hybrid_vit, plain_vit
-from .vit import mae_vit as ssl_vit
+from .vit import hybrid_vit, mae_vit, plain_vit
 
 FROM_DATA = {"num_classes", "img_size", "in_chans", "patch_size"}
 """Keywords that no option may set: the task, or `patch_size` beside the options, decides them."""
@@ -76,7 +74,7 @@ def matching(pattern: str = "") -> list[str]:
 
 def takes_patch_size(name: str) -> bool:
     """Whether a student leaves its patch size open, for the data to decide."""
-    vits = (plain_vit.SIZES, plain_vit.SPARSE, ssl_vit.SIZES, hybrid_vit.SIZES)
+    vits = (plain_vit.SIZES, plain_vit.SPARSE, mae_vit.SIZES, hybrid_vit.SIZES)
     return any(name in family for family in (*vits, dhvt_models.OPEN, cit.SIZES, many_heads.OPEN))
 
 
@@ -137,7 +135,7 @@ def create_student(
     return_both_heads: Callable[[bool], None] | None = getattr(student, "set_distilled_training", None)
     if return_both_heads is not None:
         return_both_heads(True)
-    plain = next((family for family in (plain_vit, ssl_vit) if name in family.SIZES), None)
+    plain = next((family for family in (plain_vit, mae_vit) if name in family.SIZES), None)
     made = (plain.ARCHITECTURE, plain.timm_arguments(name, arguments)) if plain else (name, arguments)
     vars(student)["blueprint"] = Blueprint(asked, *made)
     return student

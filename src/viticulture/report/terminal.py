@@ -14,6 +14,7 @@ from ..budget.budget import Budget
 from ..budget.plan import Plan as BudgetPlan
 from ..budget.plan import is_planned
 from ..data.dense.inspect import DenseInspection
+from ..data.image_settings import shape_of
 from ..data.inspect import Inspection
 from ..errors import counted
 from ..evaluation.accuracy import Evaluation
@@ -23,6 +24,7 @@ from ..evaluation.judged import read_judged
 from ..evaluation.multilabel.predict import LabelsPrediction
 from ..evaluation.multilabel.results import LabelEvaluations
 from ..evaluation.predict import Prediction
+from ..models.catalog import Entry
 from ..study.folder import StudyDir
 from ..study.plan.plan import Plan
 from ..study.study import Study
@@ -36,7 +38,7 @@ from .pages.study_page import study_notes
 from .tables.dense import dense_inspected, dense_predictions, dense_summary
 from .tables.multilabel import labels_predictions, labels_summary, per_label
 from .tables.results import LONGEST_LIST, Evaluated, inspection, per_class, percent, summary
-from .tables.sheet import Column, Sheet, print_table
+from .tables.sheet import Cell, Column, Sheet, print_table
 from .tables.stages import plan_sheet
 from .tables.study import failures, results_sheet
 from .tables.study import plan_sheet as study_sheet
@@ -52,14 +54,14 @@ def introduce(session: Session) -> None:
     """Say on standard error what is about to be trained, and what a person should know first."""
     facts = session.run.read("run.json")
     console = Console(stderr=True, highlight=False, quiet=is_silent())
-    data, student, side = facts["data"], facts["student"], session.dataset.image_size
+    data, student, side = facts["data"], facts["student"], shape_of(session.dataset.image_size)
     counts = ", ".join(f"{count:,} {split}" for split, count in data["images"].items())
     epochs = counted(session.recipe.section("train").epochs, "epoch")
     parameters, macs = scaled(student["parameters"]), scaled(student["macs"])
     one = "label" if session.method.task.several else "class"
     classes = counted(len(data["classes"]), one) if data["classes"] else "labels unused"
     lines = [
-        f"data     {data['name']}: {counts} images, {classes}, shown at {side} x {side}",
+        f"data     {data['name']}: {counts} images, {classes}, shown at {side[0]} x {side[1]}",
         f"student  {student['name']}: {parameters} parameters, {macs} multiply-adds an image",
         f"recipe   {session.recipe.name}: {epochs}, seed {session.seed}",
         f"run      {session.run.path}",
@@ -73,7 +75,7 @@ def bar(session: Session) -> ProgressBar:
     """What a person sees of a training, and hears of its length where it is long and nobody gave a budget."""
     size = batch_size(session.recipe, len(session.dataset.train))
     planned = is_planned(session.run.path) or is_planned(session.run.path.absolute().parents[1])
-    epochs, side = session.recipe.section("train").epochs, session.dataset.image_size
+    epochs, side = session.recipe.section("train").epochs, max(shape_of(session.dataset.image_size))
     return ProgressBar(size, forecast=None if planned else partial(long_training, epochs, side))
 
 
@@ -96,6 +98,8 @@ def long_training(epochs: int, side: int, seconds: float) -> str:
 
 def introduce_budget(run: Path, plan: BudgetPlan) -> None:
     """Say on standard error what is going to be trained within a budget."""
+    if is_silent():
+        return
     print_table(plan_sheet(plan), file=sys.stderr)
     print(clean(f"run      {run}"), file=sys.stderr, flush=True)
 
@@ -157,6 +161,23 @@ def recipe_list(headers: dict[str, dict[str, str]]) -> Sheet:
     columns = [Column("recipe"), *(Column(name, "prose") for name in ("what it trains", "published", "our result"))]
     rows = [(name, head["What"], head.get("Published", ""), head.get("Result", "")) for name, head in headers.items()]
     return Sheet("", columns, rows)
+
+
+def student_list(entries: Sequence[Entry]) -> Sheet:
+    """Students by name, what they cost, and what they are for."""
+    columns = [Column("student"), Column("images, pixels", "count"), Column("parameters, M", "significant")]
+    columns += [Column("multiply-adds, M", "significant"), Column("what for", "prose")]
+    rows: list[list[Cell]] = [
+        [one.name, one.side, _millions(one.parameters), _millions(one.macs), one.purpose] for one in entries
+    ]
+    note = "Counted for 10 classes and images of that size; those of 32 pixels take others, too."
+    if any(one.parameters is None for one in entries):
+        note += " n/a: not counted; a narrower pattern counts up to 20."
+    return Sheet("", columns, rows, note)
+
+
+def _millions(number: int | None) -> float | None:
+    return None if number is None else number / 1e6
 
 
 def table_list(tables: dict[str, Any]) -> Sheet:

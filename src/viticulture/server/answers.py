@@ -12,7 +12,16 @@ from ..evaluation.evaluate import check_classes
 from ..evaluation.localization.metrics import score_maps
 from ..evaluation.multilabel.predict import LabelsPrediction, ask_labels, labels_csv
 from ..evaluation.multilabel.results import thresholds_of
-from ..evaluation.predict import BATCH, Item, OpenedItems, Prediction, as_csv, ask_opened, open_items
+from ..evaluation.predict import (
+    BATCH,
+    MAX_SENT_PIXELS,
+    Item,
+    OpenedItems,
+    Prediction,
+    as_csv,
+    ask_opened,
+    open_items,
+)
 from ..evaluation.subject import Subject, of_run
 from ..models.taps import Taps
 from ..report.charts.pictures import overlay, picture_uri
@@ -47,7 +56,7 @@ class Answerer:
             items: no more than are shown to a student at once (`predict.BATCH`), or bits may differ from the verb's.
             look: whether to draw.
         """
-        opened = open_items(self.subject, items)
+        opened = open_items(self.subject, items, MAX_SENT_PIXELS)
         return self.ask(opened), self._pictures(opened) if look else []
 
     @torch.inference_mode()

@@ -29,11 +29,13 @@ class Page:
     policy: str
 
 
-def page(run: RunDir, answerer: Answerer) -> Page:
-    """What a run's student is, how well it does, and a place to drop images."""
+def page(run: RunDir, answerer: Answerer, weights: str = "") -> Page:
+    """What a run's student is, how well it does, and a place to drop images; weights: those of the student."""
     script, style = source("serve.js"), source("page.css") + source("serve.css")
     facts, task = run.read("run.json"), answerer.subject.task
     evaluations = read_evaluations(run)
+    if evaluations is not None and weights:
+        evaluations = evaluations.of_weights(weights)
     sentence = (
         f"{facts['student']['name']} tells {len(task.classes):,} {'labels' if task.several else 'classes'} apart, "
         f"learnt from {facts['data']['name']}"

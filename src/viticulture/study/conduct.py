@@ -98,7 +98,8 @@ def _paces(
 
 
 def _pace(study: StudyDir, recipe: Recipe, overrides: dict[str, Any], source: Source | DenseSource) -> Pace:
-    recipe, seed = with_overrides(recipe, overrides), study.grid.seeds[0]
+    seed = study.grid.seeds[0]
+    recipe = with_overrides(recipe, {**overrides, **study.grid.subsets.fold(seed)})
     return measure_pace(recipe, load_dataset(source, recipe, seed), study.path / "pace", seed)
 
 

@@ -116,7 +116,8 @@ class StudyDir:
     def terms(self) -> str:
         """Digest of what may not change while the study goes on."""
         grid = self.grid
-        return digest([grid.conditions, asdict(grid.terms), grid.epochs])
+        folds = [grid.subsets.folds] if grid.subsets.folds else []
+        return digest([grid.conditions, asdict(grid.terms), grid.epochs, *folds])
 
     def update(self, **facts: Any) -> None:
         """Add or replace facts in study.json."""
@@ -137,8 +138,8 @@ class StudyDir:
             )
         if facts["terms"] != self.terms:
             raise UserError(
-                f"the conditions, terms or epochs of {self.path / 'study.yaml'} were changed after cells were trained "
-                "by them; put them back, or begin a new study (candidates, subsets and seeds may be added)"
+                f"the conditions, terms, folds or epochs of {self.path / 'study.yaml'} were changed after cells were "
+                "trained by them; put them back, or begin a new study (candidates, subsets and seeds may be added)"
             )
         known, entries, remarks = dict(facts["recipes"]), dict(facts["candidates"]), []
         unnamed = {name for name in known if self._asks_for_weights(name)}
@@ -261,7 +262,8 @@ class StudyDir:
             yield True
 
     def check_splits(self, data: str, splits: dict[str, list[str]]) -> None:
-        """All cells of one data set are chosen and tested by the same images, in the same order.
+        """All cells of one data set, or of one of its folds, are chosen and tested by the same images, in the same
+        order.
 
         Raises: UserError for a cell whose validation or test images are others.
         """

@@ -12,6 +12,7 @@ from ..data.balance import class_weights, positive_weights
 from ..data.batches.sampling import repeated
 from ..data.dataset import Dataset
 from ..data.dense.follow import check_follows
+from ..data.image_settings import shape_of
 from ..errors import UserError
 from ..guides.guide import Given, Guide
 from ..keywords import made_parts
@@ -36,8 +37,8 @@ from .settings import Engine, Student, Train
 
 def task_of(dataset: Dataset) -> Task:
     """What a student of this data set must agree with."""
-    side, several = dataset.image_size, bool(dataset.classes) and dataset.train.records.labels.ndim == 2
-    return Task(dataset.classes, (side, side), dataset.mean, dataset.std, several)
+    several = bool(dataset.classes) and dataset.train.records.labels.ndim == 2
+    return Task(dataset.classes, shape_of(dataset.image_size), dataset.mean, dataset.std, several)
 
 
 def patch_size(wanted: Student, task: Task) -> int | None:
@@ -121,6 +122,13 @@ def check_parts(recipe: Recipe) -> None:
             "optim.sam_rho takes two gradients of a whole batch, unscaled: set train.accumulate to 1 and "
             f"engine.precision to 32 or bf16-mixed, got {accumulate} and {precision}"
         )
+    side = recipe.section("images").image_size
+    if isinstance(side, list) and (name != "supervised" or recipe.values["guides"]):
+        also = "" if name != "supervised" else f" and guides {', '.join(recipe.values['guides'])}"
+        raise UserError(
+            f"images.image_size {side} is oblong, which method supervised without guides takes; method {name}{also} "
+            "learns from squares: name one side"
+        )
     check_balance(recipe)
     views = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
     if len(views) < method.batch_spec.views:
@@ -134,9 +142,12 @@ def check_parts(recipe: Recipe) -> None:
 
 
 def check_balance(recipe: Recipe) -> None:
-    """Raises: UserError where classes are to be weighed or balanced, and the method or a guide would not do so."""
+    """Raises: UserError where classes are to be weighed or balanced, and the method or a guide cannot."""
     method, name, data = method_class(recipe), recipe.values["method"]["name"], recipe.section("data")
-    if data.sampling == "balanced" and not (method.batch_spec.labels and method.batch_spec.contents == "classes"):
+    of_classes = method.batch_spec.labels and method.batch_spec.contents == "classes"
+    if recipe.section("train").best_by is not None and not of_classes:
+        raise UserError(f"train.best_by weighs classes of images alike, and method {name} learns none; leave it out")
+    if data.sampling == "balanced" and not of_classes:
         none = (
             "an image may have several" if method.batch_spec.contents == "labels" else f"method {name} learns from none"
         )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where measurements go beside metrics.csv and TensorBoard, which every run writes: MLflow, Weights & Biases, Trackio.
 
-All get the same names, those of the run's history (`train/loss`, `val/top1`), and the recipe's settings. What a resumed
-run measures goes on in the same place, whose name run.json keeps; steps since the last checkpoint stand there twice
-where the service keeps both. Where a service lies is said as its own documentation has it (MLFLOW_TRACKING_URI,
+All get the same names, those of the run's history (`train/loss`, `val/accuracy`), and the recipe's settings. What a
+resumed run measures goes on in the same place, whose name run.json keeps; steps since the last checkpoint stand there
+twice where the service keeps both. Where a service lies is said as its own documentation has it (MLFLOW_TRACKING_URI,
 `wandb login`, WANDB_MODE, TRACKIO_SPACE_ID, ...).
 """
 

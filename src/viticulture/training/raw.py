@@ -75,7 +75,9 @@ def override(values: dict[str, Any], key: str, value: Any) -> None:
         return
     place = values
     for part in parts[:-1]:
-        place = place.setdefault(part, {})
+        if place.get(part) is None:  # missing, or null in a recipe that says everything, such as a run's
+            place[part] = {}
+        place = place[part]
         if not isinstance(place, dict):
             raise UserError(f"--{key} asks for a key inside {part!r}, which holds {place!r}")
     if parts[0] in NAMED and len(parts) == 2 and not isinstance(value, dict):

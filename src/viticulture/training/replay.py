@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from ..cache import cache_folder
 from ..data.sources.source import digest
 from ..data.transfer import send
-from ..disk import replacing
+from ..disk import write_whole
 from ..errors import UserError
 from ..methods.method import Method
 from ..models.teachers.frozen import Frozen
@@ -250,8 +250,7 @@ class Memory:
 
     def _write_kind(self, kind: tuple[torch.dtype, tuple[int, ...]]) -> None:
         about = {"dtype": str(kind[0]).removeprefix("torch."), "shape": kind[1]}
-        with replacing(self.folder / "about.json") as part:
-            part.write_text(json.dumps(about), "utf-8")
+        write_whole(self.folder / "about.json", about)
         self.kind = kind
 
 

@@ -10,16 +10,21 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from torch import Tensor
 
+from ..data.balance import class_weights
 from ..data.batches.batch import Batch
 from ..data.batches.evaluation import evaluation_batches
 from ..data.batches.loader import CPU, Loader, Shard
 from ..data.batches.sampling import Sampling
 from ..data.dense.loader import DenseLoader, dense_batches
+from ..data.image_settings import CROP_MODES
 from ..data.images import Images
 from ..disk import FULL, unwritable
+from ..errors import UserError
 from ..methods.method import Course, Method
 from ..models.weights.files import save
+from .allocator import keep_freed_memory
 from .assemble import augmentations, batch_size
 from .loggers import close, loggers
 from .metrics import EpochMeans, cut
@@ -119,6 +124,10 @@ class ValidationLoader:
         self.crop = session.recipe.section("images").crop
         self.annotations = session.dataset.annotations.get(split or session.method.course.watched)
         self.batch_size = DENSE_BATCH if self.annotations else EVALUATION_BATCH
+        self.weights: Tensor | None = None
+        if session.recipe.section("train").best_by:
+            labels, classes = images.records.labels, session.dataset.classes
+            self.weights = class_weights("balanced", classes, torch.bincount(labels, minlength=len(classes)))
 
     def __len__(self) -> int:
         return -(-len(self.images) // self.batch_size)
@@ -126,7 +135,11 @@ class ValidationLoader:
     def __iter__(self) -> Iterator[Batch]:
         if self.annotations is not None:
             return dense_batches(self.images, self.annotations, self.task, self.batch_size, self.device)
-        return evaluation_batches(self.images, self.task, self.batch_size, self.device, self.crop)
+        batches = evaluation_batches(self.images, self.task, self.batch_size, self.device, self.crop)
+        if self.weights is None:
+            return batches
+        weights = self.weights.to(self.device)
+        return ({**batch, "class_weight": weights[batch["label"]]} for batch in batches)
 
 
 class BestCheckpoint(Callback):
@@ -135,16 +148,19 @@ class BestCheckpoint(Callback):
     Args:
         run: the run's folder.
         facts: for the weights' config.json.
+        best_by: the measure; None for the method's own.
     """
 
-    def __init__(self, run: RunDir, facts: dict[str, Any]) -> None:
-        self.run, self.facts = run, facts
+    def __init__(self, run: RunDir, facts: dict[str, Any], best_by: str | None = None) -> None:
+        self.run, self.facts, self.best_by = run, facts, best_by
         self.best, self.best_epoch = float("-inf"), -1
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         found = trainer.callback_metrics
         assert isinstance(pl_module, Method)
-        best = f"val/{pl_module.chosen_by}"
+        best = f"val/{self.best_by or pl_module.chosen_by}"
+        if self.best_by and best not in found:
+            raise UserError(f"train.best_by: method {type(pl_module).__name__} does not measure {self.best_by}")
         value = float(found[best] if best in found else -found["val/loss"])
         if value > self.best:
             self.best, self.best_epoch = value, trainer.current_epoch
@@ -194,6 +210,8 @@ def fit(
     if resumed and is_leader():
         cut(run.metrics, checkpoints.load_checkpoint(resumed)["global_step"])
     facts = {"run": run.path.name, "seed": session.seed, "recipe": session.recipe.name, **method.described}
+    if (shown := session.recipe.section("images").fit) != "crop":
+        facts["pretrained_cfg"] = {"crop_mode": CROP_MODES[shown]}
     ema = Ema(method.student, train.ema_decay) if train.ema_decay else None
     keep = KeepLast(run, engine.checkpoint_minutes)
     size = batch_size(session.recipe, len(session.dataset.train))
@@ -210,12 +228,13 @@ def fit(
     callbacks += [replay] if replay else []
     validated = validation_split(session) is not None
     if validated and train.watch == "val":
-        callbacks.append(BestCheckpoint(run, facts))
+        callbacks.append(BestCheckpoint(run, facts, train.best_by))
     if engine.compile or (engine.compile is None and on_gpu):
         method.taps.compile()
         for network in method.auxiliary.children():
             network.compile()
     _quiet()
+    keep_freed_memory()
     if on_gpu:
         torch.set_float32_matmul_precision("high")  # TF32 for what autocast leaves in float32
     trainer = Trainer(

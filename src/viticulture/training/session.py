@@ -83,8 +83,7 @@ def begin(
 
     Raises: UserError for any mistake, before anything is written.
     """
-    if not 0 <= seed < 2**BITS:
-        raise UserError(f"the seed must not be negative nor beyond {BITS} bits, got {seed}")
+    check_seed(seed)
     checked = recipe if isinstance(recipe, Recipe) else None
     if isinstance(recipe, str) and recipe != "default":
         checked = resolve(recipe, read(recipe), overrides)
@@ -141,6 +140,12 @@ def begin(
             settings=checked.values,
         )
     return Session(run, checked, dataset, method, seed, remarks, mark(checked.values, seed, dataset.fingerprint))
+
+
+def check_seed(seed: int) -> None:
+    """Raises: UserError for a seed that torch does not take."""
+    if not 0 <= seed < 2**BITS:
+        raise UserError(f"the seed must not be negative nor beyond {BITS} bits, got {seed}")
 
 
 def reopen(path: str, data: Any = "") -> Session:
@@ -200,19 +205,19 @@ def dataset_of(run: RunDir, recipe: Recipe, data: Any = "") -> Dataset:
         raise UserError(f"{run.path / 'split.json'} is damaged: it must hold names of images by split")
     data = "" if data is None else data
     if facts["data"].get("given") is not None:
-        return load_dataset(for_method(recipe, _given_again(run, data)), recipe, facts["seed"], names)
+        return load_dataset(for_method(recipe, given_again(run, data)), recipe, facts["seed"], names)
     known = facts["data"]["folder"] or facts["data"]["source"]
     source = open_for(recipe, known if isinstance(data, str) and not data else data)
     return load_dataset(source, recipe, facts["seed"], names)
 
 
-def _given_again(run: RunDir, data: Any) -> Source:
+def given_again(run: RunDir, data: Any) -> Source:
     """The object that a run learnt from. Raises: UserError where it is not there, or another one is."""
     name, way = run.read("run.json")["data"]["source"], f"viticulture.resume({str(run.path)!r}, data)"
     if isinstance(data, str):
         raise UserError(
             f"{run.path} learnt from an object of a Python program ({name}), which its folder does not hold; give it "
-            f"again in Python, as in {way} or viticulture.evaluate"
+            f"again in Python, as in {way}; evaluate, explain, probe and robustness take it as data, too"
         )
     source = open_source(data)
     if not is_own(run, source):
@@ -221,6 +226,11 @@ def _given_again(run: RunDir, data: Any) -> Source:
             f"give the same, or train anew: {run.anew()}"
         )
     return source
+
+
+def stands_for_own(run: RunDir, data: str | Source) -> bool:
+    """Whether a run's own images are meant: by nothing, or by the very object that it learnt from."""
+    return is_own(run, data) if isinstance(data, Source) else not data
 
 
 def is_own(run: RunDir, source: Source) -> bool:

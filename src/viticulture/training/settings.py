@@ -58,6 +58,9 @@ class Train:
         repeats: times each image appears in a batch, differently augmented (repeated augmentation; DeiT uses 3).
         watch: split measured after every epoch: `val` chooses the best weights; `test` only draws the curve, as
             papers do; `none` saves the time.
+        best_by: what chooses the best weights on validation images. null: the method's own measure, such as accuracy;
+            balanced_accuracy: the mean over classes of the share of their images that is right, where classes are
+            uneven and the rare ones count as much.
     """
 
     epochs: int = 100
@@ -67,6 +70,7 @@ class Train:
     ema_decay: float | None = None
     repeats: int = 1
     watch: Literal["val", "test", "none"] = "val"
+    best_by: Literal["balanced_accuracy"] | None = None
 
     def __post_init__(self) -> None:
         check_fields("train", self)
@@ -80,6 +84,10 @@ class Train:
             raise UserError(f"train.batch_size must be at least 1, got {self.batch_size}")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             raise UserError(f"train.ema_decay must lie between 0 and 1, got {self.ema_decay}")
+        if self.best_by is not None and self.watch != "val":
+            raise UserError(
+                f"train.best_by chooses by validation images, and train.watch is {self.watch}; add --train.watch val"
+            )
         if self.clip_norm is not None and self.clip_norm <= 0:
             raise UserError(f"train.clip_norm must be positive, got {self.clip_norm}; null does not clip")
 

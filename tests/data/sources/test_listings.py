@@ -82,6 +82,7 @@ def test_label_studios_exports(root: Path) -> None:
         ({**COCO, "annotations": [{"image_id": 2, "category_id": 5, "bbox": [1, 2, 3, 4]}]}, "recipe detection/"),
         ({**COCO, "images": [{"id": 7, "file_name": "gone.png"}, *COCO["images"][1:]]}, "does not hold: gone.png"),
         ([{"data": {"image": "a.png"}, "annotations": [{"result": [{"value": {"x": 1}}]}]}], "regions"),
+        ([task(f"data:image/png;base64,{'A' * 5000}/gone.png", "vine")], "1 file that .* does not hold"),
         ({"rows": []}, "KeyError: 'categories'.*Label Studio"),
         ([1, 2], "no list of images that is known here"),
         ("text", "no list of images that is known here"),
@@ -101,7 +102,8 @@ def test_a_name_that_may_mean_two_files_is_asked_for(root: Path) -> None:
 
 
 def test_parquet_with_paths_is_its_csv(root: Path) -> None:
-    """Catches: a null read as the class None, paths taken from the folder that one is in."""
+    """Catches: a null read as the class None, numbers beside a gap as 3.0 and nan, paths taken from the folder that one
+    is in."""
     pyarrow = pytest.importorskip("pyarrow", reason="the extra `hf`")
     from pyarrow import parquet
 
@@ -113,6 +115,9 @@ def test_parquet_with_paths_is_its_csv(root: Path) -> None:
     )
     ours, listed = (open_source(str(root / name)) for name in ("all.parquet", "all.csv"))
     assert ours.fingerprint == listed.fingerprint
+    numbers = pyarrow.table({"path": paths, "label": [3.0, float("nan"), 4.0]})  # as pandas keeps 3, nothing, 4
+    parquet.write_table(numbers, root / "numbers.parquet")
+    assert labeled(open_source(str(root / "numbers.parquet"))) == dict(zip(paths, ["3", None, "4"], strict=True))
     (root / "torn.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(UserError, match="cannot be read as Parquet"):
         open_source(str(root / "torn.parquet"))

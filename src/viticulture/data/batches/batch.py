@@ -10,6 +10,7 @@ Batch = dict[str, Tensor]
     label  [B] int64, or [B, C] float once mixup or smoothing made it a distribution; of several labels an image always
            [B, C] float, 1 where an image shows a class
     index  [B] int64, the image's number in its split
+    class_weight [B] float, N / (C n) of the image's class with n of N held-out images, where classes count alike
     image2 [B, 3, H, W] float, the second view, where the recipe has one (`augment2`)
     image3 [B, 3, h, w] float, and so on: local crops, where the method asks for them (`augment_local_crops`)
     noise  [B, N] float in [0, 1), where the method asks for it

@@ -60,6 +60,12 @@ def prepare_dense(
     """
     if selection.per_class is not None:
         raise UserError("data.per_class counts images of a class, and these hold several each; give data.fraction")
+    if pictures.fit != "crop":
+        raise UserError(f"images.fit {pictures.fit} would move boxes and masks; scale_jitter keeps images whole, too")
+    if isinstance(pictures.image_size, list):
+        raise UserError(f"objects and pixels are learnt from squares, got images.image_size {pictures.image_size}")
+    if selection.folds is not None:
+        raise UserError("data.folds deals out images of classes, and these hold several each; leave it out")
     if masks and not any(objects.shapes for objects in source.objects or []):
         raise UserError(f"{source.images.name} has no masks of objects; learn boxes alone: --method.masks false")
     if masks:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A CSV that lists images: path,label[,split], or path,CAT,DOG[,split] of 1 and 0; paths are relative to the CSV.
+"""A CSV that lists images: path,label[,split][,group], or path,CAT,DOG of 1 and 0; paths are relative to the CSV.
 
 The header is required; columns may come in any order, others are passed over. Comma, semicolon and tab are understood.
 An empty label means none, cat|dog means both (several.py); splits are train, val (or valid, validation) and test, for
-every row or for none.
+every row or for none. Images of one group, such as a patient's, are never divided between splits that are drawn; an
+empty group is an image by itself.
 """
 
 import csv
@@ -18,7 +19,7 @@ from .labels import classify, rows_of, split_of
 from .several import marked
 from .source import Source, readable, shortened, some
 
-OWN = ("path", "label", "split")
+OWN = ("path", "label", "split", "group")
 """Columns that are known by their names, whatever the case of letters."""
 
 
@@ -29,6 +30,7 @@ class Row(NamedTuple):
     path: str
     label: str | None
     split: str | None
+    group: str | None = None
 
 
 def open_csv(path: Path) -> Source:
@@ -54,6 +56,7 @@ def from_rows(table: str, row_word: str, root: Path, rows: list[Row], notes: tup
     """
     _check(table, row_word, rows)
     classes, labels = classify([row.label for row in rows])
+    named, groups = classify([row.group or None for row in rows])
     resolved = root.resolve()
     fingerprints = [file_fingerprint((resolved / row.path).stat) for row in rows]
     missing = [
@@ -74,8 +77,16 @@ def from_rows(table: str, row_word: str, root: Path, rows: list[Row], notes: tup
         splits=rows_of([split_of(row.split) if row.split else "train" for row in rows]),
         fingerprints=fingerprints,
         reader=FileReader(root, [row.path for row in rows]),
-        notes=notes,
         root=str(resolved),
+        notes=(
+            *notes,
+            *(
+                [f"{counted(len(named), 'group')} (column group), which no split that is drawn divides"]
+                if named
+                else []
+            ),
+        ),
+        groups=groups if named else None,
     )
 
 
@@ -93,10 +104,10 @@ def _rows(path: Path) -> tuple[list[Row], tuple[str, ...]]:
             f"{path} needs a header with the columns path,label[,split], or a column of 1 and 0 for every label, got "
             f"{','.join(header)!r}"
         )
-    splits = columns.get("split", [None] * len(lines))
+    splits, groups = (columns.get(name, [None] * len(lines)) for name in ("split", "group"))
     rows = [
-        Row(number, file, label or None, split)
-        for (number, _), file, label, split in zip(lines, columns["path"], labels, splits, strict=True)
+        Row(number, file, label or None, *rest)
+        for (number, _), file, label, *rest in zip(lines, columns["path"], labels, splits, groups, strict=True)
     ]
     return rows, notes
 

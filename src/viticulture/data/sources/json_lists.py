@@ -13,6 +13,7 @@ train... or val... iNaturalist's rules hold (inaturalist.py).
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -79,8 +80,9 @@ def _source(path: Path, entries: Sequence[Entry]) -> Source:
 def _place(named: str, root: Path, below: dict[str, list[str]]) -> str | None:
     """Where a file is, relative to the list's folder. Raises: UserError if several may be meant."""
     inside = unquote(named.partition("?d=")[2] or named).lstrip("/")
-    if ".." not in Path(inside).parts and (root / inside).is_file():
-        return inside
+    with suppress(OSError, ValueError):  # longer than any name, or with a NUL: such as an image in letters
+        if ".." not in Path(inside).parts and (root / inside).is_file():
+            return inside
     name = inside.rpartition("/")[2]
     uploaded = UPLOADED.fullmatch(name)
     for called in (name, *([uploaded[1]] if uploaded else [])):

@@ -2,7 +2,7 @@
 """Data that a Python program holds: a data set of torch's, a data frame, arrays or tensors; by split or in one.
 
     viticulture.train(torchvision.datasets.CIFAR10(...))            any `torch.utils.data.Dataset` of (image, label)
-    viticulture.train(frame)                                        pandas: path, label and, if there is, split
+    viticulture.train(frame)                                        pandas: path, label[, split][, group]
     viticulture.train((images, labels))                             [N, H, W, C] or [N, H, W]; tensors [N, C, H, W]
     viticulture.train({"train": (images, labels), "test": dataset}) its own splits
 
@@ -116,6 +116,9 @@ def from_object(data: Any) -> Source:
     by_split = data if isinstance(data, Mapping) else {"": data}
     if not by_split or any(key and split_of(str(key)) is None for key in by_split):
         raise UserError(f"splits are train, val and test, got {list(by_split)}")
+    kinds = [split_of(str(key)) for key in by_split]
+    if twice := [kind for kind in kinds if kind and kinds.count(kind) > 1]:
+        raise UserError(f"two splits are {twice[0]}, got {list(by_split)}; join them, or leave one out")
     parts = {split_of(str(key)) or "train": _part(content, str(key)) for key, content in by_split.items()}
     names = [f"{kind}/{i:05d}" for kind, part in parts.items() for i in range(len(part.labels))]
     classes, labels = classify([label for part in parts.values() for label in part.labels])
@@ -134,7 +137,7 @@ def from_object(data: Any) -> Source:
 def _from_frame(frame: Any) -> Source:
     columns = [str(name) for name in frame.columns]
     values = {
-        name: [_word(value) for value in frame[name]] for name in columns if name in OWN or "label" not in columns
+        name: [cell_word(value) for value in frame[name]] for name in columns if name in OWN or "label" not in columns
     }
     others = {name: column for name, column in values.items() if name not in OWN}
     labels, notes = (values["label"], ()) if "label" in values else marked(others)
@@ -145,10 +148,10 @@ def _from_frame(frame: Any) -> Source:
             "a data frame needs the columns path, label (or a column of 1 and 0 for every label) and, if you like, "
             f"split; {missing[0]} is not there"
         )
-    splits = values.get("split", [None] * len(frame))
+    splits, groups = (values.get(name, [None] * len(frame)) for name in ("split", "group"))
     rows = [
-        Row(number, path or "", label, split if split is None or split else "")
-        for number, (path, label, split) in enumerate(zip(values["path"], labels, splits, strict=True))
+        Row(number, path or "", label, split, group)
+        for number, (path, label, split, group) in enumerate(zip(values["path"], labels, splits, groups, strict=True))
     ]
     return from_rows("data frame", "row", Path.cwd(), rows, notes)
 
@@ -245,7 +248,7 @@ def _label(label: Any, classes: Sequence[str]) -> str | None:
     )
 
 
-def _word(value: Any) -> str | None:
+def cell_word(value: Any) -> str | None:
     """A cell of a table as a CSV would hold it; None where it is empty."""
     if value is None or (isinstance(value, float) and np.isnan(value)) or joined(value) in ("", "<NA>"):
         return None

@@ -7,7 +7,8 @@ from pathlib import Path
 from ...errors import UserError
 from . import hugging_face as hub
 from .csv_file import OWN, Row, from_rows
-from .several import joined, marked
+from .objects import cell_word
+from .several import marked
 from .source import Source
 
 
@@ -29,14 +30,14 @@ def open_parquet(path: Path) -> Source:
         table = parquet.read_table(path, columns=columns).to_pydict()
     except (OSError, pyarrow.ArrowException) as error:
         raise UserError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
-    words = {name: [None if value is None else joined(value) for value in table[name]] for name in columns}
+    words = {name: [cell_word(value) for value in table[name]] for name in columns}
     others = {name: column for name, column in words.items() if name not in OWN}
     labels, notes = (words["label"], ()) if "label" in words else marked(others)
     if "label" not in words and not notes:
         return hub.open_local(path)
-    splits = words.get("split", [None] * len(words["path"]))
+    splits, groups = (words.get(name, [None] * len(words["path"])) for name in ("split", "group"))
     rows = [
-        Row(number, file or "", label or None, split)
-        for number, (file, label, split) in enumerate(zip(words["path"], labels, splits, strict=True))
+        Row(number, file or "", label, *rest)
+        for number, (file, label, *rest) in enumerate(zip(words["path"], labels, splits, groups, strict=True))
     ]
     return from_rows(str(path), "row", path.parent, rows, notes)

@@ -15,6 +15,7 @@ from PIL import Image
 
 from ...errors import UserError
 from .. import decode
+from ..fit import Fit
 
 _UNPRINTABLE = re.compile(r"[\ud800-\udfff]|\\u[0-9a-f]{4}")
 
@@ -48,6 +49,9 @@ class Source:
         notes: what a person should know about how the data was read.
         root: where names and fingerprints hold, an absolute path; empty where fingerprints tell contents. Two folders
             unpacked from archives may agree in names, sizes and times, and yet not in pixels.
+        groups: [N] int64, images of equal numbers (of one patient, say) are not divided between splits; -1 for an image
+            by itself. None where nothing belongs together.
+        fit: what makes squares of oblong images that are to be kept whole; None leaves them as they are.
     """
 
     name: str
@@ -60,6 +64,8 @@ class Source:
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     root: str = ""
+    groups: np.ndarray | None = None
+    fit: Fit | None = None
 
     def __post_init__(self) -> None:
         if not self.names:
@@ -85,7 +91,8 @@ class Source:
         Raises: Unreadable.
         """
         with self._opened(i) as file:
-            return decode.decode(file, self.names[i], shrink)
+            decoded = decode.decode(file, self.names[i], shrink)
+        return decoded if self.fit is None else self.fit(decoded, self.names[i])
 
     def size_of(self, i: int) -> tuple[int, int]:
         """Height and width of image i, upright, pixels; reads no more than its header where that suffices.
@@ -93,14 +100,16 @@ class Source:
         Raises: Unreadable.
         """
         with self._opened(i) as file:
-            return decode.image_size(file, self.names[i])
+            height, width = decode.image_size(file, self.names[i])
+        return (height, width) if self.fit is None else self.fit.size(height, width)
 
     @cached_property
     def fingerprint(self) -> str:
         """32 hexadecimal digits that change with anything of the source: files, labels, classes, splits."""
         splits = [f"{key}={digest(map(str, rows.tolist()))}" for key, rows in sorted(self.splits.items())]
         parts = (self.classes, map(str, self.labels.tolist()), (self.root,), self.names, self.fingerprints, splits)
-        return digest(digest(part) for part in parts)
+        groups = [] if self.groups is None else [map(str, self.groups.tolist())]
+        return digest(digest(part) for part in (*parts, *groups))
 
     @contextmanager
     def _opened(self, i: int) -> Iterator[BinaryIO | np.ndarray]:

@@ -6,14 +6,15 @@ found.json     of the split that counts: what was found in each image, beside wh
                each image by itself (pixels); for pages and comparisons
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ...keywords import rebuilt
 from ...training.rundir import RunDir
 from ..kept import read_kept
-from .objects import ClassPrecision, ObjectsEvaluation, Precisions
-from .pixels import ClassIoU, PixelsEvaluation
+from .objects import ObjectsEvaluation
+from .pixels import PixelsEvaluation
 
 RESULTS, FOUND = "dense.json", "found.json"
 
@@ -54,9 +55,8 @@ class DenseEvaluations:
 
 def from_dict(content: Mapping[str, Any]) -> DenseEvaluations:
     """What `to_dict` gave."""
-    kinds: dict[str, Callable[[Mapping[str, Any]], Evaluation]] = {"objects": _objects, "pixels": _pixels}
-    made = kinds[content["kind"]]
-    results = {key: made(result) for key, result in content["results"].items()}
+    kind = {"objects": ObjectsEvaluation, "pixels": PixelsEvaluation}[content["kind"]]
+    results: dict[str, Evaluation] = {key: rebuilt(kind, result) for key, result in content["results"].items()}
     if content["counts"] not in results and (content["counts"] or results):
         raise ValueError(f"the result that counts, {content['counts']!r}, is not there")
     return DenseEvaluations(content["kind"], content["counts"], results)
@@ -65,33 +65,3 @@ def from_dict(content: Mapping[str, Any]) -> DenseEvaluations:
 def read_dense(run: RunDir) -> DenseEvaluations | None:
     """What was measured; None where nothing was yet, or the run classifies. Raises: UserError if it is damaged."""
     return read_kept(run, RESULTS, from_dict, None)
-
-
-def _objects(found: Mapping[str, Any]) -> ObjectsEvaluation:
-    def precisions(part: Mapping[str, Any]) -> Precisions:
-        classes = tuple(
-            ClassPrecision(**{**each, "curve": None if each["curve"] is None else tuple(each["curve"])})
-            for each in part["per_class"]
-        )
-        low, high = part["interval"]
-        drawn = tuple(part.get("resampled", ()))  # runs of earlier versions have none
-        changed = {
-            "interval": (low, high),
-            "resampled": drawn,
-            "by_overlap": tuple(part["by_overlap"]),
-            "per_class": classes,
-        }
-        return Precisions(**{**part, **changed})
-
-    masks = None if found["masks"] is None else precisions(found["masks"])
-    cells = tuple(tuple(row) for row in found["confusion"])
-    return ObjectsEvaluation(**{**found, "boxes": precisions(found["boxes"]), "masks": masks, "confusion": cells})
-
-
-def _pixels(found: Mapping[str, Any]) -> PixelsEvaluation:
-    low, high = found["interval"]
-    classes = tuple(ClassIoU(**each) for each in found["per_class"])
-    cells = tuple(tuple(row) for row in found["confusion"])
-    drawn = tuple(found.get("resampled", ()))
-    changed = {"interval": (low, high), "per_class": classes, "confusion": cells, "resampled": drawn}
-    return PixelsEvaluation(**{**found, **changed})

@@ -98,8 +98,7 @@ class Localization:
     def from_dict(content: Mapping[str, Any]) -> "Localization":
         """What `to_dict` gave."""
         before = {"protocol": AS_EVALUATED.name}  # of what was kept before there were two
-        made: Localization = rebuilt(Localization, {**before, **content})
-        return made
+        return rebuilt(Localization, {**before, **content})
 
 
 def held_out(dataset: Dataset) -> Images:
@@ -145,6 +144,8 @@ def localize(
 
     Raises: UserError if no image has a box, a box lies outside its image, or the student has no class attention.
     """
+    if (shown := recipe_of(run).section("images").fit) != "crop":
+        raise UserError(f"boxes are those of the originals, and {run.path} was shown others (images.fit {shown})")
     weights = weights or run.which()[0]
     subject = replace(of_run(run, weights, BATCH), whole=protocol.whole)
     numbers, true = _in_view(subject, images, boxes)

@@ -15,6 +15,7 @@ from torch import Tensor
 from ...data.dataset import Dataset, prepare
 from ...data.open import open_source
 from ...data.sources.several import is_joined
+from ...data.sources.source import Source
 from ...data.splits import Selection
 from ...data.subsets import holdout
 from ...disk import write_whole
@@ -22,7 +23,7 @@ from ...errors import UserError, unknown
 from ...keywords import rebuilt
 from ...training.progress import showing
 from ...training.rundir import RunDir
-from ...training.session import recipe_of
+from ...training.session import given_again, recipe_of, stands_for_own
 from ..accuracy import wilson
 from ..kept import read_kept
 from ..subject import Subject, of_run, of_source
@@ -94,12 +95,12 @@ class Probe:
         return max(self.findings, key=lambda finding: finding.val)
 
 
-def probe(source: str, data: str = "", features: str = "", weights: str = "") -> Probe:
+def probe(source: str, data: str | Source = "", features: str = "", weights: str = "") -> Probe:
     """Judge a frozen network by its features.
 
     Args:
         source: a run's folder; or what `subject.of_source` takes.
-        data: labeled images; left out, those of the run.
+        data: labeled images; left out, or the very object that the run learnt from: those of the run.
         features: class or mean; left out, all that the network has.
         weights: best, last or ema of a run; left out, those that count.
 
@@ -143,25 +144,23 @@ def read_probes(run: RunDir) -> list[Probe]:
     return read_kept(run, "probe.json", lambda every: [rebuilt(Probe, found) for found in every.values()], [])
 
 
-def _images(run: RunDir | None, data: str, subject: Subject) -> Dataset:
+def _images(run: RunDir | None, data: str | Source, subject: Subject) -> Dataset:
     """Labeled images: other ones in all their number, or the run's own with its very splits."""
     if not data and run is None:
         raise UserError("labeled images are needed to judge by: viticulture probe NETWORK DATA")
     selection, remembered = Selection(), None
     if run is not None:
         kept: Selection = recipe_of(run).section("data")
-        selection = replace(kept, fraction=None, per_class=None, rule="balanced")
-        if not data:
+        selection = replace(kept, fraction=None, per_class=None, rule="balanced", folds=None, fold=0)
+        if stands_for_own(run, data):
             known, remembered = run.read("run.json")["data"], run.read("split.json")["names"]
-            data = known["folder"] or known["source"]
+            data = given_again(run, data) if known.get("given") else known["folder"] or known["source"]
     source = open_source(data)
     if is_joined(source):
         raise UserError(f"a probe tells one class an image, and {source.name} has several labels; name other images")
     if not source.classes:
         raise UserError(f"{source.name} has no labels to judge by; name labeled images: viticulture probe RUN DATA")
-    image_settings = replace(
-        subject.image_settings, normalize="imagenet"
-    )  # not looked at: the task has the network's own
+    image_settings = subject.image_settings.without_statistics
     with showing("reading images") as progress:
         dataset = prepare(source, selection, image_settings, 0, progress, remembered)
     if dataset.test is None:

@@ -36,7 +36,7 @@ from ...outputs import csv_text
 from ...training.progress import showing
 from ...training.recipe import Recipe
 from ...training.rundir import RunDir
-from ...training.session import dataset_of, recipe_of
+from ...training.session import dataset_of, recipe_of, stands_for_own
 from ..evaluate import check_one_class
 from ..heads import OutputHeads, heads_of
 from ..kept import read_kept
@@ -55,10 +55,17 @@ Cell = Callable[[str, int], Batches]
 
 @dataclass(frozen=True, eq=False)
 class _Context:
-    """A run's student, ready to be asked."""
+    """A run's student, ready to be asked.
+
+    Args:
+        subject: it.
+        recipe: of the run.
+        own: the object of a Python program that holds the run's own images; empty where a file does.
+    """
 
     subject: Subject
     recipe: Recipe
+    own: str | Source = ""
 
     def errors(self, batches: Batches, heads: OutputHeads, among: Tensor | None = None) -> list[float]:
         """The share of wrong answers by head."""
@@ -77,12 +84,13 @@ class _Context:
         return heads_of(self.subject.network, self.subject.normalized(pixels), self.recipe)
 
 
-def evaluate_robustness(run: RunDir, data: str = "", limit: int = 0, weights: str = "") -> Robustness:
+def evaluate_robustness(run: RunDir, data: str | Source = "", limit: int = 0, weights: str = "") -> Robustness:
     """Measure a run's weights out of distribution; the result joins the run's robustness.json.
 
     Args:
         run: a run with weights.
-        data: a folder as above, or any test set; empty for the run's own test images.
+        data: a folder as above, or any test set; empty, or the very object that it learnt from, for the run's own test
+            images.
         limit: images to corrupt, evenly spread over the split; 0 for all.
         weights: best, last or ema; by default those that count.
 
@@ -91,17 +99,19 @@ def evaluate_robustness(run: RunDir, data: str = "", limit: int = 0, weights: st
     if limit < 0:
         raise UserError(f"limit must not be negative, got {limit}; 0 takes all images")
     weights = weights or run.which()[0]
-    context = _Context(of_run(run, weights, BATCH), recipe_of(run))
+    own = stands_for_own(run, data)
+    context = _Context(of_run(run, weights, BATCH), recipe_of(run), data if own else "")
     task = context.subject.task
     check_one_class(run, task)
     mark = hashlib.blake2b((run.weights(weights) / "model.safetensors").read_bytes(), digest_size=16).hexdigest()
-    blank = Robustness(data or "test", weights, 0, len(task.classes), len(task.classes), "", "", (), key=mark)
-    if data.endswith(".json"):
+    name = "test" if own else data.name if isinstance(data, Source) else data
+    blank = Robustness(name, weights, 0, len(task.classes), len(task.classes), "", "", (), key=mark)
+    if isinstance(data, str) and data.endswith(".json"):
         return _judge_relabeled(run, context, blank, Path(data).expanduser())
-    folders = corrupted_folders(Path(data).expanduser()) if data else {}
+    folders = corrupted_folders(Path(data).expanduser()) if isinstance(data, str) and data else {}
     if folders:
         return _evaluate_folders(run, context, blank, folders)
-    source = open_source(data) if data else None
+    source = None if own else open_source(data)
     numbered = source is not None and is_numbered(source, task)
     if source is not None:
         source = _by_number(source, task) if numbered else _named_like(source, run, task)
@@ -190,7 +200,7 @@ def _evaluate_folders(run: RunDir, context: _Context, blank: Robustness, folders
     whole = replace(
         context.subject.image_settings,
         stream=True,
-        store_size=context.subject.task.image_size[0],
+        store_size=max(context.subject.task.image_size),
         eval_crop=1.0,
         eval_interpolation="bicubic",
     )
@@ -216,7 +226,7 @@ def _evaluate_corrupted(
 ) -> Robustness:
     """A test set: clean, then corrupted in 19 ways and 5 strengths."""
     if source is None:
-        dataset = dataset_of(run, context.recipe)
+        dataset = dataset_of(run, context.recipe, context.own)
         images = dataset.test or dataset.val
         if images is None:
             raise UserError(f"{dataset.name} has neither test nor validation images; name other data to judge by")

@@ -96,8 +96,7 @@ class Robustness:
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> "Robustness":
         """What `to_dict` gave."""
-        made: Robustness = rebuilt(Robustness, {k: v for k, v in content.items() if k not in ("mean_error", "mce")})
-        return made
+        return rebuilt(Robustness, {k: v for k, v in content.items() if k not in ("mean_error", "mce")})
 
     def rows(self) -> Iterator[tuple[str, int, str, float]]:
         """Corruption, severity (0 without), head, error: the table in its long form."""

@@ -14,10 +14,10 @@ Table 1 belong to about [3, 9], those of agent_small to [1, 4].
 from dataclasses import fields, replace
 from typing import Any
 
-from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models import build_model_with_cfg
 
 from ...errors import unknown
+from ..registering import register, timm_config
 from .agent_cnn import AgentCNN, AgentShape, Sizes
 
 PAPER = {
@@ -31,23 +31,8 @@ PAPER = {
 SIZES, SHAPE = ({field.name for field in fields(part)} for part in (Sizes, AgentShape))
 OTHERS = {"num_classes", "in_chans", "stem_width", "img_size"}
 
-default_cfgs = generate_default_cfgs(
-    {
-        name: {
-            "num_classes": 1000,
-            "input_size": (3, 224, 224),
-            "crop_pct": 224 / 256,
-            "interpolation": "bicubic",
-            "mean": IMAGENET_DEFAULT_MEAN,
-            "std": IMAGENET_DEFAULT_STD,
-            "classifier": "head",
-        }
-        for name in PAPER
-    }
-)
 
-
-def create(variant: str, pretrained: bool, **settings: Any) -> AgentCNN:
+def create(variant: str, pretrained: bool = False, **settings: Any) -> AgentCNN:
     """Build a model by timm's habits. `settings`: see above; `stem` plain takes the pools away unless it names some."""
 
     def build(**keywords: Any) -> AgentCNN:
@@ -70,13 +55,4 @@ def create(variant: str, pretrained: bool, **settings: Any) -> AgentCNN:
     )
 
 
-@register_model
-def agent_small(pretrained: bool = False, **settings: Any) -> AgentCNN:
-    """Agent-S."""
-    return create("agent_small", pretrained, **settings)
-
-
-@register_model
-def agent_base(pretrained: bool = False, **settings: Any) -> AgentCNN:
-    """Agent-B."""
-    return create("agent_base", pretrained, **settings)
+register(create, PAPER, timm_config())

@@ -46,8 +46,7 @@ class Loan:
     first: int = 0
 
     def parameter(self) -> nn.Parameter:
-        lent: nn.Parameter = getattr(self.owner, self.name)
-        return lent
+        return getattr(self.owner, self.name)
 
     def tensor(self) -> Tensor:
         """What is lent, on the owner's storage."""

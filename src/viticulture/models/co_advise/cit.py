@@ -19,12 +19,13 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.models import VisionTransformer, build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models import VisionTransformer, build_model_with_cfg
 from torch import Tensor, nn
 
 from ...errors import UserError, unknown
+from ..registering import register, timm_config
 from ..vit.attention import DroppedAttention
+from ..vit.patch_embed import ConvolutionalEmbed
 from ..vit.patches import PatchGrid
 from . import rednet
 
@@ -70,7 +71,7 @@ class Stem(nn.Module):
         return self.proj(self.body(images)).flatten(2).mT
 
 
-class AlignedEmbed(nn.Module):
+class AlignedEmbed(ConvolutionalEmbed):
     """Patches that several stems agree on, and before them one token a stem that keeps its inductive bias.
 
         x_k = stem_k(images)                       [B, N, D], k = 1..K
@@ -99,36 +100,16 @@ class AlignedEmbed(nn.Module):
         stem_width: int = 64,
         **settings: Any,
     ) -> None:
-        super().__init__()
-        height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
         if patch_size % 2:
             raise UserError(f"patch_size of aligned tokens must be even, since stems halve the image, got {patch_size}")
-        if height % patch_size or width % patch_size:
-            raise UserError(
-                f"the image size must be a multiple of the patch size, got {height}x{width} and {patch_size} pixels"
-            )
-        self.img_size, self.patch_size = (height, width), (patch_size, patch_size)
-        self.grid_size = height // patch_size, width // patch_size
-        self.num_patches = self.grid_size[0] * self.grid_size[1]
+        super().__init__(img_size, patch_size)
         self.stems = nn.ModuleDict()
         for name in stems:
             if name not in STEMS:
                 raise unknown("stem", name, STEMS)
             self.stems[name] = Stem(STEMS[name](stem_width, in_chans), stem_width, patch_size, embed_dim)
 
-    def feat_ratio(self) -> int:
-        """Pixels between neighboring patches."""
-        return self.patch_size[0]
-
-    def dynamic_feat_size(self, img_size: PatchGrid) -> PatchGrid:
-        """Rows and columns of patches of an image."""
-        return img_size[0] // self.patch_size[0], img_size[1] // self.patch_size[1]
-
-    def forward(self, images: Tensor) -> Tensor:
-        height, width = self.img_size
-        if images.shape[-2:] != self.img_size:
-            raise UserError(f"this student was made for {height}x{width} pixels, got {tuple(images.shape[-2:])}")
-        images = images.contiguous(memory_format=torch.channels_last)
+    def tokens(self, images: Tensor) -> Tensor:
         maps = [stem(images) for stem in self.stems.values()]
         tokens = [patches.mean(1, keepdim=True) for patches in maps]
         return torch.cat([*tokens, torch.stack(maps).sum(0)], dim=1)
@@ -248,21 +229,9 @@ SIZES: dict[str, dict[str, Any]] = {
     "cit_small_aligned": SMALL | ALIGNED,
 }
 
-CFG = {
-    "num_classes": 1000,
-    "input_size": (3, 224, 224),
-    "crop_pct": 224 / 256,
-    "interpolation": "bicubic",
-    "fixed_input_size": True,
-    "mean": IMAGENET_DEFAULT_MEAN,
-    "std": IMAGENET_DEFAULT_STD,
-    "classifier": ("head", "heads.0", "heads.1"),
-}
 
-default_cfgs = generate_default_cfgs(dict.fromkeys(SIZES, CFG))
-
-
-def _create(variant: str, pretrained: bool, settings: dict[str, Any]) -> CiT:
+def create(variant: str, pretrained: bool = False, **settings: Any) -> CiT:
+    """Build a model by timm's habits: a key of `SIZES`, and keywords of `CiT` that go before its sizes."""
     return build_model_with_cfg(
         CiT,
         variant,
@@ -273,25 +242,4 @@ def _create(variant: str, pretrained: bool, settings: dict[str, Any]) -> CiT:
     )
 
 
-@register_model
-def cit_tiny(pretrained: bool = False, **settings: Any) -> CiT:
-    """CiT-Ti: DeiT-Ti with learned teacher tokens."""
-    return _create("cit_tiny", pretrained, settings)
-
-
-@register_model
-def cit_small(pretrained: bool = False, **settings: Any) -> CiT:
-    """CiT-S: DeiT-S with learned teacher tokens."""
-    return _create("cit_small", pretrained, settings)
-
-
-@register_model
-def cit_tiny_aligned(pretrained: bool = False, **settings: Any) -> CiT:
-    """CiT-Ti with aligned tokens."""
-    return _create("cit_tiny_aligned", pretrained, settings)
-
-
-@register_model
-def cit_small_aligned(pretrained: bool = False, **settings: Any) -> CiT:
-    """CiT-SAK: CiT-S with aligned tokens."""
-    return _create("cit_small_aligned", pretrained, settings)
+register(create, SIZES, timm_config(fixed_input_size=True, classifier=("head", "heads.0", "heads.1")))

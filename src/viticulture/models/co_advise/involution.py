@@ -189,8 +189,7 @@ def involve(x: Tensor, kernels: Tensor, stride: int = 1) -> Tensor:
             f"kernels must be [B, G, K * K, {field.out[0]}, {field.out[1]}] with odd K and G a divisor of "
             f"{x.shape[1]} channels, got {tuple(kernels.shape)}"
         )
-    y: Tensor = _Involve.apply(x, kernels, field, groups)
-    return y
+    return _Involve.apply(x, kernels, field, groups)
 
 
 class Involution(nn.Module):

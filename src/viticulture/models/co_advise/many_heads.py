@@ -14,12 +14,12 @@ They are timm's `ResNet` and `MlpMixer` with those classes' keywords.
 
 from typing import Any
 
-from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.models import MlpMixer, ResNet, build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models import MlpMixer, ResNet, build_model_with_cfg
 from timm.models.resnet import BasicBlock
 from torch import Tensor, nn
 
 from ...errors import UserError
+from ..registering import register, timm_config
 from .cit import Inference, combine
 from .rednet import keep_resolution
 
@@ -118,34 +118,19 @@ def every_head(student: nn.Module, images: Tensor) -> tuple[Tensor, ...]:
     return (logits,) if isinstance(logits, Tensor) else tuple(logits)
 
 
-def _cfg(**settings: Any) -> dict[str, Any]:
-    return {
-        "num_classes": 1000,
-        "input_size": (3, 224, 224),
-        "interpolation": "bicubic",
-        "crop_pct": 0.875,
-        "mean": IMAGENET_DEFAULT_MEAN,
-        "std": IMAGENET_DEFAULT_STD,
-        **settings,
-    }
+PARTS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
+    "resnet10": (ManyHeadedResNet, {"layers": (1, 1, 1, 1)}),
+    "mixer_tiny": (ManyHeadedMixer, {"patch_size": 16, "num_blocks": 12, "embed_dim": 192}),
+}
+"""Name -> class and sizes."""
 
 
-default_cfgs = generate_default_cfgs(
-    {
-        "resnet10": _cfg(pool_size=(7, 7), first_conv="conv1", classifier="fc"),
-        "mixer_tiny": _cfg(fixed_input_size=True, first_conv="stem.proj", classifier="head"),
-    }
-)
+def create(variant: str, pretrained: bool = False, **settings: Any) -> nn.Module:
+    """Build a model by timm's habits: a key of `PARTS`, and keywords of its class that go before its sizes."""
+    made, sizes = PARTS[variant]
+    return build_model_with_cfg(made, variant, pretrained, **{**sizes, **settings})
 
 
-@register_model
-def resnet10(pretrained: bool = False, **settings: Any) -> ManyHeadedResNet:
-    """One basic block a stage."""
-    return build_model_with_cfg(ManyHeadedResNet, "resnet10", pretrained, **{"layers": (1, 1, 1, 1), **settings})
-
-
-@register_model
-def mixer_tiny(pretrained: bool = False, **settings: Any) -> ManyHeadedMixer:
-    """Mixer-Ti: width 192, 12 layers."""
-    sizes = {"patch_size": 16, "num_blocks": 12, "embed_dim": 192}
-    return build_model_with_cfg(ManyHeadedMixer, "mixer_tiny", pretrained, **{**sizes, **settings})
+RESNET = timm_config(crop_pct=0.875, pool_size=(7, 7), first_conv="conv1", classifier="fc")
+register(create, ["resnet10"], RESNET)
+register(create, ["mixer_tiny"], timm_config(crop_pct=0.875, fixed_input_size=True, first_conv="stem.proj"))

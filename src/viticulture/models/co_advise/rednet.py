@@ -14,12 +14,12 @@ class's. Equal to the authors' code, whose checkpoints load; unlike it, this run
 
 from typing import Any
 
-from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers.conv_bn_act import ConvNormAct
-from timm.models import ResNet, build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models import ResNet, build_model_with_cfg
 from timm.models.resnet import Bottleneck
 from torch import Tensor, nn
 
+from ..registering import register, timm_config
 from .involution import Involution
 
 
@@ -103,30 +103,21 @@ def _name(key: str) -> str:
 
 
 LAYERS = {
-    "rednet26": (1, 2, 4, 1),
-    "rednet38": (2, 3, 5, 2),
-    "rednet50": (3, 4, 6, 3),
-    "rednet101": (3, 4, 23, 3),
-    "rednet152": (3, 8, 36, 3),
+    "rednet26": (1, 2, 4, 1),  #  9.2 M parameters, 1.7 G multiply-adds
+    "rednet38": (2, 3, 5, 2),  # 12.4 M, 2.2 G
+    "rednet50": (3, 4, 6, 3),  # 15.5 M, 2.6 G
+    "rednet101": (3, 4, 23, 3),  # 25.7 M, 4.7 G
+    "rednet152": (3, 8, 36, 3),  # 34.0 M, 6.7 G
 }
 """Blocks of the four stages."""
 
-CFG = {
-    "num_classes": 1000,
-    "input_size": (3, 224, 224),
-    "pool_size": (7, 7),
-    "crop_pct": 0.875,
-    "interpolation": "bilinear",
-    "mean": IMAGENET_DEFAULT_MEAN,
-    "std": IMAGENET_DEFAULT_STD,
-    "first_conv": "conv1.0.conv",
-    "classifier": "fc",
-}
-
-default_cfgs = generate_default_cfgs(dict.fromkeys(LAYERS, CFG))
+CONFIG = timm_config(
+    pool_size=(7, 7), crop_pct=0.875, interpolation="bilinear", first_conv="conv1.0.conv", classifier="fc"
+)
 
 
-def _create(variant: str, pretrained: bool, settings: dict[str, Any]) -> RedNet:
+def create(variant: str, pretrained: bool = False, **settings: Any) -> RedNet:
+    """Build a model by timm's habits: a key of `LAYERS`, and keywords of `RedNet`."""
     return build_model_with_cfg(
         RedNet,
         variant,
@@ -136,31 +127,4 @@ def _create(variant: str, pretrained: bool, settings: dict[str, Any]) -> RedNet:
     )
 
 
-@register_model
-def rednet26(pretrained: bool = False, **settings: Any) -> RedNet:
-    """9.2 M parameters, 1.7 G multiply-adds."""
-    return _create("rednet26", pretrained, settings)
-
-
-@register_model
-def rednet38(pretrained: bool = False, **settings: Any) -> RedNet:
-    """12.4 M parameters, 2.2 G multiply-adds."""
-    return _create("rednet38", pretrained, settings)
-
-
-@register_model
-def rednet50(pretrained: bool = False, **settings: Any) -> RedNet:
-    """15.5 M parameters, 2.6 G multiply-adds."""
-    return _create("rednet50", pretrained, settings)
-
-
-@register_model
-def rednet101(pretrained: bool = False, **settings: Any) -> RedNet:
-    """25.7 M parameters, 4.7 G multiply-adds."""
-    return _create("rednet101", pretrained, settings)
-
-
-@register_model
-def rednet152(pretrained: bool = False, **settings: Any) -> RedNet:
-    """34.0 M parameters, 6.7 G multiply-adds."""
-    return _create("rednet152", pretrained, settings)
+register(create, LAYERS, CONFIG)

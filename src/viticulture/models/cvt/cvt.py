@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers.drop import DropPath
 from timm.layers.mlp import Mlp
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models import build_model_with_cfg
 from torch import Tensor, nn
+
+from ..registering import register, timm_config
 
 
 class Stage(NamedTuple):
@@ -127,21 +128,9 @@ def _initialized(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
-default_cfgs = generate_default_cfgs(
-    {
-        "cvt_13": {
-            "input_size": (3, 224, 224),
-            "crop_pct": 0.875,
-            "interpolation": "bicubic",
-            "mean": IMAGENET_DEFAULT_MEAN,
-            "std": IMAGENET_DEFAULT_STD,
-            "classifier": "head",
-        }
-    }
-)
-
-
-@register_model
-def cvt_13(pretrained: bool = False, **settings: Any) -> CvT:
+def create(variant: str, pretrained: bool = False, **settings: Any) -> CvT:
     """CvT-13: widths 64, 192, 384; 1, 2 and 10 blocks."""
-    return build_model_with_cfg(CvT, "cvt_13", pretrained, **settings)
+    return build_model_with_cfg(CvT, variant, pretrained, **settings)
+
+
+register(create, ["cvt_13"], timm_config(crop_pct=0.875))

@@ -50,8 +50,7 @@ class WindowAttention(MapAttention):
         return window_unpartition(self._attend(windows), self.window, self.grid, padded).flatten(1, 2)
 
     def _attend(self, places: Tensor) -> Tensor:
-        attended: Tensor = super().forward(places)  # type: ignore[no-untyped-call]
-        return attended
+        return super().forward(places)  # type: ignore[no-untyped-call]
 
 
 def open_windows(student: nn.Module, window: int, global_blocks: Sequence[int], relative: bool) -> None:

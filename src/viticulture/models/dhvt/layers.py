@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ...errors import UserError
 from ..vit.attention import attend
+from ..vit.patch_embed import halving_widths
 from ..vit.patches import PatchGrid
 
 
@@ -56,21 +57,14 @@ class SOPE(nn.Module):
         self, patch_size: int, embed_dim: int, in_chans: int = 3, norm: Callable[[int], nn.Module] = nn.BatchNorm2d
     ) -> None:
         super().__init__()
-        steps = patch_size.bit_length() - 1
-        if patch_size < 2 or patch_size != 2**steps:
-            raise UserError(
-                f"patch_size must be a power of two of at least 2, got {patch_size}; take 2, 4, 8, 16 or 32"
-            )
-        if embed_dim % (patch_size // 2):
-            raise UserError(f"embed_dim must be a multiple of patch_size / 2, got {embed_dim} and {patch_size}")
-        widths = [in_chans] + [embed_dim >> halvings for halvings in reversed(range(steps))]
+        widths = halving_widths(in_chans, embed_dim, patch_size)
         layers: list[nn.Module] = []
         for width, wider in pairwise(widths):
             conv = nn.Conv2d(width, wider, kernel_size=3, stride=2, padding=1, bias=False)
             layers += [nn.Sequential(conv, norm(wider)), nn.GELU()]
         self.pre_affine: nn.Module = Affine(in_chans)
         self.post_affine: nn.Module = Affine(embed_dim)
-        self.proj = nn.Sequential(*(layers if steps == 1 else layers[:-1]))
+        self.proj = nn.Sequential(*(layers if patch_size == 2 else layers[:-1]))
 
     def forward(self, images: Tensor) -> Tensor:
         maps = self.pre_affine(images.contiguous(memory_format=torch.channels_last))

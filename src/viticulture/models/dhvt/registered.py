@@ -22,14 +22,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models import build_model_with_cfg
 from torch import Tensor, nn
 
 from ...errors import unknown
+from ..registering import register, timm_config
 from .ablations import ATTENTIONS, FEED_FORWARDS, PATCH_EMBEDS, Positions
 from .dhvt import DHVT, Parts, Shape
 
+PAPER = {
+    "dhvt_tiny_cifar_patch4": Shape(4, embed_dim=192, num_heads=4),
+    "dhvt_tiny_cifar_patch2": Shape(2, embed_dim=192, num_heads=4),
+    "dhvt_small_cifar_patch4": Shape(4, embed_dim=384, num_heads=8),
+    "dhvt_small_cifar_patch2": Shape(2, embed_dim=384, num_heads=8),
+    "dhvt_tiny_domain_patch16": Shape(16, embed_dim=192, num_heads=4),
+    "dhvt_small_domain_patch16": Shape(16, embed_dim=384, num_heads=6),
+    "dhvt_tiny_imagenet_patch16": Shape(16, embed_dim=192, num_heads=3),
+    "dhvt_small_imagenet_patch16": Shape(16, embed_dim=384, num_heads=6),
+}
 OPEN = {
     "dhvt_nano": Shape(4, embed_dim=64, depth=4, num_heads=8),
     "dhvt_micro": Shape(4, embed_dim=128, depth=6, num_heads=4),
@@ -41,13 +51,12 @@ SIZES = tuple(field.name for field in fields(Shape))
 KEYWORDS = ("img_size", "in_chans", "num_classes", "drop_path_rate", "distilled")
 
 
-def create(variant: str, pretrained: bool, shape: Shape, **settings: Any) -> DHVT:
+def create(variant: str, pretrained: bool = False, **settings: Any) -> DHVT:
     """Build a model by timm's habits.
 
     Args:
-        variant: a registered name.
+        variant: a key of `PAPER` or `OPEN`, whose sizes hold where settings do not name others.
         pretrained: load weights; needs a file named in `pretrained_cfg_overlay`, in the authors' layout or ours.
-        shape: sizes, where settings do not name others.
         settings: keywords listed above.
     """
 
@@ -67,7 +76,7 @@ def create(variant: str, pretrained: bool, shape: Shape, **settings: Any) -> DHV
             Positions if positions else None,
         )
         sizes = {name: others.pop(name) for name in SIZES if name in others}
-        return DHVT(replace(shape, **sizes), parts, **others)
+        return DHVT(replace({**PAPER, **OPEN}[variant], **sizes), parts, **others)
 
     return build_model_with_cfg(
         build,
@@ -101,94 +110,9 @@ def checkpoint_filter_fn(state: dict[str, Any], model: nn.Module) -> dict[str, T
     }
 
 
-def _cfg(num_classes: int, pixels: int) -> dict[str, Any]:
-    return {
-        "num_classes": num_classes,
-        "input_size": (3, pixels, pixels),
-        "crop_pct": 1.0 if pixels == 32 else 224 / 256,
-        "interpolation": "bicubic",
-        "mean": IMAGENET_DEFAULT_MEAN,
-        "std": IMAGENET_DEFAULT_STD,
-        "classifier": "head",
-    }
-
-
-DATA = {
-    "cifar_patch4": (100, 32),
-    "cifar_patch2": (100, 32),
-    "domain_patch16": (345, 224),
-    "imagenet_patch16": (1000, 224),
-}
+MADE_FOR = {"cifar": (100, 32), "domain": (345, 224), "imagenet": (1000, 224)}
 """What the paper's models are made for -> classes, pixels."""
 
-PAPER = {f"dhvt_{size}_{data}": made_for for size in ("tiny", "small") for data, made_for in DATA.items()}
-
-default_cfgs = generate_default_cfgs(
-    {name: _cfg(*made_for) for name, made_for in {**PAPER, **dict.fromkeys(OPEN, (1000, 32))}.items()}
-)
-
-
-@register_model
-def dhvt_tiny_cifar_patch4(pretrained: bool = False, **settings: Any) -> DHVT:
-    """DHVT-T for images of 32 pixels, patch 4."""
-    return create("dhvt_tiny_cifar_patch4", pretrained, Shape(4, embed_dim=192, num_heads=4), **settings)
-
-
-@register_model
-def dhvt_tiny_cifar_patch2(pretrained: bool = False, **settings: Any) -> DHVT:
-    """DHVT-T for images of 32 pixels, patch 2."""
-    return create("dhvt_tiny_cifar_patch2", pretrained, Shape(2, embed_dim=192, num_heads=4), **settings)
-
-
-@register_model
-def dhvt_small_cifar_patch4(pretrained: bool = False, **settings: Any) -> DHVT:
-    """DHVT-S for images of 32 pixels, patch 4."""
-    return create("dhvt_small_cifar_patch4", pretrained, Shape(4, embed_dim=384, num_heads=8), **settings)
-
-
-@register_model
-def dhvt_small_cifar_patch2(pretrained: bool = False, **settings: Any) -> DHVT:
-    """DHVT-S for images of 32 pixels, patch 2."""
-    return create("dhvt_small_cifar_patch2", pretrained, Shape(2, embed_dim=384, num_heads=8), **settings)
-
-
-@register_model
-def dhvt_tiny_domain_patch16(pretrained: bool = False, **settings: Any) -> DHVT:
-    """DHVT-T for DomainNet, 4 heads."""
-    return create("dhvt_tiny_domain_patch16", pretrained, Shape(16, embed_dim=192, num_heads=4), **settings)
-
-
-@register_model
-def dhvt_small_domain_patch16(pretrained: bool = False, **settings: Any) -> DHVT:
-    """DHVT-S for DomainNet, 6 heads."""
-    return create("dhvt_small_domain_patch16", pretrained, Shape(16, embed_dim=384, num_heads=6), **settings)
-
-
-@register_model
-def dhvt_tiny_imagenet_patch16(pretrained: bool = False, **settings: Any) -> DHVT:
-    """DHVT-T for ImageNet, 3 heads."""
-    return create("dhvt_tiny_imagenet_patch16", pretrained, Shape(16, embed_dim=192, num_heads=3), **settings)
-
-
-@register_model
-def dhvt_small_imagenet_patch16(pretrained: bool = False, **settings: Any) -> DHVT:
-    """DHVT-S for ImageNet, 6 heads."""
-    return create("dhvt_small_imagenet_patch16", pretrained, Shape(16, embed_dim=384, num_heads=6), **settings)
-
-
-@register_model
-def dhvt_nano(pretrained: bool = False, **settings: Any) -> DHVT:
-    """Ours: width 64, 4 blocks, any patch."""
-    return create("dhvt_nano", pretrained, OPEN["dhvt_nano"], **settings)
-
-
-@register_model
-def dhvt_micro(pretrained: bool = False, **settings: Any) -> DHVT:
-    """Ours: width 128, 6 blocks, any patch."""
-    return create("dhvt_micro", pretrained, OPEN["dhvt_micro"], **settings)
-
-
-@register_model
-def dhvt_mini(pretrained: bool = False, **settings: Any) -> DHVT:
-    """Ours: width 192, 9 blocks, any patch."""
-    return create("dhvt_mini", pretrained, OPEN["dhvt_mini"], **settings)
+for data, (classes, side) in MADE_FOR.items():
+    register(create, [name for name in PAPER if f"_{data}_" in name], timm_config(side, num_classes=classes))
+register(create, OPEN, timm_config(32))

@@ -36,8 +36,7 @@ class Frozen(nn.Module):
     @property
     def net(self) -> nn.Module:
         """The network, for those who mean it."""
-        net: nn.Module = vars(self)["hidden"]
-        return net
+        return vars(self)["hidden"]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self.net._apply(fn)  # type: ignore[no-untyped-call]

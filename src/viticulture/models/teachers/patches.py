@@ -68,8 +68,7 @@ def scores(block: nn.Module, x: Tensor) -> Tensor:
     D, bias = attention.attn_dim, attention.qkv.bias
     qk = F.linear(block.norm1(x), attention.qkv.weight[: 2 * D], None if bias is None else bias[: 2 * D])
     q, k = qk.reshape(*qk.shape[:2], 2, attention.num_heads, -1).permute(2, 0, 3, 1, 4)  # 2 x [B, h, T, d]
-    result: Tensor = (attention.scale * attention.q_norm(q)) @ attention.k_norm(k).mT
-    return result
+    return (attention.scale * attention.q_norm(q)) @ attention.k_norm(k).mT
 
 
 def load_patch_teacher(source: str, task: Task, grid: PatchGrid) -> tuple[VisionTransformer, Task]:

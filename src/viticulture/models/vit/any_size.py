@@ -34,8 +34,7 @@ def forward_at_any_size(student: VisionTransformer, images: Tensor) -> Tensor:
     if grid != student.patch_embed.grid_size:
         table = stretched(table, student.patch_embed.grid_size, grid)
     x = begin(student, project(student, patchify(images, patch)) + table, prefix_table)
-    logits: Tensor = student.forward_head(student.norm(student.blocks(x)))
-    return logits
+    return student.forward_head(student.norm(student.blocks(x)))
 
 
 # Not compiled: for sizes that vary, torch 2.15 fails on the backward pass.

@@ -16,19 +16,19 @@ attends between all patches. The last layer of every residual branch starts at z
 map of a shallow one.
 """
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import torch
-from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.models import VisionTransformer, build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models import VisionTransformer, build_model_with_cfg
 from torch import Tensor, nn
 
 from ...errors import UserError
+from ..registering import register, timm_config
 from .attention import DroppedAttention
+from .convolution import Convolution
+from .patch_embed import ConvolutionalEmbed, halving_widths
 from .patches import PatchGrid
 
 
@@ -40,8 +40,8 @@ class Residual(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.conv1, self.norm1 = convolution(width, width), nn.BatchNorm2d(width)
-        self.conv2, self.norm2 = convolution(width, width), nn.BatchNorm2d(width)
+        self.conv1, self.norm1 = Convolution(width, width), nn.BatchNorm2d(width)
+        self.conv2, self.norm2 = Convolution(width, width), nn.BatchNorm2d(width)
         self.act = nn.ReLU(inplace=True)
         nn.init.zeros_(self.norm2.weight)
 
@@ -50,14 +50,7 @@ class Residual(nn.Module):
         return self.act(self.norm2(self.conv2(y)).add_(x))
 
 
-def convolution(width: int, wider: int, stride: int = 1) -> nn.Conv2d:
-    """3x3, without bias, as a norm follows."""
-    conv = nn.Conv2d(width, wider, kernel_size=3, stride=stride, padding=1, bias=False)
-    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
-    return conv
-
-
-class ResidualEmbed(nn.Module):
+class ResidualEmbed(ConvolutionalEmbed):
     """Halve the image until a pixel is a patch; residual blocks follow the halvings in between.
 
         [conv 3x3, stride 2 -> norm -> ReLU -> residual blocks], once a halving; none after the last
@@ -84,43 +77,18 @@ class ResidualEmbed(nn.Module):
         residual_blocks: Sequence[int] = (1, 1),
         **settings: Any,
     ) -> None:
-        super().__init__()
-        height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
-        halvings = int(math.log2(patch_size)) if patch_size > 1 else 0
-        if patch_size != 2**halvings or not halvings:
-            raise UserError(
-                f"patch_size must be a power of two of at least 2, got {patch_size}; take 2, 4, 8, 16 or 32"
-            )
-        if embed_dim % (patch_size // 2):
-            raise UserError(f"embed_dim must be a multiple of patch_size / 2, got {embed_dim} and {patch_size}")
-        if height % patch_size or width % patch_size:
-            raise UserError(
-                f"the image size must be a multiple of the patch size, got {height}x{width} and {patch_size} pixels"
-            )
-        self.img_size, self.patch_size = (height, width), (patch_size, patch_size)
-        self.grid_size = height // patch_size, width // patch_size
-        self.num_patches = self.grid_size[0] * self.grid_size[1]
-        widths = [in_chans] + [embed_dim >> k for k in reversed(range(halvings))]
+        widths = halving_widths(in_chans, embed_dim, patch_size)
+        super().__init__(img_size, patch_size)
+        halvings = len(widths) - 1
         blocks = [0, *residual_blocks, *[0] * halvings][:halvings][::-1]
         layers: list[nn.Module] = []
         for (width, wider), count in zip(pairwise(widths), blocks, strict=True):
-            layers += [convolution(width, wider, stride=2), nn.BatchNorm2d(wider), nn.ReLU(inplace=True)]
+            layers += [Convolution(width, wider, stride=2), nn.BatchNorm2d(wider), nn.ReLU(inplace=True)]
             layers += [Residual(wider) for _ in range(count)]
         self.stages = nn.Sequential(*layers)
 
-    def feat_ratio(self) -> int:
-        """Pixels between neighboring patches."""
-        return self.patch_size[0]
-
-    def dynamic_feat_size(self, img_size: PatchGrid) -> PatchGrid:
-        """Rows and columns of patches of an image."""
-        return img_size[0] // self.patch_size[0], img_size[1] // self.patch_size[1]
-
-    def forward(self, images: Tensor) -> Tensor:
-        if images.shape[-2:] != self.img_size:
-            height, width = self.img_size
-            raise UserError(f"this student was made for {height}x{width} pixels, got {tuple(images.shape[-2:])}")
-        return self.stages(images.contiguous(memory_format=torch.channels_last)).flatten(2).mT
+    def tokens(self, images: Tensor) -> Tensor:
+        return self.stages(images).flatten(2).mT
 
 
 class HybridViT(VisionTransformer):
@@ -162,21 +130,6 @@ def fitting_patch(image_size: tuple[int, int]) -> int:
     return next(fitting, 2)
 
 
-CFG = {
-    "num_classes": 1000,
-    "input_size": (3, 32, 32),
-    "crop_pct": 1.0,
-    "interpolation": "bicubic",
-    "fixed_input_size": True,
-    "mean": IMAGENET_DEFAULT_MEAN,
-    "std": IMAGENET_DEFAULT_STD,
-    "first_conv": "patch_embed.stages.0",
-    "classifier": "head",
-}
-
-default_cfgs = generate_default_cfgs(dict.fromkeys(SIZES, CFG))
-
-
 def create(variant: str, pretrained: bool = False, **settings: Any) -> HybridViT:
     """Build a model by timm's habits: a key of `SIZES`, and keywords of `HybridViT` that go before its sizes."""
     return build_model_with_cfg(
@@ -188,13 +141,4 @@ def create(variant: str, pretrained: bool = False, **settings: Any) -> HybridViT
     )
 
 
-@register_model
-def hybrid_nano(pretrained: bool = False, **settings: Any) -> HybridViT:
-    """Width 256, 2 blocks."""
-    return create("hybrid_nano", pretrained, **settings)
-
-
-@register_model
-def hybrid_micro(pretrained: bool = False, **settings: Any) -> HybridViT:
-    """Width 256, 4 blocks."""
-    return create("hybrid_micro", pretrained, **settings)
+register(create, SIZES, timm_config(32, fixed_input_size=True, first_conv="patch_embed.stages.0"))

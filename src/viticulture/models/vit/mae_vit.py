@@ -17,10 +17,10 @@ token of std 0.02, positions of sines and cosines, which fine-tuning goes on fro
 from typing import Any
 
 import timm
-from timm.models import VisionTransformer, register_model
+from timm.models import VisionTransformer
 from torch import nn
 
-from ...errors import UserError
+from ..registering import register, without_pretrained
 from .attention import DroppedAttention
 from .positions import fix_positions
 
@@ -50,10 +50,7 @@ def build(name: str, **options: Any) -> VisionTransformer:
         name: a key of `SIZES`.
         options: keywords of timm's `VisionTransformer`.
     """
-    sources = [options.pop(key, None) for key in ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay")]
-    options.pop("cache_dir", None)
-    if any(sources):
-        raise UserError(f"{name} has no pretrained weights; start it from a run, or from a checkpoint of MAE by init")
+    options = without_pretrained(name, options, "start it from a run, or from a checkpoint of MAE by init")
     student = timm.create_model(ARCHITECTURE, attn_layer=DroppedAttention, **timm_arguments(name, options))
     assert isinstance(student, VisionTransformer)
     init_weights(student)
@@ -78,19 +75,4 @@ def init_weights(student: VisionTransformer) -> None:
         student.pos_embed.requires_grad_(True)
 
 
-@register_model
-def mae_tiny(**options: Any) -> VisionTransformer:
-    """Width 192, 12 blocks of 12 heads."""
-    return build("mae_tiny", **options)
-
-
-@register_model
-def mae_small(**options: Any) -> VisionTransformer:
-    """Width 384, 12 blocks of 12 heads."""
-    return build("mae_small", **options)
-
-
-@register_model
-def mae_base(**options: Any) -> VisionTransformer:
-    """Width 768, 12 blocks of 12 heads."""
-    return build("mae_base", **options)
+register(build, SIZES)

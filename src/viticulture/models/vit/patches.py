@@ -79,8 +79,7 @@ def position_tables(student: VisionTransformer) -> tuple[Tensor, Tensor]:
 def project(student: VisionTransformer, patches: Tensor) -> Tensor:
     """The patch embedding of patches as `patchify` gives them: [B, K, 3 p p] -> [B, K, D]."""
     conv = student.patch_embed.proj
-    x: Tensor = student.patch_embed.norm(nn.functional.linear(patches, conv.weight.flatten(1), conv.bias))
-    return x
+    return student.patch_embed.norm(nn.functional.linear(patches, conv.weight.flatten(1), conv.bias))
 
 
 def begin(student: VisionTransformer, x: Tensor, prefix_table: Tensor) -> Tensor:

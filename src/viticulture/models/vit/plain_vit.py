@@ -24,10 +24,11 @@ from collections.abc import Callable
 from typing import Any
 
 import timm
-from timm.models import VisionTransformer, register_model
+from timm.models import VisionTransformer
 from torch import nn
 
 from ...errors import UserError, unknown
+from ..registering import register, without_pretrained
 from .attention import DroppedAttention
 from .dropout import cheapen
 from .sparse_attention import SparseAttention
@@ -110,12 +111,7 @@ def build(
         attention: class of the attention layers, with timm's keywords.
         options: keywords of timm's `VisionTransformer`; weight_init "" with the usual start begins blocks as timm does.
     """
-    sources = [options.pop(key, None) for key in ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay")]
-    options.pop("cache_dir", None)
-    if any(sources):
-        raise UserError(
-            f"{name} has no pretrained weights; start it from a run of ours or from timm's ViTs of its size"
-        )
+    options = without_pretrained(name, options, "start it from a run of ours or from timm's ViTs of its size")
     if start not in STARTS:
         raise unknown("start", start, STARTS)
     if position_std is not None and position_std < 0:
@@ -129,49 +125,12 @@ def build(
     return student
 
 
-@register_model
-def vit_nano(**options: Any) -> VisionTransformer:
-    """Width 64, 4 blocks of 8 heads."""
-    return build("vit_nano", **options)
+register(build, SIZES)
 
 
-@register_model
-def vit_micro(**options: Any) -> VisionTransformer:
-    """Width 128, 6 blocks of 4 heads."""
-    return build("vit_micro", **options)
+def build_sparse(name: str, **options: Any) -> VisionTransformer:
+    """The network of that name without its ending, with sparse attention; options as of `build`."""
+    return build(name.removesuffix("_sparse"), attention=SparseAttention, **options)
 
 
-@register_model
-def vit_mini(**options: Any) -> VisionTransformer:
-    """Width 192, 9 blocks of 3 heads."""
-    return build("vit_mini", **options)
-
-
-@register_model
-def vit_tiny(**options: Any) -> VisionTransformer:
-    """Width 192, 12 blocks of 3 heads."""
-    return build("vit_tiny", **options)
-
-
-@register_model
-def vit_small(**options: Any) -> VisionTransformer:
-    """Width 288, 6 blocks of 9 heads, dropout 0.1: ViT-S of Bootstrapping ViTs."""
-    return build("vit_small", **options)
-
-
-@register_model
-def vit_base(**options: Any) -> VisionTransformer:
-    """Width 384, 12 blocks of 6 heads: ViT-B of Bootstrapping ViTs."""
-    return build("vit_base", **options)
-
-
-@register_model
-def vit_small_sparse(**options: Any) -> VisionTransformer:
-    """vit_small with sparse attention."""
-    return build("vit_small", attention=SparseAttention, **options)
-
-
-@register_model
-def vit_base_sparse(**options: Any) -> VisionTransformer:
-    """vit_base with sparse attention."""
-    return build("vit_base", attention=SparseAttention, **options)
+register(build_sparse, SPARSE)

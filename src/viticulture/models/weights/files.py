@@ -25,7 +25,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from ...disk import replacing
+from ...disk import read_json, replacing, write_whole
 from ...errors import UserError, unknown
 from ..students import FROM_DATA, blueprint, create_student
 from ..task import Task
@@ -59,8 +59,7 @@ def save(student: nn.Module, folder: Path, task: Task, extra: Mapping[str, Any] 
     config = json.dumps(_config(student, task, dict(extra or {})), indent=2, ensure_ascii=False)
     with replacing(folder / FILES[0]) as part:
         part.write_bytes(_sealed(safetensors.torch.save(weights, {"format": "pt"})))
-    with replacing(folder / FILES[1]) as part:
-        part.write_text(config, encoding="utf-8")
+    write_whole(folder / FILES[1], config)
 
 
 def _config(student: nn.Module, task: Task, extra: dict[str, Any]) -> dict[str, Any]:
@@ -157,16 +156,9 @@ def _read(config: dict[str, Any], path: Path) -> tuple[Task, str, dict[str, Any]
 
 def read_config(folder: Path) -> dict[str, Any]:
     """config.json of a folder of weights."""
-    path = folder / FILES[1]
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{folder} is no folder of weights: cannot read {path.name} ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is damaged: {error}") from error
-    if not isinstance(config, dict):
-        raise UserError(f"{path} is damaged: it must hold an object, got {type(config).__name__}")
-    return config
+    if not (folder / FILES[1]).is_file():
+        raise UserError(f"{folder} is no folder of weights: it holds no {FILES[1]}")
+    return read_json(folder / FILES[1])
 
 
 def read_weights(path: Path) -> State:

@@ -109,8 +109,7 @@ def resample_positions(theirs: Tensor, ours: Tensor, old: PatchGrid, new: PatchG
 
 def grid_of(network: nn.Module) -> PatchGrid | None:
     """Rows and columns of a network's patches; None where it does not say."""
-    grid: PatchGrid | None = getattr(getattr(network, "patch_embed", None), "grid_size", None)
-    return grid
+    return getattr(getattr(network, "patch_embed", None), "grid_size", None)
 
 
 def _square(state: State, like: State | None = None, grid: PatchGrid | None = None) -> PatchGrid | None:

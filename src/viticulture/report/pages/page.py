@@ -190,7 +190,8 @@ def _means(curves: Mapping[str, Points]) -> dict[str, Points]:
 
 def _best(curves: Mapping[str, Points]) -> list[tuple[str, float]]:
     """The epoch whose weights are kept as the best: the first of the highest accuracy on validation, or lowest loss."""
-    accuracy, loss = curves.get("val/accuracy", ()), curves.get("val/loss", ())
+    accuracy = curves.get("val/balanced_accuracy", ()) or curves.get("val/accuracy", ())  # the former, if asked for
+    loss = curves.get("val/loss", ())
     known = accuracy or [(x, -y) for x, y in loss]
     return [("best", max(known, key=lambda point: point[1])[0])] if known else []
 

@@ -56,11 +56,11 @@ def page_of(run: RunDir) -> RunPage:
     lost = (unmeasured or pictures is None) and not running
     kept = pictures or {}
     classes = len(facts["data"]["classes"])
-    side = recipe_of(run).section("images").image_size
+    height, width = recipe_of(run).section("images").shape
     counts = ", ".join(f"{count:,} {split}" for split, count in facts["data"]["images"].items())
     told = f" of {classes:,} {'labels' if is_several(run) else 'classes'}" if classes else ", labels unused"
     sentence = (
-        f"{facts['student']['name']}, trained on {facts['data']['name']} ({counts} images{told}, {side} x {side} "
+        f"{facts['student']['name']}, trained on {facts['data']['name']} ({counts} images{told}, {height} x {width} "
         f"pixels) by recipe {facts['recipe']}, seed {facts['seed']}."
     )
     return RunPage(

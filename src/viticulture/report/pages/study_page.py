@@ -22,6 +22,12 @@ from ..tables.sheet import Cell, Column, Sheet
 from ..tables.study import failures, few_steps, full_sheet, plan_note, results_sheet
 from ..written import duration
 
+FOLDS = (
+    "Folds share images that they learn from, so that their results are not independent: intervals over folds are "
+    "corrected for it (Nadeau and Bengio), and still rest on one division of the images."
+)
+"""What a reader of a cross-validation must know."""
+
 
 def write_study(study: Study) -> Path:
     """Write report.html, summary.md, summary.csv and summary.tex into the study's folder; the page's path."""
@@ -71,33 +77,36 @@ def _disagreement(study: Study) -> Markup:
 
 
 def _tiles(study: Study) -> list[Tile]:
-    done, wanted = study.counts
+    (done, wanted), grid = study.counts, study.folder.grid
     spent = sum(float((one.facts or {}).get("seconds") or 0) for one in _single(study.outcomes))
     verdict = study.verdicts[-1] if study.verdicts else None
     tiles = [Tile("Trainings", f"{done} of {wanted}", "finished")]
-    tiles.append(Tile("Candidates", str(len(study.folder.grid.candidates)), "recipes"))
-    tiles.append(Tile("Seeds", str(len(study.folder.grid.seeds)), "trainings of everything"))
+    tiles.append(Tile("Candidates", str(len(grid.candidates)), "recipes"))
+    tiles.append(Tile(f"{grid.unit.capitalize()}s", str(len(grid.seeds)), "trainings of everything"))
     tiles.append(Tile("Training time", duration(spent), "of all cells together"))
     if verdict:
         facts = verdict.leader.outcomes[0].facts or {}
         images = facts.get("data", {}).get("images", {})
         classes = len(facts.get("data", {}).get("classes", []))
         split = "test" if "test" in images else "val"
-        tiles.append(Tile("Test images", f"{images.get(split, 0):,}", f"of {classes:,} classes"))
+        each = " a fold" if grid.overlap else ""
+        tiles.append(Tile(f"Test images{each}", f"{images.get(split, 0):,}", f"of {classes:,} classes"))
     return tiles
 
 
 def study_notes(study: Study) -> list[str]:
     """What a reader must know before the numbers."""
+    unit = study.folder.grid.unit
     failed = len(_single([one for one in study.outcomes if one.status == "failed"]))
     kept = "" if study.folder.grid.published else ", and no winner is named"
     notes = [f"{failed} training{'s' * (failed > 1)} failed; the errors stand below{kept}."] if failed else []
-    notes += few_steps(study.plan) if study.plan else []
+    notes += few_steps(study.plan, unit) if study.plan else []
+    notes += [FOLDS] if study.folder.grid.overlap else []
     notes += study.folder.facts.get("remarks", [])
     if study.verdicts and study.verdicts[-1].by == "test" and not study.folder.grid.published:
         notes.append("Nothing is held out for validation, so test images rank, which favors the first.")
     if study.verdicts and all(len(one.outcomes) == 1 for one in study.verdicts[-1].standings):
-        notes.append("One seed tells nothing about chance; train three or more.")
+        notes.append(f"One {unit} tells nothing about chance; train three or more.")
     data = [str(remark) for remark in ((study.outcomes[0].facts or {}).get("remarks") or [])]
     return [*notes, *data]
 
@@ -111,7 +120,14 @@ def _conditions(study: Study) -> Markup:
         "test" if study.verdicts and study.verdicts[-1].by == "test" else "validation; test is reported"
     )
     if study.verdicts and not grid.published:
-        lines["a winner"] = _rule(study.verdicts[-1])
+        lines["a winner"] = _rule(study.verdicts[-1], grid.unit)
+    if grid.overlap:
+        lines["folds"] = (
+            f"{grid.subsets.folds}, stratified by class, the same for all; a fold's test images are those that its "
+            "training left out, unless the data has its own test. Images of one group stay together. Student's "
+            "intervals take Nadeau and Bengio's correction: variance times 1 / folds + tested / learnt images, "
+            f"1/{grid.subsets.folds} + 1/{grid.subsets.folds - 1} of all folds."
+        )
     if decisions := known.get("decisions"):
         lines["dropped on the way"] = "\n".join(decisions)
     lines["begun"] = f"{known['began']} by viticulture {known['version']}"
@@ -124,25 +140,27 @@ def _conditions(study: Study) -> Markup:
     return facts(lines)
 
 
-def _rule(verdict: Verdict) -> str:
+def _rule(verdict: Verdict, unit: str) -> str:
     """What it takes to be named, at this look."""
+    over = "the one over test images" if unit == "fold" else "the bootstrap's over seeds and images"
     return (
-        "beats every rival on the same seeds: Student's interval over seeds and the bootstrap's over seeds and images "
+        f"beats every rival on the same {unit}s: Student's interval over {unit}s and {over} "
         f"lie above zero at {100 * verdict.level:.4g} %. Studies that grow are looked at several times; every look "
         "spends a part of 5 %, so that all of them together name a wrong winner in 5 % of studies at most."
     )
 
 
 def _commands(study: Study) -> Markup:
-    """One command a candidate and subset, for the first seed, and the one for the whole study."""
+    """One command a candidate and subset, for the first seed or fold, and the one for the whole study."""
     plan = study.plan
     rows: list[list[Cell]] = [["the whole study", "", str(study.folder.facts["command"])]]
-    first = study.folder.grid.seeds[0]
+    first, unit = study.folder.grid.seeds[0], study.folder.grid.unit
     for cell in study.folder.grid.cells():
         if plan is not None and cell.seed == first:
             rows.append([cell.candidate.name, cell.subset.name, command(study.folder, cell, plan)])
     columns = [Column("candidate"), Column("training data"), Column("command", "prose")]
-    sheet = Sheet("", columns, rows, f"Seed {first}; another seed by --seed.")
+    another = "--data.fold, and its weights and order by --seed" if unit == "fold" else "--seed"
+    sheet = Sheet("", columns, rows, f"{unit.capitalize()} {first}; another {unit} by {another}.")
     return table(sheet, frame="commands")
 
 

@@ -36,7 +36,7 @@ def confusions(study: Study, verdict: Verdict) -> tuple[list[str], dict[str, NDA
 
 def class_section(study: Study) -> Markup:
     """Recall of every class by two methods and the difference, the greatest first; other methods can be chosen."""
-    verdict = study.verdicts[-1]
+    verdict, unit = study.verdicts[-1], study.folder.grid.unit
     pair = opponents(verdict, study.folder.grid.baseline)
     if pair is None:
         return Markup()
@@ -54,7 +54,7 @@ def class_section(study: Study) -> Markup:
         "shown": [list(recall).index(one), list(recall).index(other)],
     }
     note = (
-        f"Share of each class's test images that is recognized, %, means over seeds; {subject(verdict.data)}, "
+        f"Share of each class's test images that is recognized, %, means over {unit}s; {subject(verdict.data)}, "
         f"{verdict.subset.name}. Few images of a class make large differences by chance."
     )
     chooser = fill(
@@ -84,5 +84,5 @@ def confused_pairs(
     rows: list[list[Cell]] = [
         [names[row], names[column], *(float(shares[who][row, column]) for who in ordered)] for row, column in pairs
     ]
-    note = "Share of the true class's test images, mean over seeds. A click on a heading sorts."
+    note = "Share of the true class's test images, mean over trainings. A click on a heading sorts."
     return table(Sheet("Most confused pairs", columns, rows, note), sortable=True)

@@ -51,7 +51,8 @@ def sums_sheet(study: Study) -> Sheet | None:
         one.candidate.name: {outcome.cell.seed: outcome.test for outcome in one.outcomes if outcome.test is not None}
         for one in study.verdicts[-1].standings
     }
-    baseline = study.folder.grid.baseline.name
+    grid = study.folder.grid
+    baseline = grid.baseline.name
     found = sums(accuracies, baseline)
     rows: list[list[Cell]] = [
         [one.name, _points(one.gain), _points(one.parts_gain), _points(one.excess)] for one in found
@@ -59,18 +60,18 @@ def sums_sheet(study: Study) -> Sheet | None:
     heads = ["the sum gains", "its parts gain together", "excess"]
     columns = [Column("sum"), *(Column(head, "spread") for head in heads)]
     note = (
-        f"Points of top-1 over {baseline}, mean ± sd over seeds; excess is what the sum gains beyond its parts. "
-        f"{_verdict(found)}"
+        f"Points of top-1 over {baseline}, mean ± sd over {grid.unit}s; excess is what the sum gains beyond its parts. "
+        f"{_verdict(found, grid.unit, grid.overlap)}"
     )
     return Sheet("Sums and their parts", columns, rows, note) if rows else None
 
 
-def _verdict(found: list[Sum]) -> str:
+def _verdict(found: list[Sum], unit: str = "seed", overlap: float = 0.0) -> str:
     """Which sums are more than their parts, in words."""
     if all(len(one.excess) < FEWEST_SEEDS for one in found):
-        return f"Which of them are more than their parts, {FEWEST_SEEDS} seeds or more would tell."
-    more, less = told(found)
-    chance = f"beyond chance (95 % for all {len(found)} sums together, Student's intervals over seeds)"
+        return f"Which of them are more than their parts, {FEWEST_SEEDS} {unit}s or more would tell."
+    more, less = told(found, overlap)
+    chance = f"beyond chance (95 % for all {len(found)} sums together, Student's intervals over {unit}s)"
     words = (
         f"More than its parts {chance} is {' and '.join(more)}." if more else f"None is more than its parts {chance}."
     )

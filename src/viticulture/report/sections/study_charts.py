@@ -6,11 +6,13 @@ from statistics import fmean
 
 from ...study.conclude.statistics import Estimate
 from ...study.conclude.verdict import Standing, Verdict, subject
+from ...study.declare.grid import Grid
 from ...study.study import Study
 from ..charts.chart import Axes, Band, Points, Series, line_chart, row_chart, scatter_chart
 from ..charts.curves import read_curves
 from ..document import beside
 from ..html import Markup
+from ..tables.study import students
 from ..written import duration, scaled
 
 CLOCK = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
@@ -23,9 +25,9 @@ def _label(verdict: Verdict) -> str:
     return f"{title[0].lower() + title[1:] if title[1].islower() else title} on test, %"
 
 
-def _intervals(verdict: Verdict) -> str:
+def _intervals(verdict: Verdict, grid: Grid) -> str:
     return (
-        f"Bars and bands: 95 % intervals, the wider of Student's over seeds and {verdict.measure.images}, cut where "
+        f"Bars and bands: 95 % intervals, the wider of {students(grid)} and {verdict.measure.images}, cut where "
         "they leave the chart."
     )
 
@@ -37,7 +39,7 @@ def styles(study: Study) -> dict[str, int]:
 
 def accuracy_charts(study: Study) -> Markup:
     """Rows of means on the largest subset; lines over the size of the subset, where there are several."""
-    found, style = study.verdicts, styles(study)
+    found, style, grid = study.verdicts, styles(study), study.folder.grid
     last = found[-1]
     rows = [
         Series(
@@ -45,22 +47,23 @@ def accuracy_charts(study: Study) -> Markup:
             style[one.candidate.name],
             [(100 * value, 0.0) for value in one.test.values],
             [_percents(one.test)],
-            [_tip(one)],
+            [_tip(one, grid.unit)],
         )
         for one in last.standings
     ]
-    note = f"Small dots: single seeds. {_intervals(last)} Best on {'validation' if last.by == 'val' else 'test'} first."
+    first = f"Best on {'validation' if last.by == 'val' else 'test'} first."
+    note = f"Small dots: single {grid.unit}s. {_intervals(last, grid)} {first}"
     charts = [
         row_chart(f"{last.measure.capital} on {subject(last.data)}, {last.subset.name}", rows, _label(last), note)
     ]
     for data in dict.fromkeys(verdict.data for verdict in found):
         here = [verdict for verdict in found if verdict.data == data]
         if len(here) > 1:
-            charts.append(_over_data(here, style))
+            charts.append(_over_data(here, style, grid))
     return beside(*charts)
 
 
-def _over_data(found: Sequence[Verdict], style: Mapping[str, int]) -> Markup:
+def _over_data(found: Sequence[Verdict], style: Mapping[str, int], grid: Grid) -> Markup:
     lines, subsets = [], set[float]()
     for name, number in style.items():
         standings = [one for verdict in found for one in verdict.standings if one.candidate.name == name]
@@ -69,40 +72,40 @@ def _over_data(found: Sequence[Verdict], style: Mapping[str, int]) -> Markup:
         if places:
             points = [(images, 100 * one.test.mean) for images, one in places]
             bands = [_percents(one.test) for _, one in places]
-            lines.append(Series(name, number, points, bands, [_tip(one) for _, one in places]))
+            lines.append(Series(name, number, points, bands, [_tip(one, grid.unit) for _, one in places]))
             subsets |= {images for images, _ in places}
     last = found[-1]
     axes = Axes("training images", _label(last), log_x=True, at=sorted(subsets), most=100)
     title = f"{last.measure.capital} against training data, {subject(last.data)}"
-    return line_chart(title, lines, axes, _intervals(last))
+    return line_chart(title, lines, axes, _intervals(last, grid))
 
 
 def cost_charts(study: Study) -> Markup:
     """Accuracy against what a student costs to train, to store and to run, on the largest subset."""
-    last, style = study.verdicts[-1], styles(study)
+    last, style, unit = study.verdicts[-1], styles(study), study.folder.grid.unit
     wanted = [
-        ("training time", "seconds", "training time of one seed", CLOCK),
+        ("training time", "seconds", f"training time of one {unit}", CLOCK),
         ("size", "parameters", "parameters", COUNTS),
         ("computation", "macs", "multiply-adds for one image", COUNTS),
     ]
     charts = []
     for title, key, words, units in wanted:
-        unit, name = _unit([one.fact(key) for one in last.standings], units)
+        size, name = _unit([one.fact(key) for one in last.standings], units)
         label = f"{words}, {name}"
         series = [
             Series(
                 one.candidate.name,
                 style[one.candidate.name],
-                [(value / unit, 100 * one.test.mean)],
+                [(value / size, 100 * one.test.mean)],
                 [_percents(one.test)],
-                [_tip(one)],
+                [_tip(one, unit)],
             )
             for one in sorted(last.standings, key=lambda one: style[one.candidate.name])
             if (value := one.fact(key))
         ]
         heading = f"{last.measure.capital} against {title}"
         charts.append(scatter_chart(heading, series, Axes(label, _label(last), log_x=True, most=100)))
-    note = "The stepped line is the Pareto front: nothing else is both cheaper and more accurate. Means over seeds."
+    note = f"The stepped line is the Pareto front: nothing else is both cheaper and more accurate. Means over {unit}s."
     return beside(*charts) + Markup('<p class="note">{}</p>').format(note)
 
 
@@ -150,14 +153,16 @@ def _percents(found: Estimate) -> Band:
     return None if found.low is None or found.high is None else (100 * found.low, 100 * found.high)
 
 
-def _tip(one: Standing) -> str:
+def _tip(one: Standing, unit: str) -> str:
     """What a point says under the pointer."""
     test, images = one.test, one.fact("train_images")
     lines = [f"{one.candidate.name}, {one.subset.name}" + (f" ({images:,.0f} images)" if images else "")]
-    lines.append(f"{100 * test.mean:.1f} %" + (f" ± {100 * test.sd:.1f} sd" if test.sd is not None else " (one seed)"))
+    lines.append(
+        f"{100 * test.mean:.1f} %" + (f" ± {100 * test.sd:.1f} sd" if test.sd is not None else f" (one {unit})")
+    )
     if test.low is not None and test.high is not None:
         low, high = max(0.0, 100 * test.low), min(100.0, 100 * test.high)
-        lines.append(f"95 % interval {low:.1f} to {high:.1f}, {len(test.values)} seeds")
+        lines.append(f"95 % interval {low:.1f} to {high:.1f}, {len(test.values)} {unit}s")
     costs = f"{scaled(one.fact('parameters'))} parameters, {scaled(one.fact('macs'))} MACs"
-    lines.append(f"{duration(one.fact('seconds'))} a seed, {costs}")
+    lines.append(f"{duration(one.fact('seconds'))} a {unit}, {costs}")
     return "\n".join(lines)

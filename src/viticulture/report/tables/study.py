@@ -47,17 +47,17 @@ def plan_note(grid: Grid, plan: Plan) -> str:
         terms += "; after a quarter and after half of the length the worse half is dropped"
     total = plan.total(grid)
     terms += "." if total is None else f". About {_minutes(total / 60)} min in one process on this machine."
-    return " ".join([terms, *few_steps(plan)])
+    return " ".join([terms, *few_steps(plan, grid.unit)])
 
 
-def few_steps(plan: Plan) -> list[str]:
+def few_steps(plan: Plan, unit: str) -> list[str]:
     """What a reader of a study must know whose trainings are too short to tell."""
     steps = plan.fewest_steps()
     if steps is None or steps >= FEW_STEPS:
         return []
     return [
         f"{steps} steps, the shortest cell's, are too few to tell how methods rank: give a longer budget, fewer "
-        "seeds, a smaller image_size or a larger share of the images."
+        f"{unit}s, a smaller image_size or a larger share of the images."
     ]
 
 
@@ -81,24 +81,24 @@ def results_sheet(study: Study) -> Sheet:
         rows.append(row)
     where = "" if several else f" on {subject(found[-1].data)}" if found else ""
     title = found[-1].measure.title if found else measure("accuracy").title
-    return Sheet(f"{title}{where}, %", columns, rows, _seeds_note(found))
+    return Sheet(f"{title}{where}, %", columns, rows, _seeds_note(found, grid.unit))
 
 
 def full_sheet(study: Study) -> Sheet:
     """One row a candidate and training subset, with everything that was measured."""
-    several = len({verdict.data for verdict in study.verdicts}) > 1
+    several, grid = len({verdict.data for verdict in study.verdicts}) > 1, study.folder.grid
     columns = [Column("candidate"), Column("training data")]
     columns += [Column("data")] if several else []
     columns += [
         Column("images", "count"),
-        Column("seeds", "count"),
+        Column(f"{grid.unit}s", "count"),
         Column("test, %", "spread"),
         Column("95 % interval", "decimal"),
         Column("validation, %", "spread"),
         Column("− baseline, points", "signed"),
         Column("its interval", "decimal"),
         Column("epochs", "count"),
-        Column("min a seed", "significant"),
+        Column(f"min a {grid.unit}", "significant"),
         Column("parameters, M", "significant"),
         Column("MACs, M", "significant"),
     ]
@@ -123,10 +123,10 @@ def full_sheet(study: Study) -> Sheet:
             rows.append(row)
     known = study.verdicts[-1].measure if study.verdicts else measure("accuracy")
     note = (
-        f"Candidates in the order of their validation {known.word}. Intervals: 95 %, the wider of Student's over seeds "
+        f"Candidates in the order of their validation {known.word}. Intervals: 95 %, the wider of {students(grid)} "
         f"and {known.images}. − baseline: "
-        f"paired difference to {study.folder.grid.baseline.name} on the same seeds, with the wider of Student's "
-        "interval and the bootstrap's over seeds and test images."
+        f"paired difference to {grid.baseline.name} on the same {grid.unit}s, with the wider of Student's "
+        f"interval and the one over {'' if grid.overlap else 'seeds and '}test images."
     )
     return Sheet("All results", columns, rows, note)
 
@@ -138,9 +138,21 @@ def failures(study: Study) -> list[Sheet]:
         for one in study.outcomes
         if one.status == "failed"
     ]
-    columns = [Column("candidate"), Column("training data"), Column("seed", "count"), Column("error", "prose")]
+    columns = [
+        Column("candidate"),
+        Column("training data"),
+        Column(study.folder.grid.unit, "count"),
+        Column("error", "prose"),
+    ]
     again = f"`viticulture compare resume {study.path}` tries them again."
     return [Sheet("Failed", columns, rows, again)] if rows else []
+
+
+def students(grid: Grid) -> str:
+    """Student's interval in words."""
+    return (
+        "Student's over folds, corrected for what they learn from together," if grid.overlap else "Student's over seeds"
+    )
 
 
 def spread(found: Estimate) -> Spread:
@@ -165,13 +177,13 @@ def _heading(verdict: Verdict, several: bool) -> str:
     return f"{subject(verdict.data)}, {verdict.subset.name}" if several else verdict.subset.name
 
 
-def _seeds_note(found: list[Verdict]) -> str:
+def _seeds_note(found: list[Verdict], unit: str) -> str:
     seeds = sorted({len(one.outcomes) for verdict in found for one in verdict.standings})
     if not seeds:
         return ""
     if seeds == [1]:
-        return "One seed: no spread is known."
-    return f"Mean ± standard deviation over {' to '.join(map(str, (seeds[:1] + seeds[-1:])[: len(seeds)]))} seeds."
+        return f"One {unit}: no spread is known."
+    return f"Mean ± standard deviation over {' to '.join(map(str, (seeds[:1] + seeds[-1:])[: len(seeds)]))} {unit}s."
 
 
 def _interval(found: Estimate) -> str | None:

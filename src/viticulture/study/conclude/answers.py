@@ -16,7 +16,7 @@ from ...evaluation.judged import read_judged
 from ...evaluation.results import read_predictions
 from ..folder import StudyDir
 from ..run.outcomes import Outcome
-from .statistics import LEVEL, Difference, Estimate, accuracy, difference, precision
+from .statistics import LEVEL, Difference, Estimate, accuracy, difference, difference_of_folds, precision
 
 
 class Answers:
@@ -26,6 +26,24 @@ class Answers:
         self.study = study
         self._known: dict[str, NDArray[np.bool_] | None] = {}
         self._drawn: dict[str, NDArray[np.float64] | None] = {}
+        self._tested: dict[str, list[str]] = {}
+
+    @property
+    def overlap(self) -> float:
+        """Of the study's folds; 0 for seeds."""
+        return self.study.grid.overlap
+
+    def apart(self, group: Sequence[Outcome]) -> bool:
+        """Whether folds are tested on images of their own, as they are unless the data declares its test."""
+        return bool(self.overlap) and len({tuple(self._names(outcome)) for outcome in group[:2]}) > 1
+
+    def _names(self, outcome: Outcome) -> list[str]:
+        """Of the images that count."""
+        name = outcome.cell.name
+        if name not in self._tested:
+            names = self.study.run(outcome.cell).read("split.json")["names"]
+            self._tested[name] = names.get("test") or names.get("val") or []
+        return self._tested[name]
 
     def right(self, outcome: Outcome) -> NDArray[np.bool_] | None:
         """[N] whether each image was classified as it should be."""
@@ -61,12 +79,17 @@ def paired(
     if not pairs:
         return None
     columns = [(answers.right(our), answers.right(their)) for our, their in pairs]
+    values = [(score(our) or 0.0, score(their) or 0.0) for our, their in pairs]
+    scores = [a for a, _ in values], [b for _, b in values]
+    if answers.apart(ours):
+        by_fold = [_gap(a, b) for a, b in columns]
+        known = [gap for gap in by_fold if gap is not None]
+        return difference_of_folds(*scores, known if len(known) == len(by_fold) else None, answers.overlap, level)
     right = None
     if all(a is not None and b is not None and len(a) == len(b) for a, b in columns):
-        right = np.stack([a.astype(np.int8) - b.astype(np.int8) for a, b in columns if a is not None and b is not None])
+        right = np.stack([gap for a, b in columns if (gap := _gap(a, b)) is not None])
     drawn = _stacked([_less(answers.drawn(our), answers.drawn(their)) for our, their in pairs])
-    values = [(score(our) or 0.0, score(their) or 0.0) for our, their in pairs]
-    return difference([a for a, _ in values], [b for _, b in values], right, level, drawn)
+    return difference(*scores, right, level, drawn, answers.overlap)
 
 
 def estimated(answers: Answers, group: Sequence[Outcome]) -> Estimate:
@@ -74,7 +97,16 @@ def estimated(answers: Answers, group: Sequence[Outcome]) -> Estimate:
     values = [score(outcome) or 0.0 for outcome in group]
     if group[0].measured != "accuracy":
         return precision(values, _stacked([answers.drawn(outcome) for outcome in group]))
-    return accuracy(values, _images(group))
+    counted = [_images(outcome) for outcome in group]
+    images = sum(counted) if answers.apart(group) else counted[0]
+    return accuracy(values, images or None, answers.overlap)
+
+
+def _gap(ours: NDArray[np.bool_] | None, theirs: NDArray[np.bool_] | None) -> NDArray[np.int8] | None:
+    """[N] 1 where only ours is right, -1 where only theirs is; None where one is not known."""
+    if ours is None or theirs is None or ours.shape != theirs.shape:
+        return None
+    return ours.astype(np.int8) - theirs.astype(np.int8)
 
 
 def _less(ours: NDArray[np.float64] | None, theirs: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
@@ -93,7 +125,7 @@ def score(outcome: Outcome) -> float | None:
     return outcome.test if outcome.test is not None else outcome.val
 
 
-def _images(group: Sequence[Outcome]) -> int | None:
-    """How many images an accuracy was counted on; None for another measure."""
-    numbers = group[0].numbers or {}
-    return int(numbers.get("images", 0)) or None if group[0].cell.candidate.measure == "accuracy" else None
+def _images(outcome: Outcome) -> int:
+    """How many images an accuracy was counted on; 0 for another measure."""
+    counts = outcome.cell.candidate.measure == "accuracy"
+    return int((outcome.numbers or {}).get("images", 0)) if counts else 0

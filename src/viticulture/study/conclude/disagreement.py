@@ -6,7 +6,7 @@ kept in the study's disagreement.npz, so that the page can be drawn without eith
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,8 @@ def disagreements(study: StudyDir, verdict: Verdict) -> Sequence[Gallery]:
     Raises: UserError for damaged answers, or where pictures are to be gathered and the images cannot be read any more.
     """
     pair = opponents(verdict, study.grid.baseline)
+    if pair is not None and study.grid.overlap:
+        pair = _of_one_fold(*pair)
     if pair is None or not all(
         (study.run(o.cell).path / PREDICTIONS).exists() for standing in pair for o in standing.outcomes
     ):
@@ -86,6 +88,15 @@ def disagreements(study: StudyDir, verdict: Verdict) -> Sequence[Gallery]:
         known = {PART: [_gallery(study, images, classes, side, truth) for side in sides]}
         keep_galleries(study.path / FILE, known, about)
     return known[PART] if known else ()
+
+
+def _of_one_fold(first: Standing, second: Standing) -> tuple[Standing, Standing] | None:
+    """A pair by the first fold that both have finished: folds are tested on other images each."""
+    shared = {o.cell.seed for o in first.outcomes} & {o.cell.seed for o in second.outcomes}
+    if not shared:
+        return None
+    kept = [tuple(o for o in one.outcomes if o.cell.seed == min(shared)) for one in (first, second)]
+    return replace(first, outcomes=kept[0]), replace(second, outcomes=kept[1])
 
 
 def _sides(study: StudyDir, pair: tuple[Standing, Standing], truth: NDArray[np.int32]) -> list[_Side]:

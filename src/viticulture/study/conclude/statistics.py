@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Means with their uncertainty over seeds and images; how many more seeds would tell two methods apart."""
+"""Means with their uncertainty over seeds (or folds) and images; how many more seeds would tell two methods apart."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,39 +37,43 @@ class Estimate:
     high: float | None
 
 
-def estimate(values: Sequence[float], level: float = LEVEL, floor: float = 0.0) -> Estimate:
-    """Mean and Student's interval over seeds.
+def estimate(values: Sequence[float], level: float = LEVEL, floor: float = 0.0, overlap: float = 0.0) -> Estimate:
+    """Mean and Student's interval over seeds, or over folds.
 
-        mean -+ t(n - 1, (1 + level) / 2) max(sd, floor) / sqrt(n)
+        mean -+ t(n - 1, (1 + level) / 2) max(sd, floor) sqrt(1 / n + overlap)
 
     Args:
         values: one a seed.
         level: of the interval.
         floor: a spread that is known from elsewhere to be there; few values may lie closer together by luck.
+        overlap: tested images for each learnt one, where the trainings share images that they learn from: values of
+            folds are no independent draws, and 1 / n alone would be too little. 0 for seeds.
 
-    Source: Student, "The probable error of a mean", Biometrika 1908, 6(1).
+    Source: Student, "The probable error of a mean", Biometrika 1908, 6(1); the overlap: Nadeau and Bengio, "Inference
+    for the generalization error", Machine Learning 2003, 52(3), the corrected resampled t-test.
     """
     array, n = np.asarray(values, dtype=np.float64), len(values)
     mean = float(array.mean())
     if n < 2:
         return Estimate(tuple(values), mean, None, None, None)
     sd = float(array.std(ddof=1))
-    half = float(stats.t.ppf((1 + level) / 2, n - 1)) * max(sd, floor) / sqrt(n)
+    half = float(stats.t.ppf((1 + level) / 2, n - 1)) * max(sd, floor) * sqrt(1 / n + overlap)
     return Estimate(tuple(values), mean, sd, mean - half, mean + half)
 
 
-def accuracy(values: Sequence[float], images: int | None) -> Estimate:
+def accuracy(values: Sequence[float], images: int | None, overlap: float = 0.0) -> Estimate:
     """Mean accuracy, with the wider of two intervals: Student's over seeds, and the binomial one of the test images.
 
         mean -+ z sqrt(p (1 - p) / N'),  p = (mean N + z^2 / 2) / N',  N' = N + z^2
 
-    The images are the same for every seed, so that more seeds do not narrow the latter. Without images (a measure that
-    counts none) the former alone; none for a single seed.
+    The N images are the same for every seed, so that more seeds do not narrow the latter; of folds with test images of
+    their own, N counts all. Without images (a measure that counts none) the former alone; none for a single seed.
+    `overlap` as in `estimate`.
 
     Source: Agresti and Coull, "Approximate is better than 'exact' for interval estimation of binomial proportions",
     The American Statistician 1998, 52(2); deviation: centered on the mean.
     """
-    over_seeds = estimate(values)
+    over_seeds = estimate(values, overlap=overlap)
     if over_seeds.low is None or over_seeds.high is None or not images:
         return over_seeds
     z = float(stats.norm.ppf((1 + LEVEL) / 2))
@@ -118,18 +122,20 @@ def level_of_look(number: int) -> float:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much better one method is than another, over seeds that both were trained from.
+    """How much better one method is than another, over seeds that both were trained from, or over folds.
 
     Args:
         over_seeds: mean and Student's interval of the paired differences, see `difference`.
         over_images: the same mean with the bootstrap's interval over seeds and test images; None where the answers to
             single images are not known.
         floor: least spread over seeds, see `difference`.
+        overlap: of folds, see `estimate`; 0 for seeds.
     """
 
     over_seeds: Estimate
     over_images: Estimate | None
     floor: float = 0.0
+    overlap: float = 0.0
 
     @property
     def mean(self) -> float:
@@ -139,8 +145,9 @@ class Difference:
     @property
     def seeds_needed(self) -> int | None:
         """Pairs of trainings that would tell the two apart with the power of `POWER`, if mean and spread are as seen;
-        None where they cannot be told (fewer than two seeds, no difference, or more than `MOST_SEEDS`)."""
-        sd = self.over_seeds.sd
+        None where they cannot be told (fewer than two seeds, no difference, or more than `MOST_SEEDS`; or folds, whose
+        number says how much is learnt from)."""
+        sd = None if self.overlap else self.over_seeds.sd
         return seeds_needed(self.mean, None if sd is None else max(sd, self.floor))
 
     def separates(self) -> bool:
@@ -161,6 +168,7 @@ def difference(
     right: NDArray[np.int8] | None = None,
     level: float = LEVEL,
     drawn: NDArray[np.float64] | None = None,
+    overlap: float = 0.0,
 ) -> Difference:
     """Compare two methods on the same seeds.
 
@@ -178,6 +186,7 @@ def difference(
         level: of both intervals.
         drawn: [S, R] for every seed the difference over R draws of the test images, of a measure that is no share of
             images right; in place of `right`. The floor is its spread over the draws.
+        overlap: of folds that are tested on the same images, as in `estimate`.
 
     Source of the floor: McNemar, "Note on the sampling error of the difference between correlated proportions or
     percentages", Psychometrika 1947, 12(2).
@@ -190,7 +199,39 @@ def difference(
     elif drawn is not None:
         floor = sqrt(float(drawn.var(1).mean()))
         images = _crossed(np.array(pairs), np.atleast_2d(np.cov(drawn)), level) if len(pairs) > 1 else None
-    return Difference(estimate(pairs, level, floor), images, floor)
+    return Difference(estimate(pairs, level, floor, overlap), images, floor, overlap)
+
+
+def difference_of_folds(
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    right: Sequence[NDArray[np.int8]] | None,
+    overlap: float,
+    level: float = LEVEL,
+) -> Difference:
+    """Compare two methods on the same folds, each tested on images of its own.
+
+        mean -+ z sqrt(sum over folds of var(right) / N) / S,  S folds, N images in each
+
+    is the interval over images, which folds do not share: it says how far the test images alone may lead astray. That
+    over folds, with its correction for what they learn from together, stands beside it.
+
+    Args:
+        ours: one value a fold.
+        theirs: the other method's, of the same folds in the same order.
+        right: for every fold [N], as in `difference`; None where it is not known.
+        overlap: as in `estimate`.
+        level: of both intervals.
+    """
+    pairs = [a - b for a, b in zip(ours, theirs, strict=True)]
+    if right is None:
+        return Difference(estimate(pairs, level, 0.0, overlap), None, 0.0, overlap)
+    S, mean = len(pairs), float(np.mean(pairs))
+    floor = sqrt(float(np.mean([np.abs(fold).mean() / len(fold) for fold in right])))
+    half = float(stats.norm.ppf((1 + level) / 2)) * sqrt(sum(float(fold.var()) / len(fold) for fold in right)) / S
+    over_folds = estimate(pairs, level, floor, overlap)
+    images = Estimate(tuple(pairs), mean, over_folds.sd, mean - half, mean + half) if S > 1 else None
+    return Difference(over_folds, images, floor, overlap)
 
 
 def bootstrap(right: NDArray[np.int8], level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:

@@ -56,16 +56,17 @@ def sums(accuracies: Mapping[str, Mapping[int, float]], baseline: str) -> list[S
     return found
 
 
-def told(found: Sequence[Sum]) -> tuple[list[str], list[str]]:
+def told(found: Sequence[Sum], overlap: float = 0.0) -> tuple[list[str], list[str]]:
     """Names of the sums that are more than their parts, and of those that are less, beyond chance.
 
     Student's interval of the excess over seeds leaves out zero; all intervals hold together at `LEVEL` (Bonferroni).
-    Sums of fewer than `FEWEST_SEEDS` seeds, or without any spread, are told of neither.
+    Sums of fewer than `FEWEST_SEEDS` seeds, or without any spread, are told of neither. `overlap` is that of folds
+    (`statistics.estimate`).
     """
     known = [one for one in found if len(one.excess) >= FEWEST_SEEDS]
     more, less = list[str](), list[str]()
     for one in known:
-        over_seeds = estimate(one.excess, 1 - (1 - LEVEL) / len(known))
+        over_seeds = estimate(one.excess, 1 - (1 - LEVEL) / len(known), overlap=overlap)
         if round(over_seeds.sd or 0.0, 9) and over_seeds.low is not None and over_seeds.high is not None:
             more += [one.name] if over_seeds.low > 0 else []
             less += [one.name] if over_seeds.high < 0 else []

@@ -164,7 +164,9 @@ def _verdict(
             subset,
             tuple(group),
             estimated(answers, group),
-            estimate([o.val or 0.0 for o in group]) if all(o.val is not None for o in group) else None,
+            estimate([o.val or 0.0 for o in group], overlap=grid.overlap)
+            if all(o.val is not None for o in group)
+            else None,
             paired(answers, group, baseline) if baseline and name != grid.baseline.name else None,
         )
         for name, group in groups.items()
@@ -202,9 +204,10 @@ def conclusion(grid: Grid, reached: Sequence[Verdict], finished: int, cells: int
     leader = verdict.leader
     who, where = leader.candidate.name, f"{subject(verdict.data)}, {verdict.subset.name}"
     images = f"{'test' if verdict.by == 'val' or _tested(leader) else 'validation'} images"
-    gets = f"gets {_percent(leader.test)} of the {images} right"
+    share = _percent(leader.test, grid.unit)
+    gets = f"gets {share} of the {images} right"
     if verdict.measure.of:
-        gets = f"reaches {verdict.measure.of} of {_percent(leader.test)} on the {images}"
+        gets = f"reaches {verdict.measure.of} of {share} on the {images}"
     if not verdict.rivals:
         return f"{who} {gets} on {where}; there is nothing finished to compare it with.{left}"
     beside = _beside_reference(verdict)
@@ -218,7 +221,7 @@ def conclusion(grid: Grid, reached: Sequence[Verdict], finished: int, cells: int
         names = _some([name for name, known in verdict.unsettled.items() if known == why])
         reason = f"none is named while trainings of {names} {why}"
     elif lead.over_seeds.sd is None:
-        reason = "with one common seed no spread is known; train at least three"
+        reason = f"with one common {grid.unit} no spread is known; train at least three"
     elif lead.mean <= 0:
         reason = f"on test {closest} is no worse ({_points(lead)} points between them)"
     else:
@@ -284,11 +287,11 @@ def _tested(standing: Standing) -> bool:
     return standing.outcomes[0].test is not None
 
 
-def _percent(accuracy: Estimate) -> str:
+def _percent(accuracy: Estimate, unit: str) -> str:
     if accuracy.low is None or accuracy.high is None:
         return f"{100 * accuracy.mean:.1f} %"
     low, high = max(0.0, 100 * accuracy.low), min(100.0, 100 * accuracy.high)
-    return f"{100 * accuracy.mean:.1f} % (95 % interval {low:.1f} to {high:.1f}, {len(accuracy.values)} seeds)"
+    return f"{100 * accuracy.mean:.1f} % (95 % interval {low:.1f} to {high:.1f}, {len(accuracy.values)} {unit}s)"
 
 
 def _points(difference: Difference) -> str:

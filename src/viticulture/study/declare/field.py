@@ -9,7 +9,7 @@ from typing import Any
 from ...data.dense.open import recognized
 from ...data.open import open_source
 from ...data.sources.source import Source
-from ...errors import UserError, unknown
+from ...errors import UserError, counted, unknown
 from ...training.session import default_recipe
 from ...training.table import read_table
 from .grid import CONDITIONS, Candidate, Grid, of_recipes, of_table
@@ -22,8 +22,12 @@ BUDGET = "1h"
 """Of a study that names neither recipes nor a length."""
 
 
+SEEDS = 3
+"""Of a study that is told neither seeds nor folds."""
+
+
 def of_own_images(
-    data: str, recipes: Sequence[str], subsets: Subsets, seeds: int, terms: Terms, overrides: dict[str, Any]
+    data: str, recipes: Sequence[str], subsets: Subsets, seeds: int | None, terms: Terms, overrides: dict[str, Any]
 ) -> Grid:
     """Recipes on a person's images; without recipes the field for images of their size, within an hour."""
     overrides, epochs = _length(overrides)
@@ -35,7 +39,12 @@ def of_own_images(
         if not terms.budget and epochs is None:
             terms = replace(terms, budget=BUDGET)
     conditions = {**CONDITIONS, **overrides}
-    return Grid(data, candidates, subsets, _seeds(seeds), conditions, terms, epochs)
+    if subsets.folds and seeds is not None:
+        raise UserError(
+            f"every fold is trained once, got {subsets.folds} folds and {counted(seeds, 'seed')}; leave one of them out"
+        )
+    numbers = _seeds(subsets.folds or (SEEDS if seeds is None else seeds))
+    return Grid(data, candidates, subsets, numbers, conditions, terms, epochs)
 
 
 def of_a_table(name: str, data: str, subsets: Subsets, seeds: int, terms: Terms, overrides: dict[str, Any]) -> Grid:
@@ -43,6 +52,8 @@ def of_a_table(name: str, data: str, subsets: Subsets, seeds: int, terms: Terms,
 
     `student.init` among the overrides may be a mapping: row -> weights that it starts from.
     """
+    if subsets.folds:
+        raise UserError(f"{name} is trained on the splits of its paper; leave --folds {subsets.folds} out")
     overrides, epochs = _length(overrides)
     candidates = of_table(read_table(name))
     if isinstance(weights := overrides.get("student.init"), Mapping):

@@ -27,6 +27,14 @@ CONDITIONS: dict[str, Any] = {
 }
 """Recipe keys that every candidate shares, so that all learn from, choose by and are tested on the same images."""
 
+VARIED = {
+    "data.fraction": "--fractions",
+    "data.per_class": "--per-class",
+    "data.folds": "--folds",
+    "data.fold": "--folds",
+}
+"""Recipe keys that differ between cells -> the option that says how."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -67,6 +75,7 @@ class Cell:
         seed: from which seed.
         rung: which of the study's rungs, 0-based; the last one is the full length.
         name: of its folder; cells that train the same thing share one.
+        fold: recipe keys that hold out the fold of the number `seed`; empty where it is a seed alone.
     """
 
     candidate: Candidate
@@ -74,6 +83,12 @@ class Cell:
     seed: int
     rung: int
     name: str
+    fold: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def unit(self) -> str:
+        """What `seed` numbers: a seed or a fold."""
+        return "fold" if self.fold else "seed"
 
     @property
     def training_seed(self) -> int:
@@ -85,7 +100,7 @@ class Cell:
         unless the study's conditions or the candidate choose them."""
         chosen = "data.subset_seed" in {**conditions, **self.candidate.overrides}
         shared = {"data.subset_seed": self.seed} if self.candidate.seed_offset and not chosen else {}
-        return {**self.subset.overrides, **shared}
+        return {**self.subset.overrides, **shared, **self.fold}
 
 
 @dataclass(frozen=True)
@@ -96,7 +111,7 @@ class Grid:
         data: where the images are.
         candidates: what is compared; the first one is the baseline of all differences.
         subsets: of training data.
-        seeds: each is one training of everything.
+        seeds: each is one training of everything; the number of its fold, where there are folds.
         conditions: recipe keys that hold for every cell.
         terms: how long the cells train.
         epochs: length of every training; None leaves it to the terms.
@@ -120,10 +135,12 @@ class Grid:
             raise UserError(f"candidates need different names, got {repeated[0]!r} twice")
         if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
             raise UserError(f"seeds must be different numbers from 0 on, at least one, got {list(self.seeds)}")
+        if self.subsets.folds and max(self.seeds) >= self.subsets.folds:
+            raise UserError(f"the seeds are the folds' numbers, 0 to {self.subsets.folds - 1}, got {list(self.seeds)}")
         if self.epochs is not None and self.epochs < 1:
             raise UserError(f"epochs must be at least 1, got {self.epochs}")
-        if wrong := [key for key in self.conditions if key in ("data.fraction", "data.per_class")]:
-            raise UserError(f"{wrong[0]} is what a study varies; use --fractions or --per-class")
+        if wrong := [key for key in self.conditions if key in VARIED]:
+            raise UserError(f"{wrong[0]} is what a study varies; use {VARIED[wrong[0]]}")
         self._check_references(names)
 
     def _check_references(self, names: list[str]) -> None:
@@ -144,6 +161,17 @@ class Grid:
     def baseline(self) -> Candidate:
         """What the others are compared with."""
         return self.candidates[0]
+
+    @property
+    def unit(self) -> str:
+        """What is repeated: a seed or a fold."""
+        return "fold" if self.subsets.folds else "seed"
+
+    @property
+    def overlap(self) -> float:
+        """Images that a training is tested on for each that it learns from, where trainings share the latter, as folds
+        do; 0 for seeds."""
+        return 1 / (self.subsets.folds - 1) if self.subsets.folds else 0.0
 
     @property
     def published(self) -> bool:
@@ -179,8 +207,8 @@ class Grid:
         slugs, subsets = self._slugs, [(subset, slug(subset.name)) for subset in self.subsets.each()]
         mark = "" if rung == len(self.terms.rungs) - 1 else f".rung-{rung + 1}"
         return [
-            Cell(candidate, subset, seed, rung, f"{slugs[candidate.name]}.{named}.seed-{seed}{mark}")
-            for seed in self.seeds
+            Cell(candidate, subset, seed, rung, f"{slugs[candidate.name]}.{named}.{self.unit}-{seed}{mark}", fold)
+            for seed, fold in ((seed, self.subsets.fold(seed)) for seed in self.seeds)
             for subset, named in subsets
             for candidate in self.candidates
         ]

@@ -20,15 +20,19 @@ def duration(words: str) -> float:
 
 @dataclass(frozen=True)
 class Subsets:
-    """How many training images are learnt from; both left out, all of them.
+    """Which training images are learnt from; all left out, all of them.
 
     Args:
         fractions: shares of every class's training images, such as 0.05,0.1,1.
         per_class: training images of every class, such as 20,50.
+        folds: cross-validation: the images are divided into so many folds, and everything is trained once for each, on
+            the other folds, and tested on it (where the data has its own test, only validated). Takes the place of
+            seeds.
     """
 
     fractions: tuple[float, ...] = ()
     per_class: tuple[int, ...] = ()
+    folds: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fractions", tuple(self.fractions))
@@ -39,6 +43,12 @@ class Subsets:
         for images in self.per_class:
             if images < 1:
                 raise UserError(f"per_class must be at least 1, got {images}")
+        if self.folds and self.folds < 2:
+            raise UserError(f"folds must be at least 2, got {self.folds}; five or ten are usual")
+
+    def fold(self, number: int) -> dict[str, Any]:
+        """Recipe keys that hold out a fold; none where there are no folds."""
+        return {"data.folds": self.folds, "data.fold": number} if self.folds else {}
 
     def each(self) -> list["Subset"]:
         """Smallest first within each kind."""

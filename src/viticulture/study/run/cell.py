@@ -39,7 +39,8 @@ def train_cell(study: StudyDir, cell: Cell, plan: Plan, data: str = "") -> None:
     """
     session = _session(study, cell, plan, data)
     try:
-        study.check_splits(cell.candidate.data or study.grid.data, session.dataset.split_names)
+        held_out = f", fold {cell.seed}" if cell.fold else ""
+        study.check_splits(f"{cell.candidate.data or study.grid.data}{held_out}", session.dataset.split_names)
         fit(session)
         _judge(session)
         session.run.update(status="finished")  # last: a kill before this is made good by the next start

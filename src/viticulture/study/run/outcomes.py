@@ -67,7 +67,7 @@ class Outcome:
             "recipe": cell.candidate.recipe,
             "data": cell.candidate.data or facts.get("data", {}).get("source", ""),
             "subset": cell.subset.name,
-            "seed": cell.seed,
+            cell.unit: cell.seed,
             "rung": cell.rung + 1,
             "status": self.status,
             "measure": self.measured,

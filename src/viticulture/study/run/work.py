@@ -106,7 +106,7 @@ class Work:
         number = "trained" if share is None else f"{100 * share:.1f} %"
         came = f"failed: {outcome.error}" if outcome.status == "failed" else number
         stage = f", rung {cell.rung + 1}" if self.study.grid.terms.halving else ""
-        words = f"{cell.candidate.name}, {cell.subset.name}, seed {cell.seed}{stage}: {came}, {seconds:.0f} s"
+        words = f"{cell.candidate.name}, {cell.subset.name}, {cell.unit} {cell.seed}{stage}: {came}, {seconds:.0f} s"
         self.tell(f"[{done}/{len(cells)}] {words}")
 
     def _log(self, decisions: list[Decision]) -> None:

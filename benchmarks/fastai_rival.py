@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A contest's row of fastai's ResNet-18 from scratch, on the images of a row that stands there already.
+
+    python -m venv rival && rival/bin/pip install fastai
+    export OMP_NUM_THREADS=1
+    rival/bin/python benchmarks/fastai_rival.py CONTEST/5core-m/clothing10/ours/0 ./clothing10 --pixels 64 --core-s 300
+
+The result lies beside that row, in `fastai-resnet18/0`, where `benchmarks.contest` prints it. fastai is run as its own
+tutorial runs it: `vision_learner` without pre-trained weights, unfrozen, `aug_transforms`, batches of 32, one cycle up
+to 3e-3, as many epochs as the budget has time for by the pace of a few steps. Images for training, validation and test
+are the named row's; so is the seed. Cost is the processor time of this process but for the look at the test images.
+It needs fastai and nothing of viticulture.
+"""
+
+import argparse
+import csv
+import json
+import time
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pandas
+from fastai.vision.all import (  # type: ignore[import-not-found]
+    ImageDataLoaders,
+    Resize,
+    accuracy,
+    aug_transforms,
+    resnet18,
+    set_seed,
+    vision_learner,
+)
+
+BATCH, RATE = 32, 3e-3
+TRIED = 12
+"""Steps by which the pace is measured, after two that pay for what happens once."""
+MARGIN = 0.03
+"""Share of the budget that is not planned."""
+
+
+def main() -> None:
+    """Train once and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("row", type=Path, help="a finished run of the contest, CONTEST/BUDGET/SET/ROW/SEED")
+    parser.add_argument("images", type=Path, help="the folder or CSV file that it was trained on")
+    parser.add_argument("--pixels", type=int, required=True)
+    parser.add_argument("--core-s", type=float, required=True)
+    options = parser.parse_args()
+    seed = int(options.row.name)
+    out = options.row.parent.parent / "fastai-resnet18" / options.row.name
+    splits: dict[str, list[str]] = json.loads((options.row / "split.json").read_text())["names"]
+    root = options.images if options.images.is_dir() else options.images.parent
+    labels = read_labels(options.images, [name for names in splits.values() for name in names])
+
+    learn = learner(root, splits, labels, options.pixels, seed)
+    step, validation = pace(learn)
+    epoch = step * len(learn.dls.train) + validation
+    epochs = max(1, int((options.core_s * (1 - MARGIN) - time.process_time()) / epoch))
+    learn = learner(root, splits, labels, options.pixels, seed)
+    with learn.no_bar():
+        learn.fit_one_cycle(epochs, RATE)
+        spent = time.process_time()  # every epoch has been validated
+        held_out = float(learn.validate()[1])
+
+    shown = learn.dls.test_dl([root / name for name in splits["test"]])
+    with learn.no_bar():
+        decisions, numbers = learn.get_preds(dl=shown)[0].argmax(1).tolist(), learn.dls.vocab
+    right = [numbers[k] == labels[name] for k, name in zip(decisions, splits["test"], strict=True)]
+    result = {
+        "test": 100 * sum(right) / len(right),
+        "val": 100 * held_out,
+        "core_s": spent,
+        "epochs": epochs,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "contest.json").write_text(json.dumps(result))
+    print(json.dumps(result))
+
+
+def read_labels(images: Path, names: Sequence[str]) -> dict[str, str]:
+    """Image -> class: the column of a CSV file, or the folder that the image is in."""
+    if images.is_dir():
+        return {name: Path(name).parent.name for name in names}
+    with images.open(newline="") as file:
+        return {row["path"]: row["label"] for row in csv.DictReader(file)}
+
+
+def learner(root: Path, splits: dict[str, list[str]], labels: dict[str, str], pixels: int, seed: int) -> Any:
+    """fastai's, untrained."""
+    set_seed(seed)
+    rows = [(name, labels[name], split == "val") for split in ("train", "val") for name in splits[split]]
+    loaders = ImageDataLoaders.from_df(
+        pandas.DataFrame(rows, columns=["name", "label", "held_out"]),
+        root,
+        valid_col="held_out",
+        item_tfms=Resize(int(1.25 * pixels)),
+        batch_tfms=aug_transforms(size=pixels),
+        bs=BATCH,
+        num_workers=0,
+    )
+    made = vision_learner(loaders, resnet18, pretrained=False, metrics=accuracy)
+    made.unfreeze()
+    return made
+
+
+def pace(learn: Any) -> tuple[float, float]:
+    """Processor seconds of a training step, loading included, and of a validation."""
+    learn.create_opt()
+    learn.model.train()
+    marks = []
+    for images, truth in islice(learn.dls.train, TRIED + 2):
+        learn.loss_func(learn.model(images), truth).backward()
+        learn.opt.step()
+        learn.opt.zero_grad()
+        marks.append(time.process_time())
+    began = time.process_time()
+    with learn.no_bar():
+        learn.validate()
+    return (marks[-1] - marks[1]) / (len(marks) - 2), time.process_time() - began
+
+
+if __name__ == "__main__":
+    main()

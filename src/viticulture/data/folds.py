@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deal images into parts: stratified, and without tearing groups apart. A pure function of labels, groups and a seed.
+
+Images of one group (a patient, a plot, a film) resemble each other for reasons that have nothing to do with their
+class; a network that has learnt from some of them recognizes the others too easily.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..errors import UserError, counted
+from .sources.source import Source, some
+
+
+def deal(labels: np.ndarray, groups: np.ndarray | None, shares: Sequence[float], seed: int) -> np.ndarray:
+    """Which part each image goes to, so that every part holds its share of every class, as far as groups allow.
+
+        group g goes to the part k of the least (2 held_k . s_g + s_g . s_g) / share_k, ties to the smaller part
+
+    where s_g holds the shares of every class that are of group g, and held_k those that part k has already: each step
+    makes the sum over parts of |held_k|^2 / share_k, which is least where held_k = share_k, grow as little as it can.
+    The largest groups go first, equal ones in random order.
+
+    Args:
+        labels: [N] int64, classes from 0 on.
+        groups: [N] int64, images of equal numbers stay together; -1 is a group of its own. None: all are.
+        shares: of the K parts; they add up to 1.
+        seed: of the order.
+
+    Returns: [N] int64, from 0 to K - 1. Without groups, parts of equal shares differ by an image of a class at most.
+    """
+    number = _numbered(groups, len(labels))
+    counts = np.zeros((number.max(initial=-1) + 1, labels.max(initial=-1) + 1))
+    np.add.at(counts, (number, labels), 1)
+    of_classes = counts / np.maximum(counts.sum(0), 1)  # [G, C]
+    order = np.random.default_rng([seed, len(shares)]).permutation(len(counts))
+    order = order[np.argsort(-np.square(of_classes[order]).sum(1).round(12), kind="stable")]
+    held, images = np.zeros((len(shares), counts.shape[1])), np.zeros(len(shares))
+    weights, part = np.asarray(shares, dtype=np.float64), np.zeros(len(counts), dtype=np.int64)
+    for g in order.tolist():
+        growth = ((2 * held @ of_classes[g] + of_classes[g] @ of_classes[g]) / weights).round(12)
+        part[g] = k = int(np.lexsort((images / weights, growth))[0])
+        held[k] += of_classes[g]
+        images[k] += counts[g].sum()
+    return part[number]
+
+
+def folds_of(source: Source, rows: np.ndarray, folds: int, seed: int) -> np.ndarray:
+    """The fold of each labeled image among `rows`.
+
+    Raises: UserError for data without labels, and for a class with fewer images or groups than folds.
+    """
+    if not source.classes:
+        raise UserError(f"folds hold out images of every class, and {source.name} has no labels; leave data.folds out")
+    labels, groups = source.labels[rows], None if source.groups is None else source.groups[rows]
+    number = _numbered(groups, len(rows))
+    held = {name: len(np.unique(number[labels == c])) for c, name in enumerate(source.classes)}
+    if short := [f"{name} has {count}" for name, count in held.items() if 0 < count < folds]:
+        what = "image" if groups is None else "group"
+        raise UserError(
+            f"{folds} folds need {counted(folds, what)} of every class: {some(short, 5)}; take at most "
+            f"{max(min(count for count in held.values() if count), 2)} folds, or leave such classes out"
+        )
+    return deal(labels, groups, [1 / folds] * folds, seed)
+
+
+def straddling(source: Source, splits: dict[str, np.ndarray]) -> int:
+    """How many groups have images in more than one split."""
+    if source.groups is None:
+        return 0
+    known = [np.unique(groups[groups >= 0]) for groups in (source.groups[rows] for rows in splits.values())]
+    return int((np.unique(np.concatenate(known), return_counts=True)[1] > 1).sum())
+
+
+def _numbered(groups: np.ndarray | None, count: int) -> np.ndarray:
+    """[N] numbers of groups from 0 on without gaps; -1 becomes a group of its own."""
+    if groups is None:
+        return np.arange(count)
+    alone = groups < 0
+    unique = np.where(alone, groups.max(initial=-1) + 1 + np.cumsum(alone), groups)
+    return np.unique(unique, return_inverse=True)[1].reshape(-1)

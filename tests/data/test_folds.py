@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folds hold every image once, every class alike, and never tear a group apart."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.model_selection import StratifiedGroupKFold
+
+from viticulture.data.folds import deal
+from viticulture.data.open import open_source
+from viticulture.data.sources.source import Source
+from viticulture.data.splits import Selection, Splits, select
+from viticulture.errors import UserError
+
+
+def test_without_groups_equal_parts_differ_by_an_image_of_a_class_and_by_one_in_all() -> None:
+    """Fails where a class is dealt at random, or where what is left over of every class goes to the first part."""
+    labels = np.repeat(np.arange(4), (23, 7, 5, 101))
+    part = deal(labels, None, [0.2] * 5, 3)
+    for c in range(4):
+        sizes = np.bincount(part[labels == c], minlength=5)
+        assert sizes.max() - sizes.min() <= 1
+    sizes = np.bincount(part)
+    assert sizes.max() - sizes.min() <= 1
+    assert (part == deal(labels, None, [0.2] * 5, 3)).all()
+    assert (part != deal(labels, None, [0.2] * 5, 4)).any()
+
+
+def test_groups_stay_whole_and_classes_as_even_as_scikit_learn_makes_them() -> None:
+    """Reference: StratifiedGroupKFold. Fails where groups are dealt by their number, or by their size alone."""
+    draw = np.random.default_rng(0)
+    groups = draw.integers(0, 40, 600)
+    labels = (draw.random(600) < 0.1 + 0.8 * (groups % 5 == 0)).astype(np.int64) + (groups % 7 == 0)
+    ours = deal(labels, groups, [0.2] * 5, 0)
+    theirs = np.zeros(600, dtype=np.int64)
+    folds = StratifiedGroupKFold(5, shuffle=True, random_state=0).split(labels, labels, groups)
+    for number, (_, held) in enumerate(folds):
+        theirs[held] = number
+    assert all(len(set(ours[groups == g].tolist())) == 1 for g in range(40))
+
+    def unevenness(part: np.ndarray) -> float:
+        shares = np.stack([np.bincount(part[labels == c], minlength=5) / (labels == c).sum() for c in range(3)])
+        return float(shares.std(1).mean())
+
+    assert unevenness(ours) <= unevenness(theirs) + 0.01, "a hundredth of a class: both are greedy"
+
+
+def test_unequal_shares_are_kept_and_ungrouped_images_are_groups_of_their_own() -> None:
+    """Fails where -1 counts as one group, or where the share of a part is not what weighs it."""
+    draw = np.random.default_rng(1)
+    labels = draw.integers(0, 3, 900)
+    groups = np.where(np.arange(900) < 450, draw.integers(0, 90, 900), -1)
+    held = deal(labels, groups, (0.85, 0.15), 0) == 1
+    for c in range(3):
+        assert held[labels == c].mean() == pytest.approx(0.15, abs=0.02), "a group of a class is up to a hundredth"
+    assert 0 < held[groups < 0].sum() < 450
+
+
+def listed(folder: Path, header: str, lines: list[str]) -> Source:
+    """A CSV of tiny images; {i} in a line is the number of its image."""
+    folder.mkdir()
+    for i in range(len(lines)):
+        Image.new("RGB", (2, 2), (i, 0, 0)).save(folder / f"{i}.png")
+    rows = [f"{i}.png,{line}" for i, line in enumerate(lines)]
+    (folder / "list.csv").write_text("\n".join([header, *rows]))
+    return open_source(str(folder / "list.csv"))
+
+
+def chosen(source: Source, folds: int, **more: object) -> list[Splits]:
+    """The splits of every fold."""
+    return [select(source, Selection(folds=folds, fold=k, **more), 0)[0] for k in range(folds)]  # type: ignore[arg-type]
+
+
+def test_every_image_is_tested_once_and_never_by_what_has_learnt_from_it(tmp_path: Path) -> None:
+    """Fails where folds overlap, lose images, depend on the run's seed, or leave their images in train or val."""
+    source = listed(tmp_path / "set", "path,label", ["ab"[i % 2] for i in range(40)])
+    splits = chosen(source, 4)
+    assert sorted(np.concatenate([one["test"] for one in splits]).tolist()) == list(range(40))
+    for one in splits:
+        assert sorted(np.concatenate([one["train"], one["val"], one["test"]]).tolist()) == list(range(40))
+        assert np.bincount(source.labels[one["test"]]).tolist() == [5, 5]
+    again = select(source, Selection(folds=4, fold=2), seed=9)[0]
+    assert again["test"].tolist() == splits[2]["test"].tolist()
+
+
+def test_groups_of_a_csv_stay_on_one_side_in_folds_and_in_plain_splits(tmp_path: Path) -> None:
+    """A patient's images in train and test let a network recognize the patient. Fails where the column is passed over
+    in either, or where it moves the choice between rows without it."""
+    lines = [f"{'ab'[i % 2]},patient {i // 4}" for i in range(80)]
+    source = listed(tmp_path / "set", "path,label,group", lines)
+    assert source.notes == ("20 groups (column group), which no split that is drawn divides",)
+    plain = select(source, Selection(), 0)[0]
+    assert {"train", "val", "test"} == set(plain)
+    for one in [plain, *chosen(source, 5)]:
+        sides = [set((rows // 4).tolist()) for rows in one.values()]
+        assert sum(map(len, sides)) == len(set.union(*sides)) == 20
+    bare = listed(tmp_path / "bare", "path,label,group", [f"{line[0]}," for line in lines])
+    none = listed(tmp_path / "none", "path,label", [line[0] for line in lines])
+    assert bare.groups is None
+    assert select(bare, Selection(), 0)[0]["test"].tolist() == select(none, Selection(), 0)[0]["test"].tolist()
+
+
+def test_the_datas_own_test_stays_and_folds_validate(tmp_path: Path) -> None:
+    """Fails where a declared test is thrown away, or a fold is held out and read by nothing; and says so."""
+    lines = [f"{'ab'[i % 2]},{'test' if i < 8 else 'train'},{i // 2 % 9}" for i in range(40)]
+    source = listed(tmp_path / "set", "path,label,split,group", lines)
+    splits = chosen(source, 4)
+    assert all(one["test"].tolist() == list(range(8)) for one in splits)
+    assert sorted(np.concatenate([one["val"] for one in splits]).tolist()) == list(range(8, 40))
+    told = select(source, Selection(folds=4), 0)[1]
+    assert "data's own in every fold" in told[0]
+    assert "groups of images stand in several" in told[1]
+    whole = listed(
+        tmp_path / "whole", "path,label,split", [f"{'ab'[i % 2]},{['test', 'val', 'train'][i % 3]}" for i in range(24)]
+    )
+    with pytest.raises(UserError, match=r"own validation and test images.*train_on train\+val"):
+        chosen(whole, 2)
+    assert len(chosen(whole, 2, train_on="train+val")[0]["val"]) == 8
+
+
+def test_nonsense_is_refused_in_a_line(tmp_path: Path) -> None:
+    """Rule, value and a way out, before anything is trained."""
+    source = listed(tmp_path / "set", "path,label,group", [f"{'ab'[i < 6]},{i // 2}" for i in range(40)])
+    with pytest.raises(UserError, match="4 folds need 4 groups of every class: b has 3; take at most 3"):
+        chosen(source, 4)
+    with pytest.raises(UserError, match=r"per_class must not exceed what 3 folds leave.*got 5: b"):
+        chosen(source, 3, per_class=5)
+    flat = listed(tmp_path / "flat", "path,label", ["ab"[i < 3] for i in range(40)])
+    with pytest.raises(UserError, match="5 folds need 5 images of every class: b has 3"):
+        chosen(flat, 5)
+    for settings, words in (
+        ({"folds": 1}, "at least 2"),
+        ({"folds": 3, "fold": 3}, r"lie in 0\.\.2, got 3"),
+        ({"fold": 1}, "folds is None"),
+        ({"folds": 3, "rule": "bootstrapping", "fraction": 0.5}, "leave the folds out"),
+    ):
+        with pytest.raises(UserError, match=words):
+            Selection(**settings)  # type: ignore[arg-type]

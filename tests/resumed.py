@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same training twice: in one piece, and stopped in its second epoch and gone on with."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from viticulture.training.run import fit
+from viticulture.training.session import Session, reopen
+
+
+def whole_and_resumed(make: Callable[..., Session], folder: Path, steps: int = 7) -> tuple[Session, Session]:
+    """Both sessions at their end; a checkpoint is kept after every step.
+
+    Args:
+        make: a new session in a folder, by recipe keys.
+        folder: where both lie.
+        steps: of the one that is stopped, before it is.
+    """
+    whole = make(folder / "whole")
+    fit(whole)
+    broken = make(folder / "broken", **{"engine.checkpoint_minutes": 1e-9})
+    losses, step = broken.method.losses, itertools.count()
+
+    def stopped(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        if next(step) == steps:
+            raise KeyboardInterrupt
+        return losses(batch)
+
+    broken.method.losses = stopped  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        fit(broken)
+    broken.run.unlock()
+    again = reopen(str(folder / "broken"))
+    fit(again)
+    return whole, again
+
+
+def check_same_bits(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    """Two dictionaries of tensors are equal, key by key."""
+    assert ours.keys() == theirs.keys()
+    assert not [name for name in ours if not torch.equal(ours[name], theirs[name])]

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`viticulture compare --folds`: cross-validation, from the command to the page."""
+
+import csv
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from viticulture.report.pages.study_page import study_notes, write_study
+from viticulture.study.conclude.answers import Answers
+from viticulture.study.declare.grid import Candidate, Grid
+from viticulture.study.declare.terms import Subsets
+from viticulture.study.folder import StudyDir
+from viticulture.study.plan.plan import Plan
+from viticulture.study.run.work import Work
+from viticulture.study.study import Study
+
+SMALL = {"train.batch_size": 8}
+ROWS = (
+    Candidate("plain ViT", "default/digits", {**SMALL, "augment.padded_crop": None}),
+    Candidate("cropped", "default/digits", SMALL),
+)
+
+
+def photographs(root: Path) -> Path:
+    """Three classes of 20 random pictures each."""
+    draw = np.random.default_rng(0)
+    for c in range(3):
+        (root / f"class {c}").mkdir(parents=True)
+        for i in range(20):
+            pixels = draw.integers(0, 255, (8, 8, 3), dtype=np.uint8) // (c + 1)
+            Image.fromarray(pixels.astype(np.uint8)).save(root / f"class {c}" / f"{i}.png")
+    return root
+
+
+def work(path: Path) -> list[str]:
+    """Train what is missing; what was said."""
+    said: list[str] = []
+    Work(StudyDir.open(path), said.append).run()
+    return said
+
+
+@pytest.fixture(scope="module")
+def crossed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two candidates on three folds of 60 pictures, of which one training was lost and made again."""
+    root = tmp_path_factory.mktemp("folds")
+    os.environ["VITICULTURE_CACHE"] = str(root / "cache")
+    grid = Grid(str(photographs(root / "photos")), ROWS, Subsets(folds=3), (0, 1, 2), epochs=1)
+    study = StudyDir.create(root / "study", grid, "viticulture compare photos --folds 3")
+    names = [one.name for one in ROWS]
+    epochs = {(name, "all images"): 1 for name in names}
+    study.update(plan=Plan(epochs, {}, dict.fromkeys(names, 100), dict.fromkeys(names, 5.0)).to_dict())
+    said = work(study.path)
+    assert len(said) == 6
+    assert "fold 2" in said[-1]
+    study.clear(grid.cells()[0])
+    assert len(work(study.path)) == 1, "only what is missing is trained"
+    return study.path
+
+
+def test_folds_are_shared_by_the_rows_and_test_every_image_once(crossed: Path) -> None:
+    """Fails where a row draws folds of its own, where two folds test one image, or one tests what it learnt from."""
+    study = StudyDir.open(crossed)
+    tested: dict[str, list[str]] = {}
+    for cell in study.grid.cells():
+        names = study.run(cell).read("split.json")["names"]
+        assert not set(names["train"]) & {*names["val"], *names["test"]}
+        tested.setdefault(cell.candidate.name, []).extend(names["test"])
+    first, second = tested.values()
+    assert first == second
+    assert len(set(first)) == len(first) == 60
+
+
+def test_numbers_and_words_are_those_of_folds(crossed: Path) -> None:
+    """Every place that speaks of seeds speaks of folds; the interval is corrected; nobody is told to add seeds."""
+    study = Study(crossed)
+    page = write_study(study).read_text(encoding="utf-8")
+    for words in ("Means over folds", "min a fold", "folds", "Nadeau and Bengio", "1/3 + 1/2", "--data.fold"):
+        assert words in page, words
+    text = (crossed / "summary.md").read_text(encoding="utf-8") + study.conclusion + " ".join(study_notes(study))
+    assert "seed" not in text
+    assert "corrected for what they learn from together" in text
+    with (crossed / "table.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert sorted(row["fold"] for row in rows) == sorted("001122")
+    standing = study.verdicts[-1].standings[0]
+    assert Answers(study.folder).apart(standing.outcomes)
+    sd, low, high = standing.test.sd, standing.test.low, standing.test.high
+    assert sd is not None
+    assert low is not None
+    assert high is not None
+    student = 4.302653 * sd * (1 / 3 + 1 / 2) ** 0.5
+    share = (60 * standing.test.mean + 1.92) / 63.84
+    images = 1.959964 * (share * (1 - share) / 63.84) ** 0.5
+    assert (high - low) / 2 == pytest.approx(max(student, images), rel=1e-3), "all 60 images count"
+
+
+def test_a_declared_study_of_folds_is_read_as_it_was_written(crossed: Path) -> None:
+    """A round trip through study.yaml; other folds afterwards are other terms."""
+    study = StudyDir.open(crossed)
+    assert study.grid.subsets == Subsets(folds=3)
+    assert study.grid.cells()[0].name.endswith("fold-0")
+    assert study.extend() == []
+    other = Grid(study.grid.data, study.grid.candidates, Subsets(folds=4), (0, 1, 2), study.grid.conditions, epochs=1)
+    assert StudyDir(crossed, other).terms != study.terms
