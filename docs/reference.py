@@ -37,6 +37,7 @@ SECTIONS = {
     "attention_link": "AAL, adaptive attention links (Jin and Choi, 2022)",
     "co_advise": "Co-advise (Ren et al., CVPR 2022)",
     "mae": "Learning without labels (A Closer Look at Self-Supervised Lightweight Vision Transformers)",
+    "multilabel": "Several labels an image",
     "detection": "Objects",
     "segmentation": "Pixels",
 }

@@ -53,11 +53,11 @@ UNLABELED = ("mae", "simmim", "moco_v3", "seed", "dino")
 REFUSED = {
     **{(method, "logits"): "asks for scores of the classes, which" for method in UNLABELED},
     **{
-        (method, guide): "labels and scores of the classes"
+        (method, guide): "one label an image and scores of the classes"
         for method in UNLABELED
         for guide in ("co_advise", "one head")
     },
-    **{(method, guide): "labels and scores" for method in UNLABELED for guide in ("bootstrap", "shared bootstrap")},
+    **{(method, guide): "an image and scores" for method in UNLABELED for guide in ("bootstrap", "shared bootstrap")},
     ("mae", "attention_link"): "a token for every patch",
     ("supervised", "co_advise"): "need a student of 2 heads",  # which this one is not
 }

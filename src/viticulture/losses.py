@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Losses on logits that several files use: pure functions that return a scalar, averaged over the batch."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -73,6 +74,48 @@ def hard_distillation(student: Tensor, teacher: Tensor) -> Tensor:
     """
     _check(student, teacher)
     return F.cross_entropy(student, teacher.argmax(dim=-1))
+
+
+def binary_cross_entropy(
+    logits: Tensor, labels: Tensor, smoothing: float = 0.0, positive_weights: Tensor | None = None
+) -> Tensor:
+    """Bring the probability of every class to whether an image shows it; each class is told by itself.
+
+        L = - sum_c [w_c y_c log s(z_c) + (1 - y_c) log(1 - s(z_c))],    y = (1 - smoothing) label + smoothing / 2
+
+    with s the logistic sigmoid.
+
+    Args:
+        logits: z, [B, C].
+        labels: [B, C] in [0, 1]: 1 where an image shows a class; in between after mixup or cutmix.
+        smoothing: in [0, 1).
+        positive_weights: w, [C]; None for 1.
+
+    Returns: scalar >= 0, nats: sum over classes, mean over the batch.
+    Raises: ValueError if the shapes differ.
+    """
+    _check(logits, labels)
+    labels = torch.lerp(labels, torch.full_like(labels, 0.5), smoothing)
+    each = F.binary_cross_entropy_with_logits(logits, labels, pos_weight=positive_weights, reduction="none")
+    return each.sum(-1).mean()
+
+
+def binary_distillation(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
+    """Move the student's probability of every class towards the teacher's; `soft_distillation` of several labels.
+
+        L = T^2 sum_c KL(Bernoulli(s(teacher_c / T)) || Bernoulli(s(student_c / T)))
+
+    Args:
+        student: logits, [B, C].
+        teacher: logits, [B, C]; receives no gradient.
+        temperature: T > 0, no unit.
+
+    Returns: scalar >= 0, nats times T^2: sum over classes, mean over the batch; 0 only where both predict the same.
+    Raises: ValueError if the shapes differ or T is not positive.
+    """
+    _check(student, teacher)
+    ours, theirs = (torch.stack([z, torch.zeros_like(z)], -1).flatten(0, -2) for z in (student, teacher))  # [B C, 2]
+    return student.shape[-1] * soft_distillation(ours, theirs, temperature)
 
 
 def _check(student: Tensor, teacher: Tensor) -> None:

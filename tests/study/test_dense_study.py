@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Studies of detectors and segmenters: ranked by what counts of them, with intervals over seeds and images."""
+"""Studies of detectors, segmenters and students of several labels: ranked by what counts of them, with intervals over
+seeds and images."""
 
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,17 @@ import pytest
 import torch
 
 import viticulture
+from colored import colored_csv
 from dense_scenes import coco_folder, mask_folder
 from viticulture.data.annotations import Boxed, Masked, Objects
 from viticulture.errors import UserError
+from viticulture.evaluation.accuracy import Predictions
 from viticulture.evaluation.dense.asked import Found
 from viticulture.evaluation.dense.objects import evaluate_objects
 from viticulture.evaluation.dense.pixels import evaluate_pixels
 from viticulture.evaluation.dense.results import RESULTS, DenseEvaluations, Evaluation
+from viticulture.evaluation.multilabel import results as of_labels
+from viticulture.evaluation.multilabel.labels import LabelsEvaluation, evaluate_labels
 from viticulture.models.dense.networks import detector, segmenter
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
@@ -57,6 +62,20 @@ def pixels_found(seed: int, share: float) -> Evaluation:
     return evaluate_pixels(said, masked, NAMES, 0)[0]
 
 
+def labels_found(seed: int, share: float) -> LabelsEvaluation:
+    """The same of a student of several labels."""
+    draw = np.random.default_rng(seed)
+    true = torch.from_numpy(draw.uniform(size=(IMAGES, 2)) < 0.5).float()
+    right = torch.from_numpy(draw.uniform(size=true.shape) < share)
+    said = torch.where(right, true, 1 - true) * 0.5 + torch.from_numpy(draw.uniform(0, 0.5, true.shape))
+    return evaluate_labels(Predictions(said.float(), true, [""] * IMAGES), NAMES, [0.5, 0.5])
+
+
+JUDGES: dict[str, Any] = {"objects": boxes_found, "pixels": pixels_found, "labels": labels_found}
+CURVES = {"objects": "ap50", "pixels": "iou", "labels": "map"}
+RECIPES = {"objects": "detection/photos", "pixels": "segmentation/photos", "labels": "multilabel/photos"}
+
+
 def made(path: Path, kind: str, candidates: dict[str, tuple[float, Candidate]], seeds: int) -> Study:
     """A study's folder as trainings would leave it, without any: each candidate gets its share right."""
     grid = Grid("cells", tuple(one for _, one in candidates.values()), Subsets(), tuple(range(seeds)), epochs=4)
@@ -68,11 +87,14 @@ def made(path: Path, kind: str, candidates: dict[str, tuple[float, Candidate]], 
         run = folder.run(cell)
         run.path.mkdir(parents=True)
         share = candidates[cell.candidate.name][0]
-        judge = boxes_found if kind == "objects" else pixels_found
+        judge = JUDGES[kind]
         test = judge(cell.seed, share)
         results = {"best/test": test, "best/val": judge(100 + cell.seed, share), "last/test": judge(cell.seed, 0.01)}
-        run.write(RESULTS, DenseEvaluations(kind, "best/test", results).to_dict())
-        curve = "ap50" if kind == "objects" else "iou"
+        if kind == "labels":
+            run.write(of_labels.RESULTS, of_labels.LabelEvaluations("best/test", results).to_dict())
+        else:
+            run.write(RESULTS, DenseEvaluations(kind, "best/test", results).to_dict())
+        curve = CURVES[kind]
         run.write("metrics.csv", f"step,epoch,name,value\n9,0,val/{curve},0.2\n18,1,val/{curve},0.4\n")
         images = {"train": 90, "val": IMAGES, "test": IMAGES}
         run.write(
@@ -90,29 +112,36 @@ def made(path: Path, kind: str, candidates: dict[str, tuple[float, Candidate]], 
 
 
 def field(kind: str, shares: dict[str, float], **measures: str) -> dict[str, tuple[float, Candidate]]:
-    recipe = "detection/photos" if kind == "objects" else "segmentation/photos"
     return {
-        name: (share, Candidate(name, recipe, {"optim.lr": 1e-4 * (1 + i)}, measure=measures.get(name, "accuracy")))
+        name: (
+            share,
+            Candidate(name, RECIPES[kind], {"optim.lr": 1e-4 * (1 + i)}, measure=measures.get(name, "accuracy")),
+        )
         for i, (name, share) in enumerate(shares.items())
     }
 
 
 @pytest.mark.parametrize(
     ("kind", "title", "words"),
-    [("objects", "AP of boxes", "reaches an AP of boxes of"), ("pixels", "mIoU", "reaches an mIoU of")],
+    [
+        ("objects", "AP of boxes", "reaches an AP of boxes of"),
+        ("pixels", "mIoU", "reaches an mIoU of"),
+        ("labels", "mAP", "reaches an mAP of"),
+    ],
 )
 def test_a_study_ranks_by_what_counts_and_says_so(tmp_path: Path, kind: str, title: str, words: str) -> None:
     """A clearly better one wins, by validation and on test, beyond seeds and images; page, table and sentence name the
     measure. Fails if the last weights are read for the best, validation for test, or accuracy is what is told."""
-    found = made(tmp_path / "study", kind, field(kind, {"plain": 0.5, "better": 0.9}), 3)
+    share = 0.99 if kind == "labels" else 0.9  # mAP of few images is the noisiest
+    found = made(tmp_path / "study", kind, field(kind, {"plain": 0.5, "better": share}), 3)
     verdict = found.verdicts[-1]
-    expected = [(boxes_found if kind == "objects" else pixels_found)(seed, 0.9).score for seed in range(3)]
+    expected = [JUDGES[kind](seed, share).score for seed in range(3)]
     assert (verdict.by, verdict.leader.candidate.name, found.winner) == ("val", "better", "better")
     assert verdict.leader.test.values == pytest.approx(expected)
     assert found.conclusion.startswith("better grows the best ViT on cells, all images: it reaches")
     assert words in found.conclusion
     assert verdict.rivals["plain"].over_images is not None
-    assert found.rows[0]["measure"] == ("ap" if kind == "objects" else "miou")
+    assert found.rows[0]["measure"] == {"objects": "ap", "pixels": "miou", "labels": "map"}[kind]
     page = write_study(found).read_text(encoding="utf-8")
     assert f"{title} on cells, %" in page
     assert "the bootstrap&#39;s over the test images" in page
@@ -214,3 +243,15 @@ def test_per_class_subsets_are_refused_for_boxes(tmp_path: Path) -> None:
     data = coco_folder(tmp_path / "data", {"train": 6, "val": 2, "test": 2})
     with pytest.raises(UserError, match=r"give data\.fraction"):
         viticulture.compare(str(data), subsets=Subsets(per_class=(2,)), where=Where(out=str(tmp_path / "study")))
+
+
+@pytest.mark.slow
+def test_compare_ranks_students_of_several_labels_by_map(tmp_path: Path) -> None:
+    """From joined labels alone to a page: the field for such data. Fails if labels are learnt as combinations, or a
+    class's accuracy is looked for."""
+    data = colored_csv(tmp_path / "data", 40)
+    small = {"images.image_size": 32, "train.batch_size": 8, "schedule.warmup_epochs": 0, "train.epochs": 1}
+    found = viticulture.compare(str(data), seeds=1, where=Where(out=str(tmp_path / "study")), overrides=small)
+    assert found.counts == (4, 4)
+    assert {one.measured for one in found.outcomes} == {"map"}
+    assert "mAP" in (found.path / "report.html").read_text(encoding="utf-8")

@@ -194,7 +194,7 @@ def assembled(recipe: Recipe, device: str) -> Method:
     wanted, side = recipe.section("student"), recipe.section("images").image_size or 64
     made = method_class(recipe)
     task = Task(("a", "b") if made.batch_spec.labels else (), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-    shown = task if made.batch_spec.contents == "classes" else replace(task, classes=())
+    shown = task if made.batch_spec.contents in ("classes", "labels") else replace(task, classes=())
     still = {"drop_path_rate": 0.0} if "drop_path_rate" in wanted.options else {}
     keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
     with torch.device(device):
@@ -247,6 +247,8 @@ def test_a_step_is_taken(name: str, weights: Path) -> None:
     batch = {"image": torch.randn(2, 3, side, side), "noise": torch.rand(2, spec.noise)}
     if spec.labels:
         batch["label"] = torch.tensor([0, 1])
+    if spec.contents == "labels":
+        batch["label"] = torch.eye(2, len(method.task.classes))
     if spec.views == 2:
         batch["image2"] = torch.randn(2, 3, side, side)
     batch |= {f"image{3 + k}": torch.randn(2, 3, spec.local_size, spec.local_size) for k in range(spec.local_crops)}

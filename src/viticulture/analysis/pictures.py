@@ -129,14 +129,15 @@ def attention(subject: Subject, images: Images, layers: Sequence[int] = ()) -> l
 
 
 def _spread(images: Images) -> list[int]:
-    """The first image of each of the first classes; the first images, where they have none."""
+    """The first image of each of the first classes; the first images, where they have none, or several."""
     labels = images.records.labels.tolist()
-    if -1 in labels:
+    if -1 in labels or images.records.labels.ndim == 2:
         return list(range(min(LOOKED_AT, len(labels))))
     return sorted(labels.index(label) for label in sorted(set(labels))[:LOOKED_AT])
 
 
 def _called(subject: Subject, images: Images, number: int) -> str:
-    """An image's class, or its file's name without one."""
-    label, classes = int(images.records.labels[number]), subject.task.classes
+    """An image's class, or its file's name without one, or with several."""
+    several, classes = images.records.labels.ndim == 2, subject.task.classes
+    label = -1 if several else int(images.records.labels[number])
     return classes[label] if 0 <= label < len(classes) else images.records.names[number].rsplit("/", 1)[-1]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ..evaluation.accuracy import Evaluation
     from ..evaluation.dense.predict import DensePrediction
     from ..evaluation.dense.results import DenseEvaluations
+    from ..evaluation.multilabel.predict import LabelsPrediction
+    from ..evaluation.multilabel.results import LabelEvaluations
     from ..evaluation.predict import Prediction
     from ..evaluation.results import Evaluations
     from ..export.int8 import Quantized
@@ -73,9 +75,18 @@ class Run:
         from ..evaluation.results import RESULTS, read_evaluations
 
         evaluations = read_evaluations(self.folder)
+        if evaluations is None and self.labels is not None:
+            raise UserError(f"{self.path} tells several labels an image; its results are in Run.labels")
         if evaluations is None:
             raise UserError(f"{self.path} holds no {RESULTS}; to have it: viticulture evaluate {self.path}")
         return evaluations
+
+    @property
+    def labels(self) -> "LabelEvaluations | None":
+        """Results of several labels an image, as `evaluations`: mAP, thresholds, ...; None for another run."""
+        from ..evaluation.multilabel.results import read_labels
+
+        return read_labels(self.folder)
 
     @property
     def accuracy(self) -> float:
@@ -86,10 +97,11 @@ class Run:
     def metrics(self) -> Any:
         """A table with a row a result: weights, split, images, and its measures (shares in [0, 1]; nll in nats)."""
         rows = []
-        for key, result in self.evaluations.items():
+        found = self.labels or self.evaluations
+        for key, result in found.results.items():
             weights, _, split = key.partition("/")
-            numbers = {k: v for k, v in result.to_dict().items() if isinstance(v, (int, float))}
-            rows.append({"weights": weights, "split": split, "counts": key == self.evaluations.counts, **numbers})
+            numbers = {k: v for k, v in vars(result).items() if isinstance(v, (int, float))}
+            rows.append({"weights": weights, "split": split, "counts": key == found.counts, **numbers})
         return _frame(rows)
 
     @property
@@ -107,9 +119,14 @@ class Run:
 
     @property
     def answers(self) -> Any:
-        """A table of the result that counts, a row an image: name, label, predicted, and a probability a class."""
+        """A table of the result that counts, a row an image: name, label, predicted, and a probability a class.
+
+        Several labels are joined as `cat|dog`.
+        """
         from ..evaluation.results import read_predictions
 
+        if (labels := self.labels) is not None:
+            return _frame(_label_answers(self.folder, labels))
         kept, names = read_predictions(self.folder, probabilities=True), self.classes
         split = self.evaluations.counts.partition("/")[2]
         images = self.folder.read("split.json")["names"][split]
@@ -122,20 +139,23 @@ class Run:
                 row.update(zip(names, shares, strict=True))
         return _frame(rows)
 
-    def predict(self, images: Any, weights: str = "", top: int = 1) -> "list[Prediction] | list[DensePrediction]":
+    def predict(
+        self, images: Any, weights: str = "", top: int = 1
+    ) -> "list[Prediction] | list[LabelsPrediction] | list[DensePrediction]":
         """Classify images, or find their objects, or tell their pixels apart: what the run has learnt.
 
         Args:
             images: a file or folder, by str or Path; an image of PIL, an array [H, W] or [H, W, 3] or a tensor
                 [3, H, W], of uint8 or of floats in [0, 1]; or a list, a batch, or a column of a data frame of these.
             weights: best, last or ema; by default those that count.
-            top: classes to name of each image, the likeliest first.
+            top: classes to name of each image, the likeliest first; of several labels an image from 2 on, as 1 names
+                those from their thresholds on.
         """
         from .runs import predict
 
         return predict(str(self.path), images, weights, top=top)
 
-    def evaluate(self, data: Any = "") -> "Mapping[str, Evaluation] | DenseEvaluations":
+    def evaluate(self, data: Any = "") -> "Mapping[str, Evaluation] | DenseEvaluations | LabelEvaluations":
         """Measure on the run's own or other images; see the function of that name."""
         from .runs import evaluate
 
@@ -175,6 +195,10 @@ class Run:
                 low, high = (f"{100 * end:.1f}" for end in result.top1_interval)
                 split = self.evaluations.counts.partition("/")[2]
                 lines.append(f"top-1 {100 * result.top1:.1f} % ({low} to {high}) on {result.images:,} {split} images")
+            if (labels := self.labels) is not None and (told := labels.counting) is not None:
+                low, high = (f"{100 * end:.1f}" for end in told.interval)
+                split = labels.counts.partition("/")[2]
+                lines.append(f"mAP {100 * told.map:.1f} % ({low} to {high}) on {told.images:,} {split} images")
         except (UserError, LookupError, TypeError) as error:
             return escape(f"{self.path}: {error}")
         link = f'<a href="{escape(self.report.as_posix())}">report</a>' if self.report.exists() else ""
@@ -188,6 +212,30 @@ def open_run(path: "str | os.PathLike[str]") -> Run:
     run = Run(Path(located(os.fspath(path))))
     _ = run.folder
     return run
+
+
+def _label_answers(run: "RunDir", found: "LabelEvaluations") -> list[dict[str, Any]]:
+    """Rows of `Run.answers` of several labels an image."""
+    from ..data.sources.several import JOINT
+    from ..evaluation.multilabel.results import read_answers
+
+    if (result := found.counting) is None:
+        return []
+    names = run.read("split.json")["names"][found.counts.partition("/")[2]]
+    scores = result.per_label
+
+    def joined(shown: Any) -> str:
+        return JOINT.join(score.name for score, there in zip(scores, shown, strict=True) if there)
+
+    return [
+        {
+            "name": name,
+            "label": joined(shown),
+            "predicted": joined([p >= score.threshold for p, score in zip(shares, scores, strict=True)]),
+            **{score.name: p for p, score in zip(shares, scores, strict=True)},
+        }
+        for name, shares, shown in zip(names, *(each.tolist() for each in read_answers(run, found.counts)), strict=True)
+    ]
 
 
 def _frame(rows: Sequence[dict[str, Any]], index: Sequence[str] | None = None) -> Any:

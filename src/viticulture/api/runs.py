@@ -9,6 +9,7 @@ from ..errors import UserError
 from ..text import tell
 from ..waiting import waiting
 from .given import as_source, as_word, run_word
+from .kinds import is_dense, is_multilabel
 from .other_images import judge_other
 from .shown import Shown
 
@@ -17,13 +18,17 @@ if TYPE_CHECKING:
     from ..evaluation.accuracy import Evaluation
     from ..evaluation.dense.predict import DensePrediction
     from ..evaluation.dense.results import DenseEvaluations
+    from ..evaluation.multilabel.predict import LabelsPrediction
+    from ..evaluation.multilabel.results import LabelEvaluations
     from ..evaluation.predict import Prediction
     from ..evaluation.results import Evaluations
     from ..export.int8 import Quantized
     from ..training.rundir import RunDir
 
 
-def evaluate(run: Any, data: Any = "", out: str = "") -> "Mapping[str, Evaluation] | DenseEvaluations":
+def evaluate(
+    run: Any, data: Any = "", out: str = ""
+) -> "Mapping[str, Evaluation] | DenseEvaluations | LabelEvaluations":
     """Measure a run's weights: on its own test images, or on other labeled images of the same classes. Of runs that
     find objects or tell pixels apart, on others with boxes or masks.
 
@@ -55,6 +60,10 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Mapping[str, Evaluatio
             )
         return evaluate_dense(folder, data if isinstance(data, str) else type(data).__name__)
     data = as_source(data)
+    if is_multilabel(folder):
+        from .multilabel import evaluate_labels
+
+        return evaluate_labels(folder, data, out)
     if not stands_for_own(folder, data):
         found, warnings = judge_other(folder, data, out)
         for warning in warnings:
@@ -70,7 +79,7 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Mapping[str, Evaluatio
 
 def predict(
     run: str, images: list[str], weights: str = "", out: str = "", top: int = 1
-) -> "list[Prediction] | list[DensePrediction]":
+) -> "list[Prediction] | list[LabelsPrediction] | list[DensePrediction]":
     """Classify images, or find their objects, or tell their pixels apart: what the run has learnt.
 
     Args:
@@ -79,12 +88,13 @@ def predict(
         weights: best, last or ema; by default those that count.
         out: a .csv or .json file to write as well; of objects a .json of COCO's results or a folder of pictures, of
             pixels a folder.
-        top: classes to name of each image, the likeliest first.
+        top: classes to name of each image, the likeliest first; of several labels an image from 2 on, as 1 names those
+            from their thresholds on.
 
     Returns: one prediction an image, with the reason for those that could not be read.
     """
     from ..evaluation.given import as_images
-    from ..evaluation.predict import ENDINGS, classify, write
+    from ..evaluation.predict import ENDINGS, as_csv, classify, write
     from ..hub.fetch import located
     from ..outputs import check_out
     from ..training.rundir import RunDir
@@ -98,16 +108,22 @@ def predict(
                 f"{run} finds objects or tells pixels apart, which have no list of likeliest classes; leave top out"
             )
         return predict_dense(folder, weights, as_images(images), out)
+    if is_multilabel(folder):
+        from .multilabel import predict_labels
+
+        return predict_labels(folder, weights, images, out, top)
     if out:
         check_out(out, *ENDINGS)
     predictions = classify(folder, weights or folder.which()[0], as_images(images), top)
     if out:
-        write(predictions, Path(out))
+        write(predictions, Path(out), as_csv)
     return predictions
 
 
 def export(run: str, out: str, weights: str = "", int8: bool = False, from_pixels: bool = False) -> "Path | Quantized":
     """Write a run's student as ONNX; a detector's or a segmenter's with all that lies between an image and its answers.
+
+    Of several labels an image the file gives probabilities, and its metadata hold their thresholds.
 
     Args:
         run: the run's folder, or hf-hub:USER/NAME. Weights there are safetensors and config.json that timm loads.
@@ -120,6 +136,7 @@ def export(run: str, out: str, weights: str = "", int8: bool = False, from_pixel
 
     Returns: the file; with int8 also what it costs and gives beside float32.
     """
+    from ..evaluation.multilabel.results import thresholds_of
     from ..evaluation.subject import of_run
     from ..export.int8 import to_int8
     from ..export.onnx_file import to_onnx
@@ -134,28 +151,36 @@ def export(run: str, out: str, weights: str = "", int8: bool = False, from_pixel
 
         return export_dense(folder, Path(out), weights, int8)
     subject = of_run(folder, weights)
+    several = subject.task.several
+    if int8 and several:
+        raise UserError(f"--int8 measures its cost in top-1 accuracy, and {run} tells several labels; leave it out")
+    more = {"thresholds": thresholds_of(folder, weights or folder.which()[0], len(subject.task.classes))}
     written: Path | Quantized
     with waiting("writing ONNX"):
         if int8:
             dataset = dataset_of(folder, recipe_of(folder))
             written = to_int8(subject, dataset.train, dataset.test, Path(out))
         else:
-            written = to_onnx(subject.network, Path(out), subject.task)
+            written = to_onnx(subject.network, Path(out), subject.task, more if several else {})
         if from_pixels:
             from ..export.pixels import put_before
 
             put_before(Path(out), subject.task, subject.image_settings)
-        elif subject.task.classes and (moved := by_timms_transform(folder, weights)):
+        elif subject.task.classes and not several and (moved := by_timms_transform(folder, weights)):
             tell(f"note: the file takes what `predict` shows a student; {moved}; --from-pixels puts predict's steps in")
     return written
 
 
-def measure(run: "RunDir", dataset: "Dataset") -> "Evaluations | DenseEvaluations":
+def measure(run: "RunDir", dataset: "Dataset") -> "Evaluations | DenseEvaluations | LabelEvaluations":
     """Ask a run's student about its images, keep what it says, and draw its page."""
     if dataset.annotations:
         from .dense import measure_dense
 
         return measure_dense(run, dataset)
+    if is_multilabel(run):
+        from .multilabel import measure_labels
+
+        return measure_labels(run, dataset)
     from ..analysis.pictures import gather_pictures
     from ..evaluation.evaluate import evaluate_run
     from ..evaluation.reference import judge_references
@@ -166,11 +191,3 @@ def measure(run: "RunDir", dataset: "Dataset") -> "Evaluations | DenseEvaluation
         gather_pictures(run, dataset, judged)
     shown.draw()
     return judged.evaluations
-
-
-def is_dense(run: "RunDir") -> bool:
-    """Whether a run finds objects or tells pixels apart."""
-    from ..training.recipe import method_class
-    from ..training.session import recipe_of
-
-    return method_class(recipe_of(run)).batch_spec.contents != "classes"

@@ -27,7 +27,7 @@ def serve(run: str, weights: str = "", host: str = "127.0.0.1", port: int = 8000
     from ..server.app import run as answer_until_stopped
     from ..server.page import page
     from ..training.rundir import RunDir
-    from .runs import is_dense
+    from .kinds import is_dense
 
     folder = RunDir.open(located(run))
     if is_dense(folder):
@@ -60,7 +60,7 @@ def push(run: str, repository: str, weights: str = "", private: bool = False) ->
     from ..hub.push import push as send
     from ..training.rundir import RunDir
     from ..waiting import waiting
-    from .runs import is_dense
+    from .kinds import is_dense
 
     folder = RunDir.open(run)
     if is_dense(folder):

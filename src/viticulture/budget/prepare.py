@@ -22,7 +22,7 @@ from ..errors import UserError
 from ..study.plan.pace import Pace
 from ..training.recipe import Recipe, read, resolve
 from ..training.rundir import RunDir
-from ..training.session import check_seed, default_recipe, load_dataset, refuse_annotated
+from ..training.session import check_seed, default_recipe, for_method, load_dataset, refuse_annotated
 from . import recipes
 from .budget import Budget
 from .choices import Kind, Rung, teacher
@@ -80,6 +80,7 @@ def make_plan(
     refuse_annotated(source, wish.data)
     default = default_recipe(source)
     base = base or resolve(default, read(default), wish.overrides)
+    source = for_method(base, source)
     recipes.check(base, wish.overrides)
 
     def left() -> float:

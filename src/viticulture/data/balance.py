@@ -12,7 +12,11 @@ from ..errors import UserError, unknown
 UNEVEN = 10
 """Times that the largest class may exceed the smallest before a person is told."""
 
-MENDS = "`--data.class_weights balanced` or `--data.sampling balanced` makes up for it"
+
+def mends(labels: np.ndarray) -> str:
+    """What makes up for uneven classes; of images with several labels each, [N, C], no order shows all as often."""
+    ways = ["`--data.class_weights balanced`", *(["`--data.sampling balanced`"] if labels.ndim == 1 else [])]
+    return f"{' or '.join(ways)} makes up for it"
 
 
 def is_uneven(counts: Sequence[int] | np.ndarray) -> bool:
@@ -39,13 +43,37 @@ def class_weights(wanted: str | Mapping[str, float], classes: Sequence[str], cou
     if isinstance(wanted, str):
         values = 1 / counts.double().clamp(min=1)
     else:
-        for name, value in wanted.items():
-            if name not in classes:
-                raise unknown("class in data.class_weights", name, classes)
-            if not value > 0:
-                raise UserError(f"data.class_weights.{name} must be positive, got {value}")
-        values = torch.tensor([float(wanted.get(name, 1.0)) for name in classes], dtype=torch.float64)
+        values = torch.tensor(_values(wanted, classes), dtype=torch.float64)
     return (values * counts.sum() / (values * counts).sum()).float()
+
+
+def positive_weights(wanted: str | Mapping[str, float], classes: Sequence[str], labels: Tensor) -> Tensor:
+    """The factor of every label in the loss of the images that show it; those that do not count 1.
+
+        w_c = (N - n_c) / n_c               balanced: showing a label weighs as much as not showing it
+        w_c = v_c                           of values v that are given; 1 where none is
+
+    Args:
+        wanted: "balanced", or class -> value.
+        classes: C names.
+        labels: [N, C], 1 where a training image shows a class; n_c are their sums.
+
+    Returns: [C] float32.
+    Raises: UserError for a class that there is none of, or a value that is not positive.
+    """
+    if isinstance(wanted, str):
+        shown = labels.double().sum(0)
+        return ((len(labels) - shown).clamp(min=1) / shown.clamp(min=1)).float()
+    return torch.tensor(_values(wanted, classes), dtype=torch.float32)
+
+
+def _values(wanted: Mapping[str, float], classes: Sequence[str]) -> list[float]:
+    for name, value in wanted.items():
+        if name not in classes:
+            raise unknown("class in data.class_weights", name, classes)
+        if not value > 0:
+            raise UserError(f"data.class_weights.{name} must be positive, got {value}")
+    return [float(wanted.get(name, 1.0)) for name in classes]
 
 
 def balanced_order(labels: Tensor, generator: torch.Generator) -> Tensor:

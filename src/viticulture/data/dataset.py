@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from ..errors import UserError, counted, unknown
-from . import store
+from . import store, subsets
 from .annotations import Annotations
-from .balance import MENDS, is_uneven
+from .balance import is_uneven, mends
 from .image_settings import NORMALIZE, Channels, ImageSettings, choose_image_size, choose_store_size
 from .images import Images, Records, StoredImages
 from .open import open_source
@@ -147,10 +147,9 @@ def prepare_test(
     for name in source.classes:
         if name not in classes:
             raise unknown(f"class of {source.name}", name, classes)
-    number = np.array([list(classes).index(name) for name in source.classes] + [-1])  # the last is for "no label"
-    source = dataclasses.replace(source, labels=number[source.labels], classes=tuple(classes))
+    source = dataclasses.replace(source, labels=_numbered(source, classes), classes=tuple(classes))
     rows = source.splits.get("test", np.arange(len(source)))
-    rows = rows[source.labels[rows] >= 0]
+    rows = rows[subsets.labeled(source.labels[rows])]
     if not len(rows):
         raise UserError(f"{source.name} has no labeled images to test on")
     return read_rows(source, rows, image_settings, skip_unreadable, progress)
@@ -253,6 +252,16 @@ def _contents(source: Source, read: _Read) -> list[str]:
     return parts
 
 
+def _numbered(source: Source, classes: Sequence[str]) -> np.ndarray:
+    """A source's labels by the positions of its classes among others."""
+    numbers = [list(classes).index(name) for name in source.classes]
+    if source.labels.ndim == 1:
+        return np.array([*numbers, -1])[source.labels]  # the last is for "no label"
+    shown = np.zeros((len(source), len(classes)), source.labels.dtype)
+    shown[:, numbers] = source.labels
+    return shown
+
+
 def _warnings(source: Source, read: _Read, selection: Selection, skipped: dict[str, str], labeled: bool) -> list[str]:
     found = []
     if skipped:
@@ -262,14 +271,21 @@ def _warnings(source: Source, read: _Read, selection: Selection, skipped: dict[s
     if read.held is not None:
         for kind in ("test", "val"):
             found += _repeated(source, read.held, read.splits["train"], read.splits.get(kind), kind)
-    counts = np.bincount(source.labels[read.splits["train"]] + 1, minlength=len(source.classes) + 1)[1:]
+    counts = subsets.count_by_class(source.labels[read.splits["train"]], len(source.classes))
     if is_uneven(counts):
         most, least = (f"{source.classes[i]} has {counts[i]}" for i in (counts.argmax(), counts.argmin()))
         mended = selection.sampling == "balanced" or selection.class_weights is not None or not labeled
-        found.append(f"classes are uneven: {most} training images, {least}" + ("" if mended else f"; {MENDS}"))
+        found.append(
+            f"classes are uneven: {most} training images, {least}" + ("" if mended else f"; {mends(source.labels)}")
+        )
     tiny = [name for name, count in zip(source.classes, counts, strict=True) if count < _TINY]
     if tiny and selection.per_class is None:
         found.append(f"fewer than {_TINY} training images in {counted(len(tiny), 'class')}: {some(tiny, 5)}")
+    for kind in ("val", "test") if source.labels.ndim == 2 else ():
+        rows = read.splits.get(kind, np.empty(0, np.int64))
+        held = subsets.count_by_class(source.labels[rows], len(source.classes))
+        if len(rows) and (absent := [name for name, n in zip(source.classes, held, strict=True) if not n]):
+            found.append(f"no {kind} image shows {some(absent, 5)}: nothing is measured of what no image shows")
     return found
 
 

@@ -15,7 +15,7 @@ class Records:
     """What is known of a split's images without decoding them again; all share length N.
 
     Args:
-        labels: [N] int64, position of the class in the source's `classes`; -1 without a label.
+        labels: [N] int64, position of the class in the source's `classes`, -1 without a label; or [N, C] float32.
         sizes: [N, 2] int32, height and width of the upright original, pixels; -1 where only opening it would tell.
         names: N paths or names that a person recognizes.
     """

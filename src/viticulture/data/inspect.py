@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from .balance import MENDS, is_uneven
+from .balance import is_uneven, mends
 from .decode import Unreadable
 from .near_duplicates import Thumbnail, near_duplicates, thumbnail
 from .open import open_source
+from .sources.several import is_joined, separated, several_words
 from .sources.source import Source
 from .splits import Selection, Splits, select
 from .store import Progress, in_parallel, pixel_digest
+from .subsets import count_by_class, labeled
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Inspection:
         largest: name of the one with the most.
         near: pairs of images in different ones of those splits that look the same, though not pixel by pixel.
         uneven: what makes up for classes that are uneven among the training images; empty where they are even.
+        several: how many labels images have, where they have several each; else empty.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Inspection:
     largest: str = ""
     near: tuple[tuple[str, ...], ...] = ()
     uneven: str = ""
+    several: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The same as nested dictionaries and lists, ready for JSON."""
@@ -90,6 +94,7 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
     Raises: UserError if there is no such data or it holds no images.
     """
     source = data if isinstance(data, Source) else open_source(data)
+    source = separated(source) if is_joined(source) else source
 
     def look(i: int) -> tuple[int, int, str, bytes, Thumbnail | None] | str:
         try:
@@ -118,7 +123,7 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         name=source.name,
         classes=source.classes,
         images=len(source),
-        unlabeled=int((source.labels < 0).sum()),
+        unlabeled=int((~labeled(source.labels)).sum()),
         counts={kind: _counts(source, rows) for kind, rows in source.splits.items()},
         height=_spread([found[0] for found in read.values()]),
         width=_spread([found[1] for found in read.values()]),
@@ -126,14 +131,15 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         unreadable={source.names[i]: found for i, found in enumerate(seen) if isinstance(found, str)},
         ignored=source.ignored,
         across=_named(source, [group for group in groups if len({split[i] for i in group}) > 1]),
-        contradicting=_named(source, [group for group in groups if len(set(source.labels[group].tolist())) > 1]),
+        contradicting=_named(source, [group for group in groups if len(np.unique(source.labels[group], axis=0)) > 1]),
         repeated=sum(len(group) - 1 for group in groups),
         notes=source.notes,
         planned={kind: len(rows) for kind, rows in planned.items()},
         smallest=source.names[by_pixels[0]] if by_pixels else "",
         largest=source.names[by_pixels[-1]] if by_pixels else "",
         near=_named(source, [list(pair) for pair in near]),
-        uneven=MENDS if is_uneven(learnt) else "",
+        uneven=mends(source.labels) if is_uneven(learnt) else "",
+        several=several_words(source.labels) if source.labels.ndim == 2 else "",
     )
 
 
@@ -146,8 +152,7 @@ def _planned(source: Source) -> Splits:
 
 
 def _counts(source: Source, rows: np.ndarray) -> tuple[int, ...]:
-    labels = source.labels[rows]
-    return tuple(np.bincount(labels[labels >= 0], minlength=len(source.classes)).tolist())
+    return tuple(count_by_class(source.labels[rows], len(source.classes)).tolist())
 
 
 def _spread(values: Sequence[int]) -> SizeRange | None:

@@ -6,7 +6,7 @@
     a folder, or a zip of one       train/ val/ test/ CLASS/file, or CLASS/file, or just images (folders.py)
     a folder, then /*               the same, with classes one level deeper: GROUP/CLASS/file
     CUB-200-2011's folder           by its lists (cub.py)
-    a CSV                           path,label[,split] (csv_file.py)
+    a CSV                           path,label[,split] (csv_file.py); cat|dog are two labels (sources/several.py)
     clipart_train.txt, train.txt    lists of paths, a file a split (path_lists.py)
     train2018.json, labels.json     lists of iNaturalist, COCO's form, Label Studio (inaturalist.py, json_lists.py)
     a .npz, medmnist:NAME           MedMNIST's arrays (medmnist.py)

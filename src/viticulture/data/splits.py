@@ -107,6 +107,9 @@ def select(source: Source, selection: Selection, seed: int, labeled: bool = True
         raise UserError(
             f"{source.name} holds no training images, only {' and '.join(splits) or 'images without labels'}"
         )
+    if source.labels.ndim == 2 and (selection.folds is not None or source.groups is not None):
+        what = "groups" if selection.folds is None else "data.folds"
+        raise UserError(f"{what} divide images by one class, and an image of {source.name} may have several")
     if selection.folds is not None:
         notes += _hold_out_fold(source, splits, selection)
     for kind, fraction in (("test", selection.test_fraction), ("val", selection.val_fraction)):
@@ -120,6 +123,11 @@ def select(source: Source, selection: Selection, seed: int, labeled: bool = True
         notes.append(f"{counted(torn, 'group')} of images stand in several of the data's own splits")
     train = splits["train"]
     labels = source.labels[train]
+    if labels.ndim == 2 and (selection.per_class is not None or selection.rule == "bootstrapping"):
+        key = "rule bootstrapping" if selection.per_class is None else "per_class"
+        raise UserError(
+            f"data.{key} counts images of one class, and an image may have several; give data.fraction alone"
+        )
     seed = seed if selection.subset_seed is None else selection.subset_seed
     if selection.per_class is not None:
         if not source.classes:
@@ -186,7 +194,7 @@ def check_classes(source: Source, train: np.ndarray) -> None:
             f"{source.name} has images but no labels; to learn classes, sort them into one folder per class, or list"
             " them in a CSV with path,label; --recipe mae/photos learns without"
         )
-    if len(source.classes) == 1:
+    if len(source.classes) == 1 and source.labels.ndim == 1:
         raise UserError(f"{source.name} has one class only ({source.classes[0]!r}); it takes two to tell them apart")
     empty = [name for name, count in zip(source.classes, _count(source, train), strict=True) if count == 0]
     if empty:
@@ -197,14 +205,13 @@ def check_classes(source: Source, train: np.ndarray) -> None:
 
 
 def _count(source: Source, rows: np.ndarray) -> list[int]:
-    labels = source.labels[rows]
-    return np.bincount(labels[labels >= 0], minlength=len(source.classes)).tolist()
+    return subsets.count_by_class(source.labels[rows], len(source.classes)).tolist()
 
 
 def _with_labels(source: Source) -> tuple[Splits, list[str]]:
     splits, notes = {}, list[str]()
     for kind, rows in source.splits.items():
-        kept = rows[source.labels[rows] >= 0]
+        kept = rows[subsets.labeled(source.labels[rows])]
         if len(kept) < len(rows):
             notes.append(f"left out {counted(len(rows) - len(kept), f'{kind} image')} without a label")
         if len(kept):
@@ -214,7 +221,7 @@ def _with_labels(source: Source) -> tuple[Splits, list[str]]:
 
 def _hold_out(source: Source, rows: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Only labeled images are held out; of groups, all labeled images or none."""
-    has_label = source.labels[rows] >= 0
+    has_label = subsets.labeled(source.labels[rows])
     known = rows[has_label]
     if source.groups is None:
         stay, held = subsets.holdout(source.labels[known], fraction, seed)

@@ -3,6 +3,8 @@
 
 Every class draws from its own random stream, seeded by (seed, class): a class that is added or removed leaves the
 choices among the others as they were. All results are sorted positions, int64.
+
+Labels are [N] int64, -1 without one, or [N, C], 1 where an image shows a class and 0 elsewhere.
 """
 
 import math
@@ -10,19 +12,35 @@ import math
 import numpy as np
 
 
+def labeled(labels: np.ndarray) -> np.ndarray:
+    """[N] whether an image's classes are known; of several labels an image, that there may be none is known."""
+    return labels >= 0 if labels.ndim == 1 else np.ones(len(labels), bool)
+
+
+def count_by_class(labels: np.ndarray, classes: int) -> np.ndarray:
+    """[C] int64, images of each class."""
+    if labels.ndim == 1:
+        return np.bincount(labels[labels >= 0], minlength=classes)
+    return labels.sum(0).astype(np.int64)
+
+
 def holdout(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Divide into the images that stay and those held out, in the same proportion in every class.
 
     A class of n images gives `floor(fraction * n)`, but keeps at least one. What is missing to `round(fraction * N)`
-    comes from the classes with the largest remainders, one image each, ties drawn by lot.
+    comes from the classes with the largest remainders, one image each, ties drawn by lot. Of several labels an image
+    see `stratified`.
 
     Args:
-        labels: [N] int64; -1 (no label) counts as a class of its own.
+        labels: [N] int64, -1 (no label) counts as a class of its own; or [N, C].
         fraction: share to hold out, in [0, 1).
         seed: of the choice.
 
     Returns: positions that stay, positions held out.
     """
+    if labels.ndim == 2:
+        held = stratified(labels, fraction, seed)
+        return np.flatnonzero(~held), np.flatnonzero(held)
     groups = _shuffled(labels, seed)
     counts = np.array([len(rows) for rows in groups])
     wanted = counts * fraction
@@ -40,12 +58,51 @@ def holdout(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray,
 def fraction_of_each(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     """The same share of every class, at least one image; a larger share contains a smaller one of the same seed.
 
+    Several labels an image: about the same share by `stratified`, which does not contain that of a smaller one.
+
     Args:
-        labels: [N] int64.
+        labels: [N] int64, or [N, C].
         fraction: in (0, 1].
         seed: of the choice.
     """
+    if labels.ndim == 2:
+        kept = stratified(labels, fraction, seed) if fraction < 1 else np.ones(len(labels), bool)
+        for shown in labels.T[~labels[kept].any(0)]:  # a label keeps one image
+            kept[np.flatnonzero(shown)[:1]] = True
+        return np.flatnonzero(kept)
     return _sorted([rows[: max(1, _round(fraction * len(rows)))] for rows in _shuffled(labels, seed)])
+
+
+def stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """[N] whether an image of several labels is among a share in which every label occurs in proportion.
+
+    Iterative stratification: the label with the fewest images left goes first; each of its images goes to the part
+    that wants more of this label, then to the one that wants more images, then to the one that stays. Images without
+    any label come last and even the parts' sizes out. A label of n images gives none where fraction * n is below half
+    an image.
+
+    Args:
+        labels: [N, C], 1 or 0.
+        fraction: of the images, in [0, 1).
+        seed: of the order in which a label's images are looked at.
+
+    Source: Sechidis et al., "On the Stratification of Multi-Label Data", ECML PKDD 2011.
+    """
+    labels = np.pad(labels, ((0, 0), (0, 1)))  # the last, which no image shows, is for those without any
+    shares = np.array([1 - fraction, fraction])
+    wanted, room = shares[:, None] * labels.sum(0), shares * len(labels)
+    chosen, left = np.zeros(len(labels), bool), np.random.default_rng(seed).permutation(len(labels))
+    while len(left):
+        counts = labels[left].sum(0)
+        rare = int(np.where(counts > 0, counts, np.inf).argmin()) if counts.any() else -1
+        these = labels[left, rare] > 0 if rare >= 0 else np.ones(len(left), bool)
+        for row in left[these]:
+            part = max((0, 1), key=lambda part: (wanted[part, rare], room[part], -part))
+            wanted[part] -= labels[row]
+            room[part] -= 1
+            chosen[row] = part == 1
+        left = left[~these]
+    return chosen
 
 
 def count_of_each(labels: np.ndarray, count: int, seed: int) -> np.ndarray:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How often a student is right, how sure it is, and what it takes for what."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,7 +25,8 @@ class Predictions:
 
     Args:
         probabilities: [N, C] float32, rows sum to 1.
-        labels: [N] int64, the true class; -1 without a label.
+        labels: [N] int64, the true class; -1 without a label. Of several labels an image [N, C], as rows of
+            probabilities, which then need no sum.
         names: N names that a person recognizes.
     """
 
@@ -124,28 +125,38 @@ class Mistake:
     probability: float
 
 
-@torch.inference_mode()
-def collect(student: nn.Module, batches: Iterable[Mapping[str, Tensor]], names: Sequence[str]) -> Predictions:
-    """Ask a student about every image of a split, once; it ends in the mode in which it came.
+def softmax(logits: Tensor) -> Tensor:
+    """Probabilities of classes of which an image shows one, [B, C] float32."""
+    return logits.float().softmax(-1)
 
-        probabilities = softmax(logits), in float32
+
+@torch.inference_mode()
+def collect(
+    student: nn.Module,
+    batches: Iterable[Mapping[str, Tensor]],
+    names: Sequence[str],
+    probabilities: Callable[[Tensor], Tensor] = softmax,
+) -> Predictions:
+    """Ask a student about every image of a split, once; it ends in the mode in which it came.
 
     Args:
         student: [B, 3, H, W] -> [B, C] in eval mode (a student with several token heads returns their mean).
         batches: `image`, `label`, `index` on the student's device; together every image of the split, in any order.
         names: of the N images, by `index`.
+        probabilities: out of logits, as `Task.probabilities`.
     """
     modes = [(module, module.training) for module in student.modules()]
     student.eval()
     collected: Tensor | None = None
-    labels, seen = torch.full((len(names),), -1), torch.zeros(len(names), dtype=torch.bool)
+    labels, seen = torch.empty(0), torch.zeros(len(names), dtype=torch.bool)
     try:
         for batch in batches:
-            probabilities = student(batch["image"]).float().softmax(-1).cpu()
+            found, label = probabilities(student(batch["image"])).cpu(), batch["label"].cpu()
             if collected is None:
-                collected = torch.zeros(len(names), probabilities.shape[-1])
+                collected = torch.zeros(len(names), found.shape[-1])
+                labels = label.new_zeros(len(names), *label.shape[1:])
             index = batch["index"].cpu()
-            collected[index], labels[index], seen[index] = probabilities, batch["label"].cpu(), True
+            collected[index], labels[index], seen[index] = found, label, True
     finally:
         for module, training in modes:
             module.training = training

@@ -8,6 +8,7 @@ import torch
 from ..data.dataset import Dataset
 from ..data.images import Images
 from ..errors import UserError
+from ..models.task import Task
 from ..training.recipe import Recipe
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
@@ -89,6 +90,16 @@ def check_classes(run: RunDir, classes: tuple[str, ...]) -> None:
         raise UserError(
             f"{run.path} learnt without labels, so it tells no classes apart; teach it some first: "
             f"viticulture train DATA --student {student} --init {run.path}"
+        )
+
+
+def check_one_class(run: RunDir, task: Task) -> None:
+    """Raises: UserError for a run that learnt without labels, or several an image."""
+    check_classes(run, task.classes)
+    if task.several:
+        raise UserError(
+            f"{run.path} tells several labels an image, and this measures one; on other images it can be measured by "
+            f"viticulture evaluate {run.path} DATA"
         )
 
 

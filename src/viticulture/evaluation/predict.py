@@ -2,10 +2,10 @@
 """Classify images that a person names or holds: what can be read is classified, the rest listed with its reason."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ ENDINGS = (".csv", ".json")
 MAX_SENT_PIXELS = 50_000_000
 """Largest image that is decoded for somebody who sent it: 150 MB of RGB, a third of what a file named here may take."""
 
+Said = TypeVar("Said")
 Item = tuple[str, Path | Pixels | BinaryIO]
 """A name, and the image: a file here, pixels, or an open file, such as one that somebody sent, at its start."""
 
@@ -67,37 +68,54 @@ def classify(run: RunDir, weights: str, images: Sequence[Path | Pixels], top: in
 
     Raises: UserError if a path does not exist, there is no image in what was named, or none can be read.
     """
+    subject, items = opened_subject(run, weights, images, top)
+    check_classes(run, subject.task.classes)
+    predictions = ask(subject, items, top)
+    check_readable([(prediction.name, prediction.error) for prediction in predictions])
+    return predictions
+
+
+def opened_subject(
+    run: RunDir, weights: str, images: Sequence[Path | Pixels], top: int
+) -> tuple[Subject, list[tuple[str, Path | Pixels]]]:
+    """A run's student, and the images that are named, one by one; arguments and errors as those of `classify`."""
     if top < 1:
         raise UserError(f"top is how many classes to name, at least 1, got {top}")
     items = [item for i, image in enumerate(images) for item in _items(i, image)]
     if not items:
         named = ", ".join(str(image) for image in images if isinstance(image, Path))
         raise UserError(f"no images in {named or 'nothing'}; name image files, or folders that hold some")
-    subject = of_run(run, weights, BATCH)
-    check_classes(run, subject.task.classes)
-    predictions = ask(subject, items, top)
-    if all(prediction.error for prediction in predictions):
-        raise UserError(f"no image could be read; {predictions[0].name}: {predictions[0].error}")
-    return predictions
+    return of_run(run, weights, BATCH), items
+
+
+def check_readable(told: Sequence[tuple[str, str]]) -> None:
+    """Names and errors of images. Raises: UserError if none could be read."""
+    if all(error for _, error in told):
+        raise UserError(f"no image could be read; {told[0][0]}: {told[0][1]}")
 
 
 def ask(subject: Subject, items: Sequence[Item], top: int = 1) -> list[Prediction]:
     """One prediction an item, in their order; an image may stand among them more than once."""
-    predictions: list[Prediction] = []
+    return in_batches(subject, items, lambda opened: ask_opened(subject, opened, top))
+
+
+def in_batches(subject: Subject, items: Sequence[Item], asked: "Callable[[OpenedItems], list[Said]]") -> list[Said]:
+    """What is said of items, a batch at a time opened for a student."""
+    said: list[Said] = []
     for start in range(0, len(items), BATCH):
-        predictions += ask_opened(subject, open_items(subject, items[start : start + BATCH]), top)
-    return predictions
+        said += asked(open_items(subject, items[start : start + BATCH]))
+    return said
 
 
-def write(predictions: Sequence[Prediction], out: Path) -> None:
-    """The predictions as .csv or .json. Raises: UserError for another ending."""
+def write(predictions: Sequence[Said], out: Path, as_csv: Callable[[Sequence[Said]], str]) -> None:
+    """Predictions as .csv, by a function that makes its text, or as .json. Raises: UserError for another ending."""
     path = check_out(out, *ENDINGS)
     text = as_json(predictions) if path.suffix.lower() == ".json" else as_csv(predictions)
     write_whole(path, text)
 
 
-def as_json(predictions: Sequence[Prediction]) -> str:
-    """A list of objects with the fields of `Prediction`."""
+def as_json(predictions: Sequence[Any]) -> str:
+    """A list of objects with the fields of the predictions, which are dataclasses."""
     return json.dumps([asdict(prediction) for prediction in predictions], indent=1, ensure_ascii=False) + "\n"
 
 
@@ -183,14 +201,21 @@ def open_items(subject: Subject, items: Sequence[Item], most: int | None = None)
 
 def ask_opened(subject: Subject, opened: OpenedItems, top: int = 1) -> list[Prediction]:
     """One prediction an item, in their order."""
-    found: list[list[float]] = []
-    if (images := opened.images) is not None:
-        found = collect(subject.network, subject.batches(images), images.records.names).probabilities.tolist()
-    probabilities = iter(found)
+    probabilities = iter(probabilities_of(subject, opened))
     return [
         Prediction(name, "", 0.0, {}, error) if error else _one(name, subject.task.classes, next(probabilities), top)
         for name, error in zip(opened.names, opened.errors, strict=True)
     ]
+
+
+def probabilities_of(subject: Subject, opened: OpenedItems) -> list[list[float]]:
+    """Of every class, for each image that could be read."""
+    if (images := opened.images) is None:
+        return []
+    decide = subject.task.probabilities
+    found = collect(subject.network, subject.batches(images), images.records.names, decide).probabilities
+    rows: list[list[float]] = found.tolist()
+    return rows
 
 
 def _decoded(name: str, image: Path | Pixels | BinaryIO, side: int, most: int | None = None) -> DecodedImage:

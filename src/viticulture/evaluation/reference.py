@@ -87,7 +87,7 @@ def reference_lines(train: Images, test: Images) -> dict[str, float]:
     from sklearn.linear_model import LogisticRegression
     from sklearn.neighbors import KNeighborsClassifier
 
-    seen, asked = _pixels(train), _pixels(test)
+    seen, asked = raw_pixels(train), raw_pixels(test)
     labels, truth = train.records.labels.numpy(), test.records.labels.numpy()
     classifiers = {
         "logistic regression on pixels": LogisticRegression(max_iter=2000),
@@ -99,8 +99,8 @@ def reference_lines(train: Images, test: Images) -> dict[str, float]:
     }
 
 
-def _pixels(images: Images) -> np.ndarray:
-    """[N, 3 S S] float32 in [0, 1]."""
+def raw_pixels(images: Images) -> np.ndarray:
+    """[N, 3 S S] float32 in [0, 1], S at most 16: larger images are shrunk."""
     assert isinstance(images, StoredImages)
     pixels = [images.take(some).float() / 255 for some in torch.split(torch.arange(len(images)), 256)]
     small = [F.interpolate(some, (SIDE, SIDE), mode="area") if max(some.shape[2:]) > SIDE else some for some in pixels]

@@ -24,25 +24,30 @@ TOLERANCE = 1e-4
 """Largest difference between ONNX and eager, relative to the largest logit: float32 with other kernels."""
 
 
-def to_onnx(student: nn.Module, path: Path, task: Task) -> Path:
+def to_onnx(student: nn.Module, path: Path, task: Task, more: Mapping[str, Any] | None = None) -> Path:
     """Write a student as ONNX with any batch size, and compare it with the original where onnxruntime is installed.
 
         image [B, 3, H, W] float32, (pixel / 255 - mean) / std  ->  logits [B, C]
+                            or, of several labels an image,         probabilities [B, C]
 
-    The file's metadata hold JSON texts under `classes`, `mean`, `std` and `image_size`, so that it can be used
-    without the run. It appears under its name only once it is whole. The student itself is not changed.
+    The file's metadata hold JSON texts under `classes`, `mean`, `std` and `image_size`, and what there is `more`, so
+    that it can be used without the run. It appears under its name only once it is whole. The student itself is not
+    changed.
 
     Raises:
         UserError: the extra `onnx` is not installed, the file cannot be written, or torch cannot trace the student.
         RuntimeError: the file's logits differ from the student's.
     """
-    eager = inference_copy(student, path)
+    eager: nn.Module = inference_copy(student, path)
+    output = "probabilities" if task.several else "logits"
+    if task.several:
+        eager = nn.Sequential(eager, nn.Sigmoid())
     images = torch.randn(2, 3, *task.image_size, generator=torch.Generator().manual_seed(0))
     shapes = {0: torch.export.Dim("batch")}
     hint = "student for batches of any size (len(x) in its code, where x.shape[0] is needed, is a common cause)"
-    about = {"classes": task.classes, "mean": task.mean, "std": task.std, "image_size": task.image_size}
+    about = {"classes": task.classes, "mean": task.mean, "std": task.std, "image_size": task.image_size, **(more or {})}
     # The student's operations for any batch size; torch.onnx.export alone would quietly fix the size on failure.
-    with written(path, traced(eager, images, shapes, hint), ["logits"], about) as unfinished:
+    with written(path, traced(eager, images, shapes, hint), [output], about) as unfinished:
         gap = _gap(unfinished, eager, images) if find_spec("onnxruntime") else 0.0
         if not gap <= TOLERANCE:  # a NaN is no agreement
             raise RuntimeError(
@@ -118,6 +123,6 @@ def _gap(path: Path, eager: nn.Module, images: Tensor) -> float:
     for batch in (images, torch.cat([images, images.flip(-1)])[1:]):
         with torch.inference_mode():
             expected = eager(batch)
-        (found,) = session.run(["logits"], {"image": batch.numpy()})
+        (found,) = session.run(None, {"image": batch.numpy()})
         gaps.append(float((torch.from_numpy(found) - expected).abs().max() / expected.abs().max()))
     return max(gaps)

@@ -14,7 +14,7 @@ from ..models.taps import Readings
 class Given(Enum):
     """What a method may show the guides beside it. A method lists what it `gives`, a guide what it `asks`."""
 
-    LABELS = "labels"  # batch["label"]
+    LABELS = "one label an image"  # batch["label"]
     CLASSES = "scores of the classes"  # Readings.outputs are the student's for the task's classes
     PATCHES = "a token for every patch"  # no patch is missing in the taps' readings
 

@@ -18,7 +18,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..losses import hard_distillation, soft_distillation
+from ..losses import binary_distillation, hard_distillation, soft_distillation
 from ..models.taps import Readings
 from ..models.task import Task
 from ..models.teachers.frozen import load_teacher
@@ -34,7 +34,8 @@ class Logits(Guide):
         student: the student; its architecture does not matter here.
         task: classes and input of the student.
         teacher: a run; a timm name with pretrained weights; or ARCHITECTURE=FILE with weights from a file.
-        kind: soft matches the teacher's distribution, hard takes its decision for a label.
+        kind: soft matches the teacher's distribution (of several labels an image that of each), hard takes its
+            decision for a label.
         temperature: softens both distributions of the soft kind; at 1 they stay as they are.
         weight: factor of this guide's term.
         teacher_size: show the teacher images of so many pixels on a side; null: of the size it learned with.
@@ -56,16 +57,19 @@ class Logits(Guide):
         super().__init__()
         if kind not in ("soft", "hard"):
             raise UserError(f"kind must be soft or hard, got {kind!r}")
+        if kind == "hard" and task.several:
+            raise UserError("kind hard takes one class of an image for its label; of several labels take kind: soft")
         if temperature <= 0:
             raise UserError(f"temperature must be positive, got {temperature}")
         if weight <= 0:
             raise UserError(f"weight must be positive, got {weight}; leave the guide out to go without")
         self.teacher = load_teacher(teacher, task, teacher_size)
         self.kind, self.temperature, self.weight = kind, temperature, weight
+        self.soft = binary_distillation if task.several else soft_distillation
 
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
         """One term, `logits`, in nats (times the squared temperature when soft)."""
         head, teacher = readings.outputs[-1], self.teacher(batch["image"])
         if self.kind == "hard":
             return {"logits": self.weight * hard_distillation(head, teacher)}
-        return {"logits": self.weight * soft_distillation(head, teacher, self.temperature)}
+        return {"logits": self.weight * self.soft(head, teacher, self.temperature)}

@@ -13,6 +13,8 @@ import timm
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..evaluation.accuracy import Evaluation
+from ..evaluation.multilabel.labels import LabelsEvaluation
+from ..evaluation.multilabel.results import LabelEvaluations
 from ..evaluation.results import Evaluations
 
 FEW = 12
@@ -26,10 +28,12 @@ class Student:
     Args:
         architecture: timm's name of it.
         classes: names in the order of the logits; empty for one that learnt without labels.
+        several: whether an image may show any number of them.
     """
 
     architecture: str
     classes: tuple[str, ...]
+    several: bool = False
 
     @property
     def is_timms(self) -> bool:
@@ -37,7 +41,9 @@ class Student:
         return timm.model_entrypoint(self.architecture).__module__.startswith("timm.")
 
 
-def model_card(repository: str, facts: dict[str, Any], recipe: str, results: Evaluations, student: Student) -> str:
+def model_card(
+    repository: str, facts: dict[str, Any], recipe: str, results: Evaluations | LabelEvaluations, student: Student
+) -> str:
     """README.md of a repository, with the block of YAML that the Hub reads.
 
     Args:
@@ -47,7 +53,8 @@ def model_card(repository: str, facts: dict[str, Any], recipe: str, results: Eva
         results: what was measured.
         student: what its config.json says of it.
     """
-    result, classes = results.counting, student.classes
+    told, classes = results.counting, student.classes
+    result = told if isinstance(told, Evaluation) else None
     environment = Environment(  # Markdown: what strangers named is escaped by `cell` and `code`
         loader=PackageLoader("viticulture.hub", "."), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -60,13 +67,14 @@ def model_card(repository: str, facts: dict[str, Any], recipe: str, results: Eva
         student=student,
         split=_split(results),
         result=result,
+        labels=told if isinstance(told, LabelsEvaluation) else None,
         matrix=_matrix(result, classes) if result else [],
         confused=_confused(result, classes) if result else [],
         weakest=_weakest(result) if result else [],
     )
 
 
-def _metadata(repository: str, facts: dict[str, Any], results: Evaluations, student: Student) -> str:
+def _metadata(repository: str, facts: dict[str, Any], results: Evaluations | LabelEvaluations, student: Student) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
     use = "image-classification" if student.classes else "image-feature-extraction"
@@ -78,9 +86,9 @@ def _metadata(repository: str, facts: dict[str, Any], results: Evaluations, stud
             dataset_type="image",
             dataset_name=data,
             dataset_split=_split(results),
-            metric_type="accuracy",
-            metric_name="top-1",
-            metric_value=round(result.top1, 4),
+            metric_type="accuracy" if isinstance(result, Evaluation) else "mAP",
+            metric_name="top-1" if isinstance(result, Evaluation) else "mAP",
+            metric_value=round(result.top1 if isinstance(result, Evaluation) else result.map, 4),
         )
         for result in ([result] if result else [])
     ]
@@ -94,7 +102,7 @@ def _metadata(repository: str, facts: dict[str, Any], results: Evaluations, stud
     return card.to_yaml()
 
 
-def _split(results: Evaluations) -> str:
+def _split(results: Evaluations | LabelEvaluations) -> str:
     split = results.counts.partition("/")[2]
     return {"val": "validation"}.get(split, split)
 

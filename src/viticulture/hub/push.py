@@ -3,7 +3,8 @@
 
     README.md                          the card
     config.json, model.safetensors     the weights that count, as timm reads them
-    run.json, recipe.yaml, evaluation.json, weights/WHICH/...   the run, for `viticulture predict hf-hub:USER/NAME`
+    run.json, recipe.yaml, evaluation.json or multilabel.json, weights/WHICH/...
+                                       the run, for `viticulture predict hf-hub:USER/NAME`
 
 The weights stand there twice by name and once in fact: the Hub keeps equal files once.
 """
@@ -12,6 +13,8 @@ import json
 from pathlib import Path
 
 from ..errors import UserError
+from ..evaluation.multilabel.results import RESULTS as LABEL_RESULTS
+from ..evaluation.multilabel.results import read_labels
 from ..evaluation.results import RESULTS, Evaluations, read_evaluations
 from ..models.weights.files import FILES, load
 from ..training.rundir import RunDir
@@ -42,11 +45,13 @@ def contents(run: RunDir, repository: str, weights: str = "") -> dict[str, bytes
     _, task, config = load(folder)  # which finds damage that a stranger could not mend
     shared, recipe = shareable_facts(facts), shareable_recipe(recipe_of(run)).to_yaml()
     results = (read_evaluations(run) or Evaluations("", {})).of_weights(weights)
+    labels, student = read_labels(run), Student(config["architecture"], task.classes, task.several)
     texts = {
-        README: model_card(repository, shared, recipe, results, Student(config["architecture"], task.classes)),
+        README: model_card(repository, shared, recipe, labels or results, student),
         "run.json": _json(shared),
         "recipe.yaml": recipe,
         **({RESULTS: _json(results.to_dict())} if results else {}),
+        **({LABEL_RESULTS: _json(labels.to_dict())} if labels else {}),
     }
     files: dict[str, bytes | Path] = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
     about = _json({**config, **({"recipe": without_folders(config["recipe"])} if "recipe" in config else {})})

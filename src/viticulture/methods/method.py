@@ -45,7 +45,8 @@ class BatchSpec:
 
     Args:
         labels: whether the method learns from them; else data without any will do.
-        contents: what is known of an image: its class ("classes"), "objects" in it, or the classes of its "pixels".
+        contents: what is known of an image: its class ("classes"), several "labels", "objects" in it, or the classes of
+            its "pixels".
         masks: whether objects have masks.
         views: of an image; 2 asks for a recipe's `augment2`.
         local_crops: local crops of an image; more than none ask for a recipe's `augment_local_crops`.
@@ -54,7 +55,7 @@ class BatchSpec:
     """
 
     labels: bool = True
-    contents: Literal["classes", "objects", "pixels"] = "classes"
+    contents: Literal["classes", "labels", "objects", "pixels"] = "classes"
     masks: bool = False
     views: int = 1
     local_crops: int = 0

@@ -3,6 +3,8 @@
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 
 @dataclass(frozen=True)
 class Task:
@@ -13,9 +15,15 @@ class Task:
         image_size: height and width of the network's input, pixels.
         mean: per channel, subtracted from images scaled to [0, 1].
         std: per channel, divides after the mean is subtracted.
+        several: whether an image may show any number of the classes, each told by itself, instead of one of them.
     """
 
     classes: tuple[str, ...]
     image_size: tuple[int, int]
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    several: bool = False
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Of every class, [B, C] float32: a softmax over classes, or of several an image a sigmoid each."""
+        return logits.float().sigmoid() if self.several else logits.float().softmax(-1)

@@ -19,7 +19,10 @@ from ..data.inspect import Inspection
 from ..errors import counted
 from ..evaluation.accuracy import Evaluation
 from ..evaluation.dense.predict import DensePrediction
-from ..evaluation.dense.results import DenseEvaluations, read_dense
+from ..evaluation.dense.results import DenseEvaluations
+from ..evaluation.judged import read_judged
+from ..evaluation.multilabel.predict import LabelsPrediction
+from ..evaluation.multilabel.results import LabelEvaluations
 from ..evaluation.predict import Prediction
 from ..models.catalog import Entry
 from ..study.folder import StudyDir
@@ -33,6 +36,7 @@ from ..waiting import is_silent
 from .pages.run_page import named
 from .pages.study_page import study_notes
 from .tables.dense import dense_inspected, dense_predictions, dense_summary
+from .tables.multilabel import labels_predictions, labels_summary, per_label
 from .tables.results import LONGEST_LIST, Evaluated, inspection, per_class, percent, summary
 from .tables.sheet import Cell, Column, Sheet, print_table
 from .tables.stages import plan_sheet
@@ -54,7 +58,8 @@ def introduce(session: Session) -> None:
     counts = ", ".join(f"{count:,} {split}" for split, count in data["images"].items())
     epochs = counted(session.recipe.section("train").epochs, "epoch")
     parameters, macs = scaled(student["parameters"]), scaled(student["macs"])
-    classes = counted(len(data["classes"]), "class") if data["classes"] else "labels unused"
+    one = "label" if session.method.task.several else "class"
+    classes = counted(len(data["classes"]), one) if data["classes"] else "labels unused"
     lines = [
         f"data     {data['name']}: {counts} images, {classes}, shown at {side[0]} x {side[1]}",
         f"student  {student['name']}: {parameters} parameters, {macs} multiply-adds an image",
@@ -114,9 +119,12 @@ def say(result: Any) -> None:
         for note in study_notes(result):
             print(clean(f"note: {note}"))
         print(clean(f"report: {result.path / 'report.html'}"))
-    elif hasattr(result, "folder") and (judged := read_dense(result.folder)) is not None:
-        print_table(dense_summary(judged))
+    elif hasattr(result, "folder") and (judged := read_judged(result.folder)) is not None:
+        print_table(labels_summary(judged) if isinstance(judged, LabelEvaluations) else dense_summary(judged))
         print(clean(f"report: {result.path / 'report.html'}"))
+    elif isinstance(result, LabelEvaluations):
+        few = (counting := result.counting) is not None and len(counting.per_label) <= LONGEST_LIST
+        print_table(labels_summary(result), *([per_label(counting)] if counting and few else []))
     elif isinstance(result, DenseEvaluations):
         print_table(dense_summary(result))
     elif hasattr(result, "evaluations"):
@@ -138,6 +146,8 @@ def say(result: Any) -> None:
         print_table(results(result), *([per_class(first)] if len(first.per_class) <= LONGEST_LIST else []))
     elif isinstance(result, list) and result and isinstance(result[0], DensePrediction):
         print_table(dense_predictions(result))
+    elif isinstance(result, list) and result and isinstance(result[0], LabelsPrediction):
+        print_table(labels_predictions(result))
     elif isinstance(result, list) and all(isinstance(item, Prediction) for item in result):
         print_table(_predictions(result))
 
@@ -208,6 +218,8 @@ def _inspected(found: Inspection) -> list[Sheet]:
             f"data.{kind}_fraction" for kind in ("val", "test") if kind in found.planned and kind not in found.counts
         ]
         facts["train would"] = ", ".join(parts) + (f" ({' and '.join(keys)} say how many)" if keys else "")
+    if found.several:
+        facts["labels an image"] = found.several
     facts["colors"] = ", ".join(f"{mode}: {count:,}" for mode, count in Counter(found.modes).most_common())
     counts = {
         name: {split: numbers[c] for split, numbers in found.counts.items()} for c, name in enumerate(found.classes)

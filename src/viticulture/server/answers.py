@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run's student says of images that somebody sent, and where it looks; loaded once, asked often."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,11 +10,24 @@ from ..analysis.attention_maps import class_map
 from ..errors import UserError
 from ..evaluation.evaluate import check_classes
 from ..evaluation.localization.metrics import score_maps
-from ..evaluation.predict import BATCH, MAX_SENT_PIXELS, Item, OpenedItems, Prediction, ask_opened, open_items
+from ..evaluation.multilabel.predict import LabelsPrediction, ask_labels, labels_csv
+from ..evaluation.multilabel.results import thresholds_of
+from ..evaluation.predict import (
+    BATCH,
+    MAX_SENT_PIXELS,
+    Item,
+    OpenedItems,
+    Prediction,
+    as_csv,
+    ask_opened,
+    open_items,
+)
 from ..evaluation.subject import Subject, of_run
 from ..models.taps import Taps
 from ..report.charts.pictures import overlay, picture_uri
 from ..training.rundir import RunDir
+
+Predictions = Sequence[Prediction] | Sequence[LabelsPrediction]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,12 +37,16 @@ class Answerer:
     Args:
         subject: it, and how it is shown images.
         taps: on its attention; None for a network without any.
+        ask: gives the predictions of opened images.
+        as_csv: makes text of predictions and names of classes.
     """
 
     subject: Subject
     taps: Taps | None
+    ask: Callable[[OpenedItems], Predictions]
+    as_csv: Callable[..., str] = as_csv
 
-    def answers(self, items: Sequence[Item], look: bool = False) -> tuple[list[Prediction], list[str]]:
+    def answers(self, items: Sequence[Item], look: bool = False) -> tuple[Predictions, list[str]]:
         """The numbers of `viticulture predict` for the same images together, and with `look` pictures, one an item.
 
         A picture is a data URI: attention of the class token, or of the mean patch where there is none, mean of all
@@ -40,7 +57,7 @@ class Answerer:
             look: whether to draw.
         """
         opened = open_items(self.subject, items, MAX_SENT_PIXELS)
-        return ask_opened(self.subject, opened), self._pictures(opened) if look else []
+        return self.ask(opened), self._pictures(opened) if look else []
 
     @torch.inference_mode()
     def _pictures(self, opened: OpenedItems) -> list[str]:
@@ -66,8 +83,16 @@ def answerer(run: RunDir, weights: str = "") -> Answerer:
     """
     subject = of_run(run, weights, BATCH)
     check_classes(run, subject.task.classes)
+    taps = _taps(subject)
+    if not subject.task.several:
+        return Answerer(subject, taps, lambda opened: ask_opened(subject, opened))
+    thresholds = thresholds_of(run, weights or run.which()[0], len(subject.task.classes))
+    return Answerer(subject, taps, lambda opened: ask_labels(subject, opened, thresholds), labels_csv)
+
+
+def _taps(subject: Subject) -> Taps | None:
     try:
         taps = Taps(subject.network, frozenset({"attention"}))
     except UserError:  # a CNN
-        return Answerer(subject, None)
-    return Answerer(subject, taps if taps.layout is not None and taps.layout.attention else None)
+        return None
+    return taps if taps.layout is not None and taps.layout.attention else None

@@ -28,7 +28,6 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from ..errors import UserError
-from ..evaluation.predict import as_csv
 from .answers import Answerer
 from .limits import MAX_CONNECTIONS, MAX_FILES, Guard, TooLarge, refusal, too_large
 from .page import Page
@@ -63,7 +62,7 @@ def application(answerer: Answerer, page: Page, hosts: Sequence[str]) -> Starlet
             predictions, looks = await run_sync(answerer.answers, items, look, limiter=one_at_a_time)
         if kind == "csv":
             attached = {"Content-Disposition": 'attachment; filename="predictions.csv"', **HEADERS}
-            return PlainTextResponse(as_csv(predictions, classes), headers=attached, media_type="text/csv")
+            return PlainTextResponse(answerer.as_csv(predictions, classes), headers=attached, media_type="text/csv")
         rows: list[dict[str, Any]] = [vars(prediction) for prediction in predictions]
         if look:
             rows = [{**row, "look": picture} for row, picture in zip(rows, looks, strict=True)]

@@ -5,6 +5,7 @@ import base64
 import hashlib
 from dataclasses import dataclass
 
+from ..evaluation.multilabel.results import read_labels
 from ..evaluation.results import read_evaluations
 from ..report.html import Markup, fill, source
 from ..training.rundir import RunDir
@@ -36,13 +37,21 @@ def page(run: RunDir, answerer: Answerer, weights: str = "") -> Page:
     if evaluations is not None and weights:
         evaluations = evaluations.of_weights(weights)
     sentence = (
-        f"{facts['student']['name']} tells {len(task.classes):,} classes apart, learnt from {facts['data']['name']}"
+        f"{facts['student']['name']} tells {len(task.classes):,} {'labels' if task.several else 'classes'} apart, "
+        f"learnt from {facts['data']['name']}"
     )
     if evaluations is not None and (result := evaluations.counting) is not None:
         low, high = (f"{100 * end:.1f}" for end in result.top1_interval)
         split = {"val": "validation"}.get(split := evaluations.counts.partition("/")[2], split)
         sentence += (
             f": {100 * result.top1:.1f} % right (95 % interval {low} to {high}) on {result.images:,} {split} images"
+        )
+    if (labels := read_labels(run)) is not None and (told := labels.counting) is not None:
+        low, high = (f"{100 * end:.1f}" for end in told.interval)
+        split = {"val": "validation"}.get(split := labels.counts.partition("/")[2], split)
+        sentence += (
+            f": mAP {100 * told.map:.1f} % (95 % interval {low} to {high}) on {told.images:,} {split} images; labels "
+            "from their thresholds on are bold"
         )
     html = fill(
         "serve.html",

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ..data.augment.augment import Augment
-from ..data.balance import class_weights
+from ..data.balance import class_weights, positive_weights
 from ..data.batches.sampling import repeated
 from ..data.dataset import Dataset
 from ..data.dense.follow import check_follows
@@ -37,7 +37,8 @@ from .settings import Engine, Student, Train
 
 def task_of(dataset: Dataset) -> Task:
     """What a student of this data set must agree with."""
-    return Task(dataset.classes, shape_of(dataset.image_size), dataset.mean, dataset.std)
+    several = bool(dataset.classes) and dataset.train.records.labels.ndim == 2
+    return Task(dataset.classes, shape_of(dataset.image_size), dataset.mean, dataset.std, several)
 
 
 def patch_size(wanted: Student, task: Task) -> int | None:
@@ -52,7 +53,8 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
     wanted: Student = recipe.section("student")
     torch.manual_seed(seed)
     made = method_class(recipe)
-    shown = task if made.batch_spec.contents == "classes" else replace(task, classes=())  # else no classifier is needed
+    classifies = made.batch_spec.contents in ("classes", "labels")
+    shown = task if classifies else replace(task, classes=())  # else no classifier is needed
     student = create_student(wanted.name, shown, patch_size(wanted, task), wanted.options)
     remarks = initialize(student, wanted.init, wanted.init_blocks) if wanted.init else []
     taken = {name: tensor.clone() for name, tensor in student.state_dict().items()} if wanted.init else {}
@@ -78,8 +80,10 @@ def weights_of(recipe: Recipe, dataset: Dataset) -> torch.Tensor | None:
     wanted = recipe.section("data").class_weights
     if wanted is None:
         return None
-    counts = torch.bincount(dataset.train.records.labels, minlength=len(dataset.classes))
-    return class_weights(wanted, dataset.classes, counts)
+    labels = dataset.train.records.labels
+    if labels.ndim == 2:
+        return positive_weights(wanted, dataset.classes, labels)
+    return class_weights(wanted, dataset.classes, torch.bincount(labels, minlength=len(dataset.classes)))
 
 
 def build_guides(recipe: Recipe, student: nn.Module, task: Task) -> dict[str, Guide]:
@@ -131,7 +135,7 @@ def check_parts(recipe: Recipe) -> None:
         raise UserError(f"method {name} compares two views of an image; say by augment2 how the second one is made")
     if len(views) > method.batch_spec.views:
         raise UserError(f"method {name} looks at one view of an image; take augment2 out")
-    if method.batch_spec.contents != "classes":
+    if method.batch_spec.contents in ("objects", "pixels"):
         check_follows([cls_name(transform_class(view, entry)) for view, entry in recipe.values["augment"].items()])
     if not method.batch_spec.labels and any(of_class(view, "mix") for view in views):
         raise UserError(f"mix mixes labels, and method {name} reads none; take augment.mix out")
@@ -144,10 +148,10 @@ def check_balance(recipe: Recipe) -> None:
     if recipe.section("train").best_by is not None and not of_classes:
         raise UserError(f"train.best_by weighs classes of images alike, and method {name} learns none; leave it out")
     if data.sampling == "balanced" and not of_classes:
-        raise UserError(
-            f"data.sampling balances classes of images, and method {name} learns from none; take it out, or take "
-            "method supervised"
+        none = (
+            "an image may have several" if method.batch_spec.contents == "labels" else f"method {name} learns from none"
         )
+        raise UserError(f"data.sampling balances classes of images, and {none}; take it out, or take method supervised")
     if data.class_weights is None:
         return
     if not method.weighs_classes:

@@ -38,6 +38,7 @@ from .settings import Engine, Student, Train
 
 METHODS = {
     "supervised": "viticulture.methods.supervised.Supervised",
+    "multilabel": "viticulture.methods.multilabel.Multilabel",
     "mae": "viticulture.methods.mae.MAE",
     "simmim": "viticulture.methods.simmim.SimMIM",
     "moco_v3": "viticulture.methods.moco_v3.MoCoV3",

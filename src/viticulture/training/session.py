@@ -16,6 +16,7 @@ from ..data.dense.open import open_dense, recognized
 from ..data.dense.prepare import prepare_dense
 from ..data.dense.source import DenseSource
 from ..data.open import open_source
+from ..data.sources.several import is_joined, separated
 from ..data.sources.source import Source
 from ..errors import UserError
 from ..keywords import BITS
@@ -30,6 +31,9 @@ from .progress import showing
 from .recipe import Recipe, method_class, parse, read, resolve
 from .references import check_alone
 from .rundir import RunDir, fresh, surroundings
+
+SEVERAL = "multilabel/photos"
+CHOSEN = f"images have several labels, so {SEVERAL} tells each by itself; --recipe default/photos learns combinations"
 
 
 @dataclass(frozen=True)
@@ -87,17 +91,21 @@ def begin(
     if is_leader() and not isinstance(out, RunDir):
         RunDir.check_free(path, overwrite)
     source = open_source(data) if checked is None else open_for(checked, data)
+    learnt: Source | DenseSource = source
     given = not isinstance(data, str)
     if checked is None:
         assert isinstance(source, Source)
         refuse_annotated(source, data)
         recipe = default_recipe(source)
         checked = resolve(recipe, read(recipe), overrides)
+        learnt = for_method(checked, source)
+        if recipe == SEVERAL:
+            learnt = replace(learnt, notes=(*learnt.notes, CHOSEN))
     check_alone(checked.values)
     check_parts(checked)
     check_devices(checked.section("engine"))
     check_logger(checked.section("engine"))
-    dataset = load_dataset(source, checked, seed)
+    dataset = load_dataset(learnt, checked, seed)
     checked = checked.with_section("images", dataset.image_settings)
     method, remarks = assemble(checked, dataset, seed)
     size = batch_size(checked, len(dataset.train))
@@ -197,7 +205,7 @@ def dataset_of(run: RunDir, recipe: Recipe, data: Any = "") -> Dataset:
         raise UserError(f"{run.path / 'split.json'} is damaged: it must hold names of images by split")
     data = "" if data is None else data
     if facts["data"].get("given") is not None:
-        return load_dataset(given_again(run, data), recipe, facts["seed"], names)
+        return load_dataset(for_method(recipe, given_again(run, data)), recipe, facts["seed"], names)
     known = facts["data"]["folder"] or facts["data"]["source"]
     source = open_for(recipe, known if isinstance(data, str) and not data else data)
     return load_dataset(source, recipe, facts["seed"], names)
@@ -227,14 +235,18 @@ def stands_for_own(run: RunDir, data: str | Source) -> bool:
 
 def is_own(run: RunDir, source: Source) -> bool:
     """Whether this is the object of a Python program that a run learnt from."""
-    return run.read("run.json")["data"].get("given") == source.fingerprint
+    known = run.read("run.json")["data"].get("given")
+    if known is None or known == source.fingerprint:
+        return known is not None
+    several = method_class(recipe_of(run)).batch_spec.contents == "labels"
+    return several and bool(known == separated(source).fingerprint)
 
 
 def open_for(recipe: Recipe, data: Any) -> Source | DenseSource:
     """Data as a recipe's method learns from it: images with classes, objects or classes of pixels. A method that reads
     no labels takes images with objects or masks as well, in the splits of those."""
     contents = method_class(recipe).batch_spec.contents
-    if contents != "classes":
+    if contents in ("objects", "pixels"):
         if not isinstance(data, str):
             raise UserError(
                 f"method {recipe.values['method']['name']} learns from files with {contents}; name a folder"
@@ -245,7 +257,26 @@ def open_for(recipe: Recipe, data: Any) -> Source | DenseSource:
     source = open_source(data)
     if method_class(recipe).batch_spec.labels:
         refuse_annotated(source, data)
-    return source
+    return for_method(recipe, source)
+
+
+def for_method(recipe: Recipe, source: Source) -> Source:
+    """A source's labels as a recipe's method learns from them, joined ones (`cat|dog`) taken apart or not; with a note
+    that says so where the other way may have been meant."""
+    spec, joined = method_class(recipe).batch_spec, is_joined(source)
+    if spec.contents == "labels" and source.labels.ndim == 1:
+        note = () if joined else (f"no label of {source.name} is joined to another (cat|dog): it has one an image",)
+        return replace(separated(source), notes=(*source.notes, *note))
+    if source.labels.ndim == 2 and spec.labels and spec.contents == "classes":
+        raise UserError(f"{source.name} has several labels an image; learn them by --recipe {SEVERAL}")
+    if not joined or not spec.labels:
+        return source
+    example = next(name for name in source.classes if "|" in name)
+    note = (
+        f"images have several labels, such as {example}, and each combination is learnt as a class; to learn several "
+        f"labels an image: --recipe {SEVERAL}",
+    )
+    return replace(source, notes=(*source.notes, *note))
 
 
 def refuse_annotated(source: Source, data: Any) -> None:
@@ -278,6 +309,8 @@ def default_recipe(source: Source) -> str:
     """The shipped recipe for images like these; LOG.md holds the evidence for the choice."""
     if source.name == "digits":
         return "default/digits"
+    if is_joined(source):
+        return SEVERAL
     some = range(0, len(source), -(-len(source) // 32))
     sides = []
     for i in some:

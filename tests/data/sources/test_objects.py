@@ -158,7 +158,7 @@ class Restless(Pairs):
         ((PIXELS, LABELS[:3]), "12 images and 3 labels"),
         ((PIXELS.astype(np.int64), LABELS), "image 0: .* got int64"),
         ((PIXELS / 127.5 - 1, LABELS), r"image 0: floats of an image lie in \[0, 1\].*images.normalize"),
-        ((PIXELS, np.eye(12)), "a label is the number or the name of a class"),
+        ((PIXELS, np.eye(12) / 2), "a vector of labels holds a 1 or a 0 a class"),
         ({"training": (PIXELS, LABELS), "oops": (PIXELS, LABELS)}, "splits are train, val and test"),
         ({}, "splits are"),
         ({"val": (PIXELS, LABELS), "validation": (PIXELS, LABELS)}, "two splits are val"),

@@ -86,7 +86,7 @@ class Augment:
             sizes: [B, 2] height and width of the originals, pixels, on the CPU.
             u: [B, columns] float64 in [0, 1), on the CPU.
             batch_u: [Mix.columns] float64 in [0, 1), on the CPU.
-            labels: [B] int64, on the images' device.
+            labels: [B] int64, or [B, C] float, on the images' device.
 
         Returns: [B, 3, H, W] float32, and the labels, [B, C] float32 once mixed.
         """

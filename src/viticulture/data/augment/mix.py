@@ -16,6 +16,8 @@ class Mix:
         cutmix [2]   a rectangle of x_j on x_i,              lam ~ Beta(cutmix, cutmix), then 1 - its true area
         label        y = lam y_i + (1 - lam) y_j,            y smoothed: (1 - s) one-hot + s / C
 
+    Several labels an image, [B, C], are mixed alike; s is not theirs, whom `method.smoothing` smooths.
+
     Deviation: the partner j lies half a batch away, where timm reverses the batch; then one process and two see
     the same pairs, as long as the images of a process are even in number.
 
@@ -53,11 +55,11 @@ class Mix:
 
         Args:
             images: [B, 3, H, W] float.
-            labels: [B] int64, on the images' device.
+            labels: [B] int64, or [B, C] float, on the images' device.
             u: [columns] float64 in [0, 1), on the CPU.
             classes: C.
 
-        Returns: images, and labels [B, C] float32 that sum to 1.
+        Returns: images, and labels [B, C] float32; of one class an image they sum to 1.
         """
         share, box = self.draw(u, *images.shape[-2:])
         half = len(images) // 2
@@ -68,9 +70,13 @@ class Mix:
             images[..., top:bottom, left:right] = partner[..., top:bottom, left:right]
         elif share < 1:
             images = torch.lerp(partner, images, share)
-        soft = torch.full((len(labels), classes), self.smoothing / classes, device=labels.device)
-        soft.scatter_add_(1, labels[:, None], torch.full_like(soft[:, :1], 1 - self.smoothing))
+        soft = labels if labels.is_floating_point() else self.smoothed(labels, classes)
         return images, torch.lerp(soft.roll(half, 0), soft, share)
+
+    def smoothed(self, labels: Tensor, classes: int) -> Tensor:
+        """Class numbers [B] as smoothed distributions [B, C]."""
+        soft = torch.full((len(labels), classes), self.smoothing / classes, device=labels.device)
+        return soft.scatter_add_(1, labels[:, None], torch.full_like(soft[:, :1], 1 - self.smoothing))
 
     def draw(self, u: Tensor, height: int, width: int) -> tuple[float, tuple[int, int, int, int] | None]:
         """The share lam of each image's own label, and cutmix's top, bottom, left, right in pixels."""

@@ -7,7 +7,8 @@ Batch = dict[str, Tensor]
 """Images of one step, or of one pass over held-out images, by these names.
 
     image  [B, 3, H, W] float, normalized
-    label  [B] int64, or [B, C] float once mixup or smoothing made it a distribution
+    label  [B] int64, or [B, C] float once mixup or smoothing made it a distribution; of several labels an image always
+           [B, C] float, 1 where an image shows a class
     index  [B] int64, the image's number in its split
     class_weight [B] float, N / (C n) of the image's class with n of N held-out images, where classes count alike
     image2 [B, 3, H, W] float, the second view, where the recipe has one (`augment2`)

@@ -1,22 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A CSV that lists images: path,label[,split][,group], with paths relative to the CSV.
+"""A CSV that lists images: path,label[,split][,group], or path,CAT,DOG of 1 and 0; paths are relative to the CSV.
 
 The header is required; columns may come in any order, others are passed over. Comma, semicolon and tab are understood.
-An empty label means none; splits are train, val (or valid, validation) and test, for every row or for none. Images of
-one group, such as a patient's, are never divided between splits that are drawn; an empty group is an image by itself.
+An empty label means none, cat|dog means both (several.py); splits are train, val (or valid, validation) and test, for
+every row or for none. Images of one group, such as a patient's, are never divided between splits that are drawn; an
+empty group is an image by itself.
 """
 
 import csv
 import io
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import UserError, counted
 from .files import MISSING, FileReader, file_fingerprint
 from .labels import classify, rows_of, split_of
+from .several import marked
 from .source import Source, readable, shortened, some
+
+OWN = ("path", "label", "split", "group")
+"""Columns that are known by their names, whatever the case of letters."""
 
 
 class Row(NamedTuple):
@@ -34,10 +38,11 @@ def open_csv(path: Path) -> Source:
 
     Raises: UserError for missing columns, files or values, and for a path that is listed twice.
     """
-    return from_rows(str(path), "line", path.parent, list(_rows(path)))
+    rows, notes = _rows(path)
+    return from_rows(str(path), "line", path.parent, rows, notes)
 
 
-def from_rows(table: str, row_word: str, root: Path, rows: list[Row]) -> Source:
+def from_rows(table: str, row_word: str, root: Path, rows: list[Row], notes: tuple[str, ...] = ()) -> Source:
     """The images that a table lists.
 
     Args:
@@ -45,6 +50,7 @@ def from_rows(table: str, row_word: str, root: Path, rows: list[Row]) -> Source:
         row_word: what to call a row of it.
         root: folder that paths are relative to.
         rows: its rows.
+        notes: what a person should know.
 
     Raises: UserError as `open_csv`.
     """
@@ -72,41 +78,65 @@ def from_rows(table: str, row_word: str, root: Path, rows: list[Row]) -> Source:
         fingerprints=fingerprints,
         reader=FileReader(root, [row.path for row in rows]),
         root=str(resolved),
-        notes=(f"{counted(len(named), 'group')} (column group), which no split that is drawn divides",)
-        if named
-        else (),
+        notes=(
+            *notes,
+            *(
+                [f"{counted(len(named), 'group')} (column group), which no split that is drawn divides"]
+                if named
+                else []
+            ),
+        ),
         groups=groups if named else None,
     )
 
 
-def _rows(path: Path) -> Iterator[Row]:
+def _rows(path: Path) -> tuple[list[Row], tuple[str, ...]]:
+    """Lines that name images, and what a person should know of their labels."""
+    header, lines = _table(path)
+    names = [name.lower() if name.lower() in OWN else name for name in header]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"{path} has two columns {twice[0]}; keep one of them")
+    columns = {name: [values[place] for _, values in lines] for place, name in enumerate(names)}
+    others = {name: column for name, column in columns.items() if name not in OWN}
+    labels, notes = (columns["label"], ()) if "label" in columns else marked(others)
+    if "path" not in columns or ("label" not in columns and not notes):
+        raise UserError(
+            f"{path} needs a header with the columns path,label[,split], or a column of 1 and 0 for every label, got "
+            f"{','.join(header)!r}"
+        )
+    splits, groups = (columns.get(name, [None] * len(lines)) for name in ("split", "group"))
+    rows = [
+        Row(number, file, label or None, *rest)
+        for (number, _), file, label, *rest in zip(lines, columns["path"], labels, splits, groups, strict=True)
+    ]
+    return rows, notes
+
+
+def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The header of a CSV, and each line's number and values."""
     try:
         text = path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    header = text.partition("\n")[0]
-    delimiter = max(",;\t", key=header.count)
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    delimiter = max(",;\t", key=text.partition("\n")[0].count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    lines = []
     try:
-        columns = [name.strip().lower() for name in next(lines, [])]
-        if "path" not in columns or "label" not in columns:
-            raise UserError(f"{path} needs a header with the columns path,label[,split], got {header.strip()!r}")
-        if twice := [name for name in ("path", "label", "split", "group") if columns.count(name) > 1]:
-            raise UserError(f"{path} has two columns {twice[0]}; keep one of them")
-        for row in lines:
-            if not any(row):
+        header = [name.strip() for name in next(reader, [])]
+        for values in reader:
+            if not any(values):
                 continue
-            if len(row) != len(columns):
+            if len(values) != len(header):
                 raise UserError(
-                    f"{path}, line {lines.line_num}: {len(row)} values for {len(columns)} columns;"
+                    f"{path}, line {reader.line_num}: {len(values)} values for {len(header)} columns;"
                     f" quote values that hold {delimiter!r}"
                 )
-            value = dict(zip(columns, map(str.strip, row), strict=True))
-            yield Row(lines.line_num, value["path"], value["label"] or None, value.get("split"), value.get("group"))
+            lines.append((reader.line_num, [value.strip() for value in values]))
     except csv.Error as error:
-        raise UserError(f"{path}, line {lines.line_num}: {error}") from error
+        raise UserError(f"{path}, line {reader.line_num}: {error}") from error
+    return header, lines
 
 
 def _check(table: str, row_word: str, rows: list[Row]) -> None:

@@ -22,12 +22,11 @@ from ...errors import UserError, counted
 from .folders import is_image, scan
 from .inaturalist import open_inaturalist
 from .listed import Listed, from_list
+from .several import JOINT
 from .source import Source, shortened, some
 
 UPLOADED = re.compile(r"[0-9a-f]{8}-(.+)")
 """How Label Studio calls a file that was uploaded to it."""
-
-ONE = "an image has one class here"
 
 
 class Entry(NamedTuple):
@@ -40,7 +39,8 @@ class Entry(NamedTuple):
 def open_json(path: Path) -> Source:
     """Open a list.
 
-    Raises: UserError for other JSON, images with several classes or boxes, or files that are missing.
+    Several classes of an image are joined (several.py). Raises: UserError for other JSON, images with boxes, or files
+    that are missing.
     """
     if re.fullmatch(r"(train|val).*", path.stem):
         return open_inaturalist(path)
@@ -57,12 +57,6 @@ def open_json(path: Path) -> Source:
         ) from error
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
-    several = [entry for entry in entries if len(set(entry.labels)) > 1]
-    if several:
-        raise UserError(
-            f"{path}: {counted(len(several), 'image')} of several classes, such as {several[0].path} "
-            f"({', '.join(several[0].labels)}); {ONE}"
-        )
     return _source(path, entries)
 
 
@@ -77,7 +71,9 @@ def _source(path: Path, entries: Sequence[Entry]) -> Source:
             f"{path} lists {counted(len(missing), 'file')} that {path.parent} does not hold: {some(missing, 3)}; put "
             "the images beside the list"
         )
-    images = [Listed(found[entry.path] or "", entry.labels[0] if entry.labels else None, "train") for entry in entries]
+    images = [
+        Listed(found[entry.path] or "", JOINT.join(dict.fromkeys(entry.labels)) or None, "train") for entry in entries
+    ]
     return from_list(path.name, path.parent, images)
 
 

@@ -22,8 +22,9 @@ from torch import Tensor
 
 from ...errors import UserError, shortened
 from ..pixels import Pixels, as_pixels
-from .csv_file import Row, from_rows
+from .csv_file import OWN, Row, from_rows
 from .labels import classify, rows_of, split_of
+from .several import JOINT, joined, marked
 from .source import Reader, Source
 
 T = TypeVar("T")
@@ -135,20 +136,24 @@ def from_object(data: Any) -> Source:
 
 def _from_frame(frame: Any) -> Source:
     columns = [str(name) for name in frame.columns]
-    if missing := [name for name in ("path", "label") if name not in columns]:
+    values = {
+        name: [cell_word(value) for value in frame[name]] for name in columns if name in OWN or "label" not in columns
+    }
+    others = {name: column for name, column in values.items() if name not in OWN}
+    labels, notes = (values["label"], ()) if "label" in values else marked(others)
+    if missing := [
+        name for name, there in (("path", "path" in values), ("label", "label" in values or notes)) if not there
+    ]:
         raise UserError(
-            f"a data frame needs the columns path, label and, if you like, split; {missing[0]} is not there"
+            "a data frame needs the columns path, label (or a column of 1 and 0 for every label) and, if you like, "
+            f"split; {missing[0]} is not there"
         )
-    known = [name for name in ("path", "label", "split", "group") if name in columns]
-    values = {name: [cell_word(value) for value in frame[name]] for name in known}
     splits, groups = (values.get(name, [None] * len(frame)) for name in ("split", "group"))
     rows = [
         Row(number, path or "", label, split, group)
-        for number, (path, label, split, group) in enumerate(
-            zip(values["path"], values["label"], splits, groups, strict=True)
-        )
+        for number, (path, label, split, group) in enumerate(zip(values["path"], labels, splits, groups, strict=True))
     ]
-    return from_rows("data frame", "row", Path.cwd(), rows)
+    return from_rows("data frame", "row", Path.cwd(), rows, notes)
 
 
 def _part(content: Any, split: str) -> Part:
@@ -165,7 +170,7 @@ def _of_arrays(images: Any, labels: Any, where: str) -> Part:
         raise UserError(f"a pair is images and their labels, got {shortened(type(images).__name__)} first; {WAYS}")
     if isinstance(images, (np.ndarray, Tensor)) and images.ndim == 4:
         images = _channels_last(images)
-    given = labels.tolist() if hasattr(labels, "tolist") else list(labels)
+    given = labels.tolist() if hasattr(labels, "tolist") and labels.ndim == 1 else list(labels)
     if len(images) != len(given):
         raise UserError(f"every image has one label, got {len(images)} images and {len(given)} labels")
 
@@ -221,7 +226,13 @@ def _classes(dataset: Any) -> Sequence[str]:
 
 
 def _label(label: Any, classes: Sequence[str]) -> str | None:
-    """A label as the name of its class."""
+    """A label as the name of its class; several labels, a list of them or a vector of 1 and 0, joined."""
+    if isinstance(label, (list, tuple, set, frozenset)):
+        return JOINT.join(name for each in label if (name := _label(each, classes))) or None
+    if isinstance(label, (Tensor, np.ndarray)) and label.ndim == 1:
+        if not set(label.tolist()) <= {0, 1}:
+            raise UserError(f"a vector of labels holds a 1 or a 0 a class, got {shortened(repr(label))}")
+        return _label(list(np.flatnonzero(np.asarray(label))), classes)
     if isinstance(label, (Tensor, np.ndarray, np.generic)) and label.ndim == 0:
         label = label.item()
     if isinstance(label, str):
@@ -239,11 +250,11 @@ def _label(label: Any, classes: Sequence[str]) -> str | None:
 
 def cell_word(value: Any) -> str | None:
     """A cell of a table as a CSV would hold it; None where it is empty."""
-    if value is None or (isinstance(value, float) and np.isnan(value)) or str(value).strip() in ("", "<NA>"):
+    if value is None or (isinstance(value, float) and np.isnan(value)) or joined(value) in ("", "<NA>"):
         return None
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # pandas makes a column of numbers with a gap one of floats
-    return str(value).strip()
+    return joined(value)
 
 
 def _digest(pixels: Pixels) -> str:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet files: a table of path and label as a CSV would be, or images themselves as Hugging Face keeps them."""
+"""Parquet files: a table of path and labels as a CSV would be, or images themselves as Hugging Face keeps them."""
 
 from importlib.util import find_spec
 from pathlib import Path
 
 from ...errors import UserError
 from . import hugging_face as hub
-from .csv_file import Row, from_rows
+from .csv_file import OWN, Row, from_rows
 from .objects import cell_word
+from .several import marked
 from .source import Source
 
 
@@ -23,16 +24,20 @@ def open_parquet(path: Path) -> Source:
 
     try:
         names = parquet.read_schema(path).names
-        if not {"path", "label"} <= set(names):
+        if "path" not in names:
             return hub.open_local(path)
-        columns = [name for name in ("path", "label", "split", "group") if name in names]
+        columns = [name for name in OWN if name in names] if "label" in names else names
         table = parquet.read_table(path, columns=columns).to_pydict()
     except (OSError, pyarrow.ArrowException) as error:
         raise UserError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
     words = {name: [cell_word(value) for value in table[name]] for name in columns}
+    others = {name: column for name, column in words.items() if name not in OWN}
+    labels, notes = (words["label"], ()) if "label" in words else marked(others)
+    if "label" not in words and not notes:
+        return hub.open_local(path)
     splits, groups = (words.get(name, [None] * len(words["path"])) for name in ("split", "group"))
     rows = [
         Row(number, file or "", label, *rest)
-        for number, (file, label, *rest) in enumerate(zip(words["path"], words["label"], splits, groups, strict=True))
+        for number, (file, label, *rest) in enumerate(zip(words["path"], labels, splits, groups, strict=True))
     ]
-    return from_rows(str(path), "row", path.parent, rows)
+    return from_rows(str(path), "row", path.parent, rows, notes)

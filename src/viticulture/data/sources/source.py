@@ -37,7 +37,8 @@ class Source:
     Args:
         name: what to call the data.
         classes: class names in the order of the labels.
-        labels: [N] int64, position of the class in `classes`; -1 without a label.
+        labels: [N] int64, position of the class in `classes`, -1 without a label; or, of several labels an image,
+            [N, C] float32, 1 where an image shows a class (several.py).
         names: N different names that a person recognizes and that can be printed: paths relative to the data.
         splits: "train", "val", "test" -> int64 positions, disjoint: what the data itself declares. Data without splits
             has all its images under "train".

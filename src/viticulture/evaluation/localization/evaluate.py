@@ -22,7 +22,7 @@ from ...models.weights.files import load
 from ...training.progress import showing
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
-from ..evaluate import check_classes
+from ..evaluate import check_one_class
 from ..kept import read_kept
 from ..subject import Subject, of_run
 from .boxes import boxes_of, in_view
@@ -113,7 +113,7 @@ def other_images(run: RunDir, data: str) -> Images:
     """Images that the run has never seen: their test split where they declare one, else all of them."""
     recipe = recipe_of(run)
     _, task, _ = load(run.weights(run.which()[0]))
-    check_classes(run, task.classes)
+    check_one_class(run, task)
     with showing("reading images") as progress:
         skip = recipe.section("data").skip_unreadable
         return prepare_test(data, task.classes, recipe.section("images"), skip, progress)[0]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...data.dataset import Dataset, prepare
 from ...data.open import open_source
+from ...data.sources.several import is_joined
 from ...data.sources.source import Source
 from ...data.splits import Selection
 from ...data.subsets import holdout
@@ -155,6 +156,8 @@ def _images(run: RunDir | None, data: str | Source, subject: Subject) -> Dataset
             known, remembered = run.read("run.json")["data"], run.read("split.json")["names"]
             data = given_again(run, data) if known.get("given") else known["folder"] or known["source"]
     source = open_source(data)
+    if is_joined(source):
+        raise UserError(f"a probe tells one class an image, and {source.name} has several labels; name other images")
     if not source.classes:
         raise UserError(f"{source.name} has no labels to judge by; name labeled images: viticulture probe RUN DATA")
     image_settings = subject.image_settings.without_statistics

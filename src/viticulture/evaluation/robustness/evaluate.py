@@ -37,7 +37,7 @@ from ...training.progress import showing
 from ...training.recipe import Recipe
 from ...training.rundir import RunDir
 from ...training.session import dataset_of, recipe_of, stands_for_own
-from ..evaluate import check_classes
+from ..evaluate import check_one_class
 from ..heads import OutputHeads, heads_of
 from ..kept import read_kept
 from ..subject import Subject, of_run
@@ -102,7 +102,7 @@ def evaluate_robustness(run: RunDir, data: str | Source = "", limit: int = 0, we
     own = stands_for_own(run, data)
     context = _Context(of_run(run, weights, BATCH), recipe_of(run), data if own else "")
     task = context.subject.task
-    check_classes(run, task.classes)
+    check_one_class(run, task)
     mark = hashlib.blake2b((run.weights(weights) / "model.safetensors").read_bytes(), digest_size=16).hexdigest()
     name = "test" if own else data.name if isinstance(data, Source) else data
     blank = Robustness(name, weights, 0, len(task.classes), len(task.classes), "", "", (), key=mark)

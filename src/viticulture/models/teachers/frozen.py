@@ -201,6 +201,9 @@ def _assumed(net: Any) -> Task:
 def _check_classes(source: str, known: Task, task: Task) -> None:
     """The teacher must tell the student's classes apart, in the same order; numbered classes match any names."""
     theirs, ours = known.classes, task.classes
+    if known.several != task.several:
+        words = {True: "several labels an image", False: "one class an image"}
+        raise UserError(f"{source} learnt {words[known.several]}, and the student learns {words[task.several]}")
     if len(theirs) != len(ours):
         raise UserError(
             f"a teacher must know the student's {len(ours)} classes, {source} knows {len(theirs)}; "

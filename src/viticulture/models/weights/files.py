@@ -83,6 +83,7 @@ def _config(student: nn.Module, task: Task, extra: dict[str, Any]) -> dict[str, 
         },
         "model_args": made.arguments,
         "student": made.name,
+        **({"several": True} if task.several else {}),
         **extra,
     }
 
@@ -150,7 +151,7 @@ def _read(config: dict[str, Any], path: Path) -> tuple[Task, str, dict[str, Any]
         mean, std = (tuple(map(float, described[key])) for key in ("mean", "std"))
         if len(mean) != 3 or len(std) != 3 or not all(math.isfinite(x) for x in mean + std) or min(std) <= 0:
             raise ValueError(f"colors of mean {mean} and standard deviation {std}")
-        task = Task(tuple(map(str, names)), (height, width), mean, std)
+        task = Task(tuple(map(str, names)), (height, width), mean, std, bool(config.get("several", False)))
         if len(task.classes) != classes:
             raise ValueError(f"{classes} classes but {len(task.classes)} names")
         return task, str(config.get("student", config["architecture"])), dict(config.get("model_args", {}))

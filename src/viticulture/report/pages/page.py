@@ -20,7 +20,7 @@ MOST_CLASSES_DRAWN = 250
 TRAIN = "train: means over an epoch's batches as the student met them, augmented and each before its step."
 
 NAMES = {"val": "validation"}
-CHOOSE = ("ap50", "iou", "balanced_accuracy", "accuracy")
+CHOOSE = ("ap50", "iou", "map", "balanced_accuracy", "accuracy")
 """Shares by which the best weights are chosen: the first that a run measures."""
 
 TITLES = {
@@ -29,6 +29,7 @@ TITLES = {
     "lr": ("Learning rate", "rate"),
     "ap50": ("AP at an overlap of 50 %, mean over images, %", "%"),
     "iou": ("mIoU, mean over images, %", "%"),
+    "map": ("mAP, mean over batches of up to 256 images, %", "%"),
     "images_per_second": ("Training speed, images/s", "images/s"),
     "attention_link_weight": ("Weight of the attention links (lambda)", "weight"),
     "teacher_entropy": ("Entropy of what the teacher says", "nats"),
@@ -75,6 +76,7 @@ class RunPage:
         reproduce: command, versions, seed, commit, hardware, ... by name.
         sections: further parts.
         headline: label, value and note of the number that counts, where it is no evaluation's.
+        answer: what was found in a sentence, where no evaluation says it.
     """
 
     title: str
@@ -92,6 +94,7 @@ class RunPage:
     reproduce: Mapping[str, str] = field(default_factory=dict)
     sections: Sequence[Section] = ()
     headline: tuple[str, str, str] | None = None
+    answer: str = ""
 
 
 def render(page: RunPage) -> str:
@@ -113,7 +116,7 @@ def render(page: RunPage) -> str:
 def _answer(page: RunPage) -> str:
     """What was found, in a sentence, beside what takes no training."""
     if page.state or not page.evaluations:
-        return page.state
+        return page.state or page.answer
     first = page.evaluations[0].evaluation
     low, high = first.top1_interval
     words = (

@@ -13,10 +13,12 @@ from ...analysis.pictures import CORRUPTED
 from ...evaluation.agreement.evaluate import read_agreement
 from ...evaluation.dense.results import read_dense
 from ...evaluation.localization.evaluate import read_localizations
+from ...evaluation.multilabel.results import read_labels
 from ...evaluation.probe.evaluate import read_probes
 from ...evaluation.reference import read_references
 from ...evaluation.results import Evaluations, read_evaluations
 from ...evaluation.robustness.evaluate import read_robustness
+from ...training.recipe import method_class
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
 from ..charts.chart import Points
@@ -27,6 +29,7 @@ from ..sections.agreement import agreement_section
 from ..sections.dense import dense_headline, dense_sections
 from ..sections.links import links_section
 from ..sections.localization import localization_section
+from ..sections.multilabel import labels_answer, labels_headline, labels_sections
 from ..sections.probe import probe_section
 from ..sections.robustness import robustness_section
 from ..sections.stages import stages_section
@@ -47,16 +50,17 @@ def page_of(run: RunDir) -> RunPage:
     facts = run.read("run.json")
     curves = read_curves(run.metrics) if run.metrics.exists() else {}
     found, pictures = read_evaluations(run), read_galleries(run.path / FILE)
-    dense, explained = read_dense(run), read_explanation(run)
-    running, references = facts["status"] == "running" and found is None and dense is None, read_references(run)
-    lost = ((found is None and dense is None) or pictures is None) and not running
+    dense, labels, explained = read_dense(run), read_labels(run), read_explanation(run)
+    unmeasured, references = found is None and dense is None and labels is None, read_references(run)
+    running = facts["status"] == "running" and unmeasured
+    lost = (unmeasured or pictures is None) and not running
     kept = pictures or {}
     classes = len(facts["data"]["classes"])
     height, width = recipe_of(run).section("images").shape
     counts = ", ".join(f"{count:,} {split}" for split, count in facts["data"]["images"].items())
-    labels = f" of {classes:,} classes" if classes else ", labels unused"
+    told = f" of {classes:,} {'labels' if is_several(run) else 'classes'}" if classes else ", labels unused"
     sentence = (
-        f"{facts['student']['name']}, trained on {facts['data']['name']} ({counts} images{labels}, {height} x {width} "
+        f"{facts['student']['name']}, trained on {facts['data']['name']} ({counts} images{told}, {height} x {width} "
         f"pixels) by recipe {facts['recipe']}, seed {facts['seed']}."
     )
     return RunPage(
@@ -71,8 +75,10 @@ def page_of(run: RunDir) -> RunPage:
         mistakes=kept.get("mistakes", ()),
         examples=kept.get("examples", ()),
         warnings=[*facts["remarks"], *([LOST.format(run.path)] if lost else [])],
-        headline=dense_headline(dense),
+        headline=dense_headline(dense) or labels_headline(labels),
+        answer=labels_answer(labels),
         sections=[
+            *labels_sections(labels),
             *dense_sections(dense, kept.get("dense", ())),
             stages_section(run),
             *agreement_section(read_agreement(run)),
@@ -97,6 +103,11 @@ def page_of(run: RunDir) -> RunPage:
             "started": facts["started"],
         },
     )
+
+
+def is_several(run: RunDir) -> bool:
+    """Whether a run's images may have several labels each."""
+    return method_class(recipe_of(run)).batch_spec.contents == "labels"
 
 
 def costs_of(facts: Mapping[str, Any]) -> Costs:

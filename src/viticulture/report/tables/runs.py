@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import UserError
+from ...evaluation.multilabel.results import read_labels
 from ...evaluation.results import Evaluations, read_evaluations
 from ...training.rundir import RunDir
-from .results import interval
+from .results import interval, percent
 from .sheet import Cell, Column, Sheet
 
 UNREADABLE = "unreadable"
@@ -70,5 +71,8 @@ def _row(name: str, path: Path) -> list[Cell]:
     facts = run.read("run.json")
     counting = (read_evaluations(run) or Evaluations("", {})).counting
     measured: list[Cell] = ["", ""] if counting is None else [counting.top1, interval(counting)]
+    if (labels := read_labels(run)) is not None and (told := labels.counting) is not None:
+        low, high = told.interval
+        measured = [f"mAP {percent(told.map)}", f"{100 * low:.1f}–{100 * high:.1f} %"]
     begun = facts["started"][:16].replace("T", " ")
     return [name, facts["data"]["name"], facts["student"]["name"], facts["recipe"], facts["status"], *measured, begun]

@@ -32,11 +32,11 @@ function draw(answer, file) {
   if (answer.look) picture(card, answer.look, "seen");
   made(card, "p", answer.name, "file").title = answer.name;
   if (answer.error) return made(card, "p", answer.error, "error");
-  const table = made(card, "table");
+  const table = made(card, "table", "", answer.labels ? "several" : "");
   const first = Object.entries(answer.probabilities).sort((a, b) => b[1] - a[1]).slice(0, 5);
   for (const [name, probability] of first) {
     const row = made(table, "tr");
-    made(row, "td", name);
+    made(row, "td", name, answer.labels?.includes(name) ? "shown" : "");
     made(made(row, "td"), "meter").value = probability;
     made(row, "td", (100 * probability).toFixed(1) + " %", "n");
   }

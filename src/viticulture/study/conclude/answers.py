@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers to the same test images, two by two: what they say of a difference besides the spread over seeds.
 
-Of classifiers it is known which images they get right. AP and mIoU are no means over images; of detectors and
-segmenters their values over the same draws of images are kept instead.
+Of classifiers it is known which images they get right. AP, mIoU and mAP are no means over images; of detectors,
+segmenters and students of several labels their values over the same draws of images are kept instead.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UserError
-from ...evaluation.dense.results import read_dense
+from ...evaluation.judged import read_judged
 from ...evaluation.results import read_predictions
 from ..folder import StudyDir
 from ..run.outcomes import Outcome
@@ -59,12 +59,12 @@ class Answers:
         return self._known[name]
 
     def drawn(self, outcome: Outcome) -> NDArray[np.float64] | None:
-        """[R] its score over draws of the test images, of a detector or a segmenter by what counts of it."""
+        """[R] its score over draws of the test images, by what counts of it where that is no accuracy."""
         if outcome.measured == "accuracy":
             return None
         if outcome.cell.name not in self._drawn:
-            dense = read_dense(self.study.run(outcome.cell))
-            counting = dense.counting if dense else None
+            judged = read_judged(self.study.run(outcome.cell))
+            counting = judged.counting if judged else None
             draws = counting.resampled if counting and next(iter(counting.measures)) == outcome.measured else ()
             self._drawn[outcome.cell.name] = np.array(draws) if draws else None
         return self._drawn[outcome.cell.name]

@@ -33,6 +33,7 @@ class Measure:
 BINOMIAL, BOOTSTRAP = "the binomial one of the test images", "the bootstrap's over the test images"
 DETECTORS = "AP50 by image", ("val/ap50", "test/ap50")
 SEGMENTERS = "mIoU by image", ("val/iou", "test/iou")
+LABELS = "mAP by batch", ("val/map", "test/map")
 
 MEASURES = {
     "accuracy": Measure("Top-1 accuracy", "accuracy", "", "accuracy", ("val/accuracy", "test/accuracy"), BINOMIAL),
@@ -42,6 +43,10 @@ MEASURES = {
     "ap_masks": Measure("AP of masks", "AP of masks", "an AP of masks", *DETECTORS, BOOTSTRAP),
     "miou": Measure("mIoU", "mIoU", "an mIoU", *SEGMENTERS, BOOTSTRAP),
     "pixels": Measure("Pixels right", "share of pixels", "a share of right pixels", *SEGMENTERS, BOOTSTRAP),
+    "map": Measure("mAP", "mAP", "an mAP", *LABELS, BOOTSTRAP),
+    "micro_f1": Measure("micro-F1", "micro-F1", "a micro-F1", *LABELS, BOOTSTRAP),
+    "macro_f1": Measure("macro-F1", "macro-F1", "a macro-F1", *LABELS, BOOTSTRAP),
+    "exact": Measure("Exact matches", "share of exact matches", "a share of exact matches", *LABELS, BOOTSTRAP),
 }
 
 

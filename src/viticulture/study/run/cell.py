@@ -11,6 +11,7 @@ from torch import nn
 from ...errors import UserError
 from ...evaluation.dense.judge import judge_dense
 from ...evaluation.evaluate import evaluate_run
+from ...evaluation.multilabel.judge import judge_labels
 from ...models.dense.detector import Detector
 from ...models.dense.segmenter import Segmenter
 from ...models.taps import layout
@@ -41,7 +42,7 @@ def train_cell(study: StudyDir, cell: Cell, plan: Plan, data: str = "") -> None:
         held_out = f", fold {cell.seed}" if cell.fold else ""
         study.check_splits(f"{cell.candidate.data or study.grid.data}{held_out}", session.dataset.split_names)
         fit(session)
-        (judge_dense if session.dataset.annotations else evaluate_run)(session.run, session.dataset)
+        _judge(session)
         session.run.update(status="finished")  # last: a kill before this is made good by the next start
     finally:
         session.run.unlock()
@@ -49,6 +50,12 @@ def train_cell(study: StudyDir, cell: Cell, plan: Plan, data: str = "") -> None:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def _judge(session: Session) -> None:
+    """Measure what was trained on all that did not teach, and keep it in the run."""
+    judges = {"classes": evaluate_run, "labels": judge_labels, "objects": judge_dense, "pixels": judge_dense}
+    judges[session.method.batch_spec.contents](session.run, session.dataset)
 
 
 def contents(study: StudyDir, cell: Cell, plan: Plan) -> str:

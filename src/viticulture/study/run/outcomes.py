@@ -12,9 +12,11 @@ from typing import Any
 from ...disk import read_json
 from ...errors import UserError
 from ...evaluation.agreement.evaluate import read_agreement
-from ...evaluation.dense.results import DenseEvaluations, read_dense
+from ...evaluation.dense.results import DenseEvaluations
+from ...evaluation.judged import read_judged
 from ...evaluation.localization.evaluate import read_localizations
 from ...evaluation.localization.metrics import OVERLAPS, PUBLISHED
+from ...evaluation.multilabel.results import LabelEvaluations
 from ...evaluation.probe.evaluate import read_probes
 from ...evaluation.results import RESULTS, read_evaluations
 from ...evaluation.robustness.evaluate import read_robustness
@@ -127,8 +129,8 @@ class Outcomes:
         run = self.study.run(cell)
         facts = read_json(run.path / "run.json") if (run.path / "run.json").exists() else None
         if facts and facts.get("status") == "finished":
-            if (dense := read_dense(run)) is not None:
-                return _of_dense(cell, dense, facts)
+            if (judged := read_judged(run)) is not None:
+                return _of_judged(cell, judged, facts)
             results = read_evaluations(run)
             if results is None:
                 raise UserError(f"{run.path} holds no {RESULTS}")
@@ -152,14 +154,16 @@ class Outcomes:
         return Outcome(cell, "begun" if facts else "missing", facts=facts)
 
 
-def _of_dense(cell: Cell, dense: DenseEvaluations, facts: dict[str, Any]) -> Outcome:
-    """What a detector or a segmenter came to: by default what counts of it, AP of boxes or mIoU."""
-    counting, measure = dense.counting, cell.candidate.measure
+def _of_judged(cell: Cell, judged: DenseEvaluations | LabelEvaluations, facts: dict[str, Any]) -> Outcome:
+    """What a detector, a segmenter or a student of several labels came to: by default what counts of it, AP of boxes,
+    mIoU or mAP."""
+    counting, measure = judged.counting, cell.candidate.measure
     if counting is None:  # no images were held out
         return Outcome(cell, "finished", facts=facts)
     measured = next(iter(counting.measures)) if measure == "accuracy" else measure
     shares = {
-        split: result.measures.get(measured) if (result := dense.of_split(split)) else None for split in ("test", "val")
+        split: result.measures.get(measured) if (result := judged.of_split(split)) else None
+        for split in ("test", "val")
     }
     numbers = {"images": float(counting.images)}
     return Outcome(cell, "finished", "", shares["test"], shares["val"], numbers, facts, measured)
@@ -175,7 +179,8 @@ def other_measure(run: RunDir, measure: str) -> float | None:
     probe/CLASSIFIER               from probe.json: linear probe or k-NN, of the features that validation chooses
     ap, ap50, ap75, ap_masks       of a detector, from dense.json: AP of boxes, at an overlap of 0.5 or 0.75, of masks;
     miou, pixels                   of a segmenter: mean IoU, share of its pixels that are right. `accuracy`, which says
-                                   nothing of these two, is the first of each. (Taken by `_of_dense`.)
+                                   nothing of these, is the first of each; map, micro_f1, macro_f1, exact of several
+                                   labels an image. (All taken by `_of_judged`.)
     anything else                  the last value that a guide measured on held-out images while it trained
     """
     kind, _, rest = measure.partition("/")

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run has learnt to tell of an image, by its method; verbs differ by it."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..training.rundir import RunDir
+
+
+def is_dense(run: "RunDir") -> bool:
+    """Whether a run finds objects or tells pixels apart."""
+    return _contents(run) in ("objects", "pixels")
+
+
+def is_multilabel(run: "RunDir") -> bool:
+    """Whether a run tells several labels an image."""
+    return _contents(run) == "labels"
+
+
+def _contents(run: "RunDir") -> str:
+    """What its method knows of images."""
+    from ..training.recipe import method_class
+    from ..training.session import recipe_of
+
+    return method_class(recipe_of(run)).batch_spec.contents

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure every set of weights of a run of several labels an image, on every split that did not teach it."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...data.dataset import Dataset, prepare_test
+from ...data.images import Images, StoredImages
+from ...data.sources.source import Source
+from ...errors import UserError, counted
+from ...scores.labels import UNDECIDED, best_thresholds, mean_average_precision
+from ...training.progress import showing
+from ...training.rundir import RunDir
+from ...training.session import recipe_of
+from ..accuracy import Predictions, collect
+from ..other import taught_by
+from ..reference import MOST_IMAGES, raw_pixels
+from ..subject import of_run
+from .labels import LabelsEvaluation, evaluate_labels
+from .results import RESULTS, LabelEvaluations, keep_answers, thresholds_of
+
+
+@dataclass(frozen=True)
+class Result:
+    """The evaluation of one set of weights on one split, the predictions behind it, and the images."""
+
+    evaluation: LabelsEvaluation
+    predictions: Predictions
+    images: Images
+
+
+@dataclass(frozen=True)
+class EvaluatedLabels:
+    """The results of one run.
+
+    Args:
+        counts: the key, WEIGHTS/SPLIT, of the result that counts; "" without results.
+        results: by key.
+    """
+
+    counts: str
+    results: Mapping[str, Result]
+
+    @property
+    def evaluations(self) -> LabelEvaluations:
+        """The numbers."""
+        return LabelEvaluations(self.counts, {key: result.evaluation for key, result in self.results.items()})
+
+
+def judge_labels(run: RunDir, dataset: Dataset) -> EvaluatedLabels:
+    """Results by WEIGHTS/SPLIT, kept in multilabel.json; predictions in multilabel.npz.
+
+    Thresholds are those of the best F1 on validation images, by label; one half without any. The result that counts:
+    the best weights (the last, where no validation chose), on test (on validation, without test).
+    """
+    splits = {name: images for name, images in (("test", dataset.test), ("val", dataset.val)) if images is not None}
+    learnt_from = dataset.train.records.labels.sum(0).int().tolist()
+    plain = {name: _plain(dataset.train, images) for name, images in splits.items()}
+    results: dict[str, Result] = {}
+    for weights in run.which():
+        said = {name: _asked(run, weights, images) for name, images in splits.items()}
+        thresholds = [UNDECIDED] * len(dataset.classes)
+        if "val" in said:
+            thresholds = best_thresholds(said["val"].probabilities.numpy(), said["val"].labels.numpy()).tolist()
+        for name, images in splits.items():
+            evaluation = evaluate_labels(said[name], dataset.classes, thresholds, learnt_from, plain[name])
+            results[f"{weights}/{name}"] = Result(evaluation, said[name], images)
+    counts = f"{run.which()[0]}/{next(iter(splits))}" if results else ""
+    judged = EvaluatedLabels(counts, results)
+    run.write(RESULTS, judged.evaluations.to_dict())
+    keep_answers(run, {key: result.predictions for key, result in results.items()})
+    return judged
+
+
+def judge_other(run: RunDir, source: Source) -> tuple[EvaluatedLabels, list[str]]:
+    """The same for images that the run has never seen, by WEIGHTS/DATA, at the thresholds that the run chose; and what
+    a person should know of them. Nothing is kept.
+
+    Raises: UserError if they have labels that the run does not know, or hold none.
+    """
+    recipe = recipe_of(run)
+    classes = run.read("run.json")["data"]["classes"]
+    if not source.classes:
+        raise UserError(f"{source.name} has no labels to judge by")
+    with showing("reading images") as progress:
+        skip = recipe.section("data").skip_unreadable
+        images, skipped = prepare_test(source, classes, recipe.section("images"), skip, progress)
+    notes = [f"skipped {counted(len(skipped), 'image')} that could not be read"] if skipped else []
+    results = {}
+    for weights in run.which():
+        said = _asked(run, weights, images)
+        evaluation = evaluate_labels(said, classes, thresholds_of(run, weights, len(classes)))
+        results[f"{weights}/{source.name}"] = Result(evaluation, said, images)
+    return EvaluatedLabels(f"{run.which()[0]}/{source.name}", results), [*notes, *taught_by(run, images)]
+
+
+def _asked(run: RunDir, weights: str, images: Images) -> Predictions:
+    subject = of_run(run, weights)
+    return collect(subject.network, subject.batches(images), images.records.names, subject.task.probabilities)
+
+
+def _plain(train: Images, held: Images) -> dict[str, float]:
+    """mAP of what learns no features: logistic regression on pixels, a label at a time; {} for many images."""
+    small = len(train) <= MOST_IMAGES and isinstance(train, StoredImages) and isinstance(held, StoredImages)
+    labels, true = train.records.labels.numpy() > 0, held.records.labels.numpy() > 0
+    told = labels.any(0) & ~labels.all(0)
+    if not small or not told.any():
+        return {}
+    from sklearn.linear_model import LogisticRegression
+
+    seen, asked = raw_pixels(train), raw_pixels(held)
+    scores = np.zeros(true.shape)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it has not converged concerns a yardstick little
+        for label in np.flatnonzero(told):
+            classifier = LogisticRegression(max_iter=200).fit(seen, labels[:, label])
+            scores[:, label] = classifier.predict_proba(asked)[:, 1]
+    return {"logistic regression on pixels": mean_average_precision(scores, true)}

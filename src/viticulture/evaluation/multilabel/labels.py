@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How well a student tells the labels of images: average precision, and what is right at its thresholds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...errors import UserError
+from ...scores.labels import average_precisions, mean_average_precision, resampled
+from ..accuracy import Predictions
+
+ENDS = (2.5, 97.5)  # percentiles of a 95 % interval
+FREQUENCY = "label frequency"
+
+
+@dataclass(frozen=True)
+class LabelScore:
+    """One label; a number whose denominator is zero is None.
+
+    Args:
+        name: the label.
+        images: that show it.
+        learnt_from: training images that show it; None where that is not known.
+        ap: average precision in [0, 1].
+        threshold: probability from which an image is said to show it.
+        precision: TP / (TP + FP), from the threshold on.
+        recall: TP / (TP + FN).
+        f1: 2 TP / (2 TP + FP + FN).
+    """
+
+    name: str
+    images: int
+    learnt_from: int | None
+    ap: float | None
+    threshold: float
+    precision: float | None
+    recall: float | None
+    f1: float | None
+
+
+@dataclass(frozen=True)
+class LabelsEvaluation:
+    """What a student says of N images that show several labels each; shares lie in [0, 1].
+
+    Args:
+        images: N.
+        labels: that an image shows, mean.
+        map: mean over labels that occur of average precision.
+        interval: 95 % interval of `map` over images (not over seeds), by bootstrap, see `resampled`.
+        micro_f1: F1 of all labels of all images together, at the thresholds.
+        macro_f1: mean F1 of the labels that are shown or said.
+        exact: share of images with every label right.
+        nll: mean over images of the negative log-likelihood of all their labels, nats.
+        per_label: in the order of the classes.
+        baselines: what needs no learning, or none of features -> mAP.
+        resampled: `map` over images drawn with replacement, by which two networks are compared on the same images. AP
+            rises where an image is drawn twice, by much where few show a label: the draws' bias is taken off, so that
+            their mean is `map` (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 10).
+    """
+
+    images: int
+    labels: float
+    map: float
+    interval: tuple[float, float]
+    micro_f1: float
+    macro_f1: float
+    exact: float
+    nll: float
+    per_label: tuple[LabelScore, ...]
+    baselines: dict[str, float]
+    resampled: tuple[float, ...] = field(repr=False, default=())
+
+    @property
+    def score(self) -> float:
+        """The number that counts: mAP."""
+        return self.map
+
+    @property
+    def measures(self) -> dict[str, float | None]:
+        """What students can be compared by; the first counts."""
+        return {"map": self.map, "micro_f1": self.micro_f1, "macro_f1": self.macro_f1, "exact": self.exact}
+
+
+def evaluate_labels(
+    predictions: Predictions,
+    classes: Sequence[str],
+    thresholds: Sequence[float],
+    learnt_from: Sequence[int] | None = None,
+    baselines: Mapping[str, float] | None = None,
+) -> LabelsEvaluation:
+    """Judge predictions of labels.
+
+    Args:
+        predictions: of N >= 1 images, with labels [N, C].
+        classes: C names in the order of the probabilities.
+        thresholds: C.
+        learnt_from: training images of each label.
+        baselines: mAP of other ways to tell these labels; chance is added.
+    """
+    probabilities, true = predictions.probabilities.double().numpy(), predictions.labels.numpy() > 0
+    if broken := int((~np.isfinite(probabilities)).any(1).sum()):
+        raise UserError(
+            f"the student's outputs are not finite for {broken} of {len(true)} images; were its weights trained?"
+        )
+    said = probabilities >= np.array(thresholds)
+    right, shown, told = (said & true).sum(0), true.sum(0), said.sum(0)
+    precisions, score = average_precisions(probabilities, true), mean_average_precision(probabilities, true)
+    drawn = resampled(probabilities, true)
+    drawn += score - drawn.mean()
+    low, high = np.percentile(drawn, ENDS).clip(0, 1).tolist()
+    smallest = np.finfo(np.float32).tiny
+    likelihood = np.where(true, probabilities, 1 - probabilities).clip(smallest)
+    scores = tuple(
+        LabelScore(
+            name,
+            images=int(shown[c]),
+            learnt_from=None if learnt_from is None else int(learnt_from[c]),
+            ap=None if np.isnan(precisions[c]) else float(precisions[c]),
+            threshold=float(thresholds[c]),
+            precision=_share(right[c], told[c]),
+            recall=_share(right[c], shown[c]),
+            f1=_share(2 * right[c], shown[c] + told[c]),
+        )
+        for c, name in enumerate(classes)
+    )
+    known = [score.f1 for score in scores if score.f1 is not None]
+    return LabelsEvaluation(
+        images=len(true),
+        labels=float(true.sum(1).mean()),
+        map=score,
+        interval=(low, high),
+        micro_f1=_share(2 * right.sum(), shown.sum() + told.sum()) or 0.0,
+        macro_f1=float(np.mean(known)) if known else 0.0,
+        exact=float((said == true).all(1).mean()),
+        nll=float(-np.log(likelihood).sum(1).mean()),
+        per_label=scores,
+        baselines={FREQUENCY: mean_average_precision(np.zeros(true.shape), true), **(baselines or {})},
+        resampled=tuple(drawn.round(6).tolist()),
+    )
+
+
+def _share(part: float, whole: float) -> float | None:
+    return float(part / whole) if whole else None

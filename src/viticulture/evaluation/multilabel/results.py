@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run of several labels an image keeps of being measured, read back by its types.
+
+multilabel.json    counts: the key, WEIGHTS/SPLIT, of the result that counts; results: by key
+multilabel.npz     by key: KEY/probabilities [N, C] float16, KEY/labels [N, C] bool, in the order of split.json
+"""
+
+import io
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...disk import replacing
+from ...errors import UserError
+from ...scores.labels import UNDECIDED
+from ...training.rundir import RunDir
+from ..accuracy import Predictions
+from ..kept import read_kept
+from .labels import LabelScore, LabelsEvaluation
+
+RESULTS, ANSWERS = "multilabel.json", "multilabel.npz"
+
+
+@dataclass(frozen=True)
+class LabelEvaluations:
+    """Evaluations by WEIGHTS/SPLIT.
+
+    Args:
+        counts: the key of the one that counts; "" without any.
+        results: by key.
+    """
+
+    counts: str
+    results: Mapping[str, LabelsEvaluation]
+
+    def __post_init__(self) -> None:
+        if self.counts not in self.results and (self.counts or self.results):
+            raise ValueError(f"the result that counts, {self.counts!r}, is not there")
+
+    @property
+    def counting(self) -> LabelsEvaluation | None:
+        """The one that counts."""
+        return self.results.get(self.counts)
+
+    def of_split(self, split: str) -> LabelsEvaluation | None:
+        """That of the weights that count, on a split."""
+        return self.results.get(f"{self.counts.partition('/')[0]}/{split}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {"counts": self.counts, "results": {key: asdict(result) for key, result in self.results.items()}}
+
+
+def read_labels(run: RunDir) -> LabelEvaluations | None:
+    """What was measured; None where nothing was yet, or the run learns something else. Raises: UserError if damaged."""
+    return read_kept(run, RESULTS, _from_dict, None)
+
+
+def _from_dict(content: Mapping[str, Any]) -> LabelEvaluations:
+    def made(result: Mapping[str, Any]) -> LabelsEvaluation:
+        low, high = result["interval"]
+        scores = tuple(LabelScore(**each) for each in result["per_label"])
+        changed = {"interval": (low, high), "per_label": scores, "resampled": tuple(result["resampled"])}
+        return LabelsEvaluation(**{**result, **changed})
+
+    return LabelEvaluations(content["counts"], {key: made(result) for key, result in content["results"].items()})
+
+
+def thresholds_of(run: RunDir, weights: str, classes: int) -> list[float]:
+    """Thresholds that validation images chose for a run's weights; one half where nothing was measured yet."""
+    results = read_labels(run)
+    for key, result in (results.results if results else {}).items():
+        if key.partition("/")[0] == weights and len(result.per_label) == classes:
+            return [score.threshold for score in result.per_label]
+    return [UNDECIDED] * classes
+
+
+def keep_answers(run: RunDir, predictions: Mapping[str, Predictions]) -> None:
+    """Write multilabel.npz."""
+    arrays: dict[str, Any] = {}
+    for key, of_split in predictions.items():
+        arrays[f"{key}/probabilities"] = of_split.probabilities.numpy().astype(np.float16)
+        arrays[f"{key}/labels"] = of_split.labels.numpy() > 0
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    with replacing(run.path / ANSWERS) as part:
+        part.write_bytes(buffer.getvalue())
+
+
+def read_answers(run: RunDir, key: str) -> tuple[NDArray[np.float16], NDArray[np.bool_]]:
+    """Probabilities and labels, [N, C] each, of a result. Raises: UserError if they are missing or damaged."""
+    path = run.path / ANSWERS
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return file[f"{key}/probabilities"], file[f"{key}/labels"]
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
+        raise UserError(f"{path} cannot be read: {error}; make it anew: viticulture evaluate {run.path}") from error

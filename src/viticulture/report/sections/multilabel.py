@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a student says of several labels an image, as parts of a run's page."""
+
+from ...evaluation.multilabel.results import LabelEvaluations
+from ..charts.chart import Series, row_chart
+from ..document import Section, table
+from ..tables.multilabel import labels_summary, per_label
+from ..tables.results import percent
+
+
+def labels_headline(found: LabelEvaluations | None) -> tuple[str, str, str] | None:
+    """Label, value and note of the number that counts; None for a run that was not judged so."""
+    result = found.counting if found else None
+    if found is None or result is None:
+        return None
+    weights, _, split = found.counts.partition("/")
+    low, high = result.interval
+    note = f"95 % interval {100 * low:.1f} to {100 * high:.1f} % (bootstrap, {result.images:,} images)"
+    return f"mAP, {split}, {weights} weights", f"{100 * result.map:.1f} %", note
+
+
+def labels_answer(found: LabelEvaluations | None) -> str:
+    """What was found in a sentence, beside what learns no features."""
+    result = found.counting if found else None
+    if found is None or result is None:
+        return ""
+    low, high = result.interval
+    beside = sorted(result.baselines.items(), key=lambda pair: -pair[1])
+    return (
+        f"Its mAP is {percent(result.map)} (95 % interval {100 * low:.1f} to {100 * high:.1f}) on {result.images:,} "
+        f"{found.counts.partition('/')[2]} images; {', '.join(f'{name} {percent(share)}' for name, share in beside)}."
+    )
+
+
+def labels_sections(found: LabelEvaluations | None) -> list[Section]:
+    """Results beside what learns no features, then every label; nothing for another run."""
+    if found is None:
+        return []
+    sections = [Section("Results", table(labels_summary(found)))]
+    if (result := found.counting) is None:
+        return sections
+    split = found.counts.partition("/")[2]
+    values = {"this student": result.map, **result.baselines}
+    series = [Series(name, number, [(100 * share, 0)]) for number, (name, share) in enumerate(values.items())]
+    beside = row_chart("Beside what learns no features", series, f"mAP on {split}, %")
+    sections[0] = Section("Results", table(labels_summary(found)) + beside)
+    return [*sections, Section("Labels", table(per_label(result), sortable=True))]

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of several labels an image as tables."""
+
+from collections.abc import Sequence
+
+from ...evaluation.multilabel.labels import LabelsEvaluation
+from ...evaluation.multilabel.predict import LabelsPrediction
+from ...evaluation.multilabel.results import LabelEvaluations
+from .sheet import Cell, Column, Sheet
+
+CHOSEN = (
+    "Low and high: 95 % interval of mAP over images (bootstrap), not over seeds. F1 and exact (all labels of an image "
+    "right) at each label's threshold: the best on validation images, which it therefore flatters; 0.5 without any."
+)
+
+
+def labels_summary(found: LabelEvaluations) -> Sheet:
+    """One row for each set of weights and split, the one that counts first; last what learns no features."""
+    columns = [Column("weights/split")]
+    columns += [Column(name, "percent") for name in ("mAP", "low", "high", "micro-F1", "macro-F1", "exact")]
+    columns += [Column("NLL", "decimal"), Column("images", "count")]
+    rows: list[list[Cell]] = []
+    for key in sorted(found.results, key=lambda key: key != found.counts):
+        each = found.results[key]
+        shares = each.map, *each.interval, each.micro_f1, each.macro_f1, each.exact
+        rows.append([key, *shares, f"{each.nll:.3f}", each.images])
+    if (counting := found.counting) is not None:
+        rows += [[name, share, *[None] * 5, "", counting.images] for name, share in counting.baselines.items()]
+    return Sheet("Labels", columns, rows, CHOSEN)
+
+
+def per_label(result: LabelsEvaluation) -> Sheet:
+    """One row a label."""
+    learnt = any(score.learnt_from is not None for score in result.per_label)
+    columns = [Column("label"), *([Column("learnt from", "count")] if learnt else []), Column("images", "count")]
+    columns += [Column(name, "percent") for name in ("AP", "threshold", "precision", "recall", "F1")]
+    rows: list[list[Cell]] = []
+    for score in result.per_label:
+        counts: list[Cell] = [*([score.learnt_from] if learnt else []), score.images]
+        rows.append([score.name, *counts, score.ap, score.threshold, score.precision, score.recall, score.f1])
+    return Sheet("Per label", columns, rows, "Precision, recall and F1 from the threshold on.")
+
+
+def labels_predictions(found: Sequence[LabelsPrediction]) -> Sheet:
+    """What is said of each image."""
+
+    def words(each: LabelsPrediction) -> str:
+        return ", ".join(f"{name} {each.probabilities[name]:.1%}" for name in each.labels) or "none"
+
+    rows: list[list[Cell]] = [[each.name, "" if each.error else words(each), each.error] for each in found]
+    broken = sum(bool(each.error) for each in found)
+    note = f"{broken} of {len(found)} images could not be read" if broken else ""
+    return Sheet("", [Column("image"), Column("labels", "prose"), Column("problem", "prose")], rows, note)

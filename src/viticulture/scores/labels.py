@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Average precision of labels, F1 at thresholds, and the thresholds at which it is best.
+
+AP_c = sum over k of (R_k - R_{k-1}) P_k,   over images by falling score for label c; equal scores are one step
+mAP  = mean over the labels that some image shows
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+REPLICATES, AT_ONCE = 1000, 100
+UNDECIDED = 0.5
+"""Threshold of a label that no validation image shows."""
+
+Array = NDArray[np.float64]
+Shown = NDArray[np.floating] | NDArray[np.bool_]
+"""[N, C], 1 where an image shows a label."""
+
+
+def average_precisions(scores: NDArray[np.floating], shown: Shown) -> Array:
+    """[N, C] -> [C], NaN for a label that no image shows."""
+    return _drawn(scores, shown, np.ones((1, len(scores))))[0]
+
+
+def mean_average_precision(scores: NDArray[np.floating], shown: Shown) -> float:
+    """mAP in [0, 1]; 0 where no image shows any label."""
+    return float(_mean(average_precisions(scores, shown)))
+
+
+def resampled(scores: NDArray[np.floating], shown: Shown, seed: int = 0) -> Array:
+    """mAP over images drawn with replacement, [R]; two networks on the same images are given the same draws.
+
+    A draw without any image that shows a label has the mean of the others.
+    """
+    generator, images = np.random.default_rng(seed), len(scores)
+    often = generator.multinomial(images, np.full(images, 1 / images), size=REPLICATES).astype(np.float64)
+    each = np.concatenate([_drawn(scores, shown, some) for some in np.split(often, REPLICATES // AT_ONCE)])
+    known, drawn = ~np.isnan(each).all(1), _mean(each)
+    return np.where(known, drawn, drawn[known].mean() if known.any() else 0.0)
+
+
+def best_thresholds(probabilities: NDArray[np.floating], shown: Shown) -> Array:
+    """For each label the threshold with the highest F1, halfway between two images' probabilities: [N, C] -> [C].
+
+    Of several the one next to one half; one half for a label that no image shows.
+    """
+    pairs = zip(probabilities.T.astype(np.float64), shown.T > 0, strict=True)
+    return np.array([_best_threshold(some, true) for some, true in pairs])
+
+
+def _best_threshold(probabilities: Array, shown: NDArray[np.bool_]) -> float:
+    if not shown.any():
+        return UNDECIDED
+    order = np.argsort(-probabilities, kind="stable")
+    ranked = probabilities[order]
+    ends = np.flatnonzero(np.diff(ranked, append=-1.0))  # the last image of each probability
+    f1 = 2 * np.cumsum(shown[order])[ends] / (ends + 1 + shown.sum())
+    cuts = (ranked[ends] + np.append(ranked[ends[1:]], 0.0)) / 2
+    best = np.flatnonzero(f1 >= f1.max() - 1e-12)
+    return float(cuts[best[np.abs(cuts[best] - UNDECIDED).argmin()]])
+
+
+def _mean(precisions: Array) -> Array:
+    """[..., C] -> [...], over labels that are known."""
+    known = ~np.isnan(precisions)
+    mean: Array = np.where(known, precisions, 0).sum(-1) / np.maximum(known.sum(-1), 1)
+    return mean
+
+
+def _drawn(scores: NDArray[np.floating], shown: Shown, often: Array) -> Array:
+    """AP of every label where image i counts often[r, i] times: [R, N] -> [R, C]."""
+    precisions = []
+    for some, true in zip(scores.T, shown.T, strict=True):
+        order = np.argsort(-some, kind="stable")
+        ends = np.flatnonzero(np.diff(some[order], append=np.nan) != 0)
+        said = np.cumsum(often[:, order], 1)[:, ends]
+        right = np.cumsum(often[:, order] * (true[order] > 0), 1)[:, ends]
+        steps = np.diff(right, axis=1, prepend=0) * right / np.maximum(said, 1)
+        total = right[:, -1]
+        precisions.append(np.where(total > 0, steps.sum(1) / np.maximum(total, 1), np.nan))
+    return np.stack(precisions, 1)

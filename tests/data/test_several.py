@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several labels an image: the ways in which files and objects tell them, and splits that keep rare ones."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from colored import COLORS, colored_csv, shown_labels
+from viticulture.data.balance import positive_weights
+from viticulture.data.dataset import prepare, prepare_test
+from viticulture.data.image_settings import ImageSettings
+from viticulture.data.inspect import inspect
+from viticulture.data.open import open_source
+from viticulture.data.sources.several import is_joined, separated
+from viticulture.data.splits import Selection
+from viticulture.data.subsets import fraction_of_each, holdout
+from viticulture.errors import UserError
+
+IMAGES = 24
+SORTED = ("blue", "green", "red")
+TRUE = shown_labels(IMAGES)[:, [COLORS.index(name) for name in SORTED]]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return colored_csv(tmp_path_factory.mktemp("colors"), IMAGES).parent
+
+
+def write(root: Path, kind: str) -> Any:
+    """The same images and labels in another form."""
+    shown = shown_labels(IMAGES)
+    names = [[name for name, there in zip(COLORS, row, strict=True) if there] for row in shown]
+    paths = [f"{i:03d}.png" for i in range(IMAGES)]
+    if kind == "csv":
+        return str(root / "labels.csv")
+    if kind == "columns":
+        lines = [f"{path},seen twice,{','.join(map(str, row))}" for path, row in zip(paths, shown, strict=True)]
+        (root / "columns.csv").write_text("\n".join([f"path,Notes,{','.join(COLORS)}", *lines]))
+        return str(root / "columns.csv")
+    if kind == "studio":
+        chosen = [[{"result": [{"value": {"choices": some}}] if some else []}] for some in names]
+        tasks = [{"data": {"image": path}, "annotations": each} for path, each in zip(paths, chosen, strict=True)]
+        (root / "studio.json").write_text(json.dumps(tasks))
+        return str(root / "studio.json")
+    pandas = pytest.importorskip("pandas")
+    whole = [str(root / path) for path in paths]
+    if kind == "frame of columns":
+        return pandas.DataFrame({"path": whole, **dict(zip(COLORS, shown.T.astype(bool), strict=True))})
+    frame = pandas.DataFrame({"path": whole, "label": names})
+    if kind == "frame of lists":
+        return frame
+    pytest.importorskip("pyarrow")
+    frame.to_parquet(root / "labels.parquet")
+    return str(root / "labels.parquet")
+
+
+FORMS = ["csv", "columns", "studio", "frame of columns", "frame of lists", "parquet of lists"]
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_every_form_tells_the_same_labels(root: Path, kind: str) -> None:
+    """Catches: an image without any label left out or given one, a column of text taken for a label, labels by the
+    order in which they occur."""
+    source = separated(open_source(write(root, kind)))
+    assert source.classes == SORTED
+    np.testing.assert_array_equal(source.labels, TRUE)
+    assert len(source) == IMAGES
+
+
+@pytest.mark.parametrize("labels", [TRUE, torch.from_numpy(TRUE), [list(np.flatnonzero(row)) for row in TRUE]])
+def test_vectors_of_one_and_zero_and_lists_of_classes_are_labels(labels: Any) -> None:
+    """Catches: a vector [1, 0, 0] read as the classes 1, 0 and 0, a list [1] read as a vector."""
+    pixels = np.random.default_rng(0).integers(0, 255, (IMAGES, 8, 8, 3), np.uint8)
+    source = separated(open_source((pixels, labels)))
+    assert source.classes == ("0", "1", "2")
+    np.testing.assert_array_equal(source.labels, TRUE)
+    with pytest.raises(UserError, match="a 1 or a 0 a class"):
+        open_source((pixels[:2], np.array([[0, 2], [1, 0]])))
+
+
+def test_a_table_without_labels_is_refused_with_both_forms(root: Path) -> None:
+    """Fails if a column that holds anything else than 1 and 0 is a label, or the message names one form alone."""
+    (root / "bad.csv").write_text("path,cat\n000.png,1\n001.png,maybe\n")
+    with pytest.raises(UserError, match=r"path,label.*or a column of 1 and 0 for every label, got 'path,cat'"):
+        open_source(str(root / "bad.csv"))
+
+
+def test_data_tells_labels_one_by_one(root: Path) -> None:
+    """Catches: combinations counted as classes, the rule by which columns were recognized kept secret."""
+    found = inspect(write(root, "columns"))
+    assert found.classes == SORTED
+    assert found.counts["train"] == tuple(TRUE.sum(0))
+    assert found.several.endswith(f"{int((TRUE.sum(1) == 0).sum())} of {IMAGES} images have none")
+    assert found.notes == ("labels are the columns red, green, blue (1 or 0)",)
+    assert sum(found.planned.values()) == IMAGES
+
+
+def test_a_rare_label_is_in_both_parts() -> None:
+    """300 images, of which 4 show a rare label: one of these four is held out, whatever the seed, and every label in
+    proportion. Catches: a random split, which leaves a rare label out two times in five; an image in both parts."""
+    draw = np.random.default_rng(0)
+    labels = (draw.random((300, 4)) < (0.5, 0.3, 0.1, 0)).astype(np.float32)
+    labels[draw.permutation(300)[:4], 3] = 1
+    splits = [holdout(labels, 0.2, seed) for seed in range(5)]
+    for stay, held in splits:
+        assert sorted([*stay, *held]) == list(range(300))
+        assert labels[held, 3].sum() == 1
+        np.testing.assert_allclose(labels[held].sum(0) / labels.sum(0), 0.2, atol=0.06)  # an image or two of each
+        assert len(held) == 60
+    assert len({tuple(held) for _, held in splits}) == 5
+    np.testing.assert_array_equal(splits[0][1], holdout(labels, 0.2, 0)[1])
+
+
+def test_a_fraction_keeps_every_label() -> None:
+    """Fails if a label with a single image vanishes, or a fraction of 1 leaves images out."""
+    labels = np.eye(50, 8, dtype=np.float32)  # 42 images show none
+    kept = fraction_of_each(labels, 0.1, 0)
+    assert labels[kept].any(0).all()
+    assert len(kept) <= 8 + 5
+    np.testing.assert_array_equal(fraction_of_each(labels, 1.0, 0), np.arange(50))
+
+
+def test_images_reach_a_run_with_their_labels(root: Path) -> None:
+    """Catches: labels of other images after a split, images without any label left out, labels in the data's own order
+    where a network has another."""
+    source = separated(open_source(str(root / "labels.csv")))
+    dataset = prepare(source, Selection(), ImageSettings(image_size=16))
+    assert sum(map(len, dataset.split_names.values())) == IMAGES
+    for kind in ("train", "val", "test"):
+        images = getattr(dataset, kind)
+        numbers = [int(name.partition(".")[0]) for name in images.records.names]
+        np.testing.assert_array_equal(images.records.labels.numpy(), TRUE[numbers])
+    other, _ = prepare_test(source, ("red", "purple", "blue", "green"), dataset.image_settings)
+    np.testing.assert_array_equal(other.records.labels.numpy()[:, [2, 3, 0]], TRUE)
+    assert not other.records.labels[:, 1].any()
+    with pytest.raises(UserError, match=r"data.per_class counts images of one class, .* give data.fraction alone"):
+        prepare(source, Selection(per_class=3), ImageSettings(image_size=16))
+
+
+def test_one_class_an_image_is_left_as_it_was(tmp_path: Path, root: Path) -> None:
+    """Fails if labels without a bar count as joined, or a source of them changes."""
+    (tmp_path / "one.csv").write_text("path,label\n" + "".join(f"{root}/{i:03d}.png,c{i % 2}\n" for i in range(4)))
+    source = open_source(str(tmp_path / "one.csv"))
+    assert not is_joined(source)
+    assert source.labels.tolist() == [0, 1, 0, 1]
+
+
+def test_balanced_weights_make_showing_weigh_as_much_as_not_showing() -> None:
+    """n_c w_c = N - n_c. Catches: weights of classes of which an image shows one, their mean scaled to 1."""
+    labels = torch.tensor([[1.0, 1], [0, 1], [0, 1], [0, 0]])
+    assert positive_weights("balanced", ("a", "b"), labels).tolist() == pytest.approx([3, 1 / 3])
+    assert positive_weights({"b": 2}, ("a", "b"), labels).tolist() == [1, 2]
+    with pytest.raises(UserError, match="class_weights"):
+        positive_weights({"c": 2}, ("a", "b"), labels)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses of several labels an image, what mixes them, and what is refused because it needs one class an image."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from timm.loss.asymmetric_loss import AsymmetricLossMultiLabel
+from torch import nn
+
+from viticulture.data.augment.mix import Mix
+from viticulture.errors import UserError
+from viticulture.guides.logits import Logits
+from viticulture.losses import binary_cross_entropy, binary_distillation
+from viticulture.methods.method import Setup
+from viticulture.methods.multilabel import Multilabel
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.models.weights.files import load, save
+from viticulture.training.assemble import check_parts
+from viticulture.training.recipe import read, resolve
+
+ONE = Task(("cat", "dog", "hare"), (8, 8), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+TASK = Task(ONE.classes, ONE.image_size, ONE.mean, ONE.std, several=True)
+GENERATOR = torch.Generator().manual_seed(0)
+LOGITS, OTHER = torch.randn(2, 6, 3, generator=GENERATOR, dtype=torch.float64)
+LABELS = (torch.rand(6, 3, generator=GENERATOR) < 0.4).double()
+BATCH = {"image": torch.randn(6, 3, 8, 8, generator=GENERATOR), "label": LABELS.float()}
+
+
+def student(task: Task = TASK) -> nn.Module:
+    return create_student("vit_tiny", task, 4, {"depth": 1, "embed_dim": 12, "num_heads": 2})
+
+
+def test_cross_entropy_is_the_likelihood_of_every_label() -> None:
+    """-log p(labels) of independent Bernoullis, mean over images; weights count for what is shown alone. Catches: a
+    mean over labels, a softmax, weights on what is not shown, smoothing towards 0."""
+    p = LOGITS.sigmoid()
+    likelihood = torch.where(LABELS > 0, p, 1 - p).prod(1)
+    torch.testing.assert_close(binary_cross_entropy(LOGITS, LABELS), -likelihood.log().mean())
+    weights = torch.tensor([2.0, 1.0, 0.5], dtype=torch.float64)
+    weighed = -(weights * LABELS * p.log() + (1 - LABELS) * (1 - p).log()).sum(1).mean()
+    torch.testing.assert_close(binary_cross_entropy(LOGITS, LABELS, 0.0, weights), weighed)
+    smooth = 0.8 * LABELS + 0.1
+    torch.testing.assert_close(binary_cross_entropy(LOGITS, LABELS, 0.2), binary_cross_entropy(LOGITS, smooth))
+    with pytest.raises(ValueError, match="share a shape"):
+        binary_cross_entropy(LOGITS, LABELS[:, :2])
+
+
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_soft_distillation_of_labels_is_a_divergence_of_each(temperature: float) -> None:
+    """Gradient dL/dz = T (q - p) of student and teacher probabilities at that temperature, none to the teacher; 0 where
+    both agree. Catches: a softmax over labels, a mean over them, T lost."""
+    z, v = LOGITS.clone().requires_grad_(), OTHER.clone().requires_grad_()
+    dz, dv = torch.autograd.grad(binary_distillation(z, v, temperature), (z, v), allow_unused=True)
+    q, p = (z / temperature).sigmoid(), (v / temperature).sigmoid()
+    torch.testing.assert_close(6 * dz, temperature * (q - p).detach())
+    assert dv is None
+    assert float(binary_distillation(OTHER, OTHER, temperature)) == pytest.approx(0, abs=1e-12)
+
+
+def test_the_method_weighs_smooths_and_learns() -> None:
+    """One term, that of the loss; steps of gradient lower it. Catches: smoothing or weights that do not arrive."""
+    weights = torch.tensor([2.0, 1.0, 0.5])
+    method = Multilabel(Setup(student(), TASK, class_weights=weights), smoothing=0.1, label_weight=0.5)
+    logits = method.student(BATCH["image"])
+    terms = method.losses(BATCH)
+    assert terms.keys() == {"label"}
+    torch.testing.assert_close(terms["label"], 0.5 * binary_cross_entropy(logits, BATCH["label"], 0.1, weights))
+    measured = method.measures(BATCH)
+    assert measured.keys() == {"map", "loss"}
+    torch.testing.assert_close(measured["loss"], binary_cross_entropy(logits, BATCH["label"]))
+    optimizer = torch.optim.SGD(method.parameters(), 0.05)
+    for _ in range(20):
+        optimizer.zero_grad()
+        method.losses(BATCH)["label"].backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    assert method.losses(BATCH)["label"] < terms["label"]
+
+
+def test_the_asymmetric_loss_is_timms_by_image() -> None:
+    """Fails if timm's sum over a batch is left a sum, and if weights that it has no place for are taken."""
+    method = Multilabel(Setup(student(), TASK), loss="asymmetric")
+    expected = AsymmetricLossMultiLabel()(method.student(BATCH["image"]), BATCH["label"]) / 6
+    torch.testing.assert_close(method.losses(BATCH)["label"], expected)
+    with pytest.raises(UserError, match="weights of its own"):
+        Multilabel(Setup(student(), TASK), loss="asymmetric", smoothing=0.1)
+
+
+def test_mixing_mixes_labels_as_it_does_images() -> None:
+    """Labels of an image half a batch away, in mixup's proportion; none is smoothed. Catches: labels scattered as
+    class numbers, or shares of another partner."""
+    mix = Mix(mixup=0.8, cutmix=0.0, smoothing=0.3)
+    u = torch.tensor([0.0, 0.9, 0.3, 0.5, 0.5], dtype=torch.float64)
+    share, images, labels = mix.draw(u, 8, 8)[0], BATCH["image"], BATCH["label"]
+    mixed, soft = mix(images, labels, u, 3)
+    torch.testing.assert_close(soft, share * labels + (1 - share) * labels.roll(3, 0))
+    torch.testing.assert_close(mixed, share * images + (1 - share) * images.roll(3, 0))
+
+
+def test_weights_remember_that_labels_are_several(tmp_path: Path) -> None:
+    """What reads them gives sigmoids. Fails if a loaded student's probabilities add up to 1."""
+    save(student(), tmp_path, TASK)
+    task = load(tmp_path)[1]
+    assert task == TASK
+    torch.testing.assert_close(task.probabilities(LOGITS.float()), LOGITS.float().sigmoid())
+    torch.testing.assert_close(ONE.probabilities(LOGITS.float()), LOGITS.float().softmax(-1))
+
+
+def test_a_teacher_must_have_learnt_several_labels_and_teaches_softly(tmp_path: Path) -> None:
+    """Catches: a teacher of one class an image, whose logits are no log-odds; its decision taken for a label."""
+    for name, task in (("several", TASK), ("one", ONE)):
+        save(student(task), tmp_path / name, task)
+    pupil, image = student(), BATCH["image"]
+    with pytest.raises(UserError, match="one class an image, and the student learns several labels an image"):
+        Logits(pupil, TASK, teacher=str(tmp_path / "one"), kind="soft")
+    with pytest.raises(UserError, match="kind: soft"):
+        Logits(pupil, TASK, teacher=str(tmp_path / "several"))
+    guide = Logits(pupil, TASK, teacher=str(tmp_path / "several"), kind="soft", temperature=2.0, weight=0.5)
+    terms = Multilabel(Setup(pupil, TASK, {"logits": guide}), label_weight=0.5).losses(BATCH)
+    torch.testing.assert_close(terms["logits"], 0.5 * binary_distillation(pupil(image), guide.teacher(image), 2.0))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"guides.bootstrap.weight": 0.5}, "guide bootstrap asks for one label an image"),
+        ({"guides.co_advise.teachers": {"a": "runs/x"}}, "guide co_advise asks for one label an image, which method"),
+        ({"data.sampling": "balanced"}, "data.sampling balances classes of images, and an image may have several"),
+    ],
+)
+def test_what_needs_one_class_an_image_is_refused_in_a_line(overrides: dict[str, Any], words: str) -> None:
+    """Before any image is read."""
+    with pytest.raises(UserError, match=words) as refused:
+        check_parts(resolve("multilabel/photos", read("multilabel/photos"), overrides))
+    assert "\n" not in str(refused.value)

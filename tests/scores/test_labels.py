@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Average precision of labels against scikit-learn's and torchmetrics', thresholds against every possible one."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, f1_score
+from torchmetrics.functional.classification import multilabel_average_precision
+
+from viticulture.evaluation.accuracy import Predictions
+from viticulture.evaluation.multilabel.labels import FREQUENCY, evaluate_labels
+from viticulture.scores.labels import average_precisions, best_thresholds, mean_average_precision, resampled
+
+DRAW = np.random.default_rng(0)
+SHOWN = DRAW.random((60, 5)) < (0.5, 0.3, 0.1, 0.05, 0)
+SCORES = np.round(0.3 * SHOWN + 0.7 * DRAW.random(SHOWN.shape), 1)  # many are equal
+
+
+def test_average_precision_is_scikit_learns_and_torchmetrics() -> None:
+    """Catches: equal scores ranked by place, interpolation, a label that no image shows counted as 0."""
+    ours = average_precisions(SCORES, SHOWN)
+    theirs = [average_precision_score(SHOWN[:, c], SCORES[:, c]) for c in range(4)]
+    np.testing.assert_allclose(ours[:4], theirs, rtol=1e-12)
+    assert np.isnan(ours[4])
+    scores, shown = torch.tensor(SCORES[:, :4]), torch.tensor(SHOWN[:, :4]).long()
+    of_torch = multilabel_average_precision(scores, shown, 4, average="none")
+    np.testing.assert_allclose(ours[:4], of_torch.numpy(), rtol=1e-5)  # theirs is float32
+    assert mean_average_precision(SCORES, SHOWN) == pytest.approx(np.mean(theirs))
+    assert mean_average_precision(SCORES, np.zeros_like(SHOWN)) == 0
+
+
+def test_a_draw_of_images_counts_each_as_often_as_it_is_drawn() -> None:
+    """The first draws, image by image repeated, against scikit-learn. Catches: weights of other images, labels that a
+    draw lacks counted as 0."""
+    often = np.random.default_rng(0).multinomial(60, np.full(60, 1 / 60), size=1000)
+    for value, counts in zip(resampled(SCORES, SHOWN)[:5], often, strict=False):
+        rows = np.repeat(np.arange(60), counts)
+        labels = np.flatnonzero(SHOWN[rows].any(0))
+        theirs = np.mean([average_precision_score(SHOWN[rows, c], SCORES[rows, c]) for c in labels])
+        assert value == pytest.approx(theirs)
+
+
+def test_a_threshold_has_the_best_f1_that_any_has() -> None:
+    """Catches: thresholds on a probability itself, which rounding tips; one that cuts equal probabilities apart."""
+    thresholds = best_thresholds(SCORES, SHOWN)
+    every = np.linspace(-0.01, 1.01, 103)
+    for c in range(4):
+        best = max(f1_score(SHOWN[:, c], SCORES[:, c] >= cut, zero_division=0) for cut in every)
+        assert f1_score(SHOWN[:, c], SCORES[:, c] >= thresholds[c]) == pytest.approx(best)
+        assert np.abs(SCORES[:, c] - thresholds[c]).min() > 0.01 or thresholds[c] == 0
+    assert thresholds[4] == 0.5  # nothing to choose by
+    assert best_thresholds(np.array([[0.9], [0.1]]), np.array([[1], [0]])) == pytest.approx([0.5])  # halfway
+
+
+def test_measures_at_thresholds() -> None:
+    """By hand: three images, three labels. Catches: micro and macro exchanged, one label right counted as an exact
+    match, a label without images counted in mAP."""
+    predictions = Predictions(
+        torch.tensor([[0.9, 0.4, 0.1], [0.8, 0.6, 0.1], [0.2, 0.7, 0.1]]),
+        torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 1, 0]]),
+        ["a", "b", "c"],
+    )
+    found = evaluate_labels(predictions, ("x", "y", "z"), [0.5, 0.5, 0.5], [4, 5, 6])
+    assert found.map == 1.0
+    assert found.exact == pytest.approx(2 / 3)
+    assert found.micro_f1 == pytest.approx(6 / 7)
+    assert found.macro_f1 == pytest.approx((2 / 3 + 1) / 2)
+    x, y, z = found.per_label
+    assert (x.precision, x.recall, x.images, x.learnt_from) == (0.5, 1.0, 1, 4)
+    assert (y.precision, y.f1, y.ap) == (1.0, 1.0, 1.0)
+    assert (z.precision, z.recall, z.f1, z.ap) == (None, None, None, None)
+    assert found.baselines == {FREQUENCY: pytest.approx((1 / 3 + 2 / 3) / 2)}
+    assert found.measures["map"] == found.score
+    assert len(found.resampled) == 1000

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of several labels an image: the four equalities, and every verb from training to the served page."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import Callback
+from safetensors.torch import load_file
+
+import viticulture
+from colored import COLORS, SMALL, colored_csv, picture
+from viticulture.errors import UserError
+from viticulture.evaluation.multilabel.predict import LabelsPrediction
+from viticulture.evaluation.multilabel.results import LabelEvaluations, thresholds_of
+from viticulture.report.terminal import say
+from viticulture.training.run import fit, training_loader
+from viticulture.training.rundir import RunDir
+from viticulture.training.session import CHOSEN, Session, begin, reopen
+
+SETTINGS = {**SMALL, "images.image_size": 24}
+EVERYTHING = {"augment.mix": {"mixup": 0.8}, "data.class_weights": "balanced", "train.ema_decay": 0.9}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return colored_csv(tmp_path_factory.mktemp("colors"), 64)
+
+
+@pytest.fixture(scope="module")
+def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> viticulture.Run:
+    """Trained, measured, with its page; the recipe is chosen by the labels."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    return viticulture.train(str(data), out=str(out), overrides={**SETTINGS, "train.epochs": 6}, progress=False)
+
+
+def session(data: Path, out: Path, **more: Any) -> Session:
+    recipe = "multilabel/photos"
+    return begin(str(data), recipe, 0, str(out), False, {**SETTINGS, **EVERYTHING, **more}, "test")
+
+
+class Stop(Callback):
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        if trainer.global_step == 4:  # in the middle of the second epoch
+            raise KeyboardInterrupt
+
+
+def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path: Path, data: Path) -> None:
+    """Bit for bit, stopped within an epoch, with mixing, weights and averages. Fails if labels are opened another way
+    when a run goes on."""
+    patience = {"engine.checkpoint_minutes": 1e-9}
+    fit(session(data, tmp_path / "whole", **patience))
+    broken = session(data, tmp_path / "broken", **patience)
+    with pytest.raises(KeyboardInterrupt):
+        fit(broken, Stop())
+    broken.run.unlock()
+    fit(reopen(str(tmp_path / "broken")))
+    for which in ("last", "best", "ema"):
+        ours, theirs = (
+            load_file(RunDir(tmp_path / name).weights(which) / "model.safetensors") for name in ("whole", "broken")
+        )
+        assert all(torch.equal(value, theirs[name]) for name, value in ours.items()), which
+
+
+def test_the_trainer_is_a_plain_loop(tmp_path: Path, data: Path) -> None:
+    """Ten lines of torch end with the Trainer's weights. Fails if a term is left out, counted twice or scaled."""
+    plain = {"train.watch": "none", "train.ema_decay": None, "train.epochs": 1}
+    ours, theirs = session(data, tmp_path / "trainer", **plain), session(data, tmp_path / "plain", **plain)
+    method, loader = theirs.method.train(), training_loader(theirs)
+    state = torch.get_rng_state()
+    fit(ours)
+    torch.set_rng_state(state)
+    optimizer = method.optim.build(method.optim.groups(method.student))
+    schedule = method.schedule.attach(optimizer, len(loader), 1, method.optim.lr)
+    for batch in loader:
+        optimizer.zero_grad()
+        torch.stack(list(method.losses(batch).values())).sum().backward()
+        torch.nn.utils.clip_grad_norm_(method.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    for name, value in ours.method.student.state_dict().items():
+        # the norm that is clipped sums parameters in another order: the last bits of float32 differ
+        torch.testing.assert_close(value, method.student.state_dict()[name], rtol=1e-5, atol=1e-8)
+
+
+def test_joined_labels_choose_the_recipe_and_a_recipe_of_one_class_is_told(data: Path, tmp_path: Path) -> None:
+    """Catches: combinations learnt as classes without a word, a note where a person asked for several labels."""
+    chosen = begin(str(data), "default", 0, str(tmp_path / "a"), False, SETTINGS, "test")
+    assert chosen.recipe.name == "multilabel/photos"
+    assert CHOSEN in chosen.remarks
+    assert chosen.dataset.classes == ("blue", "green", "red")
+    one = begin(str(data), "default/photos", 0, str(tmp_path / "b"), False, SETTINGS, "test")
+    (told,) = [note for note in one.remarks if "several labels" in note]
+    assert "--recipe multilabel/photos" in told
+    named = begin(str(data), "multilabel/photos", 0, str(tmp_path / "c"), False, SETTINGS, "test")
+    assert not [note for note in named.remarks if "several labels" in note]
+
+
+def test_what_a_run_keeps_is_what_it_says(run: viticulture.Run) -> None:
+    """Results, tables and answers agree with one another. Catches: thresholds of other weights, answers of another
+    split, results that differ when they are measured again."""
+    pytest.importorskip("pandas")
+    results = run.labels
+    assert isinstance(results, LabelEvaluations)
+    assert results.counts == "best/test"
+    assert results.results.keys() == {"best/test", "best/val", "last/test", "last/val"}
+    result, answers = results.results["best/test"], run.answers
+    assert viticulture.evaluate(run) == results
+    said = [(row["label"], row["predicted"]) for row in answers.to_dict("records")]
+    assert sum(a == b for a, b in said) / len(said) == result.exact
+    assert list(answers["name"]) == run.folder.read("split.json")["names"]["test"]
+    assert float(run.metrics.set_index(["weights", "split"]).loc[("best", "test"), "map"]) == result.map
+    assert {"train/label", "val/map", "val/loss"} <= set(run.history.columns)
+    with pytest.raises(UserError, match=r"its results are in Run.labels"):
+        _ = run.accuracy
+    assert "mAP" in run._repr_html_()
+
+
+def test_the_page_shows_every_label(run: viticulture.Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fails if the headline, a label's threshold or the pictures are missing, or a confusion matrix is drawn."""
+    page, result = run.report.read_text(), run.labels.results["best/test"]  # type: ignore[union-attr]
+    assert f"Its mAP is {100 * result.map:.1f} %" in page
+    for score in result.per_label:
+        assert f"{100 * score.threshold:.1f}" in page
+    assert "Images of each class" in page
+    assert "label frequency" in page
+    assert "Confusion" not in page
+    say(run)
+    assert "mAP" in capsys.readouterr().out
+    assert f"mAP {100 * result.map:.1f} %" in str(viticulture.runs(str(run.path.parent)).rows)
+
+
+def test_predictions_are_labels_from_their_thresholds_on(run: viticulture.Run, tmp_path: Path) -> None:
+    """In Python and as a file. Catches: one label alone, a threshold of another label, an unreadable file that stops
+    the rest, probabilities that add up to 1."""
+    generator = np.random.default_rng(3)
+    for i, shown in enumerate(np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0]])):
+        picture(shown, generator).save(tmp_path / f"{i}.png")
+    (tmp_path / "broken.png").write_bytes(b"none")
+    paths = [str(tmp_path / f"{name}.png") for name in (0, 1, 2, "broken")]
+    found: Any = viticulture.predict(str(run.path), paths, out=str(tmp_path / "out.csv"))
+    limits = dict(zip(run.classes, thresholds_of(run.folder, "best", 3), strict=True))
+    for each in found[:3]:
+        assert isinstance(each, LabelsPrediction)
+        assert set(each.labels) == {name for name, p in each.probabilities.items() if p >= limits[name]}
+    assert abs(sum(found[0].probabilities.values()) - 1) > 1e-3
+    assert found[3].error
+    rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
+    assert [row["label"] for row in rows[:3]] == ["|".join(each.labels) for each in found[:3]]
+    both: Any = run.predict(paths[0], top=2)[0]
+    ranked = sorted(both.probabilities, key=lambda name: -both.probabilities[name])
+    assert list(both.labels) == ranked[:2]
+
+
+def test_other_images_are_judged_by_the_runs_thresholds(run: viticulture.Run, tmp_path: Path) -> None:
+    """With a page and numbers. Fails for labels in the order of the other images, which here lack one."""
+    other = colored_csv(tmp_path / "other", 40, columns=True, seed=7)
+    lines = [line.rpartition(",")[0] for line in other.read_text().splitlines()]
+    other.write_text("\n".join(lines))  # path,red,green
+    judged = viticulture.evaluate(run, str(other), out=str(tmp_path / "other.html"))
+    assert isinstance(judged, LabelEvaluations)
+    result = judged.counting
+    assert result is not None
+    assert [score.threshold for score in result.per_label] == thresholds_of(run.folder, "best", 3)
+    assert [score.ap is None for score in result.per_label] == [True, False, False]  # blue, green, red
+    assert "mAP" in (tmp_path / "other.html").read_text()
+    viticulture.evaluate(run, str(other), out=str(tmp_path / "other.json"))
+    assert json.loads((tmp_path / "other.json").read_text())["results"].keys() == judged.results.keys()
+    other.write_text("path,label\n000.png,purple\n001.png,red|green\n")
+    with pytest.raises(UserError, match="purple"):
+        viticulture.evaluate(run, str(other))
+
+
+def test_a_file_for_other_programs_gives_probabilities(run: viticulture.Run, data: Path, tmp_path: Path) -> None:
+    """From pixels, as predict tells them, with thresholds beside. Fails for logits, or thresholds of other weights."""
+    for module in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(module)
+    import onnx
+    from onnxruntime import InferenceSession
+    from PIL import Image
+
+    path: Any = viticulture.export(str(run.path), str(tmp_path / "labels.onnx"), from_pixels=True)
+    about = {entry.key: json.loads(entry.value) for entry in onnx.load(str(path)).metadata_props}
+    assert about["thresholds"] == thresholds_of(run.folder, "best", 3)
+    image = data.parent / "001.png"
+    said: Any = run.predict(image)[0]
+    (found,) = InferenceSession(str(path)).run(None, {"pixels": np.asarray(Image.open(image).convert("RGB"))})
+    # a gray level of a resize may tip between kernels
+    np.testing.assert_allclose(found[0], list(said.probabilities.values()), atol=5e-3)
+    with pytest.raises(UserError, match="--int8"):
+        viticulture.export(str(run.path), str(tmp_path / "eight.onnx"), int8=True)
+
+
+def test_what_is_served_and_sent_is_what_predict_says(run: viticulture.Run, data: Path) -> None:
+    """The server's answers and the model card. Fails if the card tells accuracy, or sends no thresholds along."""
+    pytest.importorskip("huggingface_hub")
+    from viticulture.hub.push import contents
+    from viticulture.server.answers import answerer
+
+    image = data.parent / "001.png"
+    served = answerer(run.folder)
+    with image.open("rb") as file:
+        answers, (look,) = served.answers([("001.png", file)], look=True)
+    said: Any = answers[0]
+    known: Any = run.predict(image)[0]
+    assert (said.labels, said.probabilities) == (known.labels, known.probabilities)
+    assert look.startswith("data:image")
+    assert served.as_csv([said], run.classes).startswith("name,label,probability,blue,green,red,error")
+    sent = contents(run.folder, "me/colors")
+    card = sent["README.md"]
+    assert isinstance(card, bytes)
+    assert "multilabel.json" in sent
+    assert b"**mAP" in card
+    assert b"top-1" not in card
+    for name in COLORS:
+        assert f"| {name} |".encode() in card
+
+
+@pytest.mark.parametrize("verb", ["robustness", "probe"])
+def test_what_needs_one_class_an_image_is_refused_in_a_line(run: viticulture.Run, verb: str) -> None:
+    """Fails for a traceback, or for numbers that mean nothing."""
+    calls = {"robustness": viticulture.robustness, "probe": viticulture.probe}
+    with pytest.raises(UserError, match="several labels") as refused:
+        calls[verb](str(run.path))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_run_of_a_programs_object_opens_again(data: Path, tmp_path: Path) -> None:
+    """A data frame of lists, given again. Fails if a run takes its own labels for others because they are joined."""
+    pandas = pytest.importorskip("pandas")
+    table = pandas.read_csv(data, keep_default_na=False)
+    frame = pandas.DataFrame(
+        {"path": [str(data.parent / name) for name in table["path"]], "label": table["label"].str.split("|")}
+    )
+    begun = begin(frame, "default", 0, str(tmp_path / "run"), False, SETTINGS, "test")
+    begun.run.unlock()
+    again = reopen(str(tmp_path / "run"), frame)
+    assert again.dataset.fingerprint == begun.dataset.fingerprint
+    assert again.method.task.several
