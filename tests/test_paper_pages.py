@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from viticulture import cli
+from viticulture import command
 from viticulture.errors import UserError
 from viticulture.models.students import matching
 from viticulture.training.recipe import about, read, resolve, shipped
@@ -42,7 +42,7 @@ def file_of(path: str) -> Path:
 
 @cache
 def names(file: Path) -> frozenset[str]:
-    """What a module defines on its top level, and members of its classes as `Class.member`."""
+    """What a module defines on its top level, keys of its tables, and members of its classes as `Class.member`."""
     return frozenset(_defined(ast.parse(file.read_text("utf-8")).body))
 
 
@@ -52,17 +52,18 @@ def _defined(body: list[ast.stmt], within: str = "") -> Iterator[str]:
             yield within + node.name
             if isinstance(node, ast.ClassDef):
                 yield from _defined(node.body, f"{node.name}.")
-        elif isinstance(node, ast.Assign):
-            yield from (within + target.id for target in node.targets if isinstance(target, ast.Name))
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            yield within + node.target.id
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (within + target.id for target in targets if isinstance(target, ast.Name))
+            keys = node.value.keys if isinstance(node.value, ast.Dict) else []
+            yield from (str(key.value) for key in keys if isinstance(key, ast.Constant))
 
 
 def understood(page: Path, words: str) -> bool:
     """Whether a recipe of the page takes an option that the page names."""
     for recipe in (word for word in quoted(page) if word in shipped()):
         try:
-            asked = cli.read(["train", "digits", "--recipe", recipe, *words.split()])
+            asked = command.read(["train", "digits", "--recipe", recipe, *words.split()])
             resolve(recipe, read(recipe), asked.keywords["overrides"])
         except UserError:
             continue

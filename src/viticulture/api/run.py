@@ -172,7 +172,7 @@ class Run:
         from ..models.dense.networks import load_dense
         from ..models.weights.files import load
         from ..training.session import recipe_of
-        from .runs import is_dense
+        from .kinds import is_dense
 
         recipe_of(self.folder)  # imports what a student of a person's own needs
         read = load_dense if is_dense(self.folder) else load

@@ -20,7 +20,7 @@ MOST_CLASSES_DRAWN = 250
 TRAIN = "train: means over an epoch's batches as the student met them, augmented and each before its step."
 
 NAMES = {"val": "validation"}
-CHOOSE = ("ap50", "iou", "map", "balanced_accuracy", "accuracy")
+CHOOSE = ("ap50", "iou", "balanced_accuracy", "accuracy")
 """Shares by which the best weights are chosen: the first that a run measures."""
 
 TITLES = {
@@ -29,7 +29,7 @@ TITLES = {
     "lr": ("Learning rate", "rate"),
     "ap50": ("AP at an overlap of 50 %, mean over images, %", "%"),
     "iou": ("mIoU, mean over images, %", "%"),
-    "map": ("mAP, mean over batches of up to 256 images, %", "%"),
+    "map": ("mAP, mean over batches of up to 256 images", "share"),
     "images_per_second": ("Training speed, images/s", "images/s"),
     "attention_link_weight": ("Weight of the attention links (lambda)", "weight"),
     "teacher_entropy": ("Entropy of what the teacher says", "nats"),
