@@ -33,7 +33,7 @@ def _entry(create: Callable[..., nn.Module], name: str) -> Callable[..., nn.Modu
         return create(name, **keywords)
 
     entry.__name__ = entry.__qualname__ = name
-    entry.__module__, entry.__doc__ = create.__module__, create.__doc__
+    entry.__module__ = create.__module__
     return entry
 
 
