@@ -29,7 +29,7 @@ TITLES = {
     "lr": ("Learning rate", "rate"),
     "ap50": ("AP at an overlap of 50 %, mean over images, %", "%"),
     "iou": ("mIoU, mean over images, %", "%"),
-    "map": ("mAP, mean over batches of up to 256 images", "share"),
+    "map": ("mAP, mean over batches of up to 256 images, %", "%"),
     "images_per_second": ("Training speed, images/s", "images/s"),
     "attention_link_weight": ("Weight of the attention links (lambda)", "weight"),
     "teacher_entropy": ("Entropy of what the teacher says", "nats"),
@@ -161,7 +161,7 @@ def _curves(curves: Mapping[str, Points], references: Mapping[str, float]) -> Ma
         if quantity.endswith("accuracy"):  # a guide's network shares the student's chart
             whose = quantity.removesuffix("accuracy").strip("_").replace("_", " ")
             quantity, line = "accuracy", f"{line}, {whose}" if whose else line
-        if quantity in CHOOSE:
+        if quantity in (*CHOOSE, "map"):
             scale = 100
         groups.setdefault(quantity, {})[line] = [(x, scale * y) for x, y in points]
     rank = {**dict.fromkeys(CHOOSE, 0), "loss": 1, "lr": 3, "images_per_second": 4}
