@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 import viticulture
 from children import die_at, start
 from photographs import pictures
-from viticulture.budget import choices, lengths
+from viticulture.budget import choices, lengths, recipes
 from viticulture.budget.budget import Budget
 from viticulture.budget.follow import follow
 from viticulture.budget.measure import Measurements
@@ -434,3 +434,11 @@ def test_a_run_killed_at_any_moment_of_any_stage_ends_as_if_it_had_not_been(tmp_
         process.join()
         assert process.exitcode == 0
     assert_same(whole, broken)
+
+
+def test_several_labels_are_planned_by_the_recipes_name_as_by_the_data() -> None:
+    """A CSV of joined labels chooses multilabel/photos within a budget. Fails where naming it is refused, or where
+    detectors are planned."""
+    recipes.check_classes(resolve("multilabel/photos", read("multilabel/photos")))
+    with pytest.raises(UserError, match=r"a budget plans classifiers so far, and .* learns objects"):
+        recipes.check_classes(resolve("detection/photos", read("detection/photos")))

@@ -10,6 +10,7 @@ from sklearn.model_selection import StratifiedGroupKFold
 
 from viticulture.data.folds import deal
 from viticulture.data.open import open_source
+from viticulture.data.sources.several import separated
 from viticulture.data.sources.source import Source
 from viticulture.data.splits import Selection, Splits, select
 from viticulture.errors import UserError
@@ -138,3 +139,24 @@ def test_nonsense_is_refused_in_a_line(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=words):
             Selection(**settings)  # type: ignore[arg-type]
+
+
+def test_folds_and_groups_divide_images_of_several_labels(tmp_path: Path) -> None:
+    """Fails where labels joined as a|b are refused with a column of groups or with folds, where a group is torn, or
+    where a rare label or images without any fall to one part."""
+    names = ["a|b", "a", "b", "", "a|rare", "b", "a", ""]
+    lines = [f"{names[i // 2 % 8]},patient {i // 2}" for i in range(160)]
+    source = separated(listed(tmp_path / "set", "path,label,group", lines))
+    plain = select(source, Selection(), 0)[0]
+    splits = chosen(source, 5)
+    for one in [plain, *splits]:
+        sides = [set((rows // 2).tolist()) for rows in one.values()]
+        assert sum(map(len, sides)) == len(set.union(*sides)) == 80
+    tested = [source.labels[one["test"]] for one in splits]
+    assert [len(labels) for labels in tested] == [32] * 5
+    np.testing.assert_array_equal([labels.sum(0) for labels in tested], np.tile([16, 12, 4], (5, 1)))
+    assert source.labels[plain["test"]].sum(0).tolist() == [16, 12, 4], "a fifth"
+    bare = separated(listed(tmp_path / "bare", "path,label", [line.partition(",")[0] for line in lines]))
+    assert sorted(np.concatenate([one["test"] for one in chosen(bare, 5)]).tolist()) == list(range(160))
+    with pytest.raises(UserError, match="21 folds need 21 groups of every class: rare has 10"):
+        chosen(source, 21)

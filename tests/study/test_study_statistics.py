@@ -12,6 +12,7 @@ from viticulture.study.conclude.statistics import (
     difference_of_folds,
     estimate,
     level_of_look,
+    precision,
     seeds_needed,
 )
 
@@ -205,3 +206,15 @@ def test_folds_with_images_of_their_own_are_compared_over_all_of_them() -> None:
     uneven = difference_of_folds(ours, theirs, [folds[0][:399], *folds[1:]], 0.25)
     assert uneven.separates()
     assert difference_of_folds(ours, theirs, None, 0.25).over_images is None
+
+
+def test_folds_widen_the_interval_of_an_average_precision_as_that_of_an_accuracy() -> None:
+    """Nadeau and Bengio's factor, sqrt(1 / n + overlap) for sqrt(1 / n). Fails where a measure that is no share of
+    images forgets that folds share what they learn from."""
+    values = [0.50, 0.55, 0.60]
+    wide, known = precision(values, None, overlap=0.5), estimate(values, overlap=0.5)
+    assert (wide.low, wide.high) == (known.low, known.high)
+    narrow = precision(values, None)
+    assert wide.high is not None
+    assert narrow.high is not None
+    assert (wide.high - wide.mean) / (narrow.high - narrow.mean) == pytest.approx((1 + 3 * 0.5) ** 0.5)

@@ -220,10 +220,31 @@ def test_what_is_served_and_sent_is_what_predict_says(run: viticulture.Run, data
         assert f"| {name} |".encode() in card
 
 
-@pytest.mark.parametrize("verb", ["robustness", "probe"])
+def test_numbers_beside_weights_are_theirs(run: viticulture.Run) -> None:
+    """Fails where the best weights' mAP stands on the card or the served page of the last ones."""
+    pytest.importorskip("huggingface_hub")
+    from viticulture.hub.push import contents
+    from viticulture.server.answers import answerer
+    from viticulture.server.page import page
+
+    sent = contents(run.folder, "me/colors", "last")["multilabel.json"]
+    assert isinstance(sent, bytes)
+    kept = json.loads(sent)
+    assert (kept["counts"], {key.partition("/")[0] for key in kept["results"]}) == ("last/test", {"last"})
+    assert run.labels is not None
+    told = f"mAP {100 * run.labels.results['last/test'].map:.1f} %"
+    assert told in page(run.folder, answerer(run.folder, "last"), "last").html
+    assert not run.labels.of_weights("ema").results
+
+
+@pytest.mark.parametrize("verb", ["robustness", "probe", "report --beside"])
 def test_what_needs_one_class_an_image_is_refused_in_a_line(run: viticulture.Run, verb: str) -> None:
     """Fails for a traceback, or for numbers that mean nothing."""
-    calls = {"robustness": viticulture.robustness, "probe": viticulture.probe}
+    calls: dict[str, Any] = {
+        "robustness": viticulture.robustness,
+        "probe": viticulture.probe,
+        "report --beside": lambda path: viticulture.report(path, beside=path),
+    }
     with pytest.raises(UserError, match="several labels") as refused:
         calls[verb](str(run.path))
     assert "\n" not in str(refused.value)
@@ -241,3 +262,16 @@ def test_a_run_of_a_programs_object_opens_again(data: Path, tmp_path: Path) -> N
     again = reopen(str(tmp_path / "run"), frame)
     assert again.dataset.fingerprint == begun.dataset.fingerprint
     assert again.method.task.several
+
+
+def test_learning_without_labels_holds_out_what_several_labels_are_tested_on(tmp_path: Path, data: Path) -> None:
+    """Fails where a start without labels (`mae/photos`) divides images by their combinations of labels, so that it
+    learns from images that test the student which goes on from it."""
+    plain = {"images.image_size": 24, "student.name": "vit_nano", "student.patch_size": 4, "student.options": {}}
+    start = begin(str(data), "mae/photos", 0, str(tmp_path / "start"), False, plain, "test")
+    start.run.unlock()
+    told = session(data, tmp_path / "told")
+    told.run.unlock()
+    assert set(start.dataset.split_names["train"]).isdisjoint(told.dataset.split_names["test"])
+    assert start.dataset.classes == ()
+    assert not start.method.task.several

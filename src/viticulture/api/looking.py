@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, unknown
 from .given import as_source, run_word
+from .kinds import is_multilabel
 
 if TYPE_CHECKING:
     from ..data.dense.inspect import DenseInspection
@@ -64,7 +65,11 @@ def report(run: str, beside: str = "") -> Path:
     if beside:
         from ..evaluation.reference import put_beside
 
-        put_beside(RunDir.open(run), RunDir.open(beside))
+        ours, theirs = RunDir.open(run), RunDir.open(beside)
+        for folder in (ours, theirs):
+            if is_multilabel(folder):
+                raise UserError(f"{folder.path} tells several labels an image, and --beside shows top-1; leave it out")
+        put_beside(ours, theirs)
     return write_page(RunDir.open(run))
 
 

@@ -41,7 +41,7 @@ def check(recipe: Recipe, overrides: Mapping[str, Any]) -> None:
 def check_classes(recipe: Recipe) -> None:
     """Raises: UserError for a recipe of detectors or segmenters, which are not planned yet."""
     contents = method_class(recipe).batch_spec.contents
-    if contents != "classes":
+    if contents in ("objects", "pixels"):
         raise UserError(
             f"a budget plans classifiers so far, and {recipe.name} learns {contents}; give --epochs instead"
         )

@@ -23,7 +23,8 @@ def deal(labels: np.ndarray, groups: np.ndarray | None, shares: Sequence[float],
     The largest groups go first, equal ones in random order.
 
     Args:
-        labels: [N] int64, classes from 0 on.
+        labels: [N] int64, classes from 0 on; or of several labels an image [N, C], 1 where it shows one. Images that
+            show none even out the parts' sizes.
         groups: [N] int64, images of equal numbers stay together; -1 is a group of its own. None: all are.
         shares: of the K parts; they add up to 1.
         seed: of the order.
@@ -31,8 +32,13 @@ def deal(labels: np.ndarray, groups: np.ndarray | None, shares: Sequence[float],
     Returns: [N] int64, from 0 to K - 1. Without groups, parts of equal shares differ by an image of a class at most.
     """
     number = _numbered(groups, len(labels))
-    counts = np.zeros((number.max(initial=-1) + 1, labels.max(initial=-1) + 1))
-    np.add.at(counts, (number, labels), 1)
+    members = np.bincount(number)
+    if labels.ndim == 2:
+        counts = np.zeros((len(members), labels.shape[1]))
+        np.add.at(counts, number, labels)
+    else:
+        counts = np.zeros((len(members), labels.max(initial=-1) + 1))
+        np.add.at(counts, (number, labels), 1)
     of_classes = counts / np.maximum(counts.sum(0), 1)  # [G, C]
     order = np.random.default_rng([seed, len(shares)]).permutation(len(counts))
     order = order[np.argsort(-np.square(of_classes[order]).sum(1).round(12), kind="stable")]
@@ -42,7 +48,7 @@ def deal(labels: np.ndarray, groups: np.ndarray | None, shares: Sequence[float],
         growth = ((2 * held @ of_classes[g] + of_classes[g] @ of_classes[g]) / weights).round(12)
         part[g] = k = int(np.lexsort((images / weights, growth))[0])
         held[k] += of_classes[g]
-        images[k] += counts[g].sum()
+        images[k] += members[g]
     return part[number]
 
 
@@ -55,7 +61,8 @@ def folds_of(source: Source, rows: np.ndarray, folds: int, seed: int) -> np.ndar
         raise UserError(f"folds hold out images of every class, and {source.name} has no labels; leave data.folds out")
     labels, groups = source.labels[rows], None if source.groups is None else source.groups[rows]
     number = _numbered(groups, len(rows))
-    held = {name: len(np.unique(number[labels == c])) for c, name in enumerate(source.classes)}
+    shown = (labels == c if labels.ndim == 1 else labels[:, c] > 0 for c in range(len(source.classes)))
+    held = {name: len(np.unique(number[there])) for name, there in zip(source.classes, shown, strict=True)}
     if short := [f"{name} has {count}" for name, count in held.items() if 0 < count < folds]:
         what = "image" if groups is None else "group"
         raise UserError(

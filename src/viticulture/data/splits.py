@@ -107,9 +107,6 @@ def select(source: Source, selection: Selection, seed: int, labeled: bool = True
         raise UserError(
             f"{source.name} holds no training images, only {' and '.join(splits) or 'images without labels'}"
         )
-    if source.labels.ndim == 2 and (selection.folds is not None or source.groups is not None):
-        what = "groups" if selection.folds is None else "data.folds"
-        raise UserError(f"{what} divide images by one class, and an image of {source.name} may have several")
     if selection.folds is not None:
         notes += _hold_out_fold(source, splits, selection)
     for kind, fraction in (("test", selection.test_fraction), ("val", selection.val_fraction)):
@@ -244,7 +241,7 @@ def _hold_out_fold(source: Source, splits: Splits, selection: Selection) -> list
             "--data.train_on train+val divides its validation images, too"
         )
     rows = splits["train"]
-    known = rows[source.labels[rows] >= 0]
+    known = rows[subsets.labeled(source.labels[rows])]
     held = known[folds_of(source, known, selection.folds, selection.split_seed) == selection.fold]
     splits["train"], splits[kind] = np.setdiff1d(rows, held), held
     return [] if kind == "test" else ["the test images are the data's own in every fold; a fold's own validate"]

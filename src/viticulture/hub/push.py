@@ -45,7 +45,8 @@ def contents(run: RunDir, repository: str, weights: str = "") -> dict[str, bytes
     _, task, config = load(folder)  # which finds damage that a stranger could not mend
     shared, recipe = shareable_facts(facts), shareable_recipe(recipe_of(run)).to_yaml()
     results = (read_evaluations(run) or Evaluations("", {})).of_weights(weights)
-    labels, student = read_labels(run), Student(config["architecture"], task.classes, task.several)
+    told, student = read_labels(run), Student(config["architecture"], task.classes, task.several)
+    labels = told.of_weights(weights) if told else None
     texts = {
         README: model_card(repository, shared, recipe, labels or results, student),
         "run.json": _json(shared),

@@ -46,7 +46,10 @@ def page(run: RunDir, answerer: Answerer, weights: str = "") -> Page:
         sentence += (
             f": {100 * result.top1:.1f} % right (95 % interval {low} to {high}) on {result.images:,} {split} images"
         )
-    if (labels := read_labels(run)) is not None and (told := labels.counting) is not None:
+    labels = read_labels(run)
+    if labels is not None and weights:
+        labels = labels.of_weights(weights)
+    if labels is not None and (told := labels.counting) is not None:
         low, high = (f"{100 * end:.1f}" for end in told.interval)
         split = {"val": "validation"}.get(split := labels.counts.partition("/")[2], split)
         sentence += (

@@ -65,12 +65,13 @@ def _paces(
     study: StudyDir, recipes: dict[str, Recipe], known: dict[Key, Pace], tell: Callable[[str], None], data: str
 ) -> dict[Key, Pace]:
     paces, errors = dict(known), list[Exception]()
-    sources: dict[tuple[str, str], Source | DenseSource] = {}
+    sources: dict[tuple[str, str, bool], Source | DenseSource] = {}
     by_slug: dict[tuple[str, str], Pace] = {}
 
     def opened(candidate: Candidate) -> Source | DenseSource:
         where, recipe = data or data_of(study, candidate), recipes[candidate.name]
-        key = where, method_class(recipe).batch_spec.contents
+        spec = method_class(recipe).batch_spec
+        key = where, spec.contents, spec.labels
         if key not in sources:
             sources[key] = open_for(recipe, where)
         return sources[key]

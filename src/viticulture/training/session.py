@@ -238,8 +238,7 @@ def is_own(run: RunDir, source: Source) -> bool:
     known = run.read("run.json")["data"].get("given")
     if known is None or known == source.fingerprint:
         return known is not None
-    several = method_class(recipe_of(run)).batch_spec.contents == "labels"
-    return several and bool(known == separated(source).fingerprint)
+    return bool(known == separated(source).fingerprint)
 
 
 def open_for(recipe: Recipe, data: Any) -> Source | DenseSource:
@@ -262,14 +261,17 @@ def open_for(recipe: Recipe, data: Any) -> Source | DenseSource:
 
 def for_method(recipe: Recipe, source: Source) -> Source:
     """A source's labels as a recipe's method learns from them, joined ones (`cat|dog`) taken apart or not; with a note
-    that says so where the other way may have been meant."""
+    that says so where the other way may have been meant. A method that reads no labels takes them apart as well: it
+    holds out the images that a student of several labels is tested on."""
     spec, joined = method_class(recipe).batch_spec, is_joined(source)
     if spec.contents == "labels" and source.labels.ndim == 1:
         note = () if joined else (f"no label of {source.name} is joined to another (cat|dog): it has one an image",)
         return replace(separated(source), notes=(*source.notes, *note))
     if source.labels.ndim == 2 and spec.labels and spec.contents == "classes":
         raise UserError(f"{source.name} has several labels an image; learn them by --recipe {SEVERAL}")
-    if not joined or not spec.labels:
+    if not spec.labels:
+        return separated(source) if joined else source
+    if not joined:
         return source
     example = next(name for name in source.classes if "|" in name)
     note = (

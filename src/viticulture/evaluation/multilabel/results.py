@@ -51,6 +51,12 @@ class LabelEvaluations:
         """That of the weights that count, on a split."""
         return self.results.get(f"{self.counts.partition('/')[0]}/{split}")
 
+    def of_weights(self, weights: str) -> "LabelEvaluations":
+        """Those of one set of weights; that on the split that counts, counts. Empty where these were not measured."""
+        counts = f"{weights}/{self.counts.partition('/')[2]}"
+        results = {key: result for key, result in self.results.items() if key.partition("/")[0] == weights}
+        return LabelEvaluations(counts, results) if counts in results else LabelEvaluations("", {})
+
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         return {"counts": self.counts, "results": {key: asdict(result) for key, result in self.results.items()}}

@@ -81,7 +81,7 @@ def paired(
     columns = [(answers.right(our), answers.right(their)) for our, their in pairs]
     values = [(score(our) or 0.0, score(their) or 0.0) for our, their in pairs]
     scores = [a for a, _ in values], [b for _, b in values]
-    if answers.apart(ours):
+    if answers.apart(ours) and ours[0].measured == "accuracy":
         by_fold = [_gap(a, b) for a, b in columns]
         known = [gap for gap in by_fold if gap is not None]
         return difference_of_folds(*scores, known if len(known) == len(by_fold) else None, answers.overlap, level)
@@ -96,7 +96,7 @@ def estimated(answers: Answers, group: Sequence[Outcome]) -> Estimate:
     """Mean over seeds with the interval that suits the measure."""
     values = [score(outcome) or 0.0 for outcome in group]
     if group[0].measured != "accuracy":
-        return precision(values, _stacked([answers.drawn(outcome) for outcome in group]))
+        return precision(values, _stacked([answers.drawn(outcome) for outcome in group]), answers.overlap)
     counted = [_images(outcome) for outcome in group]
     images = sum(counted) if answers.apart(group) else counted[0]
     return accuracy(values, images or None, answers.overlap)

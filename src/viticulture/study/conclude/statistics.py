@@ -82,18 +82,19 @@ def accuracy(values: Sequence[float], images: int | None, overlap: float = 0.0) 
     return _widened(over_seeds, over_seeds.mean - half, over_seeds.mean + half)
 
 
-def precision(values: Sequence[float], drawn: NDArray[np.float64] | None) -> Estimate:
+def precision(values: Sequence[float], drawn: NDArray[np.float64] | None, overlap: float = 0.0) -> Estimate:
     """Mean of a measure that is no share of images right, such as average precision, with the wider of two intervals:
     Student's over seeds, and the bootstrap's over the test images.
 
     Args:
         values: one a seed.
         drawn: [S, R] for every seed its value over R draws of the test images, the same draws for all; None where it
-            is not known, which leaves the former alone.
+            is not known, which leaves the former alone. Of folds, each draws among its own.
+        overlap: as in `estimate`.
 
     None of either for a single seed.
     """
-    over_seeds = estimate(values)
+    over_seeds = estimate(values, overlap=overlap)
     if over_seeds.low is None or drawn is None:
         return over_seeds
     low, high = np.quantile(drawn.mean(0), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
