@@ -2,7 +2,7 @@
 """Networks of ours under names of timm's: the one way in which people of this field ask for a network."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
@@ -12,7 +12,7 @@ from torch import nn
 from ..errors import UserError
 
 
-def register(create: Callable[..., nn.Module], names: Iterable[str], config: dict[str, Any] | None = None) -> None:
+def register(create: Callable[..., nn.Module], names: Collection[str], config: dict[str, Any] | None = None) -> None:
     """Register with timm, under each name, the function that calls `create(name, **keywords)`.
 
     Args:
