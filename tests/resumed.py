@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from viticulture.training.run import fit
@@ -45,3 +46,15 @@ def check_same_bits(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     """Two dictionaries of tensors are equal, key by key."""
     assert ours.keys() == theirs.keys()
     assert not [name for name in ours if not torch.equal(ours[name], theirs[name])]
+
+
+def check_same_weights(ours: Session, theirs: Session, which: tuple[str, ...]) -> None:
+    """The weights that two runs have kept are equal, bit for bit.
+
+    Args:
+        ours: one run.
+        theirs: the other.
+        which: weights: last, best, ema.
+    """
+    for name in which:
+        check_same_bits(*(load_file(run.run.weights(name) / "model.safetensors") for run in (ours, theirs)))

@@ -5,10 +5,9 @@ import csv
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
+from noise import photographs
 from viticulture.report.pages.study_page import study_notes, write_study
 from viticulture.study.conclude.answers import Answers
 from viticulture.study.declare.grid import Candidate, Grid
@@ -23,17 +22,6 @@ ROWS = (
     Candidate("plain ViT", "default/digits", {**SMALL, "augment.padded_crop": None}),
     Candidate("cropped", "default/digits", SMALL),
 )
-
-
-def photographs(root: Path) -> Path:
-    """Three classes of 20 random pictures each."""
-    draw = np.random.default_rng(0)
-    for c in range(3):
-        (root / f"class {c}").mkdir(parents=True)
-        for i in range(20):
-            pixels = draw.integers(0, 255, (8, 8, 3), dtype=np.uint8) // (c + 1)
-            Image.fromarray(pixels.astype(np.uint8)).save(root / f"class {c}" / f"{i}.png")
-    return root
 
 
 def work(path: Path) -> list[str]:

@@ -10,13 +10,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import viticulture
 from children import die_at, start
+from noise import photographs
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions
 from viticulture.evaluation.results import keep_predictions, read_evaluations, read_predictions
@@ -45,17 +44,6 @@ def grid(*candidates: Candidate, seeds: tuple[int, ...] = (0,), epochs: int = 1,
     """The smallest study there is."""
     photos = str(Path(os.environ["STUDY_PHOTOS"]))
     return Grid(photos, candidates or (PLAIN, CROPPED), Subsets(per_class=(4,)), seeds, epochs=epochs, **more)
-
-
-def photographs(root: Path) -> Path:
-    """Three classes of 20 random pictures each."""
-    draw = np.random.default_rng(0)
-    for c in range(3):
-        (root / f"class {c}").mkdir(parents=True)
-        for i in range(20):
-            pixels = draw.integers(0, 255, (8, 8, 3), dtype=np.uint8) // (c + 1)
-            Image.fromarray(pixels.astype(np.uint8)).save(root / f"class {c}" / f"{i}.png")
-    return root
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
 from PIL import Image
 from safetensors.torch import load_file
 
 import viticulture
 from dense_scenes import coco_folder, mask_folder
+from resumed import check_same_weights, whole_and_resumed
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.objects import ObjectsEvaluation
 from viticulture.evaluation.dense.predict import DensePrediction
@@ -22,7 +22,7 @@ from viticulture.evaluation.dense.results import DenseEvaluations, read_dense
 from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit, training_loader
 from viticulture.training.rundir import RunDir
-from viticulture.training.session import Session, begin, reopen
+from viticulture.training.session import Session, begin
 
 SMALL: dict[str, Any] = {
     "student.name": "vit_nano",
@@ -48,31 +48,16 @@ def session(kind: str, root: Path, out: str, **more: Any) -> Session:
     return begin(str(data), f"{kind}/photos", 0, str(root / out), False, {**settings, **more}, "test")
 
 
-class Stop(Callback):
-    """Ends a training in the middle of its second epoch, as a kill would."""
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        if trainer.global_step == 3:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("kind", ["detection", pytest.param("segmentation", marks=pytest.mark.slow)])
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path: Path, kind: str) -> None:
     """Bit for bit, stopped in the middle of an epoch with a checkpoint after every step: last, best and averaged
     weights. Fails if the sampler of proposals, drop-path or the loader of objects goes on from another place."""
-    patience = {"engine.checkpoint_minutes": 1e-9}
-    fit(session(kind, tmp_path, "whole", **patience))
-    broken = session(kind, tmp_path, "broken", **patience)
-    with pytest.raises(KeyboardInterrupt):
-        fit(broken, Stop())
-    broken.run.unlock()
-    fit(reopen(str(tmp_path / "broken")))
-    for which in ("last", "best", "ema"):
-        ours, theirs = (
-            load_file(RunDir(tmp_path / name).weights(which) / "model.safetensors") for name in ("whole", "broken")
-        )
-        assert ours.keys() == theirs.keys()
-        assert all(torch.equal(value, theirs[name]) for name, value in ours.items()), which
+
+    def in_folder(out: Path, **more: Any) -> Session:
+        return session(kind, out.parent, out.name, **more)
+
+    whole, again = whole_and_resumed(in_folder, tmp_path, steps=3)
+    check_same_weights(whole, again, ("last", "best", "ema"))
 
 
 @pytest.mark.parametrize("kind", ["detection", "segmentation"])

@@ -3,23 +3,22 @@
 
 import csv
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import Callback
-from safetensors.torch import load_file
 
 import viticulture
 from colored import COLORS, SMALL, colored_csv, picture
+from resumed import check_same_weights, whole_and_resumed
 from viticulture.errors import UserError
 from viticulture.evaluation.multilabel.predict import LabelsPrediction
 from viticulture.evaluation.multilabel.results import LabelEvaluations, thresholds_of
 from viticulture.report.terminal import say
 from viticulture.training.run import fit, training_loader
-from viticulture.training.rundir import RunDir
 from viticulture.training.session import CHOSEN, Session, begin, reopen
 
 SETTINGS = {**SMALL, "images.image_size": 24}
@@ -43,27 +42,11 @@ def session(data: Path, out: Path, **more: Any) -> Session:
     return begin(str(data), recipe, 0, str(out), False, {**SETTINGS, **EVERYTHING, **more}, "test")
 
 
-class Stop(Callback):
-    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
-        if trainer.global_step == 4:  # in the middle of the second epoch
-            raise KeyboardInterrupt
-
-
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path: Path, data: Path) -> None:
     """Bit for bit, stopped within an epoch, with mixing, weights and averages. Fails if labels are opened another way
     when a run goes on."""
-    patience = {"engine.checkpoint_minutes": 1e-9}
-    fit(session(data, tmp_path / "whole", **patience))
-    broken = session(data, tmp_path / "broken", **patience)
-    with pytest.raises(KeyboardInterrupt):
-        fit(broken, Stop())
-    broken.run.unlock()
-    fit(reopen(str(tmp_path / "broken")))
-    for which in ("last", "best", "ema"):
-        ours, theirs = (
-            load_file(RunDir(tmp_path / name).weights(which) / "model.safetensors") for name in ("whole", "broken")
-        )
-        assert all(torch.equal(value, theirs[name]) for name, value in ours.items()), which
+    whole, again = whole_and_resumed(partial(session, data), tmp_path, steps=3)  # of four in two epochs
+    check_same_weights(whole, again, ("last", "best", "ema"))
 
 
 def test_the_trainer_is_a_plain_loop(tmp_path: Path, data: Path) -> None:

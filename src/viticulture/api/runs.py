@@ -108,13 +108,17 @@ def predict(
                 f"{run} finds objects or tells pixels apart, which have no list of likeliest classes; leave top out"
             )
         return predict_dense(folder, weights, as_images(images), out)
-    if is_multilabel(folder):
-        from .multilabel import predict_labels
-
-        return predict_labels(folder, weights, images, out, top)
     if out:
         check_out(out, *ENDINGS)
-    predictions = classify(folder, weights or folder.which()[0], as_images(images), top)
+    which, items = weights or folder.which()[0], as_images(images)
+    if is_multilabel(folder):
+        from ..evaluation.multilabel.predict import labels_csv, tell_labels
+
+        told = tell_labels(folder, which, items, top)
+        if out:
+            write(told, Path(out), labels_csv)
+        return told
+    predictions = classify(folder, which, items, top)
     if out:
         write(predictions, Path(out), as_csv)
     return predictions
