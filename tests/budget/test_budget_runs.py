@@ -4,7 +4,7 @@
 import json
 import re
 import signal
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +27,7 @@ from viticulture.data.dataset import Dataset
 from viticulture.data.open import open_source
 from viticulture.errors import UserError
 from viticulture.report.terminal import introduce_budget, long_training
-from viticulture.study.plan.pace import Pace
+from viticulture.study.plan.pace import EPOCH, Pace
 from viticulture.training import progress
 from viticulture.training.recipe import Recipe, read, resolve
 from viticulture.training.run import fit
@@ -148,6 +148,20 @@ def test_every_stage_takes_the_precision_that_is_faster_there(
     else:
         assert set(precisions.values()) == {student or "auto"}
         assert [stage.epochs for stage in stages[1]] == [stage.epochs for stage in stages[0]]
+
+
+@pytest.mark.parametrize(
+    ("images", "overrides", "every"),
+    [(10, {}, 1), (100, {}, 2), (1000, {}, 20), (1000, {"train.watch_every": 3}, 3), (0, {}, 1)],
+)
+def test_validation_takes_a_twentieth_of_the_time(images: int, overrides: dict[str, Any], every: int) -> None:
+    """Catches: epochs left out where measuring is cheap or a person decides, a pace that forgets what it saves."""
+    recipe = resolve("default/digits", read("default/digits"), overrides)
+    pace = Pace(step=0.1, steps=10, inference=0.001, val_images=images, held_out_images=0)
+    pace = replace(pace, watch_every=recipe.section("train").watch_every)
+    seldom, paced = recipes.watched(overrides, recipe, pace)
+    assert (seldom.section("train").watch_every, paced.watch_every) == (every, every)
+    assert paced.epoch == pytest.approx(pace.learning + pace.validation / every + EPOCH)
 
 
 @pytest.mark.parametrize("quick", [torch.float32, torch.bfloat16])

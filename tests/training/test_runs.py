@@ -17,12 +17,13 @@ from torch import Tensor, nn
 
 import viticulture
 from photographs import pictures
+from resumed import check_same_weights, whole_and_resumed
 from viticulture.cache import locked
 from viticulture.data.open import open_source
 from viticulture.disk import replacing, unwritable
 from viticulture.errors import UserError
 from viticulture.report.charts.curves import read_curves
-from viticulture.training.metrics import MetricsFile, cut
+from viticulture.training.metrics import MetricsFile, cut, read_history
 from viticulture.training.progress import StopOnNonFinite
 from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit
@@ -53,6 +54,19 @@ def test_a_loss_that_is_no_number_stops_the_run_with_step_and_terms(tmp_path: Pa
         fit(session)
     state = load_checkpoint(session.run.checkpoint)["state_dict"]  # of the end of the first epoch, two steps long
     assert all(value.isfinite().all() for value in state.values())
+
+
+def test_epochs_without_a_validation_are_the_same_ones_after_a_stop(tmp_path: Path) -> None:
+    """Every second of five epochs, the last one in any case; stopped in the fourth, which is none of them.
+
+    Catches: an epoch measured because its run was resumed, the last one left out, other weights chosen as the best.
+    """
+    keys = {"train.epochs": 5, "train.watch_every": 2, "data.val_fraction": 0.2, "train.watch": "val"}
+    runs = whole_and_resumed(lambda out, **more: small(out, **keys, **more), tmp_path)
+    for session in runs:
+        found = [row["epoch"] for row in read_history(session.run.metrics) if "val/accuracy" in row]
+        assert found == [1, 3, 5]
+    check_same_weights(*runs, ("best", "last"))
 
 
 def test_a_checkpoint_between_two_looks_is_not_written_either() -> None:

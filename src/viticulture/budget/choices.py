@@ -23,6 +23,9 @@ LEAST_EPOCHS, LEAST_STEPS = 30, 1000
 MOST_EPOCHS = 2000
 """Of any stage; a longer budget ends early."""
 
+VALIDATION_SHARE = 0.05
+"""Of the time that images are learned from; where measuring after every epoch takes more, epochs are left out."""
+
 TEACHER_FROM, TEACHER_SHARE = 2000, 0.35
 MAE_FROM, MAE_FROM_IMAGES, MAE_SHARE = 5000, 1000, 0.25
 """From so many plain steps (and images), and the stage's share of the time."""

@@ -111,7 +111,7 @@ def _chosen(wish: Wish, base: Recipe, named: bool, tried: Measurements, left: Ca
     ladder = recipes.ladder(base, wish.overrides, named, tried.side)
 
     def pace(rung: Rung) -> Pace:
-        return tried.fastest(of_rung(rung), tried.guessed)[1]
+        return recipes.watched(wish.overrides, *tried.fastest(of_rung(rung), tried.guessed))[1]
 
     return of_rung(climb(ladder, left, pace, lambda rung: tried.macs(of_rung(rung))))
 
@@ -126,7 +126,7 @@ def _stages(
     def on_images(recipe: Recipe) -> Pace:
         return tried.pace(recipe, dataset)
 
-    student, alone = tried.fastest(recipe, on_images)
+    student, alone = recipes.watched(wish.overrides, *tried.fastest(recipe, on_images))
     made["student"], known["student", False] = student, alone
     steps = fitting(alone, left()) * alone.steps
     made["teacher"] = recipes.of_teacher(recipe, default, teacher(steps))

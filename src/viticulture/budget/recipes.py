@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recipe of every stage, made from the student's own: the same images, the same machine."""
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,11 +11,12 @@ import torch
 from ..errors import UserError
 from ..models.vit import hybrid_vit
 from ..optim import shortened_warmup
+from ..study.plan.pace import Pace
 from ..training.assemble import check_parts
 from ..training.processes import check_devices
 from ..training.recipe import Recipe, method_class, of_class, read, resolve
 from ..training.references import check_alone
-from .choices import AFTER_MAE, UNDER_TEACHER, Rung, rungs
+from .choices import AFTER_MAE, UNDER_TEACHER, VALIDATION_SHARE, Rung, rungs
 
 SHARED = ("data", "images", "engine")
 """Sections that all stages have in common."""
@@ -74,6 +77,20 @@ def of_rung(recipe: Recipe, rung: Rung, overrides: Mapping[str, Any]) -> Recipe:
     if "student.patch_size" in overrides:
         keys["student.patch_size"] = overrides["student.patch_size"]
     return resolve(recipe.name, recipe.values, keys)
+
+
+def watched(overrides: Mapping[str, Any], recipe: Recipe, pace: Pace) -> tuple[Recipe, Pace]:
+    """The recipe with validation images measured as seldom as `VALIDATION_SHARE` asks, and its pace then.
+
+    Args:
+        overrides: a person's keys, which nothing replaces.
+        recipe: of any stage.
+        pace: its own.
+    """
+    every = math.ceil(pace.validation / (VALIDATION_SHARE * pace.learning))
+    if every <= pace.watch_every or "train.watch_every" in overrides:
+        return recipe, pace
+    return resolve(recipe.name, recipe.values, {"train.watch_every": every}), replace(pace, watch_every=every)
 
 
 def in_bfloat16(recipe: Recipe) -> Recipe | None:

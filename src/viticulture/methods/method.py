@@ -70,7 +70,7 @@ class Course:
     Args:
         steps_per_epoch: of the optimizer.
         epochs: of the whole training.
-        watched: the split that is measured after every epoch, as the metrics call it.
+        watched: the split that is measured between epochs, as the metrics call it.
     """
 
     steps_per_epoch: int = 1

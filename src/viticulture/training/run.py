@@ -176,8 +176,31 @@ class BestCheckpoint(Callback):
         self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
 
 
+class WatchEvery(Callback):
+    """Validates after every n-th epoch, counted backwards from the last one.
+
+    Args:
+        every: n.
+    """
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._decide(trainer, pl_module)  # the epoch that a resumed run is in the middle of does not start again
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._decide(trainer, pl_module)
+
+    def _decide(self, trainer: Trainer, method: LightningModule) -> None:
+        assert isinstance(method, Method)
+        number = trainer.current_epoch + 1
+        due = (method.course.epochs - number) % self.every == 0
+        trainer.check_val_every_n_epoch = number if due else number + 1  # Lightning validates where this divides
+
+
 def validation_split(session: Session) -> Images | None:
-    """The images measured after every epoch; None where the recipe or the data leaves none."""
+    """The images measured between epochs; None where the recipe or the data leaves none."""
     watch = session.recipe.section("train").watch
     return {"val": session.dataset.val, "test": session.dataset.test}.get(watch)
 
@@ -219,6 +242,7 @@ def fit(
         RandomState(),
         EpochMeans(),
         StopOnNonFinite(LOG_EVERY_STEPS if on_gpu else 1),
+        WatchEvery(train.watch_every),
         keep,
         watcher or ProgressBar(size),
     ]

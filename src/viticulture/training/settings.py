@@ -58,6 +58,7 @@ class Train:
         repeats: times each image appears in a batch, differently augmented (repeated augmentation; DeiT uses 3).
         watch: split measured after every epoch: `val` chooses the best weights; `test` only draws the curve, as
             papers do; `none` saves the time.
+        watch_every: epochs from one such measurement to the next; the last epoch is always measured.
         best_by: what chooses the best weights on validation images. null: the method's own measure, such as accuracy;
             balanced_accuracy: the mean over classes of the share of their images that is right, where classes are
             uneven and the rare ones count as much.
@@ -70,11 +71,12 @@ class Train:
     ema_decay: float | None = None
     repeats: int = 1
     watch: Literal["val", "test", "none"] = "val"
+    watch_every: int = 1
     best_by: Literal["balanced_accuracy"] | None = None
 
     def __post_init__(self) -> None:
         check_fields("train", self)
-        for name in ("epochs", "accumulate", "repeats"):
+        for name in ("epochs", "accumulate", "repeats", "watch_every"):
             if getattr(self, name) < 1:
                 raise UserError(f"train.{name} must be at least 1, got {getattr(self, name)}")
         for name, most in (("epochs", MOST_EPOCHS), ("repeats", MOST_REPEATS)):

@@ -37,9 +37,10 @@ class Pace:
         step: an optimizer step, guides included.
         steps: of an epoch.
         inference: measuring an image, without gradients.
-        val_images: images measured after every epoch.
+        val_images: images measured after every `watch_every`-th epoch.
         held_out_images: images measured at the end, for each kept set of weights.
         keep: writing a checkpoint.
+        watch_every: epochs from one validation to the next.
     """
 
     step: float
@@ -48,11 +49,22 @@ class Pace:
     val_images: int
     held_out_images: int
     keep: float = 0.0
+    watch_every: int = 1
+
+    @property
+    def learning(self) -> float:
+        """An epoch's optimizer steps."""
+        return self.step * self.steps
+
+    @property
+    def validation(self) -> float:
+        """Measuring the validation images once."""
+        return self.inference * self.val_images
 
     @property
     def epoch(self) -> float:
-        """An epoch with its validation and its checkpoint."""
-        return self.step * self.steps + self.inference * self.val_images + self.keep + EPOCH
+        """An epoch with its share of a validation, and its checkpoint."""
+        return self.learning + self.validation / self.watch_every + self.keep + EPOCH
 
     def training(self, epochs: float) -> float:
         """A whole cell: its epochs, then the best and the last weights on every held-out image."""
@@ -103,6 +115,7 @@ def measure_pace(
         val_images=len(watch) if watch is not None else 0,
         held_out_images=sum(len(split) for split in (dataset.val, dataset.test) if split is not None),
         keep=min(clock.keeps),
+        watch_every=recipe.section("train").watch_every,
     )
 
 
