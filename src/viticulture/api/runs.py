@@ -16,7 +16,7 @@ from .shown import Shown
 if TYPE_CHECKING:
     from ..data.dataset import Dataset
     from ..evaluation.accuracy import Evaluation
-    from ..evaluation.dense.predict import DensePrediction
+    from ..evaluation.dense.prediction import DensePrediction
     from ..evaluation.dense.results import DenseEvaluations
     from ..evaluation.multilabel.predict import LabelsPrediction
     from ..evaluation.multilabel.results import LabelEvaluations

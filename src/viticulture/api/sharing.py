@@ -22,18 +22,18 @@ def serve(run: str, weights: str = "", host: str = "127.0.0.1", port: int = 8000
     if missing := [package for module, package in NEEDS.items() if find_spec(module) is None]:
         raise UserError(f"serving needs {' and '.join(missing)}, not installed; run: pip install 'viticulture[serve]'")
     from ..hub.fetch import located
+    from ..server.answerer import Answerer
     from ..server.answers import answerer
     from ..server.app import application, listening
     from ..server.app import run as answer_until_stopped
+    from ..server.dense_answers import dense_answerer
     from ..server.page import page
     from ..training.rundir import RunDir
     from .kinds import is_dense
 
     folder = RunDir.open(located(run))
-    if is_dense(folder):
-        raise UserError(f"{run} finds objects or tells pixels apart, and only classifiers are served so far")
     with listening(host, port) as taken:
-        student = answerer(folder, weights)
+        student: Answerer = dense_answerer(folder, weights) if is_dense(folder) else answerer(folder, weights)
         local = host in ("127.0.0.1", "::1", "localhost")
         shown = page(folder, student, weights)
         app = application(student, shown, ["127.0.0.1", "localhost", "::1", "[::1]"] if local else ["*"])
