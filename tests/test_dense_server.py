@@ -21,14 +21,12 @@ from PIL import Image
 from browser import CHROMIUM, Browser
 from served import ask, bomb, form, sent, serving
 from untrained import photo
-from untrained_dense import CLASSES, untrained_dense
+from untrained_dense import CLASSES, judged_objects, untrained_dense
 from viticulture.cli import main
 from viticulture.data.dense.outlines import encoded
 from viticulture.evaluation.dense import asked
 from viticulture.evaluation.dense.draw import draw_found
-from viticulture.evaluation.dense.objects import ObjectsEvaluation, Precisions
 from viticulture.evaluation.dense.prediction import DensePrediction, drawn
-from viticulture.evaluation.dense.results import DenseEvaluations
 from viticulture.training.rundir import RunDir
 
 for needed in ("starlette", "uvicorn", "python_multipart", "pycocotools"):
@@ -199,24 +197,13 @@ def test_a_large_image_is_told_pixel_by_pixel_a_few_classes_at_a_time(monkeypatc
     assert 5 not in whole
 
 
-def judged(run: RunDir) -> None:
-    """dense.json with a threshold of 0.25 for the last weights, 0.75 for others."""
-
-    def result(ap: float, threshold: float) -> ObjectsEvaluation:
-        boxes = Precisions(ap, ap, ap, (ap - 0.1, ap + 0.1), {}, (), ())
-        return ObjectsEvaluation(20, 40, boxes, None, {"nothing": 0.0}, threshold)
-
-    results = {"last/test": result(0.4, 0.25), "best/test": result(0.5, 0.75)}
-    run.write("dense.json", DenseEvaluations("objects", "best/test", dict(results)).to_dict())
-
-
 def test_the_page_tells_how_well_the_weights_do_that_answer(tmp_path: Path) -> None:
     """Of a detector's last weights their own AP, and their own score from which objects are drawn; of a run not
     judged, nothing. Catches the best weights' number or threshold beside the last weights' answers."""
     run = untrained_dense(tmp_path / "run", "detection")
     network = dense_answerer(run, "last")
     assert (network.subject.least, "AP" in page(run, network).html) == (0.5, False)
-    judged(run)
+    judged_objects(run)
     network = dense_answerer(run, "last")
     html = page(run, network, "last").html
     assert network.subject.least == 0.25

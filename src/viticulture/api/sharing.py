@@ -47,7 +47,8 @@ def serve(run: str, weights: str = "", host: str = "127.0.0.1", port: int = 8000
 def push(run: str, repository: str, weights: str = "", private: bool = False) -> str:
     """Send a run to the Hugging Face Hub: weights that timm loads too, its recipe and results, and a model card.
 
-    No image, file name or path is sent; names of classes, of the data set and of the run are.
+    Of a detector or a segmenter timm loads the student within it. No image, file name or path is sent; names of
+    classes, of the data set and of the run are.
 
     Args:
         run: the run's folder.
@@ -60,10 +61,7 @@ def push(run: str, repository: str, weights: str = "", private: bool = False) ->
     from ..hub.push import push as send
     from ..training.rundir import RunDir
     from ..waiting import waiting
-    from .kinds import is_dense
 
     folder = RunDir.open(run)
-    if is_dense(folder):
-        raise UserError(f"{run} finds objects or tells pixels apart, and only classifiers are sent so far")
     with waiting("sending to the Hub"):
         return send(folder, repository, weights, private)
