@@ -151,6 +151,7 @@ def test_the_card_says_what_the_files_say(kind: str, runs: dict[str, RunDir]) ->
     for line in lines:
         read(line.split()[1:])
     assert "\n\n\n" not in body
+    assert not re.search(r"[^\n]\n#+ ", body), "a heading within a table"
 
 
 @pytest.mark.parametrize("kind", KINDS)

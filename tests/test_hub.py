@@ -214,6 +214,7 @@ def test_the_card_says_what_the_files_say(run: RunDir) -> None:
     for line in lines:
         read(line.split()[1:])
     assert "\n\n\n" not in body
+    assert not re.search(r"[^\n]\n#+ ", body), "a heading within a table"
 
 
 def test_a_run_without_labels_is_sent_as_features(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import base64
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import floor
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ from ..models.task import Task
 from ..report.charts.pictures import picture_uri
 from ..training.rundir import RunDir
 
+STEP = 1e-5  # of scores as they are written
 LONGEST = 800
 """Pixels, the longer side of a drawn picture."""
 
@@ -60,7 +62,9 @@ class DenseAnswerer:
     def _told(self, prediction: DensePrediction) -> dict[str, Any]:
         size = list(prediction.size)
         if self.tells == "objects":
-            return {"size": size, "least": prediction.least, "objects": coco_objects(prediction)}
+            least = floor(prediction.least / STEP) * STEP  # scores are rounded: the object that is at it, counts
+            counts = prediction.counts()
+            return {"size": size, "least": round(least, 5), "counts": counts, "objects": coco_objects(prediction)}
         if prediction.pixels is None:
             return {"size": size, "shares": {}, "mask": ""}
         file = io.BytesIO()

@@ -61,11 +61,10 @@ function named(row, name) {
 }
 
 function counted(card, answer) {
-  const certain = answer.objects.filter((object) => object.score >= answer.least), count = {};
-  for (const {category} of certain) count[category] = (count[category] ?? 0) + 1;
-  if (!certain.length) return made(card, "p", `Nothing with a score of at least ${answer.least.toFixed(2)}.`);
+  const counts = Object.entries(answer.counts);
+  if (!counts.length) return made(card, "p", `Nothing with a score of at least ${answer.least.toFixed(2)}.`);
   const table = made(card, "table", "", "several");
-  for (const [name, number] of Object.entries(count)) {
+  for (const [name, number] of counts) {
     const row = made(table, "tr");
     named(row, name);
     made(row, "td", number, "n");
