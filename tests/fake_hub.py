@@ -8,10 +8,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import pytest
 import yaml
+from huggingface_hub import constants
 
 TOKEN = "hf_test"
 COMMIT = "c0ffee" * 6 + "cafe"
@@ -151,3 +154,17 @@ def hub() -> Iterator[FakeHub]:
         served.shutdown()
         thread.join()
         served.server_close()
+
+
+@contextmanager
+def asked_instead(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[FakeHub]:
+    """A Hub that `huggingface_hub` takes for the real one while the context lasts; the folder keeps what is fetched."""
+    with hub() as served:
+        monkeypatch.setattr(constants, "ENDPOINT", served.address)
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace("https://huggingface.co", served.address)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # large files go by git-lfs, as without hf_xet
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder / "hub"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(folder / "token"))
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        yield served

@@ -16,7 +16,7 @@ import yaml
 from huggingface_hub import constants
 
 import viticulture
-from fake_hub import TOKEN, FakeHub, hub
+from fake_hub import FakeHub, asked_instead
 from untrained import photo, untrained
 from viticulture.api import predict
 from viticulture.cli import main
@@ -54,14 +54,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 @pytest.fixture
 def online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
-    with hub() as served:
-        monkeypatch.setattr(constants, "ENDPOINT", served.address)
-        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace("https://huggingface.co", served.address)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # large files go by git-lfs, as without hf_xet
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
+    with asked_instead(monkeypatch, tmp_path) as served:
         yield served
 
 
@@ -221,6 +214,7 @@ def test_the_card_says_what_the_files_say(run: RunDir) -> None:
     for line in lines:
         read(line.split()[1:])
     assert "\n\n\n" not in body
+    assert not re.search(r"[^\n]\n#+ ", body), "a heading within a table"
 
 
 def test_a_run_without_labels_is_sent_as_features(tmp_path: Path) -> None:

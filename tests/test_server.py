@@ -2,13 +2,9 @@
 """A served run says what `predict` says, to many at once, and gives nothing of its machine away."""
 
 import csv
-import http.client
 import io
 import json
 import re
-import struct
-import threading
-import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +14,7 @@ import pytest
 import torch
 
 from browser import CHROMIUM, Browser
+from served import ask, bomb, form, sent, serving
 from untrained import photo, untrained
 from viticulture.api import predict
 from viticulture.cli import main
@@ -29,13 +26,11 @@ from viticulture.training.rundir import RunDir
 for needed in ("starlette", "uvicorn", "python_multipart"):
     pytest.importorskip(needed, reason="the extra `serve`")
 
-from viticulture.server import app as server_app  # noqa: E402
 from viticulture.server import limits  # noqa: E402
 from viticulture.server.answers import answerer  # noqa: E402
 from viticulture.server.page import page  # noqa: E402
 
 CLASSES = ("=cmd()", "<i>merlot</i>")
-BOUNDARY = "----parts"
 
 
 @pytest.fixture(scope="module")
@@ -46,42 +41,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 @pytest.fixture(scope="module")
 def port(run: RunDir) -> Iterator[int]:
     """Of a real server, in a thread of its own."""
-    with server_app.listening("127.0.0.1", 0) as taken:
-        student = answerer(run)
-        served = server_app.server(server_app.application(student, page(run, student), ["127.0.0.1", "localhost"]))
-        thread = threading.Thread(target=served.run, kwargs={"sockets": [taken]})
-        thread.start()
-        yield taken.getsockname()[1]
-        served.should_exit = True
-        thread.join()
-
-
-def form(files: list[tuple[str, bytes]]) -> bytes:
-    """The body of a form that holds files."""
-    parts = [
-        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="image"; filename="{name}"\r\n\r\n'.encode() + content
-        for name, content in files
-    ]
-    return b"\r\n".join([*parts, f"--{BOUNDARY}--\r\n".encode()])
-
-
-def ask(
-    port: int, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
-) -> tuple[int, http.client.HTTPMessage, bytes]:
-    """Status, headers and content of an answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", port)
-    kind = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"} if body is not None else {}
-    connection.request(method, path, body, {**kind, **(headers or {})})
-    answer = connection.getresponse()
-    content = answer.read()
-    connection.close()
-    return answer.status, answer.headers, content
-
-
-def sent(port: int, files: list[tuple[str, bytes]], query: str = "") -> Any:
-    status, _, content = ask(port, "POST", f"/predict{query}", form(files))
-    assert status == 200, content
-    return json.loads(content)["predictions"]
+    with serving(run, answerer(run)) as port:
+        yield port
 
 
 def test_the_server_the_command_and_python_say_the_same_to_the_last_bit(run: RunDir, port: int, tmp_path: Path) -> None:
@@ -131,18 +92,6 @@ def test_where_it_looks_is_drawn_beside_the_same_numbers(port: int, tmp_path: Pa
     plain, drawn = sent(port, files), sent(port, files, "?look=1")
     assert [answer.pop("look")[:22] for answer in drawn] == ["", "data:image/png;base64,"]
     assert drawn == plain
-
-
-def bomb(width: int, height: int) -> bytes:
-    """A PNG whose header says so many pixels."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(99))) + chunk(b"IEND", b"")
-    )
 
 
 @pytest.mark.parametrize(

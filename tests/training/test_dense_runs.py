@@ -17,7 +17,7 @@ from dense_scenes import coco_folder, mask_folder
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.objects import ObjectsEvaluation
-from viticulture.evaluation.dense.predict import DensePrediction
+from viticulture.evaluation.dense.prediction import DensePrediction
 from viticulture.evaluation.dense.results import DenseEvaluations, read_dense
 from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit, training_loader

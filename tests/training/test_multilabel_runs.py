@@ -187,12 +187,11 @@ def test_what_is_served_and_sent_is_what_predict_says(run: viticulture.Run, data
     image = data.parent / "001.png"
     served = answerer(run.folder)
     with image.open("rb") as file:
-        answers, (look,) = served.answers([("001.png", file)], look=True)
-    said: Any = answers[0]
+        (said,) = served.rows([("001.png", file)], look=True)
     known: Any = run.predict(image)[0]
-    assert (said.labels, said.probabilities) == (known.labels, known.probabilities)
-    assert look.startswith("data:image")
-    assert served.as_csv([said], run.classes).startswith("name,label,probability,blue,green,red,error")
+    assert (said["labels"], said["probabilities"]) == (known.labels, known.probabilities)
+    assert said["look"].startswith("data:image")
+    assert served.csv([("001.png", image)]).startswith("name,label,probability,blue,green,red,error")
     sent = contents(run.folder, "me/colors")
     card = sent["README.md"]
     assert isinstance(card, bytes)

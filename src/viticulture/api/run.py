@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..evaluation.accuracy import Evaluation
-    from ..evaluation.dense.predict import DensePrediction
+    from ..evaluation.dense.prediction import DensePrediction
     from ..evaluation.dense.results import DenseEvaluations
     from ..evaluation.multilabel.predict import LabelsPrediction
     from ..evaluation.multilabel.results import LabelEvaluations

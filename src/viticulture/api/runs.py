@@ -16,7 +16,7 @@ from .shown import Shown
 if TYPE_CHECKING:
     from ..data.dataset import Dataset
     from ..evaluation.accuracy import Evaluation
-    from ..evaluation.dense.predict import DensePrediction
+    from ..evaluation.dense.prediction import DensePrediction
     from ..evaluation.dense.results import DenseEvaluations
     from ..evaluation.multilabel.predict import LabelsPrediction
     from ..evaluation.multilabel.results import LabelEvaluations
@@ -86,8 +86,8 @@ def predict(
         run: the run's folder, or hf-hub:USER/NAME.
         images: files, or folders that are searched for images; in Python also pictures, see `Run.predict`.
         weights: best, last or ema; by default those that count.
-        out: a .csv or .json file to write as well; of objects a .json of COCO's results or a folder of pictures, of
-            pixels a folder.
+        out: a .csv or .json file to write as well; of objects .json is COCO's results. Of objects and of pixels also
+            a folder of pictures, of pixels no .json.
         top: classes to name of each image, the likeliest first; of several labels an image from 2 on, as 1 names those
             from their thresholds on.
 

@@ -22,18 +22,18 @@ def serve(run: str, weights: str = "", host: str = "127.0.0.1", port: int = 8000
     if missing := [package for module, package in NEEDS.items() if find_spec(module) is None]:
         raise UserError(f"serving needs {' and '.join(missing)}, not installed; run: pip install 'viticulture[serve]'")
     from ..hub.fetch import located
+    from ..server.answerer import Answerer
     from ..server.answers import answerer
     from ..server.app import application, listening
     from ..server.app import run as answer_until_stopped
+    from ..server.dense_answers import dense_answerer
     from ..server.page import page
     from ..training.rundir import RunDir
     from .kinds import is_dense
 
     folder = RunDir.open(located(run))
-    if is_dense(folder):
-        raise UserError(f"{run} finds objects or tells pixels apart, and only classifiers are served so far")
     with listening(host, port) as taken:
-        student = answerer(folder, weights)
+        student: Answerer = dense_answerer(folder, weights) if is_dense(folder) else answerer(folder, weights)
         local = host in ("127.0.0.1", "::1", "localhost")
         shown = page(folder, student, weights)
         app = application(student, shown, ["127.0.0.1", "localhost", "::1", "[::1]"] if local else ["*"])
@@ -47,7 +47,8 @@ def serve(run: str, weights: str = "", host: str = "127.0.0.1", port: int = 8000
 def push(run: str, repository: str, weights: str = "", private: bool = False) -> str:
     """Send a run to the Hugging Face Hub: weights that timm loads too, its recipe and results, and a model card.
 
-    No image, file name or path is sent; names of classes, of the data set and of the run are.
+    Of a detector or a segmenter timm loads the student within it. No image, file name or path is sent; names of
+    classes, of the data set and of the run are.
 
     Args:
         run: the run's folder.
@@ -60,10 +61,7 @@ def push(run: str, repository: str, weights: str = "", private: bool = False) ->
     from ..hub.push import push as send
     from ..training.rundir import RunDir
     from ..waiting import waiting
-    from .kinds import is_dense
 
     folder = RunDir.open(run)
-    if is_dense(folder):
-        raise UserError(f"{run} finds objects or tells pixels apart, and only classifiers are sent so far")
     with waiting("sending to the Hub"):
         return send(folder, repository, weights, private)

@@ -55,21 +55,18 @@ def model_card(
     """
     told, classes = results.counting, student.classes
     result = told if isinstance(told, Evaluation) else None
-    environment = Environment(  # Markdown: what strangers named is escaped by `cell` and `code`
-        loader=PackageLoader("viticulture.hub", "."), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"cell": _cell, "code": _code, "percent": _percent, "count": "{:,}".format}
-    return environment.get_template("card.md.j2").render(
+    return filled(
+        "card.md.j2",
         metadata=_metadata(repository, facts, results, student).strip(),
         repository=repository,
         facts=facts,
         recipe=recipe.strip(),
         student=student,
-        split=_split(results),
+        split=split_of(results.counts),
         result=result,
         labels=told if isinstance(told, LabelsEvaluation) else None,
         matrix=_matrix(result, classes) if result else [],
-        confused=_confused(result, classes) if result else [],
+        confused=confused(result.confusion, classes) if result else [],
         weakest=_weakest(result) if result else [],
     )
 
@@ -85,7 +82,7 @@ def _metadata(repository: str, facts: dict[str, Any], results: Evaluations | Lab
             task_type="image-classification",
             dataset_type="image",
             dataset_name=data,
-            dataset_split=_split(results),
+            dataset_split=split_of(results.counts),
             metric_type="accuracy" if isinstance(result, Evaluation) else "mAP",
             metric_name="top-1" if isinstance(result, Evaluation) else "mAP",
             metric_value=round(result.top1 if isinstance(result, Evaluation) else result.map, 4),
@@ -102,8 +99,18 @@ def _metadata(repository: str, facts: dict[str, Any], results: Evaluations | Lab
     return card.to_yaml()
 
 
-def _split(results: Evaluations | LabelEvaluations) -> str:
-    split = results.counts.partition("/")[2]
+def filled(template: str, **values: Any) -> str:
+    """A template of this room as Markdown, in which what strangers named is escaped by `cell` and `code`."""
+    environment = Environment(
+        loader=PackageLoader("viticulture.hub", "."), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"cell": cell, "code": _code, "percent": _percent, "count": "{:,}".format}
+    return environment.get_template(template).render(values)
+
+
+def split_of(key: str) -> str:
+    """How a person calls the split of a result WEIGHTS/SPLIT."""
+    split = key.partition("/")[2]
     return {"val": "validation"}.get(split, split)
 
 
@@ -111,7 +118,7 @@ def _percent(share: float | None) -> str:
     return "n/a" if share is None else f"{100 * share:.1f} %"
 
 
-def _cell(word: str) -> str:
+def cell(word: str) -> str:
     """Text that neither ends a table's cell nor is markup."""
     return "".join(f"\\{letter}" if letter in r"\`*_{}[]<>()#+-!|~" else letter for letter in " ".join(word.split()))
 
@@ -125,20 +132,26 @@ def _matrix(result: Evaluation, classes: Sequence[str]) -> list[list[str]]:
     """Rows of the confusion matrix with a heading; none for many classes."""
     if len(classes) > FEW:
         return []
-    heading = ["true, down; said, across", *map(_cell, classes)]
-    return [heading, *([_cell(name), *map(str, row)] for name, row in zip(classes, result.confusion, strict=True))]
+    heading = ["true, down; said, across", *map(cell, classes)]
+    return [heading, *([cell(name), *map(str, row)] for name, row in zip(classes, result.confusion, strict=True))]
 
 
-def _confused(result: Evaluation, classes: Sequence[str], most: int = 8) -> list[tuple[str, str, int]]:
-    """True class, what it was taken for, how often; the most frequent first."""
-    wrong = result.confusion.copy()
+def confused(counts: Any, names: Sequence[str], most: int = 8) -> list[tuple[str, str, int]]:
+    """True class, what it was taken for, how often; the most frequent first.
+
+    Args:
+        counts: by true class (row) and said class (column).
+        names: of the rows and columns.
+        most: how many are given.
+    """
+    wrong = np.array(counts)
     np.fill_diagonal(wrong, 0)
     order = np.argsort(-wrong, axis=None, kind="stable")[:most]
-    pairs = [(int(place) // len(classes), int(place) % len(classes)) for place in order]
-    return [(_cell(classes[i]), _cell(classes[j]), int(wrong[i, j])) for i, j in pairs if wrong[i, j]]
+    pairs = [(int(place) // len(names), int(place) % len(names)) for place in order]
+    return [(cell(names[i]), cell(names[j]), int(wrong[i, j])) for i, j in pairs if wrong[i, j]]
 
 
 def _weakest(result: Evaluation, most: int = 5) -> list[tuple[str, float, int]]:
     """Class, recall and images of the classes that are found least often."""
-    known = [(_cell(s.name), s.recall, s.support) for s in result.per_class if s.recall is not None]
+    known = [(cell(s.name), s.recall, s.support) for s in result.per_class if s.recall is not None]
     return sorted(known, key=lambda row: row[1])[:most]

@@ -3,23 +3,31 @@
 
     README.md                          the card
     config.json, model.safetensors     the weights that count, as timm reads them
-    run.json, recipe.yaml, evaluation.json or multilabel.json, weights/WHICH/...
+                                       (of a detector or a segmenter those of the student within it)
+    run.json, recipe.yaml, evaluation.json, multilabel.json or dense.json, weights/WHICH/...
                                        the run, for `viticulture predict hf-hub:USER/NAME`
 
 The weights stand there twice by name and once in fact: the Hub keeps equal files once.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from ..errors import UserError
+from ..evaluation.dense.results import RESULTS as DENSE_RESULTS
+from ..evaluation.dense.results import DenseEvaluations, read_dense
 from ..evaluation.multilabel.results import RESULTS as LABEL_RESULTS
 from ..evaluation.multilabel.results import read_labels
 from ..evaluation.results import RESULTS, Evaluations, read_evaluations
-from ..models.weights.files import FILES, load
+from ..models.dense.networks import load_dense
+from ..models.weights.files import FILES, load, read_config, save
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
 from .card import Student, model_card
+from .dense_card import dense_card
 from .fetch import check_repository, quiet, refused
 from .shared import shareable_facts, shareable_recipe, without_folders
 
@@ -42,24 +50,46 @@ def contents(run: RunDir, repository: str, weights: str = "") -> dict[str, bytes
         raise UserError(f"{run.path} is not finished; let it finish: viticulture resume {run.path}")
     weights = weights or run.which()[0]
     folder = run.weights(weights)
-    _, task, config = load(folder)  # which finds damage that a stranger could not mend
+    config = read_config(folder)
     shared, recipe = shareable_facts(facts), shareable_recipe(recipe_of(run)).to_yaml()
+    parts = _dense_parts if config.get("dense") else _class_parts
+    card, results, at_top = parts(run, repository, weights, shared, recipe)
+    texts = {README: card, "run.json": _json(shared), "recipe.yaml": recipe, **results}
+    about = _json({**config, **({"recipe": without_folders(config["recipe"])} if "recipe" in config else {})})
+    kept: tuple[bytes | Path, ...] = (folder / FILES[0], _bytes(about))
+    files: dict[str, bytes | Path] = {name: _bytes(text) for name, text in texts.items()}
+    files |= {f"weights/{weights}/{name}": content for name, content in zip(FILES, kept, strict=True)}
+    return {**files, **(dict(zip(FILES, kept, strict=True)) if at_top is None else at_top)}
+
+
+Parts = tuple[str, dict[str, str], dict[str, bytes | Path] | None]
+"""The card, files of results, and what timm finds; None: the very weights."""
+
+
+def _class_parts(run: RunDir, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
+    _, task, config = load(run.weights(weights))  # which finds damage that a stranger could not mend
     results = (read_evaluations(run) or Evaluations("", {})).of_weights(weights)
     told, student = read_labels(run), Student(config["architecture"], task.classes, task.several)
     labels = told.of_weights(weights) if told else None
-    texts = {
-        README: model_card(repository, shared, recipe, labels or results, student),
-        "run.json": _json(shared),
-        "recipe.yaml": recipe,
-        **({RESULTS: _json(results.to_dict())} if results else {}),
-        **({LABEL_RESULTS: _json(labels.to_dict())} if labels else {}),
-    }
-    files: dict[str, bytes | Path] = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
-    about = _json({**config, **({"recipe": without_folders(config["recipe"])} if "recipe" in config else {})})
-    kept: tuple[bytes | Path, ...] = (folder / FILES[0], about.encode("utf-8", "backslashreplace"))
-    for name, content in zip(FILES, kept, strict=True):
-        files[name] = files[f"weights/{weights}/{name}"] = content
-    return files
+    card = model_card(repository, facts, recipe, labels or results, student)
+    kept = {RESULTS: _json(results.to_dict())} if results else {}
+    return card, {**kept, **({LABEL_RESULTS: _json(labels.to_dict())} if labels else {})}, None
+
+
+def _dense_parts(run: RunDir, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
+    """timm, which builds no detector, finds the student alone, unless it was made another for windows."""
+    network, task = load_dense(run.weights(weights))
+    config = read_config(run.weights(weights))
+    described, at_top = config["dense"], {}
+    if not described.get("window") and not described.get("relative_positions"):
+        with TemporaryDirectory() as folder:
+            save(network.backbone.student, Path(folder), replace(task, classes=()))
+            at_top = {name: Path(folder, name).read_bytes() for name in FILES}
+    kind = "objects" if described["kind"] == "detection" else "pixels"
+    results = (read_dense(run) or DenseEvaluations(kind, "", {})).of_weights(weights)
+    student = Student(config["architecture"], task.classes)
+    card = dense_card(repository, facts, recipe, results, student, config, bool(at_top))
+    return card, {DENSE_RESULTS: _json(results.to_dict())} if results.results else {}, dict(at_top)
 
 
 def push(run: RunDir, repository: str, weights: str = "", private: bool = False) -> str:
@@ -88,6 +118,10 @@ def push(run: RunDir, repository: str, weights: str = "", private: bool = False)
     except Exception as error:  # whatever a network or a hub may raise
         raise refused(f"{run.path} could not be sent to {repository}", error) from error
     return str(address)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _json(content: object) -> str:

@@ -18,7 +18,7 @@ from ..data.image_settings import shape_of
 from ..data.inspect import Inspection
 from ..errors import counted
 from ..evaluation.accuracy import Evaluation
-from ..evaluation.dense.predict import DensePrediction
+from ..evaluation.dense.prediction import DensePrediction
 from ..evaluation.dense.results import DenseEvaluations
 from ..evaluation.judged import read_judged
 from ..evaluation.multilabel.predict import LabelsPrediction

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run's student says of images that somebody sent, and where it looks; loaded once, asked often."""
+"""Which classes or labels images show, and where a student looks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 
@@ -24,6 +25,7 @@ from ..evaluation.predict import (
 )
 from ..evaluation.subject import Subject, of_run
 from ..models.taps import Taps
+from ..models.task import Task
 from ..report.charts.pictures import overlay, picture_uri
 from ..training.rundir import RunDir
 
@@ -31,8 +33,8 @@ Predictions = Sequence[Prediction] | Sequence[LabelsPrediction]
 
 
 @dataclass(frozen=True, eq=False)
-class Answerer:
-    """A run's student, ready to be asked.
+class ClassAnswerer:
+    """A run's student, as an `Answerer`.
 
     Args:
         subject: it, and how it is shown images.
@@ -45,19 +47,30 @@ class Answerer:
     taps: Taps | None
     ask: Callable[[OpenedItems], Predictions]
     as_csv: Callable[..., str] = as_csv
+    tells: Literal["classes"] = "classes"
 
-    def answers(self, items: Sequence[Item], look: bool = False) -> tuple[Predictions, list[str]]:
-        """The numbers of `viticulture predict` for the same images together, and with `look` pictures, one an item.
+    @property
+    def task(self) -> Task:
+        """Its classes or labels."""
+        return self.subject.task
 
-        A picture is a data URI: attention of the class token, or of the mean patch where there is none, mean of all
-        layers and heads, over what the student was shown. It is empty for what cannot be read, and for CNNs.
+    @property
+    def looks(self) -> bool:
+        """Whether it has attention to draw."""
+        return self.taps is not None
 
-        Args:
-            items: no more than are shown to a student at once (`predict.BATCH`), or bits may differ from the verb's.
-            look: whether to draw.
-        """
+    def rows(self, items: Sequence[Item], look: bool = False) -> list[dict[str, Any]]:
+        """Fields of the predictions. A picture is attention of the class token, or of the mean patch where there is
+        none, mean of all layers and heads, over what the student was shown."""
         opened = open_items(self.subject, items, MAX_SENT_PIXELS)
-        return self.ask(opened), self._pictures(opened) if look else []
+        rows = [vars(prediction) for prediction in self.ask(opened)]
+        if not look:
+            return rows
+        return [{**row, "look": picture} for row, picture in zip(rows, self._pictures(opened), strict=True)]
+
+    def csv(self, items: Sequence[Item]) -> str:
+        """A row an image."""
+        return self.as_csv(self.ask(open_items(self.subject, items, MAX_SENT_PIXELS)), self.task.classes)
 
     @torch.inference_mode()
     def _pictures(self, opened: OpenedItems) -> list[str]:
@@ -74,7 +87,7 @@ class Answerer:
         return ["" if error else next(ready) for error in opened.errors]
 
 
-def answerer(run: RunDir, weights: str = "") -> Answerer:
+def answerer(run: RunDir, weights: str = "") -> ClassAnswerer:
     """Load a run's student. Raises: UserError for a run that learnt without labels, or has no such weights.
 
     Args:
@@ -85,9 +98,9 @@ def answerer(run: RunDir, weights: str = "") -> Answerer:
     check_classes(run, subject.task.classes)
     taps = _taps(subject)
     if not subject.task.several:
-        return Answerer(subject, taps, lambda opened: ask_opened(subject, opened))
+        return ClassAnswerer(subject, taps, lambda opened: ask_opened(subject, opened))
     thresholds = thresholds_of(run, weights or run.which()[0], len(subject.task.classes))
-    return Answerer(subject, taps, lambda opened: ask_labels(subject, opened, thresholds), labels_csv)
+    return ClassAnswerer(subject, taps, lambda opened: ask_labels(subject, opened, thresholds), labels_csv)
 
 
 def _taps(subject: Subject) -> Taps | None:

@@ -4,8 +4,14 @@
     curl -F image=@leaf.jpg http://127.0.0.1:8000/predict
     {"predictions": [{"name": "leaf.jpg", "label": "merlot", "probability": 0.98, "probabilities": {...}, "error": ""}]}
 
+of a detector   {"name": ..., "size": [H, W], "least": 0.4, "counts": {"berry": 1}, "objects": [{"category": "berry",
+                "bbox": [left, top, width, height], "score": 0.9, ...}], "error": ""}: COCO's words; with masks,
+                `segmentation` as run lengths; those from `least` on count
+of a segmenter  {"name": ..., "size": [H, W], "shares": {"sky": 0.4, ...}, "mask": "data:image/png;base64,...", "error":
+                ""}: the mask's values are classes, in the order of the shares
+
     ?format=csv   the same as `viticulture predict --out FILE.csv` writes it
-    ?look=1       with each prediction, `look`: where the student looks, a picture as a data URI
+    ?look=1       with each prediction, `look`, a picture as a data URI: where the student looks, what it finds
 
 There is no route that reads a file: what is answered was loaded before the server began, or was sent.
 """
@@ -13,7 +19,6 @@ There is no route that reads a file: what is answered was loaded before the serv
 import asyncio
 import socket
 from collections.abc import Sequence
-from typing import Any
 
 import uvicorn
 from anyio import CapacityLimiter
@@ -28,7 +33,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from ..errors import UserError
-from .answers import Answerer
+from .answerer import Answerer
 from .limits import MAX_CONNECTIONS, MAX_FILES, Guard, TooLarge, refusal, too_large
 from .page import Page
 
@@ -43,7 +48,6 @@ def application(answerer: Answerer, page: Page, hosts: Sequence[str]) -> Starlet
         page: what a person sees.
         hosts: names by which the server may be called, such as localhost; `*` for any.
     """
-    classes = answerer.subject.task.classes
     one_at_a_time = CapacityLimiter(1)  # torch uses the cores by itself, and memory stays that of one request
 
     async def show(request: Request) -> Response:
@@ -53,19 +57,17 @@ def application(answerer: Answerer, page: Page, hosts: Sequence[str]) -> Starlet
         kind = request.query_params.get("format", "json")
         if kind not in ("json", "csv"):
             return refusal(400, f"format is json or csv, got {kind[:MAX_NAME]}")
-        look = kind == "json" and request.query_params.get("look", "") not in ("", "0")
+        look = request.query_params.get("look", "") not in ("", "0")
         async with request.form(max_files=MAX_FILES, max_fields=MAX_FILES) as form:
             sent = [part for _, part in form.multi_items() if isinstance(part, UploadFile)]
             items = [((part.filename or "image")[:MAX_NAME], part.file) for part in sent]
             if not items:
                 return refusal(400, "no image was sent; send files as multipart/form-data: curl -F image=@FILE")
-            predictions, looks = await run_sync(answerer.answers, items, look, limiter=one_at_a_time)
-        if kind == "csv":
-            attached = {"Content-Disposition": 'attachment; filename="predictions.csv"', **HEADERS}
-            return PlainTextResponse(answerer.as_csv(predictions, classes), headers=attached, media_type="text/csv")
-        rows: list[dict[str, Any]] = [vars(prediction) for prediction in predictions]
-        if look:
-            rows = [{**row, "look": picture} for row, picture in zip(rows, looks, strict=True)]
+            if kind == "csv":
+                text = await run_sync(answerer.csv, items, limiter=one_at_a_time)
+                attached = {"Content-Disposition": 'attachment; filename="predictions.csv"', **HEADERS}
+                return PlainTextResponse(text, headers=attached, media_type="text/csv")
+            rows = await run_sync(answerer.rows, items, look, limiter=one_at_a_time)
         return JSONResponse({"predictions": rows}, headers=HEADERS)
 
     return Starlette(

@@ -4,13 +4,19 @@
 import base64
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
-from ..evaluation.multilabel.results import read_labels
-from ..evaluation.results import read_evaluations
+from ..evaluation.dense.draw import color_of
+from ..evaluation.dense.objects import ObjectsEvaluation
+from ..evaluation.dense.results import DenseEvaluations, read_dense
+from ..evaluation.multilabel.results import LabelEvaluations, read_labels
+from ..evaluation.results import Evaluations, read_evaluations
 from ..report.html import Markup, fill, source
 from ..training.rundir import RunDir
-from .answers import Answerer
+from .answerer import Answerer
 from .limits import MAX_BYTES, MAX_FILES
+
+Kept = Evaluations | LabelEvaluations | DenseEvaluations | None
 
 OVERHEAD = 1024**2
 """Bytes of a request that the page leaves to what stands between the images."""
@@ -32,37 +38,18 @@ class Page:
 def page(run: RunDir, answerer: Answerer, weights: str = "") -> Page:
     """What a run's student is, how well it does, and a place to drop images; weights: those of the student."""
     script, style = source("serve.js"), source("page.css") + source("serve.css")
-    facts, task = run.read("run.json"), answerer.subject.task
-    evaluations = read_evaluations(run)
-    if evaluations is not None and weights:
-        evaluations = evaluations.of_weights(weights)
-    sentence = (
-        f"{facts['student']['name']} tells {len(task.classes):,} {'labels' if task.several else 'classes'} apart, "
-        f"learnt from {facts['data']['name']}"
-    )
-    if evaluations is not None and (result := evaluations.counting) is not None:
-        low, high = (f"{100 * end:.1f}" for end in result.top1_interval)
-        split = {"val": "validation"}.get(split := evaluations.counts.partition("/")[2], split)
-        sentence += (
-            f": {100 * result.top1:.1f} % right (95 % interval {low} to {high}) on {result.images:,} {split} images"
-        )
-    labels = read_labels(run)
-    if labels is not None and weights:
-        labels = labels.of_weights(weights)
-    if labels is not None and (told := labels.counting) is not None:
-        low, high = (f"{100 * end:.1f}" for end in told.interval)
-        split = {"val": "validation"}.get(split := labels.counts.partition("/")[2], split)
-        sentence += (
-            f": mAP {100 * told.map:.1f} % (95 % interval {low} to {high}) on {told.images:,} {split} images; labels "
-            "from their thresholds on are bold"
-        )
+    facts = run.read("run.json")
+    sentence = f"{facts['student']['name']} {_what(answerer)}, learnt from {facts['data']['name']}"
+    sentence += _how_well(run, weights)
     html = fill(
         "serve.html",
         title=f"{facts['student']['name']} on {facts['data']['name']}",
         sentence=f"{sentence}.",
         most=(MAX_FILES, MAX_BYTES - OVERHEAD),
-        classes=task.classes,
-        looks=answerer.taps is not None,
+        tells=answerer.tells,
+        classes=answerer.task.classes,
+        colors=_colors(answerer),
+        looks=answerer.looks,
         style=Markup(style),
         script=Markup(script),
     )
@@ -71,6 +58,50 @@ def page(run: RunDir, answerer: Answerer, weights: str = "") -> Page:
         "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
     )
     return Page(str(html), policy)
+
+
+def _what(answerer: Answerer) -> str:
+    """What a network does, beside so many classes."""
+    task, counted = answerer.task, f"{len(answerer.task.classes):,}"
+    if answerer.tells == "objects":
+        return f"finds objects of {counted} {'class' if len(task.classes) == 1 else 'classes'}"
+    if answerer.tells == "pixels":
+        return f"tells pixels of {counted} classes apart"
+    return f"tells {counted} {'labels' if task.several else 'classes'} apart"
+
+
+def _how_well(run: RunDir, weights: str) -> str:
+    """The number that counts, of these weights if any are named, as the end of a sentence; "" where it is not known."""
+
+    def counting(kept: Kept) -> tuple[Any, str]:
+        of_these = kept.of_weights(weights) if kept is not None and weights else kept
+        return (None, "") if of_these is None else (of_these.counting, of_these.counts)
+
+    told, key = counting(read_evaluations(run))
+    if told is not None:
+        return f": {100 * told.top1:.1f} % right{_on(told.top1_interval, told.images, key)}"
+    told, key = counting(read_labels(run))
+    if told is not None:
+        where = _on(told.interval, told.images, key)
+        return f": mAP {100 * told.map:.1f} %{where}; labels from their thresholds on are bold"
+    told, key = counting(read_dense(run))
+    if isinstance(told, ObjectsEvaluation):
+        where = _on(told.boxes.interval, told.images, key)
+        return f": AP {100 * told.score:.1f} %{where}; drawn from a score of {told.threshold:.2f} on"
+    return "" if told is None else f": mIoU {100 * told.score:.1f} %{_on(told.interval, told.images, key)}"
+
+
+def _on(interval: tuple[float, float], images: int, key: str) -> str:
+    low, high = (f"{100 * end:.1f}" for end in interval)
+    split = {"val": "validation"}.get(split := key.partition("/")[2], split)
+    return f" (95 % interval {low} to {high}) on {images:,} {split} images"
+
+
+def _colors(answerer: Answerer) -> dict[str, str]:
+    """By class, as they are drawn; of classes of whole images none."""
+    if answerer.tells == "classes":
+        return {}
+    return {name: "#{:02x}{:02x}{:02x}".format(*color_of(label)) for label, name in enumerate(answerer.task.classes)}
 
 
 def _digest(text: str) -> str:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ...data.annotations import Boxed, Objects
 from ...data.dense.outlines import area, overlaps, run_lengths
+from ...scores.intervals import interval_of
 from ...scores.objects import (
     AREAS,
     MOST,
@@ -29,7 +30,6 @@ from .asked import Found
 
 BACKGROUND = "background"
 HALF = 0.5
-ENDS = (2.5, 97.5)  # percentiles of a 95 % interval
 
 
 @dataclass(frozen=True)
@@ -217,12 +217,11 @@ def _precisions(classes: Sequence[Ranked], names: Sequence[str], images: int) ->
     each = [precision(ranks) for ranks in classes]  # [A, T, 101]
     found = [recall(ranks)[0] for ranks in classes]
     sizes, drawn = list(AREAS), resampled(classes, images)
-    low, high = np.percentile(drawn, ENDS).tolist()
     return Precisions(
         ap=_mean([shares[:1] for shares in each]),
         ap50=_mean([shares[:1, :1] for shares in each]),
         ap75=_mean([shares[:1, np.isclose(THRESHOLDS, 0.75)] for shares in each]),
-        interval=(low, high),
+        interval=interval_of(drawn),
         by_size={size: _mean([shares[sizes.index(size)] for shares in each]) for size in sizes[1:]},
         by_overlap=tuple(_mean([shares[:1, t] for shares in each]) for t in range(len(THRESHOLDS))),
         per_class=tuple(

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...data.annotations import Masked
+from ...scores.intervals import interval_of
 from ...scores.pixels import class_ious, confusion, mean_iou, resampled, right_share
-
-ENDS = (2.5, 97.5)  # percentiles of a 95 % interval
 
 
 @dataclass(frozen=True)
@@ -78,12 +77,11 @@ def evaluate_pixels(
         always[:, frequent] = total.sum(1)
         baselines[f"{classes[frequent]} everywhere"] = mean_iou(always)
     drawn = resampled(counts)
-    low, high = np.percentile(drawn, ENDS).tolist()
     shares = [None if np.isnan(share) else float(share) for share in class_ious(total)]
     evaluation = PixelsEvaluation(
         images=len(counts),
         miou=mean_iou(total),
-        interval=(low, high),
+        interval=interval_of(drawn),
         accuracy=right_share(total),
         per_class=tuple(map(ClassIoU, classes, total.sum(1).tolist(), shares)),
         baselines=baselines,

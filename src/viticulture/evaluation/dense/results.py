@@ -44,6 +44,12 @@ class DenseEvaluations:
         """That of the weights that count, on a split."""
         return self.results.get(f"{self.counts.partition('/')[0]}/{split}")
 
+    def of_weights(self, weights: str) -> "DenseEvaluations":
+        """Those of one set of weights; that on the split that counts, counts. Empty where these were not measured."""
+        key = f"{weights}/{self.counts.partition('/')[2]}"
+        results = {each: result for each, result in self.results.items() if each.partition("/")[0] == weights}
+        return DenseEvaluations(self.kind, key, results) if key in results else DenseEvaluations(self.kind, "", {})
+
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         return {

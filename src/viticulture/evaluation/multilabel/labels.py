@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...errors import UserError
+from ...scores.intervals import interval_of
 from ...scores.labels import average_precisions, mean_average_precision, resampled
 from ..accuracy import Predictions
 
-ENDS = (2.5, 97.5)  # percentiles of a 95 % interval
 FREQUENCY = "label frequency"
 
 
@@ -108,7 +108,7 @@ def evaluate_labels(
     precisions, score = average_precisions(probabilities, true), mean_average_precision(probabilities, true)
     drawn = resampled(probabilities, true)
     drawn += score - drawn.mean()
-    low, high = np.percentile(drawn, ENDS).clip(0, 1).tolist()
+    low, high = np.clip(interval_of(drawn), 0, 1).tolist()
     smallest = np.finfo(np.float32).tiny
     likelihood = np.where(true, probabilities, 1 - probabilities).clip(smallest)
     scores = tuple(

@@ -7,7 +7,7 @@ from ...data.dense.inspect import DenseInspection
 from ...errors import counted
 from ...evaluation.dense.objects import BACKGROUND, ObjectsEvaluation, Precisions
 from ...evaluation.dense.pixels import PixelsEvaluation
-from ...evaluation.dense.predict import DensePrediction
+from ...evaluation.dense.prediction import DensePrediction
 from ...evaluation.dense.results import DenseEvaluations
 from .sheet import Cell, Column, Sheet
 

@@ -4,6 +4,7 @@
 const form = document.querySelector("form"), input = form.querySelector("input[type=file]"), look = document.querySelector("#look");
 const drop = document.querySelector("#drop"), state = document.querySelector("#status"), list = document.querySelector("#answers");
 document.querySelector("#address").textContent = location.origin;
+const colors = form.dataset.query && JSON.parse(list.dataset.colors);
 let turn = 0;
 
 function made(parent, tag, words = "", name = "") {
@@ -28,10 +29,12 @@ function picture(parent, source, name) {
 
 function draw(answer, file) {
   const card = made(list, "li"), source = URL.createObjectURL(file);
-  picture(card, source, "sent");
+  if (!colors || !answer.look) picture(card, source, "sent");
   if (answer.look) picture(card, answer.look, "seen");
+  if (colors && answer.look) enlarged(card, card.querySelector(".seen"));
   made(card, "p", answer.name, "file").title = answer.name;
   if (answer.error) return made(card, "p", answer.error, "error");
+  if (colors) return answer.objects ? counted(card, answer) : shared(card, answer);
   const table = made(card, "table", "", answer.labels ? "several" : "");
   const first = Object.entries(answer.probabilities).sort((a, b) => b[1] - a[1]).slice(0, 5);
   for (const [name, probability] of first) {
@@ -39,6 +42,43 @@ function draw(answer, file) {
     made(row, "td", name, answer.labels?.includes(name) ? "shown" : "");
     made(made(row, "td"), "meter").value = probability;
     made(row, "td", (100 * probability).toFixed(1) + " %", "n");
+  }
+}
+
+function enlarged(card, image) {
+  const turned = () => image.setAttribute("aria-expanded", card.classList.toggle("wide"));
+  image.tabIndex = 0;
+  image.setAttribute("role", "button");
+  image.setAttribute("aria-label", "enlarge");
+  image.addEventListener("click", turned);
+  image.addEventListener("keydown", (event) => event.key === "Enter" && turned());
+}
+
+function named(row, name) {
+  const cell = made(row, "td");
+  made(cell, "span", "", "swatch").style.background = colors[name];
+  cell.append(name);
+}
+
+function counted(card, answer) {
+  const counts = Object.entries(answer.counts);
+  if (!counts.length) return made(card, "p", `Nothing with a score of at least ${answer.least.toFixed(2)}.`);
+  const table = made(card, "table", "", "several");
+  for (const [name, number] of counts) {
+    const row = made(table, "tr");
+    named(row, name);
+    made(row, "td", number, "n");
+  }
+}
+
+function shared(card, answer) {
+  const table = made(card, "table", "", "several");
+  for (const [name, share] of Object.entries(answer.shares).sort((a, b) => b[1] - a[1])) {
+    if (share < 0.005) break;
+    const row = made(table, "tr");
+    named(row, name);
+    made(made(row, "td"), "meter").value = share;
+    made(row, "td", (100 * share).toFixed(1) + " %", "n");
   }
 }
 
@@ -91,7 +131,7 @@ async function ask(query, take) {
 function show() {
   for (const image of list.querySelectorAll(".sent")) URL.revokeObjectURL(image.src);
   list.replaceChildren();
-  return ask(look?.checked ? "?look=1" : "", async (reply, part) => {
+  return ask(form.dataset.query ?? (look?.checked ? "?look=1" : ""), async (reply, part) => {
     (await reply.json()).predictions.forEach((answer, i) => draw(answer, part[i]));
   });
 }

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is found in one image, and its forms: rows of COCO's results, of a CSV, and pictures."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ...outputs import csv_text
+from .asked import Found
+from .draw import Picture, draw_classes, draw_found, palette
+
+
+@dataclass(frozen=True, eq=False)
+class DensePrediction:
+    """What is found in one image.
+
+    Args:
+        name: the file; bytes of its name that are no text as Python escapes.
+        objects: of a detector; None of a segmenter, or where the image could not be read.
+        pixels: classes [H, W] of a segmenter; None of a detector.
+        classes: names.
+        error: why the image could not be read.
+        least: score from which an object counts and is drawn; `objects` holds the uncertain ones, too.
+        size: H and W of the upright image, pixels; zeros where it could not be read.
+    """
+
+    name: str
+    objects: Found | None
+    pixels: NDArray[np.uint8] | None
+    classes: tuple[str, ...]
+    error: str = ""
+    least: float = 0.0
+    size: tuple[int, int] = (0, 0)
+
+    def counts(self) -> dict[str, float]:
+        """Objects of each class that occurs, with a score of at least `least`, or shares of the pixels."""
+        if self.objects is not None:
+            certain = self.objects.labels[self.objects.scores >= self.least]
+            numbers = np.bincount(certain, minlength=len(self.classes))
+            return {name: int(number) for name, number in zip(self.classes, numbers, strict=True) if number}
+        return {name: share for name, share in self.shares().items() if share}
+
+    def shares(self) -> dict[str, float]:
+        """Of the pixels, for every class; empty of a detector, or where the image could not be read."""
+        if self.pixels is None:
+            return {}
+        shares = np.bincount(self.pixels.ravel(), minlength=len(self.classes)) / self.pixels.size
+        return dict(zip(self.classes, shares.tolist(), strict=True))
+
+
+def coco_objects(prediction: DensePrediction) -> list[dict[str, Any]]:
+    """Objects of one image as COCO lists results: `bbox` is left, top, width and height; classes count from 1."""
+    rows = []
+    if (objects := prediction.objects) is None:
+        return []
+    for i, (box, score, label) in enumerate(
+        zip(objects.boxes.tolist(), objects.scores.tolist(), objects.labels.tolist(), strict=True)
+    ):
+        left, top, right, bottom = box
+        row: dict[str, Any] = {
+            "category_id": label + 1,
+            "category": prediction.classes[label],
+            "bbox": [round(value, 2) for value in (left, top, right - left, bottom - top)],
+            "score": round(score, 5),
+        }
+        rows.append(row if objects.outlines is None else {**row, "segmentation": objects.outlines[i]})
+    return rows
+
+
+def coco_results(found: Sequence[DensePrediction]) -> list[dict[str, Any]]:
+    """Objects of all images. Images, too, are numbered from 1 in their order, and named besides."""
+    return [
+        {"image_id": number, "file_name": prediction.name, **row}
+        for number, prediction in enumerate(found, 1)
+        for row in coco_objects(prediction)
+    ]
+
+
+def dense_csv(found: Iterable[DensePrediction], classes: Sequence[str], objects: bool) -> str:
+    """A row an object, whatever its score, and one for an image without; of pixels a row an image, a column a class.
+
+    Args:
+        found: of all images.
+        classes: names.
+        objects: whether a detector found it.
+    """
+    rows: list[list[object]] = []
+    if not objects:
+        rows.append(["name", *classes, "error"])
+        rows += [[each.name, *map(each.shares().get, classes), each.error] for each in found]
+        return csv_text(rows)
+    rows.append(["name", "label", "score", "left", "top", "width", "height", "error"])
+    for each in found:
+        listed = coco_objects(each)
+        rows += [[each.name, row["category"], row["score"], *row["bbox"], ""] for row in listed]
+        rows += [] if listed else [[each.name, "", *[None] * 5, each.error]]
+    return csv_text(rows)
+
+
+def drawn(prediction: DensePrediction, image: Picture) -> Picture:
+    """Boxes and masks over an image, or the colors of its pixels' classes.
+
+    Args:
+        prediction: of an image that could be read.
+        image: it, [H, W, 3], or smaller in the same shape.
+    """
+    size = image.shape[:2]
+    if prediction.pixels is not None:
+        return draw_classes(image, _thinned(prediction.pixels, size))
+    found = prediction.objects
+    assert found is not None
+    return draw_found(image, _scaled(found, prediction.size, size), prediction.classes, prediction.least)
+
+
+def indexed(prediction: DensePrediction) -> Image.Image:
+    """A segmenter's answer as a picture whose values are the classes."""
+    assert prediction.pixels is not None
+    picture = Image.fromarray(prediction.pixels, mode="P")
+    picture.putpalette(palette(len(prediction.classes)))
+    return picture
+
+
+def _scaled(found: Found, size: tuple[int, int], wanted: tuple[int, ...]) -> Found:
+    """What was found in an image of one size, in its smaller picture of another."""
+    if size == wanted:
+        return found
+    from ...data.dense.outlines import bitmap, encoded
+
+    ratio = np.tile(np.array(wanted[::-1]) / size[::-1], 2).astype(np.float32)
+    outlines = found.outlines and [encoded(_thinned(bitmap(each, *size), wanted)) for each in found.outlines]
+    return replace(found, boxes=found.boxes * ratio, outlines=outlines)
+
+
+def _thinned(values: NDArray[np.uint8], wanted: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Of [H, W] values those in the middle of each pixel of a picture of the wanted height and width."""
+    rows, columns = ((np.arange(out) + 0.5) * side // out for side, out in zip(values.shape, wanted, strict=True))
+    return values[rows.astype(int)][:, columns.astype(int)]

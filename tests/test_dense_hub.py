@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A detector or a segmenter that is sent to the Hub is used by its name, and its card says what its files say."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+import yaml
+
+import viticulture
+from fake_hub import FakeHub, asked_instead
+from untrained import photo
+from untrained_dense import CLASSES, judged_objects, judged_pixels, untrained_dense
+from viticulture.cli import main
+from viticulture.command import read
+from viticulture.evaluation.dense.results import read_dense
+from viticulture.hub.push import contents
+from viticulture.models.dense.networks import load_dense
+from viticulture.models.weights.files import initialize
+from viticulture.training.rundir import RunDir
+
+NAME, SECRET = "somebody/berries", "/home/somebody/vineyard"
+KINDS = ("detection", "segmentation")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDir]:
+    """Of images in a folder of somebody's, with results."""
+    root = tmp_path_factory.mktemp("runs")
+    made = {kind: untrained_dense(root / kind, kind) for kind in KINDS}
+    for run in made.values():
+        data = {**run.read("run.json")["data"], "source": f"{SECRET}/cells", "folder": f"{SECRET}/cells"}
+        run.update(command=f"viticulture train {SECRET}/cells", data=data)
+    judged_objects(made["detection"])
+    judged_pixels(made["segmentation"])
+    return made
+
+
+@pytest.fixture
+def online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
+    with asked_instead(monkeypatch, tmp_path) as served:
+        yield served
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_was_sent_is_used_by_its_name(
+    kind: str, runs: dict[str, RunDir], online: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same boxes or classes of pixels to the last bit, drawn from the same score; the student alone in bare timm,
+    and as another training's start.
+
+    Catches: a file that a stranger needs and does not get, a detector where timm looks for a student, a threshold that
+    stays behind, results that are not sent.
+    """
+    run = runs[kind]
+    assert main(["push", str(run.path), NAME, "--weights", "last"]) == 0
+    assert f"{online.address}/{NAME}" in capsys.readouterr().out
+    image = photo(tmp_path / "a.png", 3, (70, 50))
+    ours: Any
+    theirs: Any
+    (ours,) = viticulture.predict(str(run.path), [str(image)], weights="last")
+    (theirs,) = viticulture.predict(f"hf-hub:{NAME}", [str(image)])
+    assert [name for name in online.fetched if name.endswith(".safetensors")] == ["weights/last/model.safetensors"]
+    assert theirs.least == ours.least == (0.25 if kind == "detection" else 0.5)
+    if kind == "detection":
+        assert len(ours.objects.scores) > 3
+        for name in ("boxes", "scores", "labels"):
+            np.testing.assert_array_equal(getattr(theirs.objects, name), getattr(ours.objects, name))
+    else:
+        np.testing.assert_array_equal(theirs.pixels, ours.pixels)
+    opened = viticulture.open(f"hf-hub:{NAME}")
+    assert opened.classes == CLASSES
+    sent, kept = read_dense(opened.folder), read_dense(run)
+    assert sent is not None
+    assert kept is not None
+    assert sent == kept.of_weights("last")
+    student = load_dense(run.weights("last"))[0].backbone.student
+    bare = timm.create_model(f"hf-hub:{NAME}", pretrained=True, cache_dir=str(tmp_path / "timm")).eval()
+    pixels = torch.randn(2, 3, 64, 64)
+    assert bare.num_classes == 0
+    assert torch.equal(bare(pixels), student(pixels))
+    begun = load_dense(run.weights("last"))[0].backbone.student
+    weight, known = (net.get_parameter("blocks.0.attn.qkv.weight") for net in (begun, student))
+    torch.nn.init.zeros_(weight)
+    initialize(begun, f"hf-hub:{NAME}")
+    assert torch.equal(weight, known)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_that_is_sent_names_a_folder_or_a_file_of_the_machine(kind: str, runs: dict[str, RunDir]) -> None:
+    """Catches: the folder of the images in a fact, the command or the recipe; a picture, a file's name."""
+    sent = contents(runs[kind], NAME)
+    assert set(sent) == {
+        *("README.md", "run.json", "recipe.yaml", "dense.json", "config.json", "model.safetensors"),
+        *("weights/last/config.json", "weights/last/model.safetensors"),
+    }
+    for name, content in sent.items():
+        held = content if isinstance(content, bytes) else content.read_bytes()
+        assert b"somebody/vineyard" not in held, name
+        assert str(runs[kind].path.parent).encode() not in held, name
+
+
+def test_a_student_made_for_windows_is_not_sent_alone(tmp_path: Path) -> None:
+    """timm knows no relative positions within windows. Catches weights where timm looks that it would refuse."""
+    run = untrained_dense(tmp_path / "run", "detection", class_token=False, global_pool="avg")
+    for window in (0, 4):
+        file = run.weights("last") / "config.json"
+        config = json.loads(file.read_text("utf-8"))
+        file.write_text(json.dumps({**config, "dense": {**config["dense"], "window": window}}))
+        sent = contents(run, NAME)
+        assert ("model.safetensors" in sent, b"import timm" in bytes(sent["README.md"])) == (not window, not window)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_card_says_what_the_files_say(kind: str, runs: dict[str, RunDir]) -> None:
+    """Catches: a number that is not the result's, an interval or a limit left out, the best weights' numbers beside the
+    last ones, a class's name that is markup, commands that the parser does not take, a block of YAML that cannot be
+    read."""
+    card = bytes(contents(runs[kind], NAME, "last")["README.md"]).decode()
+    _, head, body = card.split("---\n", 2)
+    about = yaml.safe_load(head)
+    (result,) = about["model-index"][0]["results"]
+    assert about["library_name"] == "viticulture"
+    if kind == "detection":
+        assert (about["pipeline_tag"], result["metrics"][0]["value"]) == ("object-detection", 0.4)
+        assert "**AP 40.0 %** (boxes" in body
+        assert "on 20 test images with 30 objects" in body
+        assert "images: 30.0 % to 50.0 %" in body
+        assert "| AP of boxes: small, medium, large objects | n/a, 40.0 %, 40.0 % |" in body
+        assert "| \\=cmd\\(\\) | background | 4 |" in body.replace("=", "\\=")
+        assert "from a score of 0.25 on" in body
+        assert "Least often right: berry (AP 38.0 %)" in body
+    else:
+        assert (about["pipeline_tag"], result["metrics"][0]["value"]) == ("image-segmentation", 0.6)
+        assert "**mIoU 60.0 %** on 20 test images" in body
+        assert "images: 50.0 % to 70.0 %" in body
+        assert "| mIoU of berry everywhere | 10.0 % |" in body
+        assert "Every pixel gets one of its classes" in body
+    assert "<i>merlot" not in body
+    assert "one training, seed 0" in body
+    assert "Another seed would give another network" in body
+    lines = re.findall(r"^viticulture .*?(?=\s+#|$)", body, re.MULTILINE)
+    assert len(lines) == 3
+    for line in lines:
+        read(line.split()[1:])
+    assert "\n\n\n" not in body
+    assert not re.search(r"[^\n]\n#+ ", body), "a heading within a table"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_card_of_weights_that_were_not_measured_promises_nothing(
+    kind: str, runs: dict[str, RunDir], tmp_path: Path
+) -> None:
+    """Catches other weights' AP or mIoU beside them, and a table of nothing."""
+    other = RunDir(Path(shutil.copytree(runs[kind].path, tmp_path / "run")))
+    shutil.copytree(other.weights("last"), other.weights("last").with_name("ema"))
+    sent = contents(other, NAME, "ema")
+    card = bytes(sent["README.md"]).decode()
+    assert "It has not been measured" in card
+    assert "## Results" not in card
+    assert "dense.json" not in sent
+    assert "\n\n\n" not in card

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A served detector or segmenter says what `predict` says, draws what it draws, and bears what is sent."""
+
+import base64
+import csv
+import io
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from browser import CHROMIUM, Browser
+from served import ask, bomb, form, sent, serving
+from untrained import photo
+from untrained_dense import CLASSES, judged_objects, untrained_dense
+from viticulture.cli import main
+from viticulture.data.dense.outlines import encoded
+from viticulture.evaluation.dense import asked
+from viticulture.evaluation.dense.draw import draw_found
+from viticulture.evaluation.dense.prediction import DensePrediction, drawn
+from viticulture.training.rundir import RunDir
+
+for needed in ("starlette", "uvicorn", "python_multipart", "pycocotools"):
+    pytest.importorskip(needed, reason="the extras `serve` and `dense`")
+
+from viticulture.server.dense_answers import dense_answerer  # noqa: E402
+from viticulture.server.page import page  # noqa: E402
+
+KINDS = ("detection", "segmentation")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDir]:
+    root = tmp_path_factory.mktemp("runs")
+    return {kind: untrained_dense(root / kind, kind, masks=True) for kind in KINDS}
+
+
+@pytest.fixture(scope="module")
+def ports(runs: dict[str, RunDir]) -> Iterator[dict[str, int]]:
+    """Of real servers, each in a thread of its own."""
+    with ExitStack() as stack:
+        yield {kind: stack.enter_context(serving(run, dense_answerer(run))) for kind, run in runs.items()}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Of several shapes, the second torn."""
+    root = tmp_path_factory.mktemp("photos")
+    found = [photo(root / f"{i}.png", i, shape) for i, shape in enumerate([(64, 80), (90, 37), (300, 200)])]
+    (root / "torn.png").write_bytes(b"torn")
+    return [found[0], root / "torn.png", *found[1:]]
+
+
+def contents(paths: list[Path]) -> list[tuple[str, bytes]]:
+    return [(path.name, path.read_bytes()) for path in paths]
+
+
+def test_a_served_detector_says_what_the_command_says(
+    runs: dict[str, RunDir], ports: dict[str, int], photos: list[Path], tmp_path: Path
+) -> None:
+    """Boxes, scores, classes and masks as COCO's results have them, and the CSV, image by image.
+
+    Catches: boxes of the canvas in place of the image, uncertain objects that are dropped, answers moved by a file that
+    cannot be read, another row order.
+    """
+    run, port = str(runs["detection"].path), ports["detection"]
+    for out in ("said.json", "said.csv"):
+        assert main(["predict", run, *map(str, photos), "--out", str(tmp_path / out)]) == 0
+    answers = sent(port, contents(photos))
+    listed = [
+        {"image_id": number, "file_name": str(photos[number - 1]), **row}
+        for number, answer in enumerate(answers, 1)
+        for row in answer["objects"]
+    ]
+    assert listed == json.loads((tmp_path / "said.json").read_text())
+    assert {row["image_id"] for row in listed} == {1, 3, 4}
+    assert all(row["segmentation"]["size"] == answers[row["image_id"] - 1]["size"] for row in listed)
+    assert [answer["size"] for answer in answers] == [[64, 80], [0, 0], [90, 37], [300, 200]]
+    assert [answer["error"][:12] for answer in answers] == ["", "not an image", "", ""]
+    _, _, content = ask(port, "POST", "/predict?format=csv", form(contents(photos)))
+    rows = list(csv.DictReader(io.StringIO(content.decode())))
+    with (tmp_path / "said.csv").open(newline="") as file:
+        assert [{**row, "name": ""} for row in rows] == [{**row, "name": ""} for row in csv.DictReader(file)]
+    assert [float(row["score"]) for row in rows if row["name"] == "0.png"] == [
+        o["score"] for o in answers[0]["objects"]
+    ]
+    assert [(row["label"], row["score"]) for row in rows if row["name"] == "torn.png"] == [("", "")]
+    assert {row["label"] for row in rows} <= {"", "'=cmd()", *CLASSES[1:]}
+
+
+def test_a_served_segmenter_says_what_the_command_says(
+    runs: dict[str, RunDir], ports: dict[str, int], photos: list[Path], tmp_path: Path
+) -> None:
+    """The mask's values are the classes that `predict` writes, in the image's size; shares are theirs.
+
+    Catches: a palette in place of classes, a mask of the canvas, shares of another image.
+    """
+    run, port = str(runs["segmentation"].path), ports["segmentation"]
+    assert main(["predict", run, *map(str, photos), "--out", str(tmp_path / "drawn")]) == 0
+    assert main(["predict", run, *map(str, photos), "--out", str(tmp_path / "said.csv")]) == 0
+    answers = sent(port, contents(photos))
+    assert answers[1] == {"name": "torn.png", "size": [0, 0], "shares": {}, "mask": "", "error": answers[1]["error"]}
+    several = 0
+    for number, (path, answer) in enumerate(zip(photos, answers, strict=True), 1):
+        if answer["error"]:
+            continue
+        kept = np.asarray(Image.open(tmp_path / "drawn" / f"{number:04}-{path.stem}-classes.png"))
+        mask = np.asarray(Image.open(io.BytesIO(base64.b64decode(answer["mask"].partition(",")[2]))))
+        np.testing.assert_array_equal(mask, kept)
+        assert list(mask.shape) == answer["size"]
+        assert answer["shares"] == {name: np.mean(mask == label) for label, name in enumerate(CLASSES)}
+        several += len(np.unique(mask)) > 1
+    assert several
+    _, _, content = ask(port, "POST", "/predict?format=csv", form(contents(photos)))
+    rows = list(csv.reader(io.StringIO(content.decode())))
+    with (tmp_path / "said.csv").open(newline="") as file:
+        assert [row[1:] for row in rows] == [row[1:] for row in csv.reader(file)]
+    assert rows[0] == ["name", "'=cmd()", *CLASSES[1:], "error"]
+    assert [float(value) for value in rows[1][1:-1]] == list(answers[0]["shares"].values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_picture_is_drawn_beside_the_same_numbers(kind: str, ports: dict[str, int], photos: list[Path]) -> None:
+    """Catches: a drawing that alters the answer, a picture of another image, one for a file that cannot be read."""
+    plain, told = sent(ports[kind], contents(photos)), sent(ports[kind], contents(photos), "?look=1")
+    looks = [answer.pop("look") for answer in told]
+    assert told == plain
+    assert [look.partition(",")[0] for look in looks] == ["data:image/jpeg;base64", "", *["data:image/jpeg;base64"] * 2]
+    sizes = [Image.open(io.BytesIO(base64.b64decode(look.partition(",")[2]))).size[::-1] for look in looks if look]
+    assert [list(size) for size in sizes] == [answer["size"] for answer in plain if not answer["error"]]
+
+
+def test_what_is_drawn_on_a_smaller_picture_lies_where_it_lay() -> None:
+    """An oblong image at half its size: what is painted covers the same places. Fails for boxes or masks left in the
+    pixels of the original, or turned over."""
+    mask = np.zeros((180, 120), bool)
+    mask[70:150, 20:50] = mask[130:150, 20:100] = True
+    boxes, sure = np.array([[20, 70, 100, 150], [60, 10, 110, 40]], np.float32), np.array([0.9, 0.8], np.float32)
+    found = asked.Found(boxes, sure, np.array([0, 1]), [encoded(mask), encoded(np.zeros_like(mask))])
+    prediction = DensePrediction("x", found, None, CLASSES, least=0.5, size=(180, 120))
+    image = np.full((180, 120, 3), 90, np.uint8)  # of less than 200 pixels, so without letters
+    large = drawn(prediction, image)
+    np.testing.assert_array_equal(large, draw_found(image, found, CLASSES, 0.5))
+    painted = (large != image).any(2).reshape(90, 2, 60, 2).any((1, 3))
+    less = (drawn(prediction, image[::2, ::2]) != 90).any(2)
+    assert 0.1 < painted.mean() < 0.5
+    assert (painted == less).mean() > 0.99  # but for a line that falls between two pixels
+    classes = replace(prediction, objects=None, pixels=mask.astype(np.uint8))
+    np.testing.assert_array_equal(drawn(classes, image)[::2, ::2], drawn(classes, image[::2, ::2]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_at_once_each_get_their_own_answer(kind: str, ports: dict[str, int], tmp_path: Path) -> None:
+    """Catches: requests that share a network's state, are mixed up, or are turned away."""
+    images = [photo(tmp_path / f"{i}.png", i, (30, 40)).read_bytes() for i in range(5)]
+    alone = [sent(ports[kind], [("x", image)]) for image in images]
+    assert len({json.dumps(answer) for answer in alone}) == 5
+    with ThreadPoolExecutor(40) as pool:
+        together = list(pool.map(lambda i: sent(ports[kind], [("x", images[i % 5])]), range(40)))
+    assert together == alone * 8
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_image_is_said_of_that_image(kind: str, ports: dict[str, int]) -> None:
+    """Catches: a bomb that is decoded, an answer of 500, a name that is a path."""
+    bad = {"../../etc/passwd": b"", "a.svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>", "b": bomb(50_001, 1000)}
+    answers = sent(ports[kind], list(bad.items()), "?look=1")
+    assert [answer["error"][:9] for answer in answers] == ["empty fil", "not an im", "50001 x 1"]
+    assert [(answer["name"], answer["look"]) for answer in answers] == [(name, "") for name in bad]
+    status, _, content = ask(ports[kind], "POST", "/predict?format=csv", form(list(bad.items())))
+    assert status == 200
+    assert len(content.splitlines()) == 4
+    for status, request in (
+        (400, ("POST", "/predict?format=xml", form(list(bad.items())))),
+        (404, ("GET", "/run.json")),
+    ):
+        assert ask(ports[kind], *request)[0] == status
+
+
+def test_a_large_image_is_told_pixel_by_pixel_a_few_classes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: another class where two parts meet, or where two classes are equally likely."""
+    logits = torch.randn(1, 7, 6, 8, generator=torch.Generator().manual_seed(0))
+    logits[:, 5] = logits[:, 2]
+    whole = F.interpolate(logits, size=(50, 70), mode="bilinear")[0].argmax(0).to(torch.uint8)
+    for held in (1, 2 * 50 * 70, 1 << 26):
+        monkeypatch.setattr(asked, "STRETCHED", held)
+        assert torch.equal(asked._likeliest(logits, (50, 70)), whole), held
+    assert 5 not in whole
+
+
+def test_the_page_tells_how_well_the_weights_do_that_answer(tmp_path: Path) -> None:
+    """Of a detector's last weights their own AP, and their own score from which objects are drawn; of a run not
+    judged, nothing. Catches the best weights' number or threshold beside the last weights' answers."""
+    run = untrained_dense(tmp_path / "run", "detection")
+    network = dense_answerer(run, "last")
+    assert (network.subject.least, "AP" in page(run, network).html) == (0.5, False)
+    judged_objects(run)
+    network = dense_answerer(run, "last")
+    html = page(run, network, "last").html
+    assert network.subject.least == 0.25
+    assert "finds objects of 3 classes, learnt from cells: AP 40.0 % (95 % interval 30.0 to 50.0) on 20 test" in html
+    assert "from a score of 0.25 on" in html
+    assert "&lt;i&gt;merlot" in html
+    assert "<i>merlot" not in html
+    (prediction, image), *_ = list(network.subject.predict([("x", np.zeros((40, 40, 3), np.uint8))]))
+    assert (prediction.least, image) == (0.25, None)
+
+
+def test_an_object_whose_score_is_the_threshold_counts(tmp_path: Path) -> None:
+    """A threshold is the score of some object. Catches one that is drawn and not counted, for scores are rounded."""
+    run, image = untrained_dense(tmp_path / "run", "detection"), np.full((70, 50, 3), 200, np.uint8)
+    ((first, _),) = list(dense_answerer(run).subject.predict([("x", image)]))
+    assert first.objects is not None
+    judged_objects(run)
+    kept = run.read("dense.json")
+    for number, score in enumerate(first.objects.scores.tolist()[:10], 1):
+        kept["results"]["last/test"]["threshold"] = score
+        run.write("dense.json", kept)
+        (row,) = dense_answerer(run, "last").rows([("x", image)])
+        assert sum(row["counts"].values()) == number
+        assert sum(each["score"] >= row["least"] for each in row["objects"]) == number
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_browser_shows_what_is_found_over_the_image(
+    kind: str, ports: dict[str, int], photos: list[Path], tmp_path: Path
+) -> None:
+    """Wide and narrow, light and dark: one picture an image with what was found in it, and what each color is.
+
+    Catches: a script or a style that the policy forbids, the sent image beside its drawing, a count with the uncertain
+    ones, a class's name that is obeyed.
+    """
+    said: list[dict[str, Any]] = sent(ports[kind], contents(photos))
+    with Browser(tmp_path / "profile") as browser:
+        for width, dark in ((1400, False), (1400, True), (420, False), (420, True)):
+            browser.open(f"http://127.0.0.1:{ports[kind]}/", width, dark=dark)
+            browser.choose("input[type=file]", photos)
+            browser.wait("state.textContent === '4 images'")
+            assert browser.run("[...list.children].map(card => card.querySelectorAll('img').length)") == [1, 0, 1, 1]
+            assert browser.run("list.querySelectorAll('img.seen').length") == 3
+            assert browser.run("document.documentElement.scrollWidth") <= width
+            assert browser.complaints() == []
+        cells = browser.run("[...list.children[0].querySelectorAll('tr')].map(row => row.textContent)")
+        if kind == "detection":
+            assert sorted(cells) == sorted(f"{name}{count}" for name, count in said[0]["counts"].items())
+        else:
+            shown = {name: share for name, share in said[0]["shares"].items() if share >= 0.005}
+            assert sorted(cells) == sorted(f"{name}{100 * share:.1f} %" for name, share in shown.items())
+        assert cells
+        assert browser.run("getComputedStyle(list.querySelector('.swatch')).backgroundColor") in (
+            "rgb(0, 114, 178)",
+            "rgb(230, 159, 0)",
+            "rgb(0, 158, 115)",
+        )
+        browser.run("list.querySelector('.seen').click()")
+        assert browser.run("list.children[0].classList.contains('wide')")
