@@ -221,6 +221,8 @@ def _inspected(found: Inspection) -> list[Sheet]:
     if found.several:
         facts["labels an image"] = found.several
     facts["colors"] = ", ".join(f"{mode}: {count:,}" for mode, count in Counter(found.modes).most_common())
+    if found.values:
+        facts["channels, values"] = found.values
     counts = {
         name: {split: numbers[c] for split, numbers in found.counts.items()} for c, name in enumerate(found.classes)
     }

@@ -10,6 +10,7 @@ from torch import nn
 from ..data.augment.augment import Augment
 from ..data.balance import class_weights, positive_weights
 from ..data.batches.sampling import repeated
+from ..data.channels import RGB
 from ..data.dataset import Dataset
 from ..data.dense.follow import check_follows
 from ..data.image_settings import shape_of
@@ -128,6 +129,10 @@ def check_parts(recipe: Recipe) -> None:
         raise UserError(
             f"images.image_size {side} is oblong, which method supervised without guides takes; method {name}{also} "
             "learns from squares: name one side"
+        )
+    if recipe.section("images").kept != RGB and method.batch_spec.contents in ("objects", "pixels"):
+        raise UserError(
+            f"method {name} learns from pictures as they are shown; leave images.channels at 3 and images.range out"
         )
     check_balance(recipe)
     views = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
