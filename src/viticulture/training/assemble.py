@@ -7,7 +7,7 @@ from math import lcm
 import torch
 from torch import nn
 
-from ..data.augment.augment import Augment
+from ..data.augment.augment import Augment, check_channels
 from ..data.balance import class_weights, positive_weights
 from ..data.batches.sampling import repeated
 from ..data.channels import RGB
@@ -134,6 +134,8 @@ def check_parts(recipe: Recipe) -> None:
         raise UserError(
             f"method {name} learns from pictures as they are shown; leave images.channels at 3 and images.range out"
         )
+    for view in VIEWS:
+        check_channels(transforms(recipe.values[view] or {}), recipe.section("images").channels)
     check_balance(recipe)
     views = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
     if len(views) < method.batch_spec.views:

@@ -68,10 +68,7 @@ class Augment:
         ordered = sorted(
             (t for t in transforms if isinstance(t, Transform)), key=lambda t: place.get(type(t), len(place))
         )
-        if len(mean) != 3 and any(isinstance(t, ColorJitter) and t.hue for t in ordered):
-            raise UserError(
-                f"color_jitter.hue turns colors, and images have {counted(len(mean), 'channel')}: set it to 0"
-            )
+        check_channels(transforms, len(mean))
         crop = crops[0] if crops else Squeeze()
         self.crop = crop.filled(mean) if isinstance(crop, Placed) else crop
         self.before = [t.filled(mean) if isinstance(t, RandAugment) else t for t in ordered if not isinstance(t, Erase)]
@@ -125,6 +122,12 @@ class Augment:
         for source, target in zip(torch.split(images, count), torch.split(values, count), strict=True):
             target.copy_(source).mul_(scale).add_(shift)
         return values
+
+
+def check_channels(transforms: Sequence[Crop | Transform | Mix], channels: int) -> None:
+    """Raises: UserError where a transform asks for three colors, and images have other channels."""
+    if channels != 3 and any(isinstance(transform, ColorJitter) and transform.hue for transform in transforms):
+        raise UserError(f"color_jitter.hue turns colors, and images have {counted(channels, 'channel')}: set it to 0")
 
 
 def columns_of(transforms: Sequence[Transform]) -> int:
