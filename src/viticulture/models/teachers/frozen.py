@@ -157,11 +157,7 @@ def adapted(source: str, net: nn.Module, known: Task, task: Task) -> Frozen:
 
     Raises: UserError if it cannot read images of that size or of so many channels.
     """
-    if known.channels != task.channels:
-        raise UserError(
-            f"the teacher {source} takes {counted(known.channels, 'channel')}, and images.channels is "
-            f"{task.channels}; train a teacher on such images and name its run"
-        )
+    check_channels(source, known, task)
     teacher = Frozen(Adapted(net, task, known))
     try:
         teacher(torch.zeros(1, task.channels, *task.image_size))
@@ -170,6 +166,15 @@ def adapted(source: str, net: nn.Module, known: Task, task: Task) -> Frozen:
         reason = " ".join(str(error).split())
         raise UserError(f"the teacher {source} cannot read images of {height}x{width} pixels: {reason}") from error
     return teacher
+
+
+def check_channels(source: str, known: Task, task: Task) -> None:
+    """Raises: UserError if a teacher takes other channels than the student's images have."""
+    if known.channels != task.channels:
+        raise UserError(
+            f"the teacher {source} takes {counted(known.channels, 'channel')}, and images.channels is "
+            f"{task.channels}; train a teacher on such images and name its run"
+        )
 
 
 def _from_file(architecture: str, file: Path) -> nn.Module:
