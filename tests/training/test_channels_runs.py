@@ -229,7 +229,7 @@ def test_what_asks_for_three_channels_is_refused_before_a_folder_is_made(data: P
     task = Task(("a", "b"), (16, 16), (0.5,) * 3, (0.5,) * 3)
     save(create_student("vit_nano", task, 4), tmp_path / "teacher", task)
     with pytest.raises(UserError, match=r"guides.logits: the teacher .* takes 3 channels, and images.channels is"):
-        session(data, kind, out, **{"guides": {"logits": {"teacher": str(tmp_path / "teacher")}}})
+        session(data, kind, out, **{"guides.logits.teacher": str(tmp_path / "teacher")})
     assert not out.exists()
 
 
