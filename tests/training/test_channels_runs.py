@@ -233,6 +233,14 @@ def test_what_asks_for_three_channels_is_refused_before_a_folder_is_made(data: P
     assert not out.exists()
 
 
+def test_a_network_of_other_channels_cannot_stand_beside(run: viticulture.Run, tmp_path: Path) -> None:
+    """Fails if one channel is repeated for a network of color without a word, or five break it."""
+    task = Task(("a", "b"), (16, 16), (0.5,) * 3, (0.5,) * 3)
+    save(create_student("vit_nano", task, 4), tmp_path / "color", task)
+    with pytest.raises(UserError, match=r"color takes 3 channels, and these images have [15]; compare networks"):
+        viticulture.explain(run, beside=str(tmp_path / "color"), images=16)
+
+
 def test_corruptions_of_color_are_refused_and_other_images_judged(run: viticulture.Run, data: Path) -> None:
     with pytest.raises(UserError, match=r"19 corruptions are of pictures in color, and .* images.channels [15]"):
         viticulture.robustness(run)
