@@ -112,7 +112,7 @@ def test_an_oblong_input_is_filled_by_the_whole_image(photos: Path, fit: Any) ->
 def test_a_strip_that_would_fill_memory_is_an_unreadable_image() -> None:
     """A strip of 100,000 pixels padded to a square takes 30 GB."""
     long = int(MAX_PIXELS**0.5) + 1
-    strip = DecodedImage(Image.new("RGB", (long, 2)), 2, long, "RGB")
+    strip = DecodedImage(np.zeros((2, long, 3), np.uint8), 2, long, "RGB")
     with pytest.raises(Unreadable, match=r"padded to .* is more than"):
         Fit("pad", MEAN)(strip, "strip.png")
     assert Fit("stretch", MEAN)(strip, "strip.png")[1:3] == (long, long)

@@ -13,7 +13,7 @@ from ..data.dataset import Dataset, prepare
 from ..data.images import Images
 from ..data.sources.source import Source
 from ..data.splits import Selection
-from ..errors import UserError
+from ..errors import UserError, counted
 from ..evaluation.kept import read_kept
 from ..evaluation.subject import Subject, of_run, of_source
 from ..training.progress import showing
@@ -116,6 +116,11 @@ def explain(subject: Subject, dataset: Dataset, wanted: Wanted, agents: Mapping[
     networks = {"the student": subject, **agents}
     other, name = of_any(wanted.beside) if wanted.beside else (None, "")
     if other is not None:
+        if other.task.channels != subject.task.channels:
+            raise UserError(
+                f"{wanted.beside} takes {counted(other.task.channels, 'channel')}, and these images have "
+                f"{subject.task.channels}; compare networks that take the same"
+            )
         networks[f"{name}, beside" if name in networks else name] = other
     features = feature_galleries(networks, some, wanted.layers)  # first, for they tell a layer that is not there
     found = Explanation("its", split, look_inside(subject.network, _shown(subject, some), wanted.reading))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..data.images import Images
-from ..evaluation.subject import Subject
+from ..evaluation.subject import Subject, pictures
 from .attention_maps import chosen_layers
 from .galleries import Gallery, Group
 from .inside import patch_features, tapped
@@ -37,7 +37,7 @@ def feature_maps(
 
     Args:
         subject: a network whose blocks taps can read, CNNs included.
-        batch: images as the network takes them, [B, 3, H, W].
+        batch: images as the network takes them, [B, C, H, W].
         layers: which; empty takes up to four, spread over the depth.
         whose: what an error calls the network.
 
@@ -66,9 +66,7 @@ def feature_galleries(networks: Mapping[str, Subject], images: Images, layers: S
         pixels = torch.cat([part for _, part in subject.views(some)])
         maps = feature_maps(subject, subject.normalized(pixels), layers, name)
         words = [name, f"layer{'s' if len(maps) > 1 else ''} {', '.join(map(str, maps))}"]
-        for i, group in enumerate(groups):
-            group.append(
-                ([pixels[i].permute(1, 2, 0).numpy(), *(each[i].cpu().numpy() for each in maps.values())], words)
-            )
+        for i, (group, picture) in enumerate(zip(groups, pictures(pixels), strict=True)):
+            group.append(([picture, *(each[i].cpu().numpy() for each in maps.values())], words))
     names = (name.rsplit("/", 1)[-1] for name in some.records.names)
     return [Gallery(name, group) for name, group in zip(names, groups, strict=True)]

@@ -102,7 +102,7 @@ def look_inside(student: nn.Module, batches: Iterable[Tensor], reading: str = "n
 
     Args:
         student: in inference mode.
-        batches: images [B, 3, H, W]; a last batch of another size counts in all but CKA.
+        batches: images [B, channels, H, W]; a last batch of another size counts in all but CKA.
         reading: what stands for a layer, see above.
 
     Raises: UserError for a student without attention or without what is to be read, or fewer images than CKA needs.

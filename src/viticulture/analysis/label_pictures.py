@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..data.channels import shown
 from ..data.dataset import Dataset
 from ..data.images import Images
 from ..evaluation.multilabel.judge import EvaluatedLabels, Result
@@ -18,36 +19,37 @@ NAMED = 4  # labels below an image
 
 def gather_label_pictures(run: RunDir, dataset: Dataset, judged: EvaluatedLabels) -> None:
     """Write pictures.npz: `mistakes`, `examples` and `attention`."""
-    galleries: dict[str, Sequence[Gallery]] = {"examples": label_examples(dataset.train, dataset.classes)}
+    note = shown(len(dataset.mean))
+    galleries: dict[str, Sequence[Gallery]] = {"examples": label_examples(dataset.train, dataset.classes, note.strip())}
     if judged.counts:
         counting = judged.results[judged.counts]
-        galleries["mistakes"] = label_mistakes(counting, dataset.classes)
+        galleries["mistakes"] = label_mistakes(counting, dataset.classes, note)
         galleries["attention"] = attention(of_run(run, judged.counts.partition("/")[0]), counting.images)
     keep_galleries(run.path / FILE, galleries)
 
 
-def label_mistakes(result: Result, classes: Sequence[str]) -> list[Gallery]:
-    """Images with a wrong label at the thresholds, those first whose labels were held least likely."""
-    probabilities, shown = result.predictions.probabilities.numpy(), result.predictions.labels.numpy() > 0
+def label_mistakes(result: Result, classes: Sequence[str], more: str = "") -> list[Gallery]:
+    """Images with a wrong label at the thresholds, those first whose labels were held least likely; `more` is below."""
+    probabilities, truth = result.predictions.probabilities.numpy(), result.predictions.labels.numpy() > 0
     said = probabilities >= np.array([score.threshold for score in result.evaluation.per_label])
-    likelihood = np.where(shown, probabilities, 1 - probabilities).clip(1e-30)
+    likelihood = np.where(truth, probabilities, 1 - probabilities).clip(1e-30)
     order = np.argsort(np.log(likelihood).sum(1), kind="stable")
-    wrong = [int(i) for i in order if (said[i] != shown[i]).any()][:MISTAKES]
+    wrong = [int(i) for i in order if (said[i] != truth[i]).any()][:MISTAKES]
     groups: list[Group] = []
     for i in wrong:
         lines = []
-        for word, labels in (("says", said[i] & ~shown[i]), ("misses", shown[i] & ~said[i])):
+        for word, labels in (("says", said[i] & ~truth[i]), ("misses", truth[i] & ~said[i])):
             named = [f"{classes[c]} {100 * probabilities[i, c]:.0f}\u00a0%" for c in np.flatnonzero(labels).tolist()]
-            more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
-            lines += [f"{word} {', '.join(named[:NAMED])}{more}"] if named else []
+            rest = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
+            lines += [f"{word} {', '.join(named[:NAMED])}{rest}"] if named else []
         groups.append(([result.images.original(i)], [*lines, result.images.records.names[i].rsplit("/", 1)[-1]]))
     note = "Said or missed at each label's threshold, with its probability; labels that are right are left out."
-    return [Gallery("", groups, note)] if groups else []
+    return [Gallery("", groups, note + more)] if groups else []
 
 
-def label_examples(images: Images, classes: Sequence[str]) -> list[Gallery]:
+def label_examples(images: Images, classes: Sequence[str], note: str = "") -> list[Gallery]:
     """A few training images that show each of the first labels."""
     labels = images.records.labels.numpy()
-    shown = [(name, np.flatnonzero(labels[:, c])[:EXAMPLES]) for c, name in enumerate(classes[:CLASSES_WITH_EXAMPLES])]
-    groups = [([images.original(int(i)) for i in numbers], (name,)) for name, numbers in shown if len(numbers)]
-    return [Gallery("", groups)] if groups else []
+    first = [(name, np.flatnonzero(labels[:, c])[:EXAMPLES]) for c, name in enumerate(classes[:CLASSES_WITH_EXAMPLES])]
+    groups = [([images.original(int(i)) for i in numbers], (name,)) for name, numbers in first if len(numbers)]
+    return [Gallery("", groups, note)] if groups else []

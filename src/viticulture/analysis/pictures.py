@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from ..data.channels import shown
 from ..data.dataset import Dataset
 from ..data.images import Images
 from ..errors import UserError
@@ -13,7 +14,7 @@ from ..evaluation.accuracy import most_confident_mistakes
 from ..evaluation.evaluate import EvaluatedRun, Result
 from ..evaluation.robustness.corrupt import corrupt
 from ..evaluation.robustness.strengths import CORRUPTIONS, EXTRA
-from ..evaluation.subject import Subject, of_run
+from ..evaluation.subject import Subject, of_run, pictures
 from ..models.taps import Taps
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
@@ -32,9 +33,10 @@ LOOKED_AT = 8  # images whose attention is shown
 def gather_pictures(run: RunDir, dataset: Dataset, judged: EvaluatedRun) -> None:
     """Write pictures.npz: `mistakes`, `examples`, `attention` and `reconstruction`, as far as there are any."""
     counting = judged.counting
-    galleries = {"examples": examples(dataset.train, dataset.classes)}
+    note = shown(len(dataset.mean)).strip()
+    galleries = {"examples": examples(dataset.train, dataset.classes, note)}
     if counting is not None:
-        galleries["mistakes"] = mistakes(counting, dataset.classes)
+        galleries["mistakes"] = mistakes(counting, dataset.classes, note)
         galleries["attention"] = attention(of_run(run, judged.counts.partition("/")[0]), counting.images)
     if paints(recipe_of(run)):
         galleries["reconstruction"] = [reconstruction_gallery(run, dataset)]
@@ -55,7 +57,7 @@ def gather_corruptions(run: RunDir, dataset: Dataset) -> None:
     keep_galleries(run.path / CORRUPTED, {"corruptions": [Gallery("A test image, corrupted", groups, note)]})
 
 
-def mistakes(result: Result, classes: Sequence[str]) -> list[Gallery]:
+def mistakes(result: Result, classes: Sequence[str], note: str = "") -> list[Gallery]:
     """Images that were taken for another class, the most confident first."""
     groups: list[Group] = [
         (
@@ -68,15 +70,15 @@ def mistakes(result: Result, classes: Sequence[str]) -> list[Gallery]:
         )
         for mistake in most_confident_mistakes(result.predictions, MISTAKES)
     ]
-    return [Gallery("", groups)] if groups else []
+    return [Gallery("", groups, note)] if groups else []
 
 
-def examples(images: Images, classes: Sequence[str]) -> list[Gallery]:
+def examples(images: Images, classes: Sequence[str], note: str = "") -> list[Gallery]:
     """A few training images of each of the first classes, so that a person sees what was learnt from."""
     labels = images.records.labels.numpy()
-    shown = [(name, np.flatnonzero(labels == c)[:EXAMPLES]) for c, name in enumerate(classes[:CLASSES_WITH_EXAMPLES])]
-    groups = [([images.original(int(i)) for i in numbers], (name,)) for name, numbers in shown if len(numbers)]
-    return [Gallery("", groups)] if groups else []
+    first = [(name, np.flatnonzero(labels == c)[:EXAMPLES]) for c, name in enumerate(classes[:CLASSES_WITH_EXAMPLES])]
+    groups = [([images.original(int(i)) for i in numbers], (name,)) for name, numbers in first if len(numbers)]
+    return [Gallery("", groups, note)] if groups else []
 
 
 def attention(subject: Subject, images: Images, layers: Sequence[int] = ()) -> list[Gallery]:
@@ -105,10 +107,10 @@ def attention(subject: Subject, images: Images, layers: Sequence[int] = ()) -> l
     names = [f"layer {layer + 1}" for layer in chosen]
     classes = [_called(subject, images, number) for number in numbers]
     maps = [class_map(reading, reading.grid).cpu().numpy() for reading in readings]
-    views = pixels.permute(0, 2, 3, 1).numpy()
+    views = pictures(pixels)
     note = (
         f"Each image as the student is shown it, then {', '.join(names)}. Mean over heads; light is much, each map on "
-        "its own scale."
+        f"its own scale.{shown(subject.task.channels)}"
     )
     groups = [([views[i], *(layer[i] for layer in maps)], [name]) for i, name in enumerate(classes)]
     galleries = [Gallery(f"Where the {who} looks", groups, note)]

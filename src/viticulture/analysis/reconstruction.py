@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..data.channels import shown
 from ..data.dataset import Dataset
 from ..data.images import Images
-from ..evaluation.subject import Subject, device_for
+from ..evaluation.subject import Subject, device_for, pictures
 from ..methods.method import BatchSpec
 from ..models.task import Task
 from ..models.vit.patches import PatchGrid, patchify, unpatchify
@@ -45,7 +46,7 @@ class Reconstructor(Protocol):
     batch_spec: BatchSpec
 
     def reconstruct(self, images: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Patches [B, P, 3 p p], the masked ones as painted, and which ones those are, [B, P] bool."""
+        """Patches [B, P, C p p], the masked ones as painted, and which ones those are, [B, P] bool."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class Reconstruction:
     """Images with gray levels in [0, 1], what was hidden of them, and what was painted there.
 
     Args:
-        images: [B, 3, H, W].
-        painted: [B, 3, H, W], the image itself where nothing was hidden; may leave [0, 1].
+        images: [B, C, H, W].
+        painted: [B, C, H, W], the image itself where nothing was hidden; may leave [0, 1].
         masked: [B, H, W] bool.
         error: of each image, [B]: mean over its masked pixels and channels of the squared distance.
         flat_error: the same, were every masked patch painted in its own mean color.
@@ -72,7 +73,7 @@ def reconstruct(method: Reconstructor, images: Tensor, seed: int = 0) -> Reconst
 
     Args:
         method: in inference mode.
-        images: [B, 3, H, W], normalized as the student takes them.
+        images: [B, C, H, W], normalized as the student takes them.
         seed: of the masks.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -81,10 +82,10 @@ def reconstruct(method: Reconstructor, images: Tensor, seed: int = 0) -> Reconst
         patches, chosen = method.reconstruct(images, noise)
     grid = images.shape[-2] // method.patch[0], images.shape[-1] // method.patch[1]
     masked = unpatchify(chosen[..., None].expand_as(patches), grid, method.patch)[:, 0]
-    colors = torch.unflatten(patchify(images, method.patch), 2, (3, -1))
+    colors = torch.unflatten(patchify(images, method.patch), 2, (images.shape[1], -1))
     means = colors.mean(-1, keepdim=True).expand_as(colors).flatten(2)
     mean, std = (
-        torch.tensor(values, device=images.device).view(3, 1, 1) for values in (method.task.mean, method.task.std)
+        torch.tensor(values, device=images.device).view(-1, 1, 1) for values in (method.task.mean, method.task.std)
     )
     true, painted, flat = (
         part * std + mean
@@ -110,7 +111,7 @@ def reconstruct_some(run: RunDir, dataset: Dataset, images: Images) -> Reconstru
 
 
 def distance(painted: Tensor, true: Tensor, masked: Tensor) -> Tensor:
-    """Mean squared distance over the masked pixels [B, H, W] of each image [B, 3, H, W] -> [B]."""
+    """Mean squared distance over the masked pixels [B, H, W] of each image [B, C, H, W] -> [B]."""
     squares = (painted - true).square().mean(1) * masked
     return squares.sum((1, 2)) / masked.sum((1, 2))
 
@@ -150,24 +151,24 @@ def reconstruction_gallery(run: RunDir, dataset: Dataset) -> Gallery:
 def painted(reconstruction: Reconstruction, names: list[str]) -> Gallery:
     """The first images as triples, and the mean errors of all."""
     masked = reconstruction.masked[:SHOWN].unsqueeze(1)
-    shown = [
+    parts_of = [
         reconstruction.images[:SHOWN],
         reconstruction.images[:SHOWN].masked_fill(masked, HIDDEN),
         reconstruction.painted[:SHOWN],
     ]
-    triples = zip(*map(levels, shown), names, reconstruction.error.tolist(), strict=False)
+    triples = zip(*map(levels, parts_of), names, reconstruction.error.tolist(), strict=False)
     groups: list[Group] = [(parts, [name, f"mean squared error {error:.4f}"]) for *parts, name, error in triples]
     error, flat = reconstruction.error.mean().item(), reconstruction.flat_error.mean().item()
     note = (
         f"Mean squared error of masked pixels over {len(reconstruction.error)} images, gray levels from 0 to 1: "
         f"{error:.4f}; masked patches in their own mean color would have {flat:.4f}. "
         f"{100 * reconstruction.masked.float().mean():.0f} % of pixels are masked. With patch_norm, painted patches "
-        "have the mean and the spread of the true ones."
+        f"have the mean and the spread of the true ones.{shown(reconstruction.images.shape[1])}"
     )
     return Gallery("Image, what is shown of it, what is painted", groups, note)
 
 
 def levels(images: Tensor) -> list[NDArray[np.uint8]]:
-    """Images [B, 3, H, W] in [0, 1] as pictures."""
+    """Images [B, C, H, W] in [0, 1] as pictures."""
     bytes_ = (255 * images).round().clamp(0, 255).to(torch.uint8)
-    return list(bytes_.permute(0, 2, 3, 1).cpu().numpy())
+    return pictures(bytes_)

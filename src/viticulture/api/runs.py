@@ -136,7 +136,8 @@ def export(run: str, out: str, weights: str = "", int8: bool = False, from_pixel
         int8: compute its large products in eight bits, calibrated on training images, and say what that costs in
             accuracy on the test images, which must be there. Classifiers alone.
         from_pixels: the file takes one image as it is, [h, w, 3] uint8, and prepares it as `predict` does; that of a
-            detector or a segmenter always does.
+            detector or a segmenter always does. Of a run with `images.channels`, as many; values of an `images.range`
+            must be levels by then, and the range stands in the file's metadata.
 
     Returns: the file; with int8 also what it costs and gives beside float32.
     """
@@ -158,14 +159,18 @@ def export(run: str, out: str, weights: str = "", int8: bool = False, from_pixel
     several = subject.task.several
     if int8 and several:
         raise UserError(f"--int8 measures its cost in top-1 accuracy, and {run} tells several labels; leave it out")
-    more = {"thresholds": thresholds_of(folder, weights or folder.which()[0], len(subject.task.classes))}
+    more: dict[str, Any] = {}
+    if several:
+        more["thresholds"] = thresholds_of(folder, weights or folder.which()[0], len(subject.task.classes))
+    if (kept := subject.image_settings.range) is not None:
+        more["range"] = kept
     written: Path | Quantized
     with waiting("writing ONNX"):
         if int8:
             dataset = dataset_of(folder, recipe_of(folder))
             written = to_int8(subject, dataset.train, dataset.test, Path(out))
         else:
-            written = to_onnx(subject.network, Path(out), subject.task, more if several else {})
+            written = to_onnx(subject.network, Path(out), subject.task, more)
         if from_pixels:
             from ..export.pixels import put_before
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..data.dataset import Dataset, ImageSettings
-from ..data.image_settings import NORMALIZE, choose_image_size, choose_store_size
+from ..data.image_settings import choose_image_size, choose_store_size, normalization
 from ..data.images import Images, Records, StoredImages
 from ..data.sources.source import Source
 from ..data.splits import check_classes, select
@@ -104,10 +104,10 @@ class Measurements:
 
     def macs(self, recipe: Recipe) -> int:
         """Multiply-adds of a recipe's student for one image."""
-        wanted, shape = recipe.section("student"), recipe.section("images").shape
-        task = Task(self.source.classes, shape, *NORMALIZE["half"])
+        wanted, images = recipe.section("student"), recipe.section("images")
+        task = Task(self.source.classes, images.shape, *normalization("half", images.channels))
         student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
-        return count(student, task.image_size)[1]
+        return count(student, task.image_size, task.channels)[1]
 
     def double(self, recipe: Recipe, dataset: Dataset) -> str:
         """A folder with random weights of a recipe's student, in place of a run that is not there yet."""
@@ -124,12 +124,14 @@ class Measurements:
         settings: ImageSettings = recipe.section("images")
         assert settings.image_size is not None
         store_size = settings.store_size or choose_store_size(settings.image_size, self.sizes)
-        image_bytes = 3 * store_size**2
+        image_bytes = settings.channels * store_size**2
         if settings.stream or (settings.stream is None and len(self.source) * image_bytes > settings.budget_gb * 1e9):
             return load_dataset(self.source, recipe, self.seed)
         splits, _ = select(self.source, recipe.section("data"), self.seed, labeled)
         generator = torch.Generator().manual_seed(0)
-        pixels = torch.randint(256, (DIFFERENT, 3, store_size, store_size), dtype=torch.uint8, generator=generator)
+        shape = (DIFFERENT, settings.channels, store_size, store_size)
+        pixels = torch.randint(256, shape, dtype=torch.uint8, generator=generator)
+        mean, std = normalization("half", settings.channels)
         size = torch.from_numpy(np.median(self.sizes, axis=0).astype(np.int32))
 
         def images(kind: str) -> Images | None:
@@ -148,8 +150,8 @@ class Measurements:
             val=images("val"),
             test=images("test"),
             image_size=settings.image_size,
-            mean=NORMALIZE["half"][0],
-            std=NORMALIZE["half"][1],
+            mean=mean,
+            std=std,
             image_settings=replace(settings, store_size=store_size),
             split_names={},
             skipped={},

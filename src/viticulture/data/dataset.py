@@ -14,7 +14,8 @@ from ..errors import UserError, counted, unknown
 from . import store, subsets
 from .annotations import Annotations
 from .balance import is_uneven, mends
-from .image_settings import NORMALIZE, Channels, ImageSettings, choose_image_size, choose_store_size
+from .decode import OtherValues, Unreadable
+from .image_settings import Channels, ImageSettings, choose_image_size, choose_store_size, normalization
 from .images import Images, Records, StoredImages
 from .open import open_source
 from .sources.source import Source, digest, some
@@ -94,8 +95,7 @@ def prepare(
     splits, notes = (recall(source, remembered), []) if remembered else select(source, selection, seed, labeled)
     if labeled:
         check_classes(source, splits["train"])
-    image_settings = _sized(source, image_settings)
-    source = dataclasses.replace(source, fit=image_settings.fitting)
+    source, image_settings = _as_wanted(source, image_settings)
     assert image_settings.image_size is not None
 
     read = _read(source, splits, image_settings, selection.skip_unreadable, progress)
@@ -163,8 +163,7 @@ def read_rows(
     progress: store.Progress | None = None,
 ) -> tuple[Images, dict[str, str]]:
     """Some images of a source, and by name what is wrong with those that were skipped; arguments as `prepare_test`."""
-    image_settings = _sized(source, image_settings)
-    source = dataclasses.replace(source, fit=image_settings.fitting)
+    source, image_settings = _as_wanted(source, image_settings)
     read = _read(source, {"test": rows}, image_settings, skip_unreadable, progress)
     return read.images["test"], {source.names[i]: reason for i, reason in sorted(read.unreadable.items())}
 
@@ -177,6 +176,23 @@ class _Read:
     images: dict[str, Images]
     unreadable: dict[int, str]
     held: store.Store | None
+
+
+def _as_wanted(source: Source, image_settings: ImageSettings) -> tuple[Source, ImageSettings]:
+    """A source whose images are kept as the settings say, and these with every size chosen.
+
+    Raises: UserError where the first image does not hold the channels or values that are wanted.
+    """
+    source = dataclasses.replace(source, kept=image_settings.kept)
+    try:
+        if not image_settings.stream:  # of which none is opened before it is asked for
+            source.picture(0, shrink=1)
+    except OtherValues as error:
+        raise UserError(str(error)) from error
+    except Unreadable:
+        pass  # told with all the others
+    image_settings = _sized(source, image_settings)
+    return dataclasses.replace(source, fit=image_settings.fitting), image_settings
 
 
 def _sized(source: Source, image_settings: ImageSettings) -> ImageSettings:
@@ -198,7 +214,7 @@ def _read(
     used = np.sort(np.concatenate(list(splits.values())))
     size = image_settings.store_size
     assert size is not None
-    image_bytes, budget = 3 * size * size, int(image_settings.budget_gb * 1e9)
+    image_bytes, budget = image_settings.channels * size * size, int(image_settings.budget_gb * 1e9)
     held: store.Survey
     if image_settings.stream or (image_settings.stream is None and len(used) * image_bytes > budget):
         # Unless bad images are to be skipped, none is opened before the training asks for it: there may be millions.
@@ -235,7 +251,7 @@ def _images(source: Source, rows: np.ndarray, places: np.ndarray, held: store.Su
 
 def _normalization(source: Source, read: _Read, image_settings: ImageSettings) -> tuple[Channels, Channels]:
     if image_settings.normalize != "dataset":
-        return NORMALIZE[image_settings.normalize]
+        return normalization(image_settings.normalize, image_settings.channels)
     train = read.images["train"]
     if isinstance(train, StoredImages):
         return stored_statistics(train.pixels, train.rows)

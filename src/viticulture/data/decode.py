@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any image file as a person would see it: upright, RGB, eight bits a channel, the first frame.
+"""Any image file as a person would see it: upright, RGB, eight bits a channel, the first frame; or with as many
+channels, and by the values, that are to be kept (`channels.Kept`).
 
     gray, palette, CMYK, 1-bit   Pillow's conversion to RGB
     transparency                 laid on white, as a page shows it; the colors under transparent pixels are arbitrary
@@ -9,19 +10,29 @@
     EXIF orientation             applied
     animation                    the first frame
     HEIC                         where pillow-heif is installed (extra `heic`)
+    .npy, TIFF of many bands     their own numbers (bands.py)
+
+Of four channels that are kept, a picture's are red, green, blue and opacity. Colors of 16 bits come from Pillow with
+the upper 8; gray keeps all 16 until values become levels.
 
 A file that cannot be read raises `Unreadable`, whatever is wrong with it.
 """
 
 import warnings
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL.PngImagePlugin import PngImageFile
+from PIL.TiffImagePlugin import TiffImageFile
 
 from ..errors import UserError
+from . import bands
+from .channels import AS_THEY_ARE, RGB, Kept, Levels, Unfit, as_picture, other_channels, spread
 
 MAX_PIXELS = 178_956_970
 """Largest image that is decoded (about 540 MB of RGB); more is a decompression bomb. Where Pillow itself refuses."""
@@ -39,6 +50,7 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _SIDEWAYS = (5, 6, 7, 8)
+_BITS = ExifTags.Base.BitsPerSample
 
 # Pillow's remarks about odd tags and large images say nothing that `Unreadable` does not.
 warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -60,57 +72,133 @@ class Unreadable(UserError):
         return f"{self.name}: {self.reason}"
 
 
+class OtherValues(Unreadable):
+    """An image that can be read, but does not hold the channels or the values that are to be kept."""
+
+
 class DecodedImage(NamedTuple):
     """A decoded image.
 
     Args:
-        image: upright RGB; smaller than the original only where `shrink` allowed it.
+        pixels: upright, [H, W, C]; smaller than the original only where `shrink` allowed it.
         height: of the upright original, pixels.
         width: of the upright original, pixels.
-        mode: how the file holds its colors, in Pillow's words: "L", "RGB", "CMYK", "P", ...
+        mode: how the file holds its colors, in Pillow's words: "L", "RGB", "CMYK", "P", ...; of numbers, how many of
+            which type: "5 x uint16".
+        span: least and greatest value in the file, where they have more than eight bits.
     """
 
-    image: Image.Image
+    pixels: Levels
     height: int
     width: int
     mode: str
+    span: tuple[float, float] | None = None
+
+    @property
+    def image(self) -> Image.Image:
+        """What a person is shown, RGB."""
+        return Image.fromarray(as_picture(self.pixels))
 
 
-def decode(file: BinaryIO | np.ndarray, name: str, shrink: int | None = None) -> DecodedImage:
-    """Decode one file, or wrap pixels that are decoded already.
+def decode(file: BinaryIO | np.ndarray, name: str, shrink: int | None = None, kept: Kept = RGB) -> DecodedImage:
+    """Decode one file, or take numbers that are decoded already.
 
     Args:
-        file: an open file at its start, or [H, W] or [H, W, 3] uint8.
+        file: an open file at its start, or numbers [H, W] or [H, W, C].
         name: how to call it in an error.
         shrink: the side of the square that the image will be squeezed to, pixels. A JPEG of at least four times that
             is decoded at 1/2, 1/4 or 1/8 of its size (never below twice the square), which is several times faster.
+        kept: how many channels, and which values become black and white.
 
     Raises: Unreadable.
     """
-    if isinstance(file, np.ndarray):
-        image = Image.fromarray(file)
-        return DecodedImage(image.convert("RGB"), image.height, image.width, image.mode)
     try:
-        opened = _open(file, name)
-        mode, (width, height) = opened.mode, opened.size
-        drafted = shrink is not None and opened.draft("RGB", (2 * shrink, 2 * shrink)) is not None
-        opened.load()
-        image = upright(opened)
-        if not drafted:
-            width, height = image.size
-        elif _orientation(opened) in _SIDEWAYS:
-            width, height = height, width
+        if isinstance(file, np.ndarray):
+            return _numbers(file, kept)
+        if (read := _reader(file, kept)) is not None:
+            return _numbers(read(file), kept)
+        return _picture(_open(file, name), shrink, kept)
     except Unreadable:
         raise
+    except Unfit as error:
+        raise OtherValues(name, str(error)) from error
     except Exception as error:  # Pillow hands on whatever its formats raise, a RuntimeError for AVIF
         raise Unreadable(name, reason(error)) from error
-    return DecodedImage(image, height, width, mode)
+
+
+def _reader(file: BinaryIO, kept: Kept) -> Callable[[BinaryIO], NDArray[Any]] | None:
+    """What reads a file's own numbers where Pillow does not, or would change them."""
+    start = file.read(bands.START)
+    file.seek(0)
+    if bands.is_npy(start):
+        return bands.npy_values
+    if not bands.is_tiff(start):
+        return None
+    if kept.channels not in (None, 1, 3):
+        return bands.tiff_values
+    try:
+        opened = Image.open(file, formats=("TIFF",))
+        assert isinstance(opened, TiffImageFile)
+        cut = bool(kept.range) and not _is_deep(opened.mode) and max(opened.tag_v2.get(_BITS, (8,))) > 8
+    except UnidentifiedImageError:
+        cut = find_spec("tifffile") is not None
+    except Exception:  # told by what opens it next
+        cut = False
+    file.seek(0)
+    return bands.tiff_values if cut else None
+
+
+def _numbers(values: NDArray[Any], kept: Kept) -> DecodedImage:
+    pixels, plain = np.array(kept(values)), values.dtype == np.uint8  # a copy: what is given stays as it is
+    height, width = pixels.shape[:2]
+    channels = 1 if values.ndim == 2 else values.shape[2]
+    mode = {1: "L", 3: "RGB"}.get(channels) if plain else None
+    span = None if plain else spread(values)
+    return DecodedImage(pixels, height, width, mode or f"{channels} x {values.dtype}", span)
+
+
+def _picture(opened: Image.Image, shrink: int | None, kept: Kept) -> DecodedImage:
+    mode, (width, height) = opened.mode, opened.size
+    deep = _is_deep(mode)
+    cut = isinstance(opened, PngImageFile) and any(";16" in str(tile[3]) for tile in opened.tile)
+    if kept.range and cut and not deep:
+        raise Unfit("Pillow reads its colors of 16 bits as 8, and images.range means all of them; save it as TIFF")
+    drafted = shrink is not None and opened.draft("RGB", (2 * shrink, 2 * shrink)) is not None
+    opened.load()
+    if deep and (kept.range or mode not in ("I", "F")):
+        pixels = kept(np.asarray(_turned(opened, opened)))
+    elif kept.channels == 4:
+        pixels = kept(np.array(_turned(opened, _with_opacity(opened))))
+    else:
+        pixels = kept(np.array(upright(opened)))
+    if not drafted:
+        height, width = pixels.shape[:2]
+    elif _orientation(opened) in _SIDEWAYS:
+        width, height = height, width
+    return DecodedImage(pixels, height, width, mode, spread(np.asarray(opened)) if deep else None)
 
 
 def upright(image: Image.Image) -> Image.Image:
     """A picture of Pillow's as a person would see it: RGB, turned as its camera was held."""
-    turn, seen = _orientation(image), _rgb(image)
+    return _turned(image, _rgb(image))
+
+
+def _turned(image: Image.Image, seen: Image.Image) -> Image.Image:
+    """What was made of an image, turned as its camera was held."""
+    turn = _orientation(image)
     return seen.transpose(_UPRIGHT[turn]) if turn in _UPRIGHT else seen
+
+
+def _is_deep(mode: str) -> bool:
+    """Whether a mode of Pillow's holds one channel of more than eight bits."""
+    return mode.startswith("I;16") or mode in ("I", "F")
+
+
+def _with_opacity(image: Image.Image) -> Image.Image:
+    """Red, green, blue and opacity, which is whole where the file knows none."""
+    if image.mode not in ("RGB", "RGBA", "P", "PA", "LA", "La", "RGBa"):
+        raise Unfit(other_channels((*image.size, len(image.getbands())), 4))
+    return image.convert("RGBA")
 
 
 def image_size(file: BinaryIO | np.ndarray, name: str) -> tuple[int, int]:
@@ -121,12 +209,17 @@ def image_size(file: BinaryIO | np.ndarray, name: str) -> tuple[int, int]:
     if isinstance(file, np.ndarray):
         return file.shape[0], file.shape[1]
     try:
+        if (read := _reader(file, AS_THEY_ARE)) is not None:
+            height, width = (bands.npy_shape if read is bands.npy_values else bands.tiff_shape)(file)[:2]
+            return height, width
         opened = _open(file, name)
         width, height = opened.size
         # TIFF's sizes come upright from Pillow already.
         sideways = opened.format != "TIFF" and _orientation(opened) in _SIDEWAYS
     except Unreadable:
         raise
+    except Unfit as error:
+        raise OtherValues(name, str(error)) from error
     except Exception as error:
         raise Unreadable(name, reason(error)) from error
     return (width, height) if sideways else (height, width)

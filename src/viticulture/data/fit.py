@@ -8,7 +8,7 @@ not know of it.
 from dataclasses import dataclass
 from typing import Literal
 
-from PIL import Image
+import numpy as np
 
 from .decode import MAX_PIXELS, DecodedImage, Unreadable
 
@@ -20,12 +20,12 @@ class Fit:
     Args:
         kind: pad: the image stands in the middle of a plain color, as much of it as is needed; stretch: its sides are
             scaled apart.
-        fill: that color, 0 to 255.
+        fill: that color, 0 to 255 in each channel.
         shape: height and width of the network's input; their ratio is the shape.
     """
 
     kind: Literal["pad", "stretch"]
-    fill: tuple[int, int, int]
+    fill: tuple[int, ...]
     shape: tuple[int, int] = (1, 1)
 
     @property
@@ -44,12 +44,14 @@ class Fit:
         Raises: Unreadable for a strip so long that it would fill memory.
         """
         height, width = self.size(decoded.height, decoded.width)
-        image = decoded.image
-        tall, wide = self.size(image.height, image.width)  # of a JPEG, a fraction of the others
-        if self.kind == "pad" and (wide, tall) != image.size:
+        pixels = decoded.pixels
+        rows, columns = pixels.shape[:2]
+        tall, wide = self.size(rows, columns)  # of a JPEG, a fraction of the others
+        if self.kind == "pad" and (tall, wide) != (rows, columns):
             if tall * wide > MAX_PIXELS:
                 raise Unreadable(name, f"padded to {wide} x {tall} it is more than {MAX_PIXELS:,} pixels")
-            page = Image.new("RGB", (wide, tall), self.fill)
-            page.paste(image, ((wide - image.width) // 2, (tall - image.height) // 2))
-            image = page
-        return DecodedImage(image, height, width, decoded.mode)
+            page = np.full((tall, wide, len(self.fill)), self.fill, dtype=np.uint8)
+            top, left = (tall - rows) // 2, (wide - columns) // 2
+            page[top : top + rows, left : left + columns] = pixels
+            pixels = page
+        return decoded._replace(pixels=pixels, height=height, width=width)

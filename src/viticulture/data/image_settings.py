@@ -3,16 +3,18 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from ..errors import UserError
 from ..keywords import check_fields
 from .augment.crop import CenterCrop
+from .channels import Kept, Ranges
 from .fit import Fit
 
-Channels = tuple[float, float, float]
+Channels = tuple[float, ...]
+"""A number for each channel."""
 
 NORMALIZE: dict[str, tuple[Channels, Channels]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -22,6 +24,9 @@ NORMALIZE: dict[str, tuple[Channels, Channels]] = {
 }
 """Mean and standard deviation of channels in [0, 1]. Those of CIFAR are the ones of "Bootstrapping ViTs", whose code
 uses the standard deviation of CIFAR-10 for both; `dataset` computes the true ones."""
+
+MOST_CHANNELS = 1024
+"""Of an image; hyperspectral cameras have hundreds."""
 
 MAX_SIDE = 4096
 """Largest input and store, pixels: an image of it takes 50 MB. Larger numbers are typing errors that would fill memory
@@ -48,15 +53,21 @@ class ImageSettings:
         store_size: height and width in the store of decoded images, pixels; null takes a quarter more than image_size,
             room for random crops, but not more than the images have.
         normalize: mean and standard deviation of the colors. imagenet, cifar10, cifar100, half (0.5 each), or dataset
-            (computed from the training images).
+            (computed from the training images). Of other than three channels: half or dataset.
         budget_gb: largest store, 10^9 bytes; sets that take more are streamed.
         stream: true decodes images in every epoch, false keeps them in a store; null streams what exceeds the budget.
         eval_crop: evaluation shrinks an image until it only just covers image_size / eval_crop and shows the center of
             image_size; with 1 that is the largest part of the input's shape.
         eval_interpolation: filter of that resize.
         fit: what becomes of images of another shape than the network's input. crop: training and evaluation cut parts
-            of its shape out of them; pad: they are kept whole, with the normalization's mean color (ImageNet's, where
-            that is computed) around them; stretch: they are kept whole, and squeezed.
+            of its shape out of them; pad: they are kept whole, with the normalization's mean color around them (where
+            that is computed, ImageNet's, and of other than three channels middle gray); stretch: they are kept whole,
+            and squeezed.
+        channels: how many an image keeps. 3 makes color of gray, 1 makes gray of color, 4 adds a picture's opacity; any
+            other number is that of the files (.npy [H, W, C], TIFF of many bands) or arrays.
+        range: values that become black and white, [low, high], or such a pair for every channel. A store holds 256
+            levels between them: what lies closer together than (high - low) / 255 becomes the same. null takes the
+            whole range of the values' type, of 16 bits 0 and 65535, of floats 0 and 1.
     """
 
     image_size: int | list[int] | None = None
@@ -67,6 +78,8 @@ class ImageSettings:
     eval_crop: float = 1.0
     eval_interpolation: Literal["bilinear", "bicubic"] = "bicubic"
     fit: Fitting = "crop"
+    channels: int = 3
+    range: list[float] | list[list[float]] | None = None
 
     def __post_init__(self) -> None:
         check_fields("images", self)
@@ -80,10 +93,18 @@ class ImageSettings:
             if value is not None and value < 1:
                 raise UserError(f"{name} must be at least 1 pixel, got {value}")
             if value is not None and value > MAX_SIDE:
-                memory = f"{3 * value**2 / 1e9:,.2f} GB"
+                memory = f"{self.channels * value**2 / 1e9:,.2f} GB"
                 raise UserError(
                     f"{name} must not exceed {MAX_SIDE} pixels, got {value}: each image would take {memory}"
                 )
+        if not 1 <= self.channels <= MOST_CHANNELS:
+            raise UserError(f"images.channels must lie in 1 to {MOST_CHANNELS}, got {self.channels}")
+        if self.channels != 3 and self.normalize not in ("half", "dataset"):
+            raise UserError(
+                f"images.normalize {self.normalize} is of three colors, and images.channels is {self.channels}: "
+                "--images.normalize dataset"
+            )
+        self._check_range()
         if self.budget_gb <= 0:
             raise UserError(f"budget_gb must be positive, got {self.budget_gb}")
         if not 0 < self.eval_crop <= 1:
@@ -93,6 +114,33 @@ class ImageSettings:
                 f"images.fit {self.fit} keeps images whole, and images.eval_crop {self.eval_crop:g} cuts their edges "
                 "off; leave one of them out"
             )
+
+    def _check_range(self) -> None:
+        pairs: list[Any] = self._pairs
+        if not all(
+            isinstance(pair, list | tuple)
+            and len(pair) == 2
+            and all(isinstance(value, int | float) and not isinstance(value, bool) for value in pair)
+            and pair[0] < pair[1]
+            for pair in pairs
+        ):
+            raise UserError(f"images.range is [low, high], low below high, or a list of such pairs, got {self.range}")
+        if len(pairs) not in (0, 1, self.channels) or self.range == []:
+            raise UserError(
+                f"images.range has one pair or one for each of the {self.channels} channels, got {len(pairs)}"
+            )
+
+    @property
+    def _pairs(self) -> list[Any]:
+        if not self.range:
+            return []
+        return list(self.range) if isinstance(self.range[0], list | tuple) else [self.range]
+
+    @property
+    def kept(self) -> Kept:
+        """What is kept of an image's channels and values."""
+        pairs: Ranges = tuple((float(low), float(high)) for low, high in self._pairs)
+        return Kept(self.channels, pairs)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -108,16 +156,21 @@ class ImageSettings:
     @property
     def without_statistics(self) -> "ImageSettings":
         """The same for images that a network is shown whose task has its colors: none are computed."""
-        return replace(self, normalize="imagenet") if self.normalize == "dataset" else self
+        usual: Literal["imagenet", "half"] = "imagenet" if self.channels == 3 else "half"
+        return replace(self, normalize=usual) if self.normalize == "dataset" else self
 
     @property
     def fitting(self) -> Fit | None:
         """What gives images that are kept whole the input's shape; None where they are cropped."""
         if self.fit == "crop":
             return None
-        mean, _ = NORMALIZE["imagenet" if self.normalize == "dataset" else self.normalize]
-        red, green, blue = (round(255 * level) for level in mean)
-        return Fit(self.fit, (red, green, blue), self.shape)
+        mean, _ = normalization(self.without_statistics.normalize, self.channels)
+        return Fit(self.fit, tuple(round(255 * level) for level in mean), self.shape)
+
+
+def normalization(name: str, channels: int) -> tuple[Channels, Channels]:
+    """Mean and standard deviation of so many channels by their name; only `half` is of any number."""
+    return ((0.5,) * channels, (0.5,) * channels) if name == "half" else NORMALIZE[name]
 
 
 def shape_of(image_size: int | list[int]) -> tuple[int, int]:

@@ -9,6 +9,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from .channels import as_picture
+
 
 @dataclass(frozen=True)
 class Records:
@@ -48,14 +50,14 @@ class Images(ABC):
 
     @abstractmethod
     def original(self, number: int) -> np.ndarray:
-        """One image as a person would see it, [H, W, 3] uint8, for pages and predictions."""
+        """One image as a person is shown it (`channels.as_picture`), [H, W, 3] uint8, for pages."""
 
 
 class StoredImages(Images):
     """Images of a store: all of one size, uint8, memory-mapped.
 
     Args:
-        pixels: [M, 3, S, S] uint8 of any memory layout, every image of the source squeezed to a square (aspect ratio in
+        pixels: [M, C, S, S] uint8 of any memory layout, every image of the source squeezed to a square (aspect ratio in
             `records.sizes`).
         rows: [N] int64, which of the M belong to this split, in the split's order.
         records: labels, sizes and names of those N.
@@ -66,7 +68,7 @@ class StoredImages(Images):
         self.pixels, self.rows = pixels, rows
 
     def take(self, numbers: Tensor) -> Tensor:
-        """Pixels of the images with these numbers, [B] -> [B, 3, S, S] uint8."""
+        """Pixels of the images with these numbers, [B] -> [B, C, S, S] uint8."""
         return self.pixels[self.rows[numbers]].contiguous()
 
     def part(self, numbers: Tensor) -> "StoredImages":
@@ -82,7 +84,7 @@ class StoredImages(Images):
 
     def original(self, number: int) -> np.ndarray:
         """Stretched back to the proportions of the original; the longer side has S pixels."""
-        pixels: np.ndarray = self.take(torch.tensor([number]))[0].permute(1, 2, 0).cpu().numpy()
+        pixels = as_picture(self.take(torch.tensor([number]))[0].permute(1, 2, 0).cpu().numpy())
         height, width = self.extent(number)
         side, longest = len(pixels), max(height, width)
         shape = (max(1, round(side * width / longest)), max(1, round(side * height / longest)))

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, counted
 from .balance import is_uneven, mends
+from .channels import AS_THEY_ARE
 from .decode import Unreadable
 from .near_duplicates import Thumbnail, near_duplicates, thumbnail
 from .open import open_source
@@ -29,6 +30,18 @@ class SizeRange:
     least: int
     median: float
     greatest: int
+
+
+class _Seen(NamedTuple):
+    """What is found in an image; its digest, and its thumbnail where it is not too small."""
+
+    height: int
+    width: int
+    mode: str
+    digest: bytes
+    thumbnail: Thumbnail | None
+    span: tuple[float, float] | None
+    channels: int
 
 
 @dataclass(frozen=True)
@@ -56,6 +69,7 @@ class Inspection:
         near: pairs of images in different ones of those splits that look the same, though not pixel by pixel.
         uneven: what makes up for classes that are uneven among the training images; empty where they are even.
         several: how many labels images have, where they have several each; else empty.
+        values: what becomes of channels and values that three levels of eight bits do not hold; else empty.
     """
 
     name: str
@@ -78,6 +92,7 @@ class Inspection:
     near: tuple[tuple[str, ...], ...] = ()
     uneven: str = ""
     several: str = ""
+    values: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The same as nested dictionaries and lists, ready for JSON."""
@@ -94,27 +109,27 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
     Raises: UserError if there is no such data or it holds no images.
     """
     source = data if isinstance(data, Source) else open_source(data)
-    source = separated(source) if is_joined(source) else source
+    source = dataclasses.replace(separated(source) if is_joined(source) else source, kept=AS_THEY_ARE)
 
-    def look(i: int) -> tuple[int, int, str, bytes, Thumbnail | None] | str:
+    def look(i: int) -> _Seen | str:
         try:
             picture = source.picture(i)
         except Unreadable as error:
             return error.reason
-        marks = pixel_digest(np.array(picture.image)), thumbnail(picture.image)
-        return picture.height, picture.width, picture.mode, *marks
+        marks = pixel_digest(picture.pixels), thumbnail(picture.image)
+        return _Seen(picture.height, picture.width, picture.mode, *marks, picture.span, picture.pixels.shape[2])
 
     seen = list(in_parallel(look, range(len(source)), progress))
     read = {i: found for i, found in enumerate(seen) if not isinstance(found, str)}
     same: dict[bytes, list[int]] = {}
-    for i, (_, _, _, mark, _) in read.items():
-        same.setdefault(mark, []).append(i)
+    for i, found in read.items():
+        same.setdefault(found.digest, []).append(i)
     groups = [group for group in same.values() if len(group) > 1]
     split = {int(i): kind for kind, rows in source.splits.items() for i in rows}
     planned = _planned(source)
     kind_of = {int(i): kind for kind, rows in planned.items() for i in rows}
-    thumbnails = {i: found[4] for i, found in read.items() if found[4] is not None}
-    near = [pair for pair in near_duplicates(thumbnails, kind_of) if read[pair[0]][3] != read[pair[1]][3]]
+    thumbnails = {i: found.thumbnail for i, found in read.items() if found.thumbnail is not None}
+    near = [pair for pair in near_duplicates(thumbnails, kind_of) if read[pair[0]].digest != read[pair[1]].digest]
     by_pixels = sorted(read, key=lambda i: read[i][0] * read[i][1])
     if len({found[:2] for found in read.values()}) == 1:
         by_pixels = []
@@ -125,9 +140,9 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         images=len(source),
         unlabeled=int((~labeled(source.labels)).sum()),
         counts={kind: _counts(source, rows) for kind, rows in source.splits.items()},
-        height=_spread([found[0] for found in read.values()]),
-        width=_spread([found[1] for found in read.values()]),
-        modes=dict(Counter(found[2] for found in read.values()).most_common()),
+        height=_spread([found.height for found in read.values()]),
+        width=_spread([found.width for found in read.values()]),
+        modes=dict(Counter(found.mode for found in read.values()).most_common()),
         unreadable={source.names[i]: found for i, found in enumerate(seen) if isinstance(found, str)},
         ignored=source.ignored,
         across=_named(source, [group for group in groups if len({split[i] for i in group}) > 1]),
@@ -140,7 +155,27 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         near=_named(source, [list(pair) for pair in near]),
         uneven=mends(source.labels) if is_uneven(learnt) else "",
         several=several_words(source.labels) if source.labels.ndim == 2 else "",
+        values=_values(list(read.values())),
     )
+
+
+def _values(seen: Sequence[_Seen]) -> str:
+    """What `train` needs to be told of channels and values, and what levels of eight bits leave of the latter."""
+    words = []
+    channels = sorted({found.channels for found in seen} - {1, 3})
+    if channels:
+        kinds = " or ".join(counted(count, "channel") for count in channels)
+        words.append(f"{kinds}, kept by --images.channels {channels[-1]}")
+    if spans := [found.span for found in seen if found.span is not None]:
+        low, high = min(span[0] for span in spans), max(span[1] for span in spans)
+        words.append(f"values of more than 8 bits lie in {low:g} to {high:g}")
+        if all(found.span is None or found.mode.startswith("I;16") or "uint16" in found.mode for found in seen):
+            words[-1] += (
+                f", of which 8 bits of the whole range leave {counted(1 + round((high - low) * 255 / 65535), 'level')}"
+            )
+        if high > low:
+            words.append(f'--images.range "[{low:g}, {high:g}]" spreads them over all 256')
+    return "; ".join(words)
 
 
 def _planned(source: Source) -> Splits:

@@ -23,7 +23,7 @@ from torch import Tensor
 from .transfer import send
 
 ImageBatch = Tensor | Sequence[Tensor]
-"""Images as one tensor [B, 3, S, S], or one by one [3, S, S]: views into a store on a CPU, which saves a copy."""
+"""Images as one tensor [B, C, S, S], or one by one [C, S, S]: views into a store on a CPU, which saves a copy."""
 
 
 def resample(images: ImageBatch, boxes: Tensor, size: tuple[int, int], bicubic: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def resample(images: ImageBatch, boxes: Tensor, size: tuple[int, int], bicubic: 
         size: H, W of the result, pixels.
         bicubic: [B] bool, on the CPU; bilinear where False.
 
-    Returns: [B, 3, H, W] uint8. The images themselves where there is nothing to do.
+    Returns: [B, C, H, W] uint8. The images themselves where there is nothing to do.
     """
     height, width = images[0].shape[-2:]
     edges = on_pixels(boxes, height, width)
@@ -47,7 +47,7 @@ def resample(images: ImageBatch, boxes: Tensor, size: tuple[int, int], bicubic: 
 
 
 def squeeze(pixels: np.ndarray, size: int) -> np.ndarray:
-    """An image as a store keeps it, [H, W, 3] -> [S, S, 3] uint8: the whole of it by the bicubic filter, whatever its
+    """An image as a store keeps it, [H, W, C] -> [S, S, C] uint8: the whole of it by the bicubic filter, whatever its
     shape; within a gray level of Pillow's resize, which takes four times as long."""
     if pixels.shape[:2] == (size, size):
         return pixels
@@ -77,7 +77,7 @@ def on_pixels(boxes: Tensor, height: int, width: int) -> Tensor:
 
 def one_by_one(images: ImageBatch, edges: Tensor, size: tuple[int, int], bicubic: Tensor) -> Tensor:
     """Image by image with torch's antialiased uint8 kernel."""
-    out = torch.empty(len(images), 3, *size, dtype=torch.uint8)
+    out = torch.empty(len(images), images[0].shape[0], *size, dtype=torch.uint8)
     for image, (top, left, height, width), cubic, target in zip(
         images, edges.tolist(), bicubic.tolist(), out, strict=True
     ):
@@ -93,7 +93,7 @@ def by_matrices(images: Tensor, edges: Tensor, size: tuple[int, int], bicubic: T
     top, left, height, width, cubic = send(torch.cat([edges, bicubic[:, None]], 1), images.device).unbind(1)
     columns = weights(left, width, images.shape[-1], size[1], cubic)  # [B, 1, W, S]
     rows = weights(top, height, images.shape[-2], size[0], cubic)  # [B, 1, H, S]
-    wide = quantize(images.float() @ columns.mT)  # [B, 3, S, W]
+    wide = quantize(images.float() @ columns.mT)  # [B, C, S, W]
     return quantize(rows @ wide).to(torch.uint8)
 
 

@@ -7,6 +7,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..errors import UserError
+from .channels import Levels
 from .decode import Unreadable
 from .image_settings import Channels
 from .sources.source import Source
@@ -41,12 +42,12 @@ def stored_statistics(pixels: Tensor, rows: Tensor) -> tuple[Channels, Channels]
     """Mean and standard deviation of each channel over stored images, in [0, 1]; every image weighs the same.
 
     Args:
-        pixels: [M, 3, S, S] uint8.
+        pixels: [M, C, S, S] uint8.
         rows: [N] int64, the images that count.
     """
-    total, squares = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    total, squares = torch.zeros(2, pixels.shape[1], dtype=torch.float64).unbind()
     for part in torch.split(rows, 64):
-        values = pixels[part].contiguous().float().flatten(2)  # [64, 3, S * S]
+        values = pixels[part].contiguous().float().flatten(2)  # [64, C, S * S]
         total += values.sum(dim=2).double().sum(dim=0)
         squares += torch.linalg.vector_norm(values, dim=2).double().square().sum(dim=0)
     count = len(rows) * pixels[0, 0].numel()
@@ -58,8 +59,8 @@ def streamed_statistics(source: Source, rows: np.ndarray, size: int) -> tuple[Ch
     chosen = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _STREAM_SAMPLE)).astype(np.int64))]
 
     def moments(i: int) -> np.ndarray:
-        image = source.picture(i, shrink=size).image.resize((size, size), Image.Resampling.BICUBIC)
-        values = np.asarray(image, dtype=np.float64)
+        pixels = source.picture(i, shrink=size).pixels
+        values = resized(pixels, (size, size)).astype(np.float64)
         return np.stack([values.mean(axis=(0, 1)), np.square(values).mean(axis=(0, 1))])
 
     mean, squares = torch.from_numpy(np.mean(list(in_parallel(moments, chosen.tolist())), axis=0))
@@ -70,5 +71,12 @@ def _channels(mean: Tensor, squares: Tensor) -> tuple[Channels, Channels]:
     """From moments of 0..255; a channel that never varies is divided by 1."""
     deviation = (squares - mean.square()).clamp(min=0).sqrt()
     deviation = torch.where(deviation > 0, deviation, torch.tensor(255.0, dtype=deviation.dtype))
-    first, second = (mean / 255).tolist(), (deviation / 255).tolist()
-    return (first[0], first[1], first[2]), (second[0], second[1], second[2])
+    return tuple((mean / 255).tolist()), tuple((deviation / 255).tolist())
+
+
+def resized(pixels: Levels, size: tuple[int, int]) -> Levels:
+    """Pixels [H, W, C] by Pillow's bicubic filter, which works channel by channel, to this width and height."""
+    if pixels.shape[2] == 3:
+        return np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC))
+    planes = [Image.fromarray(np.ascontiguousarray(plane)) for plane in np.moveaxis(pixels, 2, 0)]
+    return np.stack([np.asarray(plane.resize(size, Image.Resampling.BICUBIC)) for plane in planes], 2)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every image decoded once, squeezed to one size, and kept as a memory map that all processes share.
 
-    stores/KEY/pixels.npy     [M, S, S, 3] uint8          KEY: the images' names, fingerprints and root, S, which
+    stores/KEY/pixels.npy     [M, S, S, C] uint8          KEY: the images' names, fingerprints and root, S, which
     stores/KEY/sizes.npy      [M, 2] int32                height and width of the upright original; 0, 0 if unreadable
     stores/KEY/digests.npy    [M, 16] uint8               of the decoded pixels, to find identical images
     stores/KEY/store.json     unreadable images with reasons
@@ -61,7 +61,7 @@ class Store(Survey):
 
     Args:
         digests: [M, 16] uint8; equal where the images are identical, pixel by pixel.
-        pixels: [M, 3, S, S] uint8, a view of a memory map, a pixel's colors together: resizing reads them so. Writing
+        pixels: [M, C, S, S] uint8, a view of a memory map, a pixel's colors together: resizing reads them so. Writing
             to it changes this process's copy only.
     """
 
@@ -90,7 +90,7 @@ def build(
     Raises: UserError if images cannot be read, the store exceeds its budget, or the disk is full.
     """
     wanted = np.arange(len(source)) if rows is None else np.unique(rows)
-    need = len(wanted) * 3 * size * size
+    need = len(wanted) * channels_of(source) * size * size
     if budget is not None and need > budget:
         raise UserError(
             f"{counted(len(wanted), 'image')} of {size} x {size} pixels would take {_gb(need)}, more than the budget of"
@@ -143,10 +143,16 @@ def refuse(source: Source, unreadable: dict[int, str], count: int) -> None:
         )
 
 
+def channels_of(source: Source) -> int:
+    """Of the images that are kept of a source."""
+    assert source.kept.channels is not None, "an image is kept by a number of channels"
+    return source.kept.channels
+
+
 def pixel_digest(pixels: np.ndarray) -> bytes:
-    """16 bytes that are equal for images of equal size and pixels, [H, W, 3] uint8."""
+    """16 bytes that are equal for images of equal size and pixels, [H, W, C] uint8."""
     height, width, _ = pixels.shape
-    return hashlib.blake2b(pixels.data, digest_size=16, key=b"%d x %d" % (width, height)).digest()
+    return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=16, key=b"%d x %d" % (width, height)).digest()
 
 
 def in_parallel(
@@ -175,20 +181,20 @@ def in_parallel(
 def _fill(folder: Path, source: Source, size: int, rows: np.ndarray, progress: Progress | None) -> None:
     sizes = np.zeros((len(rows), 2), dtype=np.int32)
     digests = np.zeros((len(rows), 16), dtype=np.uint8)
-    unreadable = {}
+    unreadable, channels = {}, channels_of(source)
     # Written, never mapped, while it grows: a full disk then is an error and not a signal that kills the process.
     with (folder / "pixels.npy").open("wb") as file:
-        header = {"descr": "|u1", "fortran_order": False, "shape": (len(rows), size, size, 3)}
+        header = {"descr": "|u1", "fortran_order": False, "shape": (len(rows), size, size, channels)}
         np.lib.format.write_array_header_2_0(file, header)
         squeezed = in_parallel(lambda i: _kept(source, i, size), rows.tolist(), progress)
         for number, result in enumerate(squeezed):
             if isinstance(result, str):
                 unreadable[int(rows[number])] = result
-                file.write(bytes(3 * size * size))
+                file.write(bytes(channels * size * size))
             else:
                 pixels, sizes[number], mark = result
                 digests[number] = np.frombuffer(mark, dtype=np.uint8)
-                file.write(pixels.data)
+                file.write(np.ascontiguousarray(pixels).data)
     np.save(folder / "sizes.npy", sizes)
     np.save(folder / "digests.npy", digests)
     _describe(folder, unreadable)
@@ -196,19 +202,19 @@ def _fill(folder: Path, source: Source, size: int, rows: np.ndarray, progress: P
 
 def _key(source: Source, rows: np.ndarray, what: str) -> str:
     """Changes with the images, which of them, and what is kept of them."""
-    parts = [] if source.fit is None else [source.fit.mark]
+    parts = [source.kept.mark] if source.kept.mark else []
+    parts += [] if source.fit is None else [source.fit.mark]
     parts += map(str, rows.tolist() if len(rows) < len(source) else ())
     return digest([_VERSION, what, source.root, digest(source.names), digest(source.fingerprints), *parts])
 
 
 def _kept(source: Source, i: int, size: int) -> tuple[np.ndarray, tuple[int, int], bytes] | str:
-    """Pixels [S, S, 3], original height and width, digest; or what is wrong with the image."""
+    """Pixels [S, S, C], original height and width, digest; or what is wrong with the image."""
     try:
         picture = source.picture(i, shrink=size)
     except Unreadable as error:
         return error.reason
-    pixels = np.array(picture.image)
-    return squeeze(pixels, size), (picture.height, picture.width), pixel_digest(pixels)
+    return squeeze(picture.pixels, size), (picture.height, picture.width), pixel_digest(picture.pixels)
 
 
 def _seen(source: Source, i: int) -> tuple[tuple[int, int], str]:

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from ..cache import cores
 from ..errors import UserError
 from .augment.augment import Augment
+from .channels import as_picture
 from .decode import Unreadable
 from .images import Images, Records
 from .resample import squeeze
@@ -28,7 +29,7 @@ class StreamImages(Images):
     """Images of one split that are decoded again each time, to the very pixels that a store would keep.
 
     Args:
-        source: reads image i, upright RGB; must survive pickling.
+        source: reads image i, upright; must survive pickling.
         rows: [N] int64, which of the source's images belong to this split, in the split's order.
         records: labels and names of those N; sizes may be unknown (-1), since a worker sees the opened image.
         size: side of the square to which images are squeezed, as in a store.
@@ -42,7 +43,7 @@ class StreamImages(Images):
         return StreamImages(self.source, self.rows[numbers], self.records.part(numbers), self.size)
 
     def original(self, number: int) -> np.ndarray:
-        return np.asarray(self.source.read(int(self.rows[number])))
+        return as_picture(self.source.picture(int(self.rows[number])).pixels)
 
     def extent(self, number: int) -> tuple[int, int]:
         return self.source.size_of(int(self.rows[number]))
@@ -55,7 +56,7 @@ class StreamImages(Images):
             augments: one for each view.
             u: for each view its uniform numbers, [B, columns].
 
-        Returns: for each view [B, 3, H, W] uint8.
+        Returns: for each view [B, C, H, W] uint8.
         Raises: UserError for an image that cannot be read.
         """
         try:
@@ -65,7 +66,7 @@ class StreamImages(Images):
                 f"{error}; mend or remove it, or have every image read once beforehand and go on without those that"
                 " cannot be read: --skip-unreadable"
             ) from error
-        squeezed = [squeeze(np.array(picture.image), self.size) for picture in pictures]
+        squeezed = [squeeze(picture.pixels, self.size) for picture in pictures]
         pixels = [torch.from_numpy(image).permute(2, 0, 1) for image in squeezed]
         sizes = torch.tensor([[picture.height, picture.width] for picture in pictures])
         return [augment.cut(pixels, sizes, table) for augment, table in zip(augments, u, strict=True)]

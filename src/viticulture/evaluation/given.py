@@ -20,11 +20,11 @@ def as_images(given: Any) -> list[Path | Pixels]:
     """One item an image or folder, in order.
 
     Args:
-        given: a path (str or Path); PIL's image; an array [H, W] or [H, W, 3], or a tensor [3, H, W] or [1, H, W],
-            uint8 or floats in [0, 1]; a batch of arrays or tensors; any iterable of these, such as a list or a column
-            of a data frame.
+        given: a path (str or Path); PIL's image; an array [H, W] or [H, W, C], or a tensor [C, H, W], uint8, uint16 or
+            floats in [0, 1], or of any numbers where the run has their `images.range`; a batch of arrays or tensors;
+            any iterable of these, such as a list or a column of a data frame.
 
-    Raises: UserError for anything else, or an array whose numbers are no colors.
+    Raises: UserError for anything else.
     """
     if isinstance(given, (str, os.PathLike)):
         if not os.fspath(given):

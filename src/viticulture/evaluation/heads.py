@@ -35,7 +35,7 @@ def heads_of(student: nn.Module, images: Tensor, recipe: Recipe) -> OutputHeads:
 
     Args:
         student: in evaluation mode.
-        images: [B, 3, H, W], a few.
+        images: [B, channels, H, W], a few.
         recipe: names the heads that teachers taught.
     """
     logits = all_logits(student, images)

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.channels import RGB, Kept
 from ..data.decode import DecodedImage, Unreadable, decode, image_size
 from ..data.images import Records, StoredImages
 from ..data.resample import squeeze
 from ..data.sources.files import FileReader
-from ..data.sources.folders import is_image, scan
+from ..data.sources.folders import images_among, scan
 from ..data.sources.source import readable
 from ..disk import write_whole
 from ..errors import UserError
@@ -63,7 +64,7 @@ def classify(run: RunDir, weights: str, images: Sequence[Path | Pixels], top: in
     Args:
         run: a run with weights.
         weights: best, last or ema.
-        images: files, folders, or [H, W, 3] uint8; pixels are named `image 0` after their place.
+        images: files, folders, or [H, W, C] of numbers; pixels are named `image 0` after their place.
         top: classes to name of each image, at least 1; all where there are fewer.
 
     Raises: UserError if a path does not exist, there is no image in what was named, or none can be read.
@@ -140,9 +141,8 @@ def _items(place: int, image: Path | Pixels) -> Iterator[tuple[str, Path | Pixel
     if not isinstance(image, Path):
         yield f"image {place}", image
     elif image.is_dir():
-        for name in sorted(file.path for file in scan(image)[0]):
-            if is_image(name):
-                yield str(image / name), image / name
+        for name in sorted(file.path for file in images_among(scan(image)[0])):
+            yield str(image / name), image / name
     elif image.is_file():
         yield str(image), image
     elif image.exists():
@@ -181,14 +181,14 @@ def open_items(subject: Subject, items: Sequence[Item], most: int | None = None)
     errors: list[str] = []
     for name, image in items:
         try:
-            picture = _decoded(name, image, side, most)
+            picture = _decoded(name, image, side, subject.image_settings.kept, most)
             picture = fit(picture, name) if fit is not None else picture
         except Unreadable as error:
             errors.append(error.reason)
         except OSError as error:
             errors.append(error.strerror or str(error))
         else:
-            pixels.append(torch.from_numpy(squeeze(np.array(picture.image), side)).permute(2, 0, 1))
+            pixels.append(torch.from_numpy(squeeze(picture.pixels, side)).permute(2, 0, 1))
             sizes.append((picture.height, picture.width))
             errors.append("")
     names = [readable(name) for name, _ in items]
@@ -218,16 +218,18 @@ def probabilities_of(subject: Subject, opened: OpenedItems) -> list[list[float]]
     return rows
 
 
-def _decoded(name: str, image: Path | Pixels | BinaryIO, side: int, most: int | None = None) -> DecodedImage:
+def _decoded(
+    name: str, image: Path | Pixels | BinaryIO, side: int, kept: Kept = RGB, most: int | None = None
+) -> DecodedImage:
     if isinstance(image, Path):
         with FileReader(Path(), [str(image)]).open(0) as file:
-            return decode(file, name, side)
+            return decode(file, name, side, kept)
     if most is not None and not isinstance(image, np.ndarray):
         height, width = image_size(image, name)
         if height * width > most:
             raise Unreadable(name, f"{width} x {height} is more than {most:,} pixels")
         image.seek(0)
-    return decode(image, name, side)
+    return decode(image, name, side, kept)
 
 
 def _one(name: str, classes: Sequence[str], probabilities: list[float], top: int) -> Prediction:

@@ -19,6 +19,7 @@ from ..data.augment.crop import BoxCrop, Squeeze
 from ..data.batches.batch import Batch
 from ..data.batches.evaluation import as_seen, evaluation_batches, evaluation_views
 from ..data.batches.loader import CPU
+from ..data.channels import Levels, as_picture
 from ..data.dataset import ImageSettings
 from ..data.image_settings import CROP_MODES
 from ..data.images import Images
@@ -38,7 +39,7 @@ class Subject:
     """A network, and how it is shown images.
 
     Args:
-        network: in inference mode, on `device`; it takes [B, 3, H, W] float32.
+        network: in inference mode, on `device`; it takes [B, C, H, W] float32.
         task: its classes; H and W, pixels; mean and deviation of the channels, which lie in [0, 1].
         image_settings: in which size images are kept for it, and which part of them it is shown.
         device: where it computes.
@@ -61,17 +62,17 @@ class Subject:
         return Squeeze() if self.whole else self.image_settings.crop
 
     def batches(self, images: Images) -> Iterator[Batch]:
-        """Every image once, in order, on the device: `image` [B, 3, H, W] float32, normalized; `label` [B], -1 without;
+        """Every image once, in order, on the device: `image` [B, C, H, W] float32, normalized; `label` [B], -1 without;
         `index` [B], its place among the images."""
         return evaluation_batches(images, self.task, self.batch_size, self.device, self.crop)
 
     def views(self, images: Images) -> Iterator[tuple[Tensor, Tensor]]:
-        """The same before normalization, on the CPU: places [B], and pixels [B, 3, H, W] uint8 as a person sees them.
+        """The same before normalization, on the CPU: places [B], and pixels [B, C, H, W] uint8.
         What is drawn, or spoilt first, comes from here and goes on to the network by `normalized`."""
         return evaluation_views(images, self.task, self.batch_size, CPU, self.crop)
 
     def normalized(self, pixels: Tensor) -> Tensor:
-        """What the network takes for pixels [B, 3, H, W] uint8: (pixels / 255 - mean) / std, float32 on its device."""
+        """What the network takes for pixels [B, C, H, W] uint8: (pixels / 255 - mean) / std, float32 on its device."""
         return as_seen(self.task).normalize(send(pixels, self.device))
 
 
@@ -94,10 +95,10 @@ def of_source(source: str) -> Subject:
 
     Raises: UserError if it cannot be had.
     """
-    folder = find_weights(source)
+    folder, kept = find_weights(source), None
     if folder is not None:
         network, task, config = load(folder)
-        architecture, described = _architecture(config), config["pretrained_cfg"]
+        architecture, described, kept = _architecture(config), config["pretrained_cfg"], config.get("range")
     else:
         network, task = open_teacher(source)
         architecture, described = source.partition("=")[0], getattr(network, "pretrained_cfg", {})
@@ -105,10 +106,18 @@ def of_source(source: str) -> Subject:
         image_size=list(task.image_size),
         eval_crop=described.get("crop_pct") or 1.0,
         eval_interpolation="bilinear" if described.get("interpolation") == "bilinear" else "bicubic",
+        normalize="imagenet" if task.channels == 3 else "half",  # for what lies around an image; the task has its own
+        channels=task.channels,
+        range=kept,
         fit=next((ours for ours, theirs in CROP_MODES.items() if theirs == described.get("crop_mode")), "crop"),
     )
     device = _device()
     return Subject(network.eval().to(device), task, image_settings, device, architecture=architecture)
+
+
+def pictures(pixels: Tensor) -> list[Levels]:
+    """Views [B, C, H, W] uint8 as a person is shown them, [H, W, 3] each (`channels.as_picture`)."""
+    return [as_picture(view) for view in pixels.permute(0, 2, 3, 1).cpu().numpy()]
 
 
 def device_for(recipe: Recipe) -> torch.device:

@@ -27,7 +27,7 @@ TOLERANCE = 1e-4
 def to_onnx(student: nn.Module, path: Path, task: Task, more: Mapping[str, Any] | None = None) -> Path:
     """Write a student as ONNX with any batch size, and compare it with the original where onnxruntime is installed.
 
-        image [B, 3, H, W] float32, (pixel / 255 - mean) / std  ->  logits [B, C]
+        image [B, channels, H, W] float32, (pixel / 255 - mean) / std  ->  logits [B, C]
                             or, of several labels an image,         probabilities [B, C]
 
     The file's metadata hold JSON texts under `classes`, `mean`, `std` and `image_size`, and what there is `more`, so
@@ -42,7 +42,7 @@ def to_onnx(student: nn.Module, path: Path, task: Task, more: Mapping[str, Any] 
     output = "probabilities" if task.several else "logits"
     if task.several:
         eager = nn.Sequential(eager, nn.Sigmoid())
-    images = torch.randn(2, 3, *task.image_size, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(2, task.channels, *task.image_size, generator=torch.Generator().manual_seed(0))
     shapes = {0: torch.export.Dim("batch")}
     hint = "student for batches of any size (len(x) in its code, where x.shape[0] is needed, is a common cause)"
     about = {"classes": task.classes, "mean": task.mean, "std": task.std, "image_size": task.image_size, **(more or {})}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An ONNX file that takes an image as it is, and does inside what `predict` does to it before the network.
 
-    pixels [h, w, 3] uint8, upright RGB of any size  ->  logits [1, C]
+    pixels [h, w, channels] uint8, upright, of any size  ->  logits [1, C]
 
 The steps are those of a store and of evaluation: the whole image squeezed to S x S, the crop cut out of it and resized,
 colors normalized; both resizes antialiased, columns first, then rows, rounded to gray levels in between, as Pillow
@@ -52,18 +52,18 @@ FITS = {"crop": ("", "pixels", "sides"), "stretch": (FULL, "pixels", "full"), "p
 
 STEPS = """
 <ir_version: {ir}, opset_import: ["" : {opset}]>
-prepare (uint8[h, w, 3] pixels) => (float[1, 3, {height}, {width}] image)
+prepare (uint8[h, w, {channels}] pixels) => (float[1, 3, {height}, {width}] image)
 {{
   {before}
-  channels = Transpose <perm = [2, 0, 1]> ({picture})
-  bytes = Unsqueeze (channels, zero)
+  planes = Transpose <perm = [2, 0, 1]> ({picture})
+  bytes = Unsqueeze (planes, zero)
   whole = Cast <to = 1> (bytes)
   sides = Shape <start = 0, end = 2> ({picture})
   rows = Slice (sides, zero, one)
-  to_columns = Concat <axis = 0> (one, three, rows, side)
+  to_columns = Concat <axis = 0> (one, channels, rows, side)
   squeezed_columns = Resize <{cubic}> (whole, , , to_columns)
   {round_1}
-  to_side = Concat <axis = 0> (one, three, side, side)
+  to_side = Concat <axis = 0> (one, channels, side, side)
   squeezed = Resize <{cubic}> (rounded_1, , , to_side)
   {round_2}
   extents = Cast <to = 11> ({seen})
@@ -88,10 +88,10 @@ prepare (uint8[h, w, 3] pixels) => (float[1, 3, {height}, {width}] image)
   cut = Slice (rounded_2, first_pixel, end_pixel, image_axes)
   extent_pixels = Cast <to = 7> (extent)
   cut_rows = Slice (extent_pixels, zero, one)
-  to_width = Concat <axis = 0> (one, three, cut_rows, width)
+  to_width = Concat <axis = 0> (one, channels, cut_rows, width)
   shown_columns = Resize <{shown}> (cut, , , to_width)
   {round_3}
-  to_shown = Concat <axis = 0> (one, three, height, width)
+  to_shown = Concat <axis = 0> (one, channels, height, width)
   shown_rows = Resize <{shown}> (rounded_3, , , to_shown)
   {round_4}
   levels = Div (rounded_4, white)
@@ -115,7 +115,7 @@ def from_pixels(student: ModelProto, task: Task, settings: ImageSettings) -> Mod
     """A student's graph behind the steps that prepare an image for it.
 
     Args:
-        student: image [B, 3, H, W] float32 -> logits [B, C], as `to_onnx` writes it.
+        student: image [B, channels, H, W] float32 -> logits [B, C], as `to_onnx` writes it.
         task: its image size and colors.
         settings: a settled recipe's: size of the store, crop and filter.
     """
@@ -139,6 +139,7 @@ def _steps(task: Task, settings: ImageSettings, ir: int, opset: int) -> ModelPro
         opset=opset,
         height=height,
         width=width,
+        channels=task.channels,
         before=before,
         picture=picture,
         seen=seen,
@@ -149,8 +150,8 @@ def _steps(task: Task, settings: ImageSettings, ir: int, opset: int) -> ModelPro
     steps = parse_model(text)
     target = np.array([height, width], dtype=np.float64)
     covered = np.floor(target / crop.crop_pct)
-    whole = {"zero": 0, "one": 1, "three": 3, "side": side, "height": height, "width": width}
-    mean, std = (np.reshape(values, (1, 3, 1, 1)) for values in (task.mean, task.std))
+    whole = {"zero": 0, "one": 1, "channels": task.channels, "side": side, "height": height, "width": width}
+    mean, std = (np.reshape(values, (1, -1, 1, 1)) for values in (task.mean, task.std))
     kinds: dict[type, dict[str, Any]] = {
         np.int64: {name: [value] for name, value in whole.items()} | {"image_axes": [2, 3]},
         np.float64: {"target": target, "covered": covered, "unit": 1, "two": 2, "side_length": side},

@@ -13,6 +13,7 @@ import torch
 from timm.data.config import resolve_data_config
 from timm.data.transforms_factory import create_transform
 
+from ..data.channels import RGB
 from ..data.sources.source import Source
 from ..errors import UserError
 from ..evaluation.predict import ask
@@ -54,11 +55,14 @@ def by_timms_transform(run: RunDir, weights: str = "") -> Moved | None:
         run: a run that learnt classes.
         weights: best, last or ema; by default those that count.
 
-    Returns: what was found; None where the run's images are not here any more, or never were, as of one on the Hub.
+    Returns: what was found; None where the run's images are not here any more, or never were, as of one on the Hub, or
+        where they are no pictures in color, which alone timm's transform reads.
     """
     if not (run.path / "split.json").exists():
         return None
     recipe, data = recipe_of(run), run.read("run.json")["data"]
+    if recipe.section("images").kept != RGB:
+        return None
     try:
         source = open_for(recipe, data["folder"] or data["source"])
     except UserError:

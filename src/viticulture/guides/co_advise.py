@@ -111,7 +111,7 @@ def _check_heads(student: nn.Module, task: Task, teachers: int, token: str) -> N
         raise UserError("teachers must name at least one teacher, got none")
     trial = copy.deepcopy(student).to("meta").train()
     with torch.no_grad():
-        heads = len(token_logits(trial(torch.zeros(2, 3, *task.image_size, device="meta"))))
+        heads = len(token_logits(trial(torch.zeros(2, task.channels, *task.image_size, device="meta"))))
     needed = 1 + teachers if token == "own" else 1
     if heads != needed:
         raise UserError(

@@ -98,12 +98,12 @@ class DINO(Method):
                 f"positive, got {temperature_epochs}, {prototypes} and {hidden_width}"
             )
         self.temperature, self.temperature_epochs = temperature, temperature_epochs
-        student, image_size = setup.student, setup.task.image_size
+        student, image_size, channels = setup.student, setup.task.image_size, setup.task.channels
         if local_crops.count:
             side = local_side(student, image_size[0]) if local_crops.size is None else local_crops.size
-            check_size(student, side)
+            check_size(student, side, channels)
             self.batch_spec = replace(self.batch_spec, local_crops=local_crops.count, local_size=side)
-        head = Head(feature_width(student, image_size), hidden_width, prototypes)
+        head = Head(feature_width(student, image_size, channels), hidden_width, prototypes)
         self.auxiliary["head"] = head
         self.auxiliary["teacher"] = MomentumEncoder(student, head, momentum)
         self.register_buffer("center", torch.zeros(prototypes))

@@ -51,7 +51,7 @@ def split(noise: Tensor, mask_ratio: float) -> tuple[Tensor, Tensor]:
 
 
 def encode(student: VisionTransformer, images: Tensor, kept: Tensor | None = None) -> Tensor:
-    """What the ViT makes of the kept patches: [B, 3, H, W] -> [B, prefix + K, D], after its last norm.
+    """What the ViT makes of the kept patches: [B, C, H, W] -> [B, prefix + K, D], after its last norm.
 
     Equal to `student.forward_features` where all patches are kept.
 
@@ -119,13 +119,13 @@ class Decoder(nn.Module):
 
 
 def targets(images: Tensor, patch: PatchGrid, masked: Tensor, patch_norm: bool = True) -> Tensor:
-    """What the decoder is to paint, [B, R, 3 p p]: the pixels of the masked patches.
+    """What the decoder is to paint, [B, R, C p p]: the pixels of the masked patches.
 
         (x - mean) / sqrt(var + 1e-6)    over each patch, var unbiased      [He et al., Sec. 3, MAE's code]
         = s (x - mean) / sqrt(biased var + 1e-6 s^2),    s^2 = (n - 1) / n for n values: a layer norm, many times faster
 
     Args:
-        images: [B, 3, H, W], normalized.
+        images: [B, C, H, W], normalized.
         patch: height and width, pixels.
         masked: [B, R] numbers of patches.
         patch_norm: standardize each patch; else pixels as they are.
@@ -139,7 +139,7 @@ def targets(images: Tensor, patch: PatchGrid, masked: Tensor, patch_norm: bool =
 
 
 def restored(painted: Tensor, pixels: Tensor) -> Tensor:
-    """The inverse of `targets`: standardized patches [..., 3 p p] with the mean and the spread of `pixels`, theirs."""
+    """The inverse of `targets`: standardized patches [..., C p p] with the mean and the spread of `pixels`, theirs."""
     mean, variance = pixels.mean(-1, keepdim=True), pixels.var(-1, keepdim=True)  # unbiased
     return painted * (variance + 1e-6).sqrt() + mean
 
@@ -185,7 +185,7 @@ class MAE(Method):
             raise UserError(f"method.decoder_width must be a multiple of {HEAD}, got {width}")
         choose_positions(vit, positions)
         self.mask_ratio, self.patch_norm = mask_ratio, patch_norm
-        values = 3 * self.patch[0] * self.patch[1]
+        values = setup.task.channels * self.patch[0] * self.patch[1]
         self.auxiliary["decoder"] = Decoder(vit.embed_dim, grid, values, width, decoder_depth, width // HEAD)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
@@ -193,7 +193,7 @@ class MAE(Method):
 
             kept, masked = split(noise)                       [B, K] and [B, R] of the P patches
             tokens = encode(student, images, kept)            [B, prefix + K, D]
-            painted = decoder(tokens, kept, masked)           [B, R, 3 p p]
+            painted = decoder(tokens, kept, masked)           [B, R, C p p]
             reconstruction = mean of (painted - target)^2     in squared pixels, or without unit with `patch_norm`
 
         Guides read the encoder's pass, and find the numbers of the patches that it saw in the batch, as `kept`.
@@ -212,12 +212,12 @@ class MAE(Method):
         return {"loss": self._distance(self._painted(images, kept, masked), images, masked)}
 
     def reconstruct(self, images: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Patches of the images, [B, P, 3 p p], the masked ones as they are painted, and which ones those are, [B, P].
+        """Patches of the images, [B, P, C p p], the masked ones as they are painted, and which ones those are, [B, P].
 
         With `patch_norm` a painted patch gets the mean and the spread of the true one, which are not asked of it.
 
         Args:
-            images: [B, 3, H, W], normalized.
+            images: [B, C, H, W], normalized.
             noise: [B, P] uniform numbers; they choose the masks.
         """
         kept, masked = split(noise, self.mask_ratio)

@@ -64,12 +64,13 @@ class MoCoV3(Method):
             )
         if min(width, hidden_width) < 1:
             raise UserError(f"method.width and method.hidden_width must be positive, got {width} and {hidden_width}")
-        student = setup.student
+        student, task = setup.student, setup.task
         choose_positions(student, positions)
         if freeze_patches:
             student.get_submodule("patch_embed").requires_grad_(False)
         self.temperature = temperature
-        projector = perceptron([feature_width(student, setup.task.image_size), hidden_width, hidden_width, width])
+        features = feature_width(student, task.image_size, task.channels)
+        projector = perceptron([features, hidden_width, hidden_width, width])
         self.auxiliary["projector"] = projector
         self.auxiliary["predictor"] = perceptron([width, hidden_width, width])
         self.auxiliary["momentum"] = MomentumEncoder(student, projector, momentum)

@@ -66,7 +66,9 @@ class Seed(Method):
         self.temperature, self.teacher_temperature = temperature, teacher_temperature
         self.teacher = load_embedding(teacher, setup.task, teacher_size)
         side = setup.task.image_size
-        width, theirs = feature_width(setup.student, side), self.teacher(torch.zeros(1, 3, *side)).shape[1]
+        channels = setup.task.channels
+        theirs = self.teacher(torch.zeros(1, channels, *side)).shape[1]
+        width = feature_width(setup.student, side, channels)
         self.auxiliary["head"] = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, theirs))
         self.register_buffer("queue", normalized(torch.randn(queue, theirs)))
         self.register_buffer("oldest", torch.zeros((), dtype=torch.int64))  # row of the queue that goes next

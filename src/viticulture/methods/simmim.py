@@ -72,14 +72,14 @@ class SimMIM(Method):
                 f"some, got {mask_ratio}; a smaller method.mask_unit makes more of them"
             )
         choose_positions(vit, positions)
-        self.auxiliary["decoder"] = PixelDecoder(vit.embed_dim, 3 * self.patch[0] * self.patch[1])
+        self.auxiliary["decoder"] = PixelDecoder(vit.embed_dim, setup.task.channels * self.patch[0] * self.patch[1])
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """How far what is painted lies from the image, and what guides add.
 
             mask = the patches of the squares with the least noise                                [B, P]
             tokens = student(patches, a learnt token in place of the masked ones)                 [B, prefix + P, D]
-            painted = one linear layer of the patches' tokens                                     [B, P, 3 p p]
+            painted = one linear layer of the patches' tokens                                     [B, P, C p p]
             reconstruction = mean over images of mean over their masked pixels of |painted - image|, in pixels
 
         Guides read this pass, which has a token for every patch.
@@ -97,10 +97,10 @@ class SimMIM(Method):
         return {"loss": self._distance(self._painted(self.taps.output(images, mask), mask), mask, images)}
 
     def reconstruct(self, images: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Patches of the images, [B, P, 3 p p], the masked ones as they are painted, and which ones those are, [B, P].
+        """Patches of the images, [B, P, C p p], the masked ones as they are painted, and which ones those are, [B, P].
 
         Args:
-            images: [B, 3, H, W], normalized.
+            images: [B, C, H, W], normalized.
             noise: [B, squares] uniform numbers; they choose the masks.
         """
         mask = self.mask(noise)
@@ -120,7 +120,7 @@ class SimMIM(Method):
         return places[:, : self.grid[0], : self.grid[1]].flatten(1)
 
     def _painted(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """All patches, in float32: [B, prefix + P, D] -> [B, P, 3 p p]."""
+        """All patches, in float32: [B, prefix + P, D] -> [B, P, C p p]."""
         painted: Tensor = self.auxiliary["decoder"](tokens[:, -mask.shape[1] :])
         return painted.float()
 

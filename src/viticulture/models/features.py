@@ -21,7 +21,7 @@ def features(network: nn.Module, images: Tensor) -> dict[str, Tensor]:
 
     Args:
         network: in inference mode; a timm classifier, ours included.
-        images: [B, 3, H, W], normalized.
+        images: [B, channels, H, W], normalized.
     """
     net: Any = network
     tokens = net.forward_features(images)

@@ -103,7 +103,7 @@ def create_student(
     Args:
         name: a timm classifier, ours included, without a pretrained tag; or MODULE.NAME for one that a module of a
             person's own has registered.
-        task: gives image size and classes; images have 3 channels.
+        task: gives image size, channels and classes.
         patch_size: side of a patch, pixels; None keeps the student's own.
         options: further keywords of the student's class, such as drop_path_rate.
 
@@ -125,6 +125,8 @@ def create_student(
     for key, value in options.items():
         _check_option(key, value)
     arguments = {**options, "num_classes": len(task.classes), "img_size": task.image_size}
+    if task.channels != 3:  # timm's default
+        arguments["in_chans"] = task.channels
     if patch_size is not None:
         arguments["patch_size"] = patch_size
     trial = (timm.model_entrypoint(name), repr((arguments, task.image_size, len(task.classes))))
@@ -185,12 +187,14 @@ def _tried(name: str, arguments: dict[str, Any], task: Task, options: Mapping[st
             if (size := sum(weight.numel() for weight in trial.parameters())) > LARGEST:
                 raise UserError(f"{name} with {options} would have {size:,} parameters, at most {LARGEST:,} are built")
             _check_patches(trial, task)
-            (logits, *_) = token_logits(trial(torch.zeros(1, 3, height, width)))
+            (logits, *_) = token_logits(trial(torch.zeros(1, task.channels, height, width)))
     except UserError:
         raise
     except TypeError as error:
         match = re.search(r"(unexpected keyword|multiple values for).* argument '(\w+)'", str(error))
         key = match[2] if match and match[2] in arguments else ""
+        if key == "in_chans":
+            raise UserError(f"{name} takes three channels alone, and images.channels is {task.channels}") from error
         if key == "img_size":  # convolutional networks
             return _tried(name, {key: value for key, value in arguments.items() if key != "img_size"}, task, options)
         if key == "patch_size":
@@ -250,15 +254,15 @@ def token_logits(output: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return (output,) if isinstance(output, Tensor) else tuple(output)
 
 
-def feature_width(student: nn.Module, image_size: tuple[int, int]) -> int:
+def feature_width(student: nn.Module, image_size: tuple[int, int], channels: int = 3) -> int:
     """Length of a student's first output, such as the pooled features of one without classes; it is left as it is."""
     copied = copy.deepcopy(student).to("meta").eval()
     with torch.no_grad():
-        (features, *_) = token_logits(copied(torch.zeros(1, 3, *image_size, device="meta")))
+        (features, *_) = token_logits(copied(torch.zeros(1, channels, *image_size, device="meta")))
     return features.shape[1]
 
 
-def count(student: nn.Module, image_size: tuple[int, int]) -> tuple[int, int]:
+def count(student: nn.Module, image_size: tuple[int, int], channels: int = 3) -> tuple[int, int]:
     """Parameters, and multiply-accumulates of one forward pass over one image.
 
     Counted are convolutions and matrix products, those of attention included (torch's FLOP counter / 2); papers
@@ -267,8 +271,9 @@ def count(student: nn.Module, image_size: tuple[int, int]) -> tuple[int, int]:
     Args:
         student: left as it is.
         image_size: height and width, pixels.
+        channels: of the image.
     """
     copied = copy.deepcopy(student).to("meta").eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        copied(torch.zeros(1, 3, *image_size, device="meta"))
+        copied(torch.zeros(1, channels, *image_size, device="meta"))
     return sum(parameter.numel() for parameter in student.parameters()), counter.get_total_flops() // 2

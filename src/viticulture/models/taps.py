@@ -269,7 +269,7 @@ class Taps:
         return (self.forward or self.student)(images, *more)
 
     def __call__(self, images: Tensor, *more: Tensor) -> Readings:
-        """Readings of one forward pass, of images [B, 3, H, W] and what `forward` takes besides."""
+        """Readings of one forward pass, of images [B, channels, H, W] and what `forward` takes besides."""
         if self.layout is None:
             return Readings(token_logits(self.output(images, *more)))
         readers = self._readers(self.layout, (images.shape[-2], images.shape[-1]))

@@ -20,9 +20,14 @@ class Task:
 
     classes: tuple[str, ...]
     image_size: tuple[int, int]
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     several: bool = False
+
+    @property
+    def channels(self) -> int:
+        """Of the network's input."""
+        return len(self.mean)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Of every class, [B, C] float32: a softmax over classes, or of several an image a sigmoid each."""

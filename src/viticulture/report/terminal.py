@@ -60,8 +60,10 @@ def introduce(session: Session) -> None:
     parameters, macs = scaled(student["parameters"]), scaled(student["macs"])
     one = "label" if session.method.task.several else "class"
     classes = counted(len(data["classes"]), one) if data["classes"] else "labels unused"
+    channels = session.method.task.channels
+    bands = "" if channels == 3 else f" with {counted(channels, 'channel')}"
     lines = [
-        f"data     {data['name']}: {counts} images, {classes}, shown at {side[0]} x {side[1]}",
+        f"data     {data['name']}: {counts} images, {classes}, shown at {side[0]} x {side[1]}{bands}",
         f"student  {student['name']}: {parameters} parameters, {macs} multiply-adds an image",
         f"recipe   {session.recipe.name}: {epochs}, seed {session.seed}",
         f"run      {session.run.path}",
@@ -221,6 +223,8 @@ def _inspected(found: Inspection) -> list[Sheet]:
     if found.several:
         facts["labels an image"] = found.several
     facts["colors"] = ", ".join(f"{mode}: {count:,}" for mode, count in Counter(found.modes).most_common())
+    if found.values:
+        facts["channels, values"] = found.values
     counts = {
         name: {split: numbers[c] for split, numbers in found.counts.items()} for c, name in enumerate(found.classes)
     }

@@ -23,7 +23,7 @@ from ..evaluation.predict import (
     ask_opened,
     open_items,
 )
-from ..evaluation.subject import Subject, of_run
+from ..evaluation.subject import Subject, of_run, pictures
 from ..models.taps import Taps
 from ..models.task import Task
 from ..report.charts.pictures import overlay, picture_uri
@@ -81,8 +81,8 @@ class ClassAnswerer:
             readings = self.taps(self.subject.normalized(pixels)).attention
             maps = [class_map(reading, reading.grid)[:, None] for reading in readings]
             rows, columns = max(layer.shape[-2:] for layer in maps)
-            for view, score in zip(pixels, score_maps(maps, (rows, columns)).cpu().numpy(), strict=True):
-                drawn.append(picture_uri(overlay(view.permute(1, 2, 0).numpy(), score)))
+            scores = score_maps(maps, (rows, columns)).cpu().numpy()
+            drawn += [picture_uri(overlay(view, score)) for view, score in zip(pictures(pixels), scores, strict=True)]
         ready = iter(drawn)
         return ["" if error else next(ready) for error in opened.errors]
 

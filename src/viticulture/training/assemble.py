@@ -7,9 +7,10 @@ from math import lcm
 import torch
 from torch import nn
 
-from ..data.augment.augment import Augment
+from ..data.augment.augment import Augment, check_channels
 from ..data.balance import class_weights, positive_weights
 from ..data.batches.sampling import repeated
+from ..data.channels import RGB
 from ..data.dataset import Dataset
 from ..data.dense.follow import check_follows
 from ..data.image_settings import shape_of
@@ -129,6 +130,12 @@ def check_parts(recipe: Recipe) -> None:
             f"images.image_size {side} is oblong, which method supervised without guides takes; method {name}{also} "
             "learns from squares: name one side"
         )
+    if recipe.section("images").kept != RGB and method.batch_spec.contents in ("objects", "pixels"):
+        raise UserError(
+            f"method {name} learns from pictures as they are shown; leave images.channels at 3 and images.range out"
+        )
+    for view in VIEWS:
+        check_channels(transforms(recipe.values[view] or {}), recipe.section("images").channels)
     check_balance(recipe)
     views = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
     if len(views) < method.batch_spec.views:

@@ -235,6 +235,8 @@ def fit(
     facts = {"run": run.path.name, "seed": session.seed, "recipe": session.recipe.name, **method.described}
     if (shown := session.recipe.section("images").fit) != "crop":
         facts["pretrained_cfg"] = {"crop_mode": CROP_MODES[shown]}
+    if (kept := session.recipe.section("images").range) is not None:
+        facts["range"] = kept
     ema = Ema(method.student, train.ema_decay) if train.ema_decay else None
     keep = KeepLast(run, engine.checkpoint_minutes)
     size = batch_size(session.recipe, len(session.dataset.train))

@@ -118,7 +118,7 @@ def begin(
         run.write("recipe.yaml", f"{comment(command)}{comment(f'recipe: {checked.name}')}{checked.to_yaml()}")
         run.write("split.json", {"names": dataset.split_names})
         parameters = sum(parameter.numel() for parameter in method.student.parameters())
-        _, macs = count(method.counted, method.task.image_size)
+        _, macs = count(method.counted, method.task.image_size, method.task.channels)
         run.update(
             **surroundings(),
             status="running",

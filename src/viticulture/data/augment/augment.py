@@ -3,6 +3,9 @@
 
 crop, flip, rand_augment, color_jitter, gray, blur, solarize, normalize, erase, mix. Everything before normalization
 works on gray levels (uint8), as Pillow's pipelines do.
+
+Images have any number of channels, C. What asks for the gray value of a pixel takes the mean of its channels where
+these are not three (`color.luma`); a hue has none but three.
 """
 
 from collections.abc import Sequence
@@ -11,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import UserError
+from ...errors import UserError, counted
 from ..resample import ImageBatch
 from ..transfer import send
 from .blur import Blur
@@ -51,8 +54,8 @@ class Augment:
         self,
         transforms: Sequence[Crop | Transform | Mix],
         image_size: tuple[int, int],
-        mean: tuple[float, float, float],
-        std: tuple[float, float, float],
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
         classes: int,
         noise: int = 0,
     ) -> None:
@@ -65,6 +68,7 @@ class Augment:
         ordered = sorted(
             (t for t in transforms if isinstance(t, Transform)), key=lambda t: place.get(type(t), len(place))
         )
+        check_channels(transforms, len(mean))
         crop = crops[0] if crops else Squeeze()
         self.crop = crop.filled(mean) if isinstance(crop, Placed) else crop
         self.before = [t.filled(mean) if isinstance(t, RandAugment) else t for t in ordered if not isinstance(t, Erase)]
@@ -73,8 +77,8 @@ class Augment:
         self.image_size, self.classes, self.noise = image_size, classes, noise
         self.first_after = self.crop.columns + columns_of(self.before)
         self.columns = self.first_after + columns_of(self.after) + noise  # uniform numbers that an image takes
-        self.scale = 1 / (255 * torch.tensor(std).view(3, 1, 1))
-        self.shift = -(torch.tensor(mean) / torch.tensor(std)).view(3, 1, 1)
+        self.scale = 1 / (255 * torch.tensor(std).view(-1, 1, 1))
+        self.shift = -(torch.tensor(mean) / torch.tensor(std)).view(-1, 1, 1)
 
     def __call__(
         self, images: ImageBatch, sizes: Tensor, u: Tensor, batch_u: Tensor, labels: Tensor
@@ -82,26 +86,26 @@ class Augment:
         """Crop, change, normalize, mix.
 
         Args:
-            images: [B, 3, S, S] uint8, or one by one, on the device where the work is to be done; may be overwritten.
+            images: [B, C, S, S] uint8, or one by one, on the device where the work is to be done; may be overwritten.
             sizes: [B, 2] height and width of the originals, pixels, on the CPU.
             u: [B, columns] float64 in [0, 1), on the CPU.
             batch_u: [Mix.columns] float64 in [0, 1), on the CPU.
             labels: [B] int64, or [B, C] float, on the images' device.
 
-        Returns: [B, 3, H, W] float32, and the labels, [B, C] float32 once mixed.
+        Returns: [B, C, H, W] float32, and the labels, [B, C] float32 once mixed.
         """
         return self.finish(self.change(self.cut(images, sizes, u), u), u, batch_u, labels)
 
     def cut(self, images: ImageBatch, sizes: Tensor, u: Tensor) -> Tensor:
-        """The crop: stored images -> [B, 3, H, W] uint8. All three parts read their columns out of the same u."""
+        """The crop: stored images -> [B, C, H, W] uint8. All three parts read their columns out of the same u."""
         return self.crop(images, sizes, u[:, : self.crop.columns], self.image_size)
 
     def change(self, images: Tensor, u: Tensor) -> Tensor:
-        """What works on gray levels: [B, 3, H, W] uint8, overwritten."""
+        """What works on gray levels: [B, C, H, W] uint8, overwritten."""
         return in_turn(self.before, images, u[:, self.crop.columns :])
 
     def finish(self, images: Tensor, u: Tensor, batch_u: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalize, erase, mix: [B, 3, H, W] uint8 -> float32, and the labels."""
+        """Normalize, erase, mix: [B, C, H, W] uint8 -> float32, and the labels."""
         images = in_turn(self.after, self.normalize(images), u[:, self.first_after :])
         return (images, labels) if self.mix is None else self.mix(images, labels, batch_u, self.classes)
 
@@ -118,6 +122,12 @@ class Augment:
         for source, target in zip(torch.split(images, count), torch.split(values, count), strict=True):
             target.copy_(source).mul_(scale).add_(shift)
         return values
+
+
+def check_channels(transforms: Sequence[Crop | Transform | Mix], channels: int) -> None:
+    """Raises: UserError where a transform asks for three colors, and images have other channels."""
+    if channels != 3 and any(isinstance(transform, ColorJitter) and transform.hue for transform in transforms):
+        raise UserError(f"color_jitter.hue turns colors, and images have {counted(channels, 'channel')}: set it to 0")
 
 
 def columns_of(transforms: Sequence[Transform]) -> int:

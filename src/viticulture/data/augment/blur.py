@@ -41,15 +41,16 @@ def gaussian(images: Tensor, sigma: Tensor, radius: int) -> Tensor:
     """Blur each image by its own sigma.
 
     Args:
-        images: [n, 3, H, W] uint8.
+        images: [n, C, H, W] uint8.
         sigma: [n] standard deviations, pixels, on the images' device.
         radius: where the Gaussian is cut off, pixels; at most one less than the image's shorter side.
     """
     radius = min(radius, min(images.shape[-2:]) - 1)
     offset = torch.arange(-radius, radius + 1, device=images.device)
     kernel = torch.softmax(-0.5 * (offset / sigma[:, None]) ** 2, 1)  # [n, 2 radius + 1]
-    kernel = kernel.repeat_interleave(3, 0)[:, None, None]  # [3n, 1, 1, 2 radius + 1]
-    planes = F.pad(images.float(), (radius,) * 4, mode="reflect").flatten(0, 1)[None]  # [1, 3n, ...]
+    channels = images.shape[1]
+    kernel = kernel.repeat_interleave(channels, 0)[:, None, None]  # [C n, 1, 1, 2 radius + 1]
+    planes = F.pad(images.float(), (radius,) * 4, mode="reflect").flatten(0, 1)[None]  # [1, C n, ...]
     planes = F.conv2d(planes, kernel, groups=planes.shape[1])
     planes = F.conv2d(planes, kernel.mT, groups=planes.shape[1])
-    return torch.unflatten(planes[0].round_().to(torch.uint8), 0, (-1, 3))
+    return torch.unflatten(planes[0].round_().to(torch.uint8), 0, (-1, channels))

@@ -10,10 +10,12 @@ from .kernels import to_bytes
 def luma(images: Tensor) -> Tensor:
     """The gray value of each pixel, ITU-R 601-2: 0.299 R + 0.587 G + 0.114 B in 16-bit fixed point, rounded.
 
-    Whole numbers below 2^24, which float32 holds exactly.
+    Whole numbers below 2^24, which float32 holds exactly. Of other than three channels it is their mean, rounded.
 
-    Shape: [n, 3, H, W] in 0..255 -> [n, H, W] float32, whole numbers in 0..255.
+    Shape: [n, C, H, W] in 0..255 -> [n, H, W] float32, whole numbers in 0..255.
     """
+    if images.shape[1] != 3:
+        return images.sum(1, dtype=torch.float32).div_(images.shape[1]).add_(0.5).floor_()
     red, green, blue = images.float().unbind(1)
     return torch.add(19595 * red, green, alpha=38470).add_(blue, alpha=7471).add_(32768).mul_(2**-16).floor_()
 
@@ -23,7 +25,7 @@ def blend(base: Tensor, images: Tensor, factor: Tensor) -> Tensor:
 
     Args:
         base: broadcasts to the images, float32.
-        images: [n, 3, H, W] float32 in 0..255.
+        images: [n, C, H, W] float32 in 0..255.
         factor: [n].
     """
     return cut_off((images - base).mul_(per_image(factor)).add_(base))
@@ -40,7 +42,7 @@ def cut_off(values: Tensor) -> Tensor:
 
 
 def saturate(images: Tensor, factor: Tensor) -> Tensor:
-    """Blend with each pixel's gray value: 0 is gray, 1 the image. images [n, 3, H, W] uint8, factor [n]."""
+    """Blend with each pixel's gray value: 0 is gray, 1 the image. images [n, C, H, W] uint8, factor [n]."""
     levels = images.float()
     return blend(luma(levels)[:, None], levels, factor)
 

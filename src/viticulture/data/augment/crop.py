@@ -33,7 +33,7 @@ class Crop(ABC):
         """Crop each image by its own row.
 
         Args:
-            images: [B, 3, S, S] uint8, or one by one.
+            images: [B, C, S, S] uint8, or one by one.
             sizes: [B, 2] height and width of the originals, pixels, on the CPU.
             u: [B, columns] float64 in [0, 1), on the CPU.
             image_size: H, W of the result, pixels.
@@ -159,9 +159,9 @@ class PaddedCrop(Crop):
         images, padding = stacked(images), self.padding
         side = images.shape[-1]
         padded = F.pad(images, (padding, padding, padding, padding))
-        windows = padded.unfold(2, side, 1).unfold(3, side, 1)  # [B, 3, 2p + 1, 2p + 1, S, S], a view
+        windows = padded.unfold(2, side, 1).unfold(3, side, 1)  # [B, C, 2p + 1, 2p + 1, S, S], a view
         top, left = send(randint(u, 2 * padding + 1).long().mT.contiguous(), images.device)
-        cut = windows[torch.arange(len(images), device=images.device), :, top, left]  # [B, 3, S, S]
+        cut = windows[torch.arange(len(images), device=images.device), :, top, left]  # [B, C, S, S]
         squeeze = Squeeze().boxes(u, sizes, image_size)
         return resample(cut, squeeze, image_size, torch.full((len(u),), self.interpolation == "bicubic"))
 

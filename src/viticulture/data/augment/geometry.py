@@ -17,14 +17,14 @@ from torch import Tensor
 from .color import cut_off
 from .kernels import below, cut_rows
 
-Color = tuple[int, int, int]
+Color = tuple[int, ...]
 
 
 def slide(images: Tensor, offset: Tensor, dim: int, bicubic: bool, fill: Color) -> Tensor:
     """Look `offset` pixels to the right, in each row by its own: x_in = x + 1/2 + offset(y). Or down, in each column.
 
     Args:
-        images: [n, 3, H, W] uint8.
+        images: [n, C, H, W] uint8.
         offset: [n, H] along rows, [n, W] along columns, on the images' device.
         dim: 3 to look right, 2 to look down.
         bicubic: filter, bilinear where False.
@@ -34,12 +34,12 @@ def slide(images: Tensor, offset: Tensor, dim: int, bicubic: bool, fill: Color) 
         return slide(images.mT, offset, 3, bicubic, fill).mT
     (height, width), whole = images.shape[2:], offset.floor()
     d = (offset - whole)[..., None, None]  # [n, H, 1, 1]
-    neighbors = cut_rows(images, whole.long() - 1, width + 3).float()  # [n, H, 3, W + 3]
+    neighbors = cut_rows(images, whole.long() - 1, width + 3).float()  # [n, H, C, W + 3]
     weights: tuple[Tensor | None, ...] = (None, 1 - d, d, None)
     if bicubic:  # a = -1
         weights = (((2 - d) * d - 1) * d, (d - 2) * d * d + 1, ((1 - d) * d + 1) * d, (d - 1) * d * d)
     # A whole level may come out a little below itself.
-    seen = torch.full((len(images), height, 3, width), 2**-8, device=images.device)
+    seen = torch.full((len(images), height, images.shape[1], width), 2**-8, device=images.device)
     for k, weight in enumerate(weights):
         if weight is not None:
             seen.addcmul_(weight, neighbors.narrow(3, k, width))
@@ -48,7 +48,7 @@ def slide(images: Tensor, offset: Tensor, dim: int, bicubic: bool, fill: Color) 
 
 
 def rotate(images: Tensor, degrees: Tensor, bicubic: bool, fill: Color) -> Tensor:
-    """Turn counter-clockwise around the middle: images [n, 3, H, W] uint8, degrees [n] on their device."""
+    """Turn counter-clockwise around the middle: images [n, C, H, W] uint8, degrees [n] on their device."""
     height, width = images.shape[-2:]
     x = torch.arange(width, device=images.device) + 0.5 - width / 2
     y = torch.arange(height, device=images.device)[:, None] + 0.5 - height / 2
@@ -65,7 +65,7 @@ def rotate(images: Tensor, degrees: Tensor, bicubic: bool, fill: Color) -> Tenso
 
 
 def paint(seen: Tensor, outside: Tensor, fill: Color) -> Tensor:
-    """Cut off to levels, [n, 3, H, W] uint8; pixels where `outside`, [n, H, W] uint8, is 1 take the fill color."""
+    """Cut off to levels, [n, C, H, W] uint8; pixels where `outside`, [n, H, W] uint8, is 1 take the fill color."""
     levels = cut_off(seen).mul_((1 - outside)[:, None])  # products of bytes: many times faster than a masked fill
     for channel, level in enumerate(fill):
         levels[:, channel].add_(outside, alpha=level)

@@ -9,7 +9,7 @@ from .transform import Transform, apply_to_rows, check_share, rows_where
 
 
 class Gray(Transform):
-    """Replace the three channels by the gray value.
+    """Replace every channel by the gray value.
 
     Args:
         probability: of graying an image.
@@ -26,5 +26,5 @@ class Gray(Transform):
 
 
 def to_gray(images: Tensor) -> Tensor:
-    """The gray value in all three channels."""
-    return to_bytes(luma(images))[:, None].expand(-1, 3, -1, -1)
+    """The gray value in every channel."""
+    return to_bytes(luma(images))[:, None].expand(-1, images.shape[1], -1, -1)

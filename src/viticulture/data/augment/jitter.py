@@ -26,7 +26,7 @@ class ColorJitter(Transform):
         brightness: s of brightness; 0 leaves it.
         contrast: s of contrast.
         saturation: s of saturation.
-        hue: largest part of a turn, at most one half.
+        hue: largest part of a turn, at most one half; 0 for images of other than three channels.
         probability: of changing an image at all.
     """
 
@@ -66,7 +66,7 @@ def jitter(images: Tensor, order: Tensor, factors: Tensor, turn: bool) -> Tensor
     """The four changes in each image's own order.
 
     Args:
-        images: [n, 3, H, W] float in [0, 1], overwritten.
+        images: [n, C, H, W] float in [0, 1], overwritten.
         order: [n, 4] permutations of brightness 0, contrast 1, saturation 2, hue 3, on the CPU.
         factors: [n, 4] of brightness, contrast, saturation and hue, on the CPU.
         turn: whether there is any hue to turn.
@@ -81,7 +81,9 @@ def jitter(images: Tensor, order: Tensor, factors: Tensor, turn: bool) -> Tensor
 
 
 def to_gray(images: Tensor) -> Tensor:
-    """[n, 3, H, W] -> [n, 1, H, W]."""
+    """The gray value of each pixel, [n, C, H, W] -> [n, 1, H, W]; the mean of other than three channels."""
+    if images.shape[1] != 3:
+        return images.mean(1, keepdim=True)
     red, green, blue = images.chunk(3, 1)
     return GRAY[0] * red + GRAY[1] * green + GRAY[2] * blue
 

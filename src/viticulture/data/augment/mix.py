@@ -54,7 +54,7 @@ class Mix:
         """Mix a batch.
 
         Args:
-            images: [B, 3, H, W] float.
+            images: [B, C, H, W] float.
             labels: [B] int64, or [B, C] float, on the images' device.
             u: [columns] float64 in [0, 1), on the CPU.
             classes: C.

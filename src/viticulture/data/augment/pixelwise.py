@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes of gray levels that look at one pixel, its image's extremes or its histogram, in Pillow's arithmetic.
 
-Images are [n, 3, H, W] uint8, and so are results; parameters are [n], one an image, on the images' device. Bytes stay
+Images are [n, C, H, W] uint8, and so are results; parameters are [n], one an image, on the images' device. Bytes stay
 bytes where they can: a CPU works on 64 of them at once.
 """
 
@@ -51,7 +51,7 @@ def contrast(images: Tensor, factor: Tensor) -> Tensor:
 def auto_contrast(images: Tensor) -> Tensor:
     """Stretch each channel so that its darkest level becomes 0 and its brightest 255; a flat channel stays."""
     pixels = images.flatten(2)
-    low, high = pixels.amin(2)[..., None, None].float(), pixels.amax(2)[..., None, None].float()  # [n, 3, 1, 1]
+    low, high = pixels.amin(2)[..., None, None].float(), pixels.amax(2)[..., None, None].float()  # [n, C, 1, 1]
     scale = torch.where(high > low, 255 / (high - low), 1.0)
     start = torch.where(high > low, low, 0.0)
     return cut_off(
@@ -70,7 +70,7 @@ def equalize(images: Tensor) -> Tensor:
     counts = torch.zeros(*pixels.shape[:2], 256, dtype=torch.int32, device=images.device)
     counts.scatter_add_(2, pixels, torch.ones((), dtype=torch.int32, device=images.device).expand_as(pixels))
     below = counts.cumsum(2, dtype=torch.int32) - counts
-    brightest = counts.gather(2, pixels.amax(2, keepdim=True))  # [n, 3, 1]
+    brightest = counts.gather(2, pixels.amax(2, keepdim=True))  # [n, C, 1]
     step = (pixels.shape[2] - brightest) // 255
     equal = ((step // 2 + below) // step.clamp(min=1)).clamp(max=255)
     table = torch.where(step > 0, equal, torch.arange(256, dtype=torch.int32, device=images.device)).to(torch.uint8)

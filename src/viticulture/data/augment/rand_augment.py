@@ -60,13 +60,12 @@ class RandAugment(Transform):
             raise UserError(f"rand_augment.std must not be negative, got {std}")
         check_share("rand_augment", "probability", probability)
         self.magnitude, self.std, self.probability = magnitude, std, probability
-        self.fill = (128, 128, 128)
+        self.fill: Color = (128, 128, 128)
 
-    def filled(self, mean: tuple[float, float, float]) -> "RandAugment":
+    def filled(self, mean: tuple[float, ...]) -> "RandAugment":
         """The same with the data's mean color (in [0, 1]) where a map looks beyond the image."""
         other = copy.copy(self)
-        red, green, blue = (min(255, round(255 * level)) for level in mean)
-        other.fill = (red, green, blue)
+        other.fill = tuple(min(255, round(255 * level)) for level in mean)
         return other
 
     def draw(self, u: Tensor) -> "Drawn":
@@ -115,7 +114,7 @@ class Drawn(NamedTuple):
 
 
 def apply(images: Tensor, drawn: Drawn, fill: Color) -> Tensor:
-    """Do what is drawn to images [B, 3, H, W] uint8, overwritten; `fill` is what lies beyond an image."""
+    """Do what is drawn to images [B, C, H, W] uint8, overwritten; `fill` is what lies beyond an image."""
     (height, width), device, rows = images.shape[-2:], images.device, drawn.rows()
     for name, some in rows.items():
         if name in PLAIN:

@@ -25,7 +25,7 @@ class Placed(Crop):
 
     columns: ClassVar[int]
     interpolation: Interpolation
-    fill: tuple[int, int, int] = (0, 0, 0)
+    fill: tuple[int, ...] = (0, 0, 0)
 
     @abstractmethod
     def placement(self, u: Tensor, sizes: Tensor, image_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -35,11 +35,10 @@ class Placed(Crop):
             width of the part on the canvas, pixels, [B, 2] int64.
         """
 
-    def filled(self, mean: tuple[float, float, float]) -> "Placed":
+    def filled(self, mean: tuple[float, ...]) -> "Placed":
         """The same with padding of that color, channels in [0, 1]."""
-        red, green, blue = (round(255 * value) for value in mean)
         same = copy.copy(self)
-        same.fill = red, green, blue
+        same.fill = tuple(round(255 * value) for value in mean)
         return same
 
     def __call__(self, images: ImageBatch, sizes: Tensor, u: Tensor, image_size: tuple[int, int]) -> Tensor:
@@ -47,7 +46,7 @@ class Placed(Crop):
         bicubic = torch.full((1,), self.interpolation == "bicubic")
         device = images[0].device
         canvas = send(torch.tensor(self.fill, dtype=torch.uint8), device)[:, None, None]
-        out = canvas.expand(len(images), 3, *image_size).clone()
+        out = canvas.expand(len(images), -1, *image_size).clone()
         for number, (height, width) in enumerate(extents.tolist()):
             row = slice(number, number + 1)
             out[number, :, :height, :width] = resample(images[row], boxes[row], (height, width), bicubic)[0]

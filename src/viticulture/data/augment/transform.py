@@ -28,7 +28,7 @@ class Transform(ABC):
         """Transform each image by its own row.
 
         Args:
-            images: [B, 3, H, W], uint8 before normalization and float32 after it; may be overwritten.
+            images: [B, C, H, W], uint8 before normalization and float32 after it; may be overwritten.
             u: [B, columns] float64 in [0, 1), on the CPU.
         """
 
@@ -37,9 +37,9 @@ def apply_to_rows(images: Tensor, rows: list[int], change: Callable[[Tensor], Te
     """Replace some images by what `change` makes of them.
 
     Args:
-        images: [B, 3, H, W], overwritten.
+        images: [B, C, H, W], overwritten.
         rows: which, n of them.
-        change: [n, 3, H, W] -> the same shape and type; not called where there are none.
+        change: [n, C, H, W] -> the same shape and type; not called where there are none.
     """
     if not rows:
         return images

@@ -23,9 +23,9 @@ class Input(Protocol):
     @property
     def image_size(self) -> tuple[int, int]: ...
     @property
-    def mean(self) -> tuple[float, float, float]: ...
+    def mean(self) -> tuple[float, ...]: ...
     @property
-    def std(self) -> tuple[float, float, float]: ...
+    def std(self) -> tuple[float, ...]: ...
 
 
 def evaluation_batches(
@@ -50,7 +50,7 @@ def evaluation_batches(
 def evaluation_views(
     images: Images, expected: Input, batch_size: int, device: torch.device, crop: Crop | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The same before normalization: numbers of images [B], and their pixels [B, 3, H, W] uint8."""
+    """The same before normalization: numbers of images [B], and their pixels [B, C, H, W] uint8."""
     augment = as_seen(expected, crop)
     parts = torch.split(torch.arange(len(images)), batch_size)
     if isinstance(images, StreamImages):

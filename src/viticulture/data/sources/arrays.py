@@ -13,7 +13,7 @@ class ArrayReader(Reader):
     """Images held as arrays.
 
     Args:
-        pixels: [N, H, W] or [N, H, W, 3] uint8.
+        pixels: [N, H, W] or [N, H, W, C] of numbers.
     """
 
     def __init__(self, pixels: np.ndarray) -> None:
@@ -29,7 +29,7 @@ def from_arrays(name: str, classes: Sequence[str], parts: dict[str, tuple[np.nda
     Args:
         name: what to call it.
         classes: class names in the order of the labels.
-        parts: "train", "val", "test" -> images [N, H, W] or [N, H, W, 3] uint8, labels [N] (-1 without).
+        parts: "train", "val", "test" -> images [N, H, W] or [N, H, W, C], labels [N] (-1 without).
     """
     splits, names, start = {}, [], 0
     for kind, (_, labels) in parts.items():

@@ -5,6 +5,7 @@
     CLASS/file                                                              classes
     file                                                                    neither: images without labels
 
+A folder without pictures may hold arrays in their place, .npy files of numbers [H, W] or [H, W, C] (bands.py).
 A class may hold folders of its own. Folders that merely wrap all the others are passed through. Hidden files, what
 systems leave behind (`__MACOSX`, `Thumbs.db`) and files with other endings than those of images are not read.
 """
@@ -35,6 +36,9 @@ SUFFIXES = frozenset(
 )
 """Endings of image files; HEIC, which asks for an extra, is listed as unreadable without it, not passed over."""
 
+ARRAYS = ".npy"
+"""Ending of files of numbers: images where there are no others; beside pictures they are features or masks."""
+
 LIST = re.compile(r"(.*[_-])?(train|val|valid|validation|test)([_-].*)?[.](csv|tsv|txt)", re.IGNORECASE)
 """Names of files that may list the images of a split."""
 
@@ -46,7 +50,7 @@ class File(NamedTuple):
 
     Args:
         path: relative to the folder, with slashes.
-        fingerprint: what tells whether it changed; empty for files that are no images.
+        fingerprint: what tells whether it changed; empty for files that are neither images nor arrays.
     """
 
     path: str
@@ -79,8 +83,9 @@ def open_folder(path: Path, deeper: int = 0) -> Source:
         deeper: levels that classes lie below the folders that would be classes.
     """
     files, folders = scan(path)
-    images = [file for file in files if file.fingerprint]
-    others = [file.path for file in files if not file.fingerprint]
+    images = images_among(files)
+    kept_paths = {image.path for image in images}
+    others = [file.path for file in files if file.path not in kept_paths]
     if not images and any(other.endswith(".tar") for other in others):
         return shards.open_shards(path)
     if not images and any(other.endswith((".parquet", ".arrow")) for other in others):
@@ -97,9 +102,10 @@ def open_zip(path: Path) -> Source:
     """Open a zip of such a folder; it is read in place."""
     spans, folders = archives.zip_spans(path)
     spans = [span for span in spans if _wanted(span.name)]
-    kept = [span for span in spans if is_image(span.name)]
+    wanted = {file.path for file in images_among([File(span.name, "") for span in spans])}
+    kept = [span for span in spans if span.name in wanted]
     images = [File(span.name, f"{span.size} {span.checksum:08x}") for span in kept]
-    others = [span.name for span in spans if not is_image(span.name)]
+    others = [span.name for span in spans if span.name not in wanted]
     folders = [folder for folder in folders if _wanted(folder)]
     return _source(path, images, folders, others, lambda rows: archives.ZipReader(path, [kept[i] for i in rows]))
 
@@ -107,6 +113,11 @@ def open_zip(path: Path) -> Source:
 def is_image(path: str) -> bool:
     """Whether a file's ending is that of an image."""
     return path[path.rfind(".") :].lower() in SUFFIXES
+
+
+def images_among(files: Sequence[File]) -> list[File]:
+    """Those that are pictures; where there are none, those that are arrays."""
+    return [f for f in files if is_image(f.path)] or [f for f in files if f.path.lower().endswith(ARRAYS)]
 
 
 def scan(root: Path) -> tuple[list[File], list[str]]:
@@ -127,7 +138,7 @@ def scan(root: Path) -> tuple[list[File], list[str]]:
                 folders.append(below)
                 waiting.append((f"{below}/", entry.path))
             else:
-                files.append(File(below, file_fingerprint(entry.stat) if is_image(below) else ""))
+                files.append(File(below, file_fingerprint(entry.stat) if _is_read(below) else ""))
     return files, folders
 
 
@@ -246,6 +257,10 @@ def _source(
         notes=(*layout.notes, *([beside] if lists and not set(layout.splits) - {"train"} else [])),
         root=root,
     )
+
+
+def _is_read(path: str) -> bool:
+    return is_image(path) or path.lower().endswith(ARRAYS)
 
 
 def _wanted(path: str) -> bool:

@@ -4,6 +4,7 @@
     viticulture.train(torchvision.datasets.CIFAR10(...))            any `torch.utils.data.Dataset` of (image, label)
     viticulture.train(frame)                                        pandas: path, label[, split][, group]
     viticulture.train((images, labels))                             [N, H, W, C] or [N, H, W]; tensors [N, C, H, W]
+                                                                    of any numbers; `images.channels` is C, or 3 or 1
     viticulture.train({"train": (images, labels), "test": dataset}) its own splits
 
 A data set is read once before it is trained on, item by item, for its labels and for digests of its pixels. Items may
@@ -180,9 +181,9 @@ def _of_arrays(images: Any, labels: Any, where: str) -> Part:
 
 
 def _channels_last(images: Any) -> Any:
-    """[N, H, W, C] out of what may be [N, C, H, W], as tensors are."""
-    last_first = isinstance(images, np.ndarray) and images.shape[-1] in (1, 3)
-    if images.shape[1] in (1, 3) and not last_first:
+    """[N, H, W, C] out of what may be [N, C, H, W], as tensors are: unless gray or color stands last."""
+    tensor, last = isinstance(images, Tensor), images.shape[-1] in (1, 3)
+    if (images.shape[1] in (1, 3) and (tensor or not last)) or (tensor and not last):
         images = images.permute(0, 2, 3, 1) if isinstance(images, Tensor) else np.moveaxis(images, 1, -1)
     return images.numpy(force=True) if isinstance(images, Tensor) else images
 
@@ -209,8 +210,7 @@ def _told(look: Callable[[int], T], i: int, where: str) -> T:
     try:
         return look(i)
     except UserError as error:
-        hint = "; leave normalization to images.normalize" if "lie in [0, 1]" in str(error) else ""
-        raise UserError(f"{where} {i}: {error}{hint}") from error
+        raise UserError(f"{where} {i}: {error}") from error
 
 
 def _classes(dataset: Any) -> Sequence[str]:
@@ -258,6 +258,13 @@ def cell_word(value: Any) -> str | None:
 
 
 def _digest(pixels: Pixels) -> str:
+    """Of the numbers; gray levels and color that stand for the same have one digest, whatever holds them."""
+    if pixels.dtype.kind == "f":
+        levels = np.rint(pixels * 255)
+        if np.abs(levels / 255 - pixels).max() < 1e-6 and levels.min() >= 0 and levels.max() <= 255:
+            pixels = levels.astype(np.uint8)
+    if pixels.dtype == np.uint8 and pixels.shape[2] == 1:
+        pixels = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
     return hashlib.blake2b(f"{pixels.shape}".encode() + pixels.tobytes(), digest_size=16).hexdigest()
 
 

@@ -15,6 +15,7 @@ from PIL import Image
 
 from ...errors import UserError
 from .. import decode
+from ..channels import RGB, Kept
 from ..fit import Fit
 
 _UNPRINTABLE = re.compile(r"[\ud800-\udfff]|\\u[0-9a-f]{4}")
@@ -27,7 +28,7 @@ class Reader(ABC):
 
     @abstractmethod
     def open(self, i: int) -> BinaryIO | np.ndarray:
-        """Image i as an open file at its start, or decoded: [H, W] or [H, W, 3] uint8."""
+        """Image i as an open file at its start, or decoded: numbers [H, W] or [H, W, C]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,7 @@ class Source:
         groups: [N] int64, images of equal numbers (of one patient, say) are not divided between splits; -1 for an image
             by itself. None where nothing belongs together.
         fit: what makes squares of oblong images that are to be kept whole; None leaves them as they are.
+        kept: how many channels of an image are kept, and which of its values become black and white.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Source:
     root: str = ""
     groups: np.ndarray | None = None
     fit: Fit | None = None
+    kept: Kept = RGB
 
     def __post_init__(self) -> None:
         if not self.names:
@@ -79,7 +82,7 @@ class Source:
         return len(self.names)
 
     def read(self, i: int) -> Image.Image:
-        """Image i, upright RGB, in full size.
+        """Image i as a person is shown it, upright RGB, in full size.
 
         Raises: Unreadable.
         """
@@ -91,7 +94,7 @@ class Source:
         Raises: Unreadable.
         """
         with self._opened(i) as file:
-            decoded = decode.decode(file, self.names[i], shrink)
+            decoded = decode.decode(file, self.names[i], shrink, self.kept)
         return decoded if self.fit is None else self.fit(decoded, self.names[i])
 
     def size_of(self, i: int) -> tuple[int, int]:

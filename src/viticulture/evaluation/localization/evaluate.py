@@ -24,7 +24,7 @@ from ...training.rundir import RunDir
 from ...training.session import recipe_of
 from ..evaluate import check_one_class
 from ..kept import read_kept
-from ..subject import Subject, of_run
+from ..subject import Subject, of_run, pictures
 from .boxes import boxes_of, in_view
 from .metrics import (
     AS_EVALUATED,
@@ -205,10 +205,10 @@ def _compare(
     for index, pixels in subject.views(images):
         seen = taps(subject.normalized(pixels)).class_attention
         scores = score_maps(seen, subject.task.image_size).cpu().numpy()
-        for i, view, score in zip(index.tolist(), pixels, scores, strict=True):
+        for i, view, score in zip(index.tolist(), pictures(pixels), scores, strict=True):
             overlaps.append(best_overlaps(score, true[i], protocol))
             if i in examples:
-                shown[i] = view.permute(1, 2, 0).numpy(), score
+                shown[i] = view, score
     return np.stack(overlaps, 1), shown
 
 

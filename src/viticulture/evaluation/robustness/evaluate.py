@@ -225,6 +225,11 @@ def _evaluate_corrupted(
     run: RunDir, context: _Context, blank: Robustness, source: Source | None, limit: int
 ) -> Robustness:
     """A test set: clean, then corrupted in 19 ways and 5 strengths."""
+    if (channels := context.subject.task.channels) != 3:
+        raise UserError(
+            f"the 19 corruptions are of pictures in color, and {run.path} has images.channels {channels}; other images "
+            "can be named, such as a folder of your own corrupted ones: CORRUPTION/SEVERITY/CLASS/image"
+        )
     if source is None:
         dataset = dataset_of(run, context.recipe, context.own)
         images = dataset.test or dataset.val

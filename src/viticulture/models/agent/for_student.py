@@ -47,7 +47,7 @@ def agent_for(student: nn.Module, task: Task, shape: AgentShape = AgentShape()) 
     Raises: UserError for a student that is no ViT, or where the maps do not fit the student's grid.
     """
     sizes = sizes_of(student)
-    agent = AgentCNN(sizes, shape, num_classes=len(task.classes))
+    agent = AgentCNN(sizes, shape, in_chans=task.channels, num_classes=len(task.classes))
     check_maps(agent, sizes, task)
     return agent
 

@@ -198,7 +198,7 @@ def shared_agent_for(student: nn.Module, task: Task, shape: AgentShape = AgentSh
         )
         conv, mlp = SharedConv(block.attn), SharedMlp(block.mlp, inside)
         blocks.append(BLOCKS[shape.norm](sizes.embed_dim, conv, mlp, branches))
-    agent = SharedAgent(sizes, shape, blocks, len(task.classes))
+    agent = SharedAgent(sizes, shape, blocks, len(task.classes), in_chans=task.channels)
     check_maps(agent, sizes, task)
     return agent
 

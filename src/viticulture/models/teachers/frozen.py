@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
-from ...errors import UserError, unknown
+from ...errors import UserError, counted, unknown
 from ..students import token_logits
 from ..task import Task
 from ..weights.checkpoint_keys import encoder
@@ -56,7 +56,7 @@ class Adapted(nn.Module):
 
     then resized (bicubic, antialiased) to the teacher's size where that differs.
 
-    Shape: [B, 3, H, W] -> the teacher's outputs.
+    Shape: [B, C, H, W] -> the teacher's outputs.
 
     Args:
         net: the teacher.
@@ -71,7 +71,7 @@ class Adapted(nn.Module):
         super().__init__()
         self.net, self.image_size = net, teacher.image_size
         mean_s, std_s, mean_t, std_t = (
-            torch.tensor(values).view(1, 3, 1, 1) for values in (student.mean, student.std, teacher.mean, teacher.std)
+            torch.tensor(values).view(1, -1, 1, 1) for values in (student.mean, student.std, teacher.mean, teacher.std)
         )
         self.register_buffer("scale", std_s / std_t)
         self.register_buffer("shift", (mean_s - mean_t) / std_t)
@@ -86,7 +86,7 @@ class Adapted(nn.Module):
 
 
 class Embedding(nn.Module):
-    """What a network's classifier reads. Shape: [B, 3, H, W] -> [B, D].
+    """What a network's classifier reads. Shape: [B, C, H, W] -> [B, D].
 
     Args:
         net: one that follows timm's habits; of several heads the first one's.
@@ -155,16 +155,26 @@ def adapted(source: str, net: nn.Module, known: Task, task: Task) -> Frozen:
         known: what it reads.
         task: what the student is shown.
 
-    Raises: UserError if it cannot read images of that size.
+    Raises: UserError if it cannot read images of that size or of so many channels.
     """
+    check_channels(source, known, task)
     teacher = Frozen(Adapted(net, task, known))
     try:
-        teacher(torch.zeros(1, 3, *task.image_size))
+        teacher(torch.zeros(1, task.channels, *task.image_size))
     except Exception as error:
         height, width = known.image_size
         reason = " ".join(str(error).split())
         raise UserError(f"the teacher {source} cannot read images of {height}x{width} pixels: {reason}") from error
     return teacher
+
+
+def check_channels(source: str, known: Task, task: Task) -> None:
+    """Raises: UserError if a teacher takes other channels than the student's images have."""
+    if known.channels != task.channels:
+        raise UserError(
+            f"the teacher {source} takes {counted(known.channels, 'channel')}, and images.channels is "
+            f"{task.channels}; train a teacher on such images and name its run"
+        )
 
 
 def _from_file(architecture: str, file: Path) -> nn.Module:

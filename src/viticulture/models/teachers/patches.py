@@ -13,7 +13,7 @@ from ...errors import UserError
 from ..task import Task
 from ..vit.attention import is_plain
 from ..vit.patches import PatchGrid, check, embed, finish
-from .frozen import Adapted, Frozen, open_teacher
+from .frozen import Adapted, Frozen, check_channels, open_teacher
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ def load_patch_teacher(source: str, task: Task, grid: PatchGrid) -> tuple[Vision
     Raises: UserError if it is no plain ViT.
     """
     net, known = open_teacher(source)
+    check_channels(source, known, task)
     try:
         vit = check(net)
     except UserError as error:

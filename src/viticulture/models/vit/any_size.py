@@ -44,7 +44,7 @@ def stretched(table: Tensor, grid: PatchGrid, wanted: PatchGrid) -> Tensor:
     return resample_abs_pos_embed(table, list(wanted), list(grid), num_prefix_tokens=0)
 
 
-def check_size(student: nn.Module, side: int) -> None:
+def check_size(student: nn.Module, side: int, channels: int = 3) -> None:
     """Raises: UserError, said of `method.local_crops.size`, if the student cannot look at squares of this side."""
     tried, reason = copy.deepcopy(student).to("meta").eval(), ""
     run = at_any_size(tried)
@@ -58,7 +58,7 @@ def check_size(student: nn.Module, side: int) -> None:
     else:
         try:
             with torch.no_grad():
-                tried(torch.zeros(1, 3, side, side, device="meta"))
+                tried(torch.zeros(1, channels, side, side, device="meta"))
         except Exception as error:  # whatever a network may raise
             first = (str(error) or repr(error)).splitlines()[0]
             reason = f"{type(student).__name__} does not take it ({first})"

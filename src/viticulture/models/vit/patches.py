@@ -22,14 +22,14 @@ PatchGrid = tuple[int, int]
 
 
 def patchify(images: Tensor, patch: PatchGrid) -> Tensor:
-    """[B, 3, H, W] -> [B, P, 3 p p]: patches row by row, inside them channels, rows, columns."""
-    parts = torch.unflatten(torch.unflatten(images, 3, (-1, patch[1])), 2, (-1, patch[0]))  # [B, 3, rows, p, cols, p]
+    """[B, C, H, W] -> [B, P, C p p]: patches row by row, inside them channels, rows, columns."""
+    parts = torch.unflatten(torch.unflatten(images, 3, (-1, patch[1])), 2, (-1, patch[0]))  # [B, C, rows, p, cols, p]
     return parts.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
 def unpatchify(patches: Tensor, grid: PatchGrid, patch: PatchGrid) -> Tensor:
     """The inverse of `patchify`, for so many rows and columns of patches."""
-    parts = torch.unflatten(torch.unflatten(patches, 2, (-1, *patch)), 1, grid)  # [B, rows, columns, 3, p, p]
+    parts = torch.unflatten(torch.unflatten(patches, 2, (-1, *patch)), 1, grid)  # [B, rows, columns, C, p, p]
     return parts.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
 
 
@@ -55,7 +55,7 @@ def check(student: Any) -> VisionTransformer:
 
 
 def embed(student: VisionTransformer, images: Tensor, kept: Tensor | None = None) -> Tensor:
-    """Tokens before the first block, prefix tokens first: [B, 3, H, W] -> [B, prefix + K, D].
+    """Tokens before the first block, prefix tokens first: [B, C, H, W] -> [B, prefix + K, D].
 
     Args:
         student: checked by `check`.
@@ -77,7 +77,7 @@ def position_tables(student: VisionTransformer) -> tuple[Tensor, Tensor]:
 
 
 def project(student: VisionTransformer, patches: Tensor) -> Tensor:
-    """The patch embedding of patches as `patchify` gives them: [B, K, 3 p p] -> [B, K, D]."""
+    """The patch embedding of patches as `patchify` gives them: [B, K, C p p] -> [B, K, D]."""
     conv = student.patch_embed.proj
     return student.patch_embed.norm(nn.functional.linear(patches, conv.weight.flatten(1), conv.bias))
 

@@ -39,7 +39,7 @@ AROUND_STUDENT = "backbone.student."
 """How a student's tensors are called within a detector or a segmenter (dense/backbone.py)."""
 CHECKSUM = "crc32"
 """Name, in our safetensors' header, of the checksum of the values; flipped bits would be other weights."""
-MOST_CLASSES, LONGEST_SIDE = 1_000_000, 8192  # beyond these a config.json is taken for damaged
+MOST_CLASSES, LONGEST_SIDE, MOST_CHANNELS = 1_000_000, 8192, 1024  # beyond these a config.json is taken for damaged
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")  # .tar: scripts that write NAME.pth.tar
 
 
@@ -67,13 +67,15 @@ def _config(student: nn.Module, task: Task, extra: dict[str, Any]) -> dict[str, 
     described = {
         key: known[key] for key in ("classifier", "first_conv", "fixed_input_size", "pool_size") if key in known
     }
+    if task.channels != 3:
+        described.pop("first_conv", None)  # by it timm would turn weights of three channels into these
     return {
         "architecture": made.architecture,
         "num_classes": len(task.classes),
         "pretrained_cfg": {
             **described,
             "num_classes": len(task.classes),
-            "input_size": [3, *task.image_size],
+            "input_size": [task.channels, *task.image_size],
             "crop_pct": 1.0,
             "interpolation": "bicubic",
             "mean": list(task.mean),
@@ -146,10 +148,16 @@ def _read(config: dict[str, Any], path: Path) -> tuple[Task, str, dict[str, Any]
             raise ValueError(f"{classes} classes")
         names = described.get("label_names") or range(classes)
         channels, height, width = described["input_size"]
-        if channels != 3 or not all(isinstance(side, int) and 0 < side <= LONGEST_SIDE for side in (height, width)):
+        known = isinstance(channels, int) and 0 < channels <= MOST_CHANNELS
+        if not known or not all(isinstance(side, int) and 0 < side <= LONGEST_SIDE for side in (height, width)):
             raise ValueError(f"images of {channels}, {height}, {width}")
         mean, std = (tuple(map(float, described[key])) for key in ("mean", "std"))
-        if len(mean) != 3 or len(std) != 3 or not all(math.isfinite(x) for x in mean + std) or min(std) <= 0:
+        if (
+            len(mean) != channels
+            or len(std) != channels
+            or not all(math.isfinite(x) for x in mean + std)
+            or min(std) <= 0
+        ):
             raise ValueError(f"colors of mean {mean} and standard deviation {std}")
         task = Task(tuple(map(str, names)), (height, width), mean, std, bool(config.get("several", False)))
         if len(task.classes) != classes:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from timm.layers.patch_embed import resample_patch_embed
 from timm.layers.pos_embed import resample_abs_pos_embed
+from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
 from ...errors import UserError
@@ -43,7 +44,7 @@ def load_matching(
     ours, heads = student.state_dict(), _heads(student)
     wanted = list(ours) if blocks is None else leading(student, blocks)
     taken: State = {}
-    remarks: list[str] = []
+    theirs, remarks = _as_many_channels(student, ours, theirs)
     for key in (key for key in wanted if key in theirs):
         own, value = ours[key], theirs[key]
         if key == POSITIONS and own.ndim == value.ndim == 3 and own.shape[-1] == value.shape[-1]:
@@ -80,6 +81,23 @@ def load_matching(
     }
     named = [f"{words}: {_some(keys)}" for words, keys in lists.items() if keys]
     return [f"{len(taken)} of {len(ours)} tensors taken", *remarks, *named]
+
+
+def _as_many_channels(student: nn.Module, ours: State, theirs: State) -> tuple[State, list[str]]:
+    """Their tensors with a first convolution of color for as many channels as the student's has, as timm does it: its
+    sum for one channel; for others it is repeated, and scaled so that the sum stays. Others start anew."""
+    described: dict[str, Any] = getattr(student, "pretrained_cfg", {})
+    first = described.get("first_conv") or "patch_embed.proj"
+    for key in (f"{name}.weight" for name in ([first] if isinstance(first, str) else first)):
+        own, value = ours.get(key), theirs.get(key)
+        if own is None or value is None or own.ndim != 4 or value.ndim != 4:
+            continue
+        channels = own.shape[1]
+        if value.shape[1] == 3 != channels and own.shape[0] == value.shape[0]:
+            made: Tensor = adapt_input_conv(channels, value)
+            how = "summed to one" if channels == 1 else f"repeated for {channels}"
+            return {**theirs, key: made}, [f"first convolution of three channels {how}"]
+    return theirs, []
 
 
 def leading(student: nn.Module, blocks: int) -> list[str]:

@@ -18,7 +18,7 @@ from ...analysis.galleries import Gallery, Group, keep_galleries, read_galleries
 from ...data.images import Images
 from ...errors import UserError
 from ...evaluation.results import PREDICTIONS, read_predictions
-from ...evaluation.subject import of_run
+from ...evaluation.subject import of_run, pictures
 from ...models.taps import Taps
 from ...training.rundir import RunDir
 from ...training.session import dataset_of, recipe_of
@@ -189,4 +189,4 @@ def _looks(
         maps = class_map(readings.attention[-1], taps.layout.grid(subject.task.image_size)).cpu().numpy()
     except (UserError, ValueError, RuntimeError, IndexError):
         return []
-    return list(zip(pixels.permute(0, 2, 3, 1).numpy(), maps, strict=True))
+    return list(zip(pictures(pixels), maps, strict=True))

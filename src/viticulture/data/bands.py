@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of numbers rather than pictures: NumPy's .npy, and TIFF with any number of bands (extra `tiff`).
+
+.npy    [H, W] or [H, W, C] of any numbers; nothing is ever unpickled
+.tif    samples of a pixel or pages of one size, as tifffile reads them
+"""
+
+from importlib.util import find_spec
+from math import prod
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .channels import Unfit
+
+MOST_VALUES = 3 * 178_956_970
+"""Of one file: as many as the largest picture has (`decode.MAX_PIXELS`)."""
+START = 8
+"""Bytes that tell what a file is."""
+_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+
+
+def is_npy(start: bytes) -> bool:
+    """Whether a file that begins so is one of NumPy's."""
+    return start.startswith(b"\x93NUMPY")
+
+
+def is_tiff(start: bytes) -> bool:
+    """Whether a file that begins so is a TIFF."""
+    return start.startswith(_TIFF)
+
+
+def npy_shape(file: BinaryIO) -> tuple[int, ...]:
+    """What a .npy holds, by its header. Raises: Unfit for objects, no image, or too large a one; ValueError if it is
+    damaged."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if dtype.hasobject or dtype.kind not in "buif":
+        raise Unfit(f"holds {dtype}, not numbers")
+    _check(shape)
+    return shape
+
+
+def npy_values(file: BinaryIO) -> NDArray[Any]:
+    """[H, W] or [H, W, C]; errors as those of `npy_shape`."""
+    file.seek(0)
+    npy_shape(file)
+    file.seek(0)
+    values: NDArray[Any] = np.load(file, allow_pickle=False)
+    return values
+
+
+def tiff_shape(file: BinaryIO) -> tuple[int, ...]:
+    """What a TIFF holds, [H, W, C]. Raises: Unfit where it is no such image or tifffile is not installed."""
+    with _opened(file) as tiff:
+        return _shape(tiff.series[0])
+
+
+def tiff_values(file: BinaryIO) -> NDArray[Any]:
+    """[H, W, C] of the file's own numbers; errors as those of `tiff_shape`."""
+    with _opened(file) as tiff:
+        series = tiff.series[0]
+        shape = _shape(series)
+        values: NDArray[Any] = series.asarray()
+        order = [series.axes.index("Y"), series.axes.index("X")]
+        rest = [axis for axis in range(values.ndim) if axis not in order]
+        return values.transpose(*order, *rest).reshape(shape)
+
+
+def _opened(file: BinaryIO) -> Any:
+    if find_spec("tifffile") is None:
+        raise Unfit("bands of a TIFF need tifffile (pip install 'viticulture[tiff]'), or save them as .npy")
+    from tifffile import TiffFile
+
+    file.seek(0)
+    return TiffFile(file)
+
+
+def _shape(series: Any) -> tuple[int, ...]:
+    if not {"Y", "X"} <= set(series.axes):
+        raise Unfit(f"holds no image, but axes {series.axes} of {list(series.shape)}")
+    sides = [series.shape[series.axes.index(axis)] for axis in "YX"]
+    shape = (*sides, prod(series.shape) // max(prod(sides), 1))
+    _check(shape)
+    return shape
+
+
+def _check(shape: tuple[int, ...]) -> None:
+    if len(shape) not in (2, 3) or not prod(shape):
+        raise Unfit(f"an image is [H, W] or [H, W, channels], got {list(shape)}")
+    if prod(shape) > MOST_VALUES:
+        raise Unfit(f"{' x '.join(map(str, shape))} is more than {MOST_VALUES:,} values")

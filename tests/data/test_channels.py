@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images of any number of channels and of more than eight bits, from files and arrays to what a network is shown."""
+
+import io
+import struct
+import zlib
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from viticulture.data.augment.augment import Augment
+from viticulture.data.augment.blur import Blur
+from viticulture.data.augment.grayscale import Gray
+from viticulture.data.augment.jitter import ColorJitter
+from viticulture.data.augment.rand_augment import RandAugment
+from viticulture.data.augment.solarize import Solarize
+from viticulture.data.channels import RGB, Kept, as_picture, shown
+from viticulture.data.dataset import ImageSettings, prepare
+from viticulture.data.decode import OtherValues, decode, image_size
+from viticulture.data.images import StoredImages
+from viticulture.data.inspect import inspect
+from viticulture.data.open import open_source
+from viticulture.data.stream import StreamImages
+from viticulture.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITICULTURE_CACHE", str(tmp_path / "cache"))
+
+
+def noise(*shape: int, seed: int = 0, top: int = 256) -> np.ndarray:
+    kind = np.uint8 if top <= 256 else np.uint16
+    return np.random.default_rng(seed).integers(0, top, shape).astype(kind)
+
+
+def file_of(pixels: np.ndarray, kind: str = "PNG", **keywords: Any) -> BinaryIO:
+    file = io.BytesIO()
+    np.save(file, pixels) if kind == "npy" else Image.fromarray(pixels).save(file, kind, **keywords)
+    file.seek(0)
+    return file
+
+
+def bands(pixels: np.ndarray, **keywords: Any) -> BinaryIO:
+    file = io.BytesIO()
+    pytest.importorskip("tifffile", reason="bands of a TIFF need the extra tiff").imwrite(file, pixels, **keywords)
+    file.seek(0)
+    return file
+
+
+def folder_of(root: Path, images: dict[str, np.ndarray]) -> Path:
+    for name, pixels in images.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        np.save(root / name, pixels) if name.endswith(".npy") else Image.fromarray(pixels).save(root / name)
+    return root
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "LA", "P", "1", "CMYK", "I;16", "I", "F", "RGBA"])
+def test_one_channel_is_the_gray_value_of_what_color_would_be(mode: str) -> None:
+    """Gray files keep the very level that they repeat three times as color; others have Pillow's gray value of it.
+
+    Fails if luma is rounded another way, transparency is not laid on white, or deep modes are scaled by other rules.
+    """
+    color = Image.fromarray(noise(8, 6, 3))
+    deep = {"I;16": np.uint16, "I": np.int32, "F": np.float32}
+    image = Image.fromarray(noise(8, 6, top=60_000).astype(deep[mode])) if mode in deep else color.convert(mode)
+    if mode in ("LA", "RGBA"):
+        image.putalpha(Image.fromarray(noise(8, 6, seed=1)))
+    file = io.BytesIO()
+    image.save(file, "TIFF")
+    three, one = (decode(io.BytesIO(file.getvalue()), "x", kept=kept).pixels for kept in (RGB, Kept(1)))
+    np.testing.assert_array_equal(one[..., 0], np.asarray(Image.fromarray(three).convert("L")))
+    assert one.shape == (8, 6, 1)
+
+
+def test_four_channels_of_a_picture_are_colors_and_opacity() -> None:
+    """A file with opacity keeps it and the colors below; one without is opaque; gray is no such picture."""
+    pixels = noise(5, 7, 4)
+    np.testing.assert_array_equal(decode(file_of(pixels), "x", kept=Kept(4)).pixels, pixels)
+    opaque = decode(file_of(pixels[..., :3].copy()), "x", kept=Kept(4)).pixels
+    assert (opaque[..., 3] == 255).all()
+    with pytest.raises(OtherValues, match=r"holds 1 channel, and images.channels is 4"):
+        decode(file_of(pixels[..., 0].copy()), "x", kept=Kept(4))
+
+
+def test_a_16_bit_ramp_that_8_bits_flatten_is_told_apart_by_its_range() -> None:
+    """A ramp of 256 neighboring values is one or two levels of the whole range, and 256 of its own. Fails if Pillow's
+    conversion comes first, or the range is applied to levels of eight bits."""
+    ramp = (np.arange(256, dtype=np.uint16) + 30_000).reshape(16, 16)
+    for kind in ("PNG", "TIFF", "npy"):
+        flat = decode(file_of(ramp, kind), "x", kept=Kept(1)).pixels
+        told = decode(file_of(ramp, kind), "x", kept=Kept(1, ((30_000, 30_255),))).pixels
+        assert len(np.unique(flat)) <= 2
+        np.testing.assert_array_equal(told[..., 0].ravel(), np.arange(256))
+    color = decode(file_of(ramp), "x", kept=Kept(3, ((30_000, 30_255),))).pixels
+    np.testing.assert_array_equal(color, np.repeat(told, 3, axis=2))
+
+
+def test_values_beyond_a_range_are_cut_off_and_each_channel_may_have_its_own() -> None:
+    values = np.array([[[-5.0, 10, np.nan], [100, 20, 5], [51, 15.1, 7.55]]], dtype=np.float32)
+    kept = Kept(3, ((0, 100), (10, 20), (5, 10)))(values)
+    assert kept.tolist() == [[[0, 0, 0], [255, 255, 0], [130, 130, 130]]]
+
+
+@pytest.mark.parametrize("kind", ["npy", "samples", "planes", "pages"])
+def test_bands_are_kept_in_their_order(kind: str) -> None:
+    """Five bands come back as [H, W, 5], whichever way the file lays them out; the size is told by the header alone."""
+    pixels = noise(6, 9, 5)
+    first = np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    file = {
+        "npy": lambda: file_of(pixels, "npy"),
+        "samples": lambda: bands(pixels, photometric="minisblack", planarconfig="contig"),
+        "planes": lambda: bands(first, photometric="minisblack", planarconfig="separate"),
+        "pages": lambda: bands(first, photometric="minisblack"),
+    }[kind]()
+    decoded = decode(file, "x", kept=Kept(5))
+    np.testing.assert_array_equal(decoded.pixels, pixels)
+    assert decoded.mode == "5 x uint8"
+    file.seek(0)
+    assert image_size(file, "x") == (6, 9)
+
+
+def deep_color() -> BinaryIO:
+    """A PNG of 16 bits a color, which Pillow cannot write."""
+    rows = b"".join(b"\0" + noise(4, 3, seed=row, top=65536).byteswap().tobytes() for row in range(4))
+    parts = [b"\x89PNG\r\n\x1a\n"]
+    for name, data in (
+        ("IHDR", struct.pack(">IIBBBBB", 4, 4, 16, 2, 0, 0, 0)),
+        ("IDAT", zlib.compress(rows)),
+        ("IEND", b""),
+    ):
+        body = name.encode() + data
+        parts.append(struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body)))
+    return io.BytesIO(b"".join(parts))
+
+
+@pytest.mark.parametrize(
+    ("file", "kept", "words"),
+    [
+        (
+            lambda: file_of(noise(4, 4, 5), "npy"),
+            RGB,
+            "holds 5 channels, and images.channels is 3: --images.channels 5",
+        ),
+        (lambda: file_of(noise(5, 8, 9), "npy"), Kept(5), r"may be \[channels, H, W\], got \[5, 8, 9\]"),
+        (lambda: file_of(noise(4, 4, 3)), Kept(5), "bands|not a|holds 3 channels"),
+        (
+            lambda: file_of(noise(4, 4).astype(np.int16) - 9, "npy"),
+            Kept(1),
+            r"int16 from -\d to .* images.range \[-\d, ",
+        ),
+        (lambda: file_of(noise(4, 4).astype(np.float32), "npy"), RGB, r"float32 from .*images.range"),
+        (lambda: file_of(noise(4), "npy"), RGB, r"an image is \[H, W\] or \[H, W, channels\], got \[4\]"),
+        (lambda: file_of(np.array([["a"]]), "npy"), RGB, "not numbers"),
+        (deep_color, Kept(3, ((0, 4095),)), "colors of 16 bits as 8"),
+    ],
+)
+def test_what_is_not_to_be_had_is_refused_with_the_way_out(file: Any, kept: Kept, words: str) -> None:
+    with pytest.raises(OtherValues, match=words):
+        decode(file(), "x", kept=kept)
+
+
+def test_a_file_of_numbers_never_runs_code_and_says_its_size_before_it_is_read() -> None:
+    """Objects are refused by the header, and so is a header that asks for more memory than any image may take."""
+    file = io.BytesIO()
+    np.save(file, np.array([[{}]], dtype=object), allow_pickle=True)
+    file.seek(0)
+    with pytest.raises(OtherValues, match="not numbers"):
+        decode(file, "x")
+    huge = io.BytesIO()
+    np.lib.format.write_array_header_1_0(huge, {"descr": "|u1", "fortran_order": False, "shape": (1 << 20, 1 << 20)})
+    huge.seek(0)
+    with pytest.raises(OtherValues, match="is more than"):
+        decode(huge, "x", kept=Kept(1))
+
+
+def test_a_tiff_of_bands_without_its_reader_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("viticulture.data.bands.find_spec", lambda name: None)
+    with pytest.raises(OtherValues, match=r"viticulture\[tiff\]"):
+        decode(file_of(noise(4, 4, 3), "TIFF"), "x", kept=Kept(5))
+
+
+@pytest.mark.parametrize("channels", [1, 5])
+def test_a_store_and_a_stream_give_the_same_views_of_any_channels(tmp_path: Path, channels: int) -> None:
+    """The statistics of a folder of arrays are those of its numbers, and batches have its channels, stored or not.
+
+    Fails if channels are mixed up between memory layouts, or the store of another number of channels is taken.
+    """
+    images = {f"{name}/{i}.npy": noise(12, 10, channels, seed=i) for i in range(6) for name in "ab"}
+    root = folder_of(tmp_path / "data", images)
+    settings = ImageSettings(image_size=8, store_size=12, normalize="dataset", channels=channels, fit="pad")
+    stored = prepare(str(root), image_settings=settings)
+    streamed = prepare(str(root), image_settings=ImageSettings(**{**vars(settings), "stream": True}))
+    assert isinstance(stored.train, StoredImages)
+    assert isinstance(streamed.train, StreamImages)
+    numbers = torch.arange(len(stored.train))
+    augment = Augment(
+        [ColorJitter(hue=0.0), Blur(1.0), Gray(0.5), Solarize(0.5), RandAugment(probability=1.0)],
+        (8, 8),
+        stored.mean,
+        stored.std,
+        2,
+    )
+    u = torch.rand(len(numbers), augment.columns, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    (expected,) = streamed.train.cut(numbers, [augment], [u])
+    cut = augment.cut(stored.train.take(numbers), stored.train.records.sizes, u)
+    assert torch.equal(cut, expected)
+    assert len(stored.mean) == len(stored.std) == channels
+    values = stored.train.take(numbers).double().transpose(0, 1).flatten(1) / 255
+    torch.testing.assert_close(torch.tensor(stored.mean).double(), values.mean(1), rtol=0, atol=1e-6)  # float32 sums
+    changed = augment.normalize(augment.change(cut, u))
+    assert changed.shape == (len(numbers), channels, 8, 8)
+    assert changed.isfinite().all()
+    assert stored.train.original(0).shape[2] == streamed.train.original(0).shape[2] == 3
+
+
+def test_changes_of_three_equal_channels_are_those_of_one() -> None:
+    """Gray as one channel is changed as gray in three is: by jitter, blur, solarization and all of RandAugment. A level
+    apart where a gray value of three is summed from parts."""
+    gray = torch.from_numpy(noise(64, 1, 16, 16))
+    changes = [ColorJitter(hue=0.0), Blur(1.0), Gray(0.5), Solarize(0.5), RandAugment(probability=1.0)]
+    one, three = (Augment(changes, (16, 16), (0.5,) * c, (0.5,) * c, 2) for c in (1, 3))
+    u = torch.rand(64, one.columns, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found, expected = one.change(gray.clone(), u), three.change(gray.repeat(1, 3, 1, 1), u)
+    apart = (found.int() - expected.int()).abs()
+    # a level on the other side of a threshold of solarize, or in another bin of equalize, lies further away
+    assert (apart <= 1).float().mean() > 0.98
+    assert not torch.equal(found, gray)
+
+
+def test_a_hue_is_refused_where_there_are_no_three_colors() -> None:
+    with pytest.raises(UserError, match=r"color_jitter.hue turns colors, and images have 1 channel: set it to 0"):
+        Augment([ColorJitter(hue=0.1)], (8, 8), (0.5,), (0.5,), 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"channels": 1},
+            "normalize imagenet is of three colors, and images.channels is 1: --images.normalize dataset",
+        ),
+        ({"channels": 0}, "channels must lie in 1 to"),
+        ({"range": [5, 5]}, r"images.range is \[low, high\], low below high"),
+        ({"range": [5]}, "images.range is"),
+        ({"range": []}, "images.range has one pair or one for each of the 3 channels, got 0"),
+        ({"range": [[0, 1], [0, 2]]}, "one pair or one for each of the 3 channels, got 2"),
+        ({"range": [[0, "a"]]}, "images.range is"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        ImageSettings(**settings)
+
+
+@pytest.mark.parametrize(("kind", "scale", "shift"), [(np.int64, 1, 0), (np.float64, 1 / 127.5, -1)])
+def test_arrays_of_unknown_range_are_refused_until_it_is_named(kind: type, scale: float, shift: float) -> None:
+    """Whole numbers of 64 bits, and images that somebody has normalized; with the range that is proposed they are those
+    of eight bits."""
+    levels = noise(8, 6, 8, 3)
+    levels[0, 0, 0], levels[0, 0, 1] = 0, 255
+    given = ((levels * scale + shift).astype(kind), [0, 1] * 4)
+    with pytest.raises(UserError, match=r"images.normalize\).* such as images.range \[(0, 255|-1, 1)\]"):
+        prepare(open_source(given))
+    named = ImageSettings(image_size=8, store_size=8, range=[shift, 255 * scale + shift])
+    told = prepare(open_source(given), image_settings=named).train.take(torch.arange(4))
+    plain = prepare(open_source((levels, given[1])), image_settings=ImageSettings(image_size=8, store_size=8))
+    assert torch.equal(told, plain.train.take(torch.arange(4)))
+
+
+def test_images_of_other_channels_are_refused_before_any_is_stored(tmp_path: Path) -> None:
+    root = folder_of(tmp_path / "data", {f"{name}/{i}.npy": noise(8, 8, 5) for i in range(2) for name in "ab"})
+    with pytest.raises(UserError, match=r"a/0.npy: holds 5 channels, and images.channels is 3: --images.channels 5"):
+        prepare(str(root))
+    assert not (tmp_path / "cache" / "stores").exists()
+
+
+def test_arrays_beside_pictures_are_no_images(tmp_path: Path) -> None:
+    """A folder of photographs with features beside them stays what it was; one of arrays alone is a data set."""
+    root = folder_of(tmp_path / "data", {"a/0.png": noise(8, 8, 3), "b/0.png": noise(8, 8, 3), "a/0.npy": noise(8, 8)})
+    source = open_source(str(root))
+    assert source.names == ["a/0.png", "b/0.png"]
+    assert source.ignored == ("a/0.npy",)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_arrays_of_a_program_keep_their_channels_and_bits(library: str) -> None:
+    """[N, H, W, 5] of numpy, [N, 5, H, W] of torch, both of 16 bits, give the same pixels by the same range."""
+    values = noise(8, 9, 10, 5, top=4000)
+    images = values if library == "numpy" else torch.from_numpy(values).permute(0, 3, 1, 2)
+    settings = ImageSettings(image_size=8, store_size=10, normalize="half", channels=5, range=[0, 3999])
+    dataset = prepare(open_source((images, [0, 1] * 4)), image_settings=settings)
+    (row,) = (i for i, name in enumerate(dataset.train.records.names) if name == dataset.split_names["train"][0])
+    number = int(dataset.split_names["train"][0].rpartition("/")[2])
+    expected = np.rint(values[number].astype(np.float32) * np.float32(255 / 3999)).astype(np.uint8)
+    decoded = open_source((images, [0, 1] * 4)).reader.open(number)
+    np.testing.assert_array_equal(settings.kept(decoded), expected)
+    assert dataset.train.take(torch.tensor([row])).shape == (1, 5, 10, 10)
+
+
+def test_data_says_what_becomes_of_channels_and_bits(tmp_path: Path) -> None:
+    """The range that the values take, how many levels the whole range of 16 bits would leave, and the keys to set."""
+    ramp = np.arange(64, dtype=np.uint16).reshape(8, 8) + 1000
+    root = folder_of(tmp_path / "deep", {f"{name}/{i}.png": ramp + i for i in range(3) for name in "ab"})
+    found = inspect(str(root))
+    assert found.values == (
+        "values of more than 8 bits lie in 1000 to 1065, of which 8 bits of the"
+        ' whole range leave 1 level; --images.range "[1000, 1065]" spreads them over all 256'
+    )
+    root = folder_of(tmp_path / "many", {f"{name}/{i}.npy": noise(8, 8, 7, seed=i) for i in range(3) for name in "ab"})
+    assert inspect(str(root)).values == "7 channels, kept by --images.channels 7"
+    assert inspect("digits").values == ""
+
+
+def test_people_are_shown_gray_two_as_their_mean_and_of_more_the_first_three() -> None:
+    pixels = noise(3, 4, 6)
+    np.testing.assert_array_equal(as_picture(pixels), pixels[..., :3])
+    np.testing.assert_array_equal(as_picture(pixels[..., :1]), pixels[..., [0, 0, 0]])
+    mean = as_picture(pixels[..., :2])
+    assert np.abs(mean[..., 0] - pixels[..., :2].mean(-1)).max() <= 0.5
+    assert [bool(shown(channels)) for channels in (1, 2, 3, 4)] == [False, True, False, True]

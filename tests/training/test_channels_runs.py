@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs on gray images of one channel and on five bands of 16 bits: every verb from training to the served page."""
+
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+
+import viticulture
+from colored import SMALL
+from resumed import check_same_weights, whole_and_resumed
+from viticulture.analysis.galleries import FILE, read_galleries
+from viticulture.analysis.reconstruction import reconstruction_gallery
+from viticulture.errors import UserError
+from viticulture.evaluation.predict import classify
+from viticulture.evaluation.results import read_evaluations, read_predictions
+from viticulture.evaluation.subject import of_run, of_source
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.models.weights.files import initialize, save
+from viticulture.server.answers import answerer
+from viticulture.training.assemble import check_parts
+from viticulture.training.recipe import read, resolve
+from viticulture.training.run import fit
+from viticulture.training.rundir import RunDir
+from viticulture.training.session import Session, begin
+
+TOP = 4000
+KINDS: dict[str, dict[str, Any]] = {
+    "gray": {"images.channels": 1, "images.normalize": "dataset"},
+    "bands": {"images.channels": 5, "images.normalize": "half", "images.range": [0, TOP], "images.fit": "pad"},
+}
+LITTLE = {"depth": 2, "embed_dim": 24, "num_heads": 3}
+BASE = {**SMALL, "images.image_size": 16, "images.store_size": 20, "student.options": LITTLE}
+needs_onnx = pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")), reason="needs the extra onnx"
+)
+
+
+def shade(label: int, seed: int) -> np.ndarray:
+    """[20, 18] in [0, 1], lighter downwards or upwards, with noise."""
+    rows = np.linspace(0, 0.8, 20)[:: 1 - 2 * label, None]
+    return np.random.default_rng(1000 + seed).random((20, 18)) * 0.2 + rows
+
+
+def written(root: Path, kind: str, images: int = 48) -> Path:
+    for i in range(images):
+        name = root / "ab"[i % 2] / f"{i:02d}"
+        name.parent.mkdir(parents=True, exist_ok=True)
+        shown = shade(i % 2, i)
+        if kind == "gray":
+            Image.fromarray((255 * shown).astype(np.uint8)).save(name.with_suffix(".png"))
+        else:  # what tells classes apart lies in the last band alone
+            noise = np.random.default_rng(i).random((20, 18, 4))
+            np.save(name.with_suffix(".npy"), (TOP * np.dstack([noise, shown])).astype(np.uint16))
+    return root
+
+
+@pytest.fixture(scope="module", params=list(KINDS))
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def data(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("data") / kind, kind)
+
+
+@pytest.fixture(scope="module")
+def run(kind: str, data: Path, tmp_path_factory: pytest.TempPathFactory) -> viticulture.Run:
+    """Trained, measured, with its page."""
+    out = tmp_path_factory.mktemp("runs") / kind
+    settings = {**BASE, **KINDS[kind], "train.epochs": 8, "optim.lr": 3e-3}
+    return viticulture.train(str(data), "default/tiny-images", out=str(out), overrides=settings, progress=False)
+
+
+def session(data: Path, kind: str, out: Path, recipe: str = "default/tiny-images", **more: Any) -> Session:
+    return begin(str(data), recipe, 0, str(out), False, {**BASE, **KINDS[kind], **more}, "test")
+
+
+def test_a_resumed_run_ends_where_an_uninterrupted_one_does(kind: str, data: Path, tmp_path: Path) -> None:
+    """Bit for bit, stopped within an epoch, with all changes that images of these channels allow."""
+    changes = {
+        "augment.rand_augment": {},
+        "augment.blur": {},
+        "augment.color_jitter": {"hue": 0.0},
+        "augment.erase": {},
+    }
+    whole, again = whole_and_resumed(partial(session, data, kind, **changes), tmp_path, steps=3)
+    check_same_weights(whole, again, ("last",))
+
+
+def test_a_student_learns_from_every_channel(run: viticulture.Run, kind: str) -> None:
+    """What the last band alone holds is told apart, which a student of the first three could not."""
+    subject = of_run(RunDir(run.path))
+    assert subject.task.channels == KINDS[kind]["images.channels"]
+    counting = read_evaluations(RunDir(run.path)).counting
+    assert counting is not None
+    assert counting.top1 >= 0.8
+
+
+def test_predict_says_of_files_and_arrays_what_was_tested(run: viticulture.Run, kind: str, data: Path) -> None:
+    """The very probabilities of the evaluation, of a path, of numbers of numpy and of a tensor. Fails if a range or the
+    channels are forgotten on any way in."""
+    names = RunDir(run.path).read("split.json")["names"]["test"][:4]
+    told = classify(RunDir(run.path), "best", [data / name for name in names])
+    arrays = [np.load(data / n) if kind == "bands" else np.asarray(Image.open(data / n))[..., None] for n in names]
+    kept = read_predictions(RunDir(run.path), "best/test", probabilities=True).probabilities
+    assert kept is not None
+    for given in (arrays, [torch.from_numpy(array).permute(2, 0, 1) for array in arrays]):
+        for expected, found in zip(told, run.predict(given), strict=True):
+            assert found.probabilities == expected.probabilities
+    probabilities = [list(prediction.probabilities.values()) for prediction in told]
+    np.testing.assert_allclose(probabilities, kept[:4], atol=1e-3)  # which are kept with 11 bits
+
+
+def test_a_folder_of_weights_alone_reads_images_alike_and_timm_builds_it(run: viticulture.Run, kind: str) -> None:
+    """timm takes the weights as they are (it would turn a first convolution of color into one of these channels), and
+    what looks at a folder of weights keeps channels and range."""
+    folder = RunDir(run.path).weights("best")
+    subject, own = of_source(str(folder)), of_run(RunDir(run.path), "best")
+    assert subject.image_settings.kept == own.image_settings.kept
+    theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    images = torch.randn(2, own.task.channels, 16, 16)
+    with torch.inference_mode():
+        torch.testing.assert_close(theirs(images), own.network(images), rtol=1e-4, atol=1e-5)  # other kernels
+
+
+@pytest.mark.slow
+@needs_onnx
+@pytest.mark.parametrize("from_pixels", [False, True])
+def test_the_exported_file_takes_these_channels(
+    run: viticulture.Run, data: Path, tmp_path: Path, from_pixels: bool
+) -> None:
+    """[B, channels, H, W], compared with eager as it is written; from pixels, what `predict` says of levels."""
+    import onnxruntime
+
+    viticulture.export(str(run.path), str(tmp_path / "a.onnx"), from_pixels=from_pixels)
+    file = onnxruntime.InferenceSession(str(tmp_path / "a.onnx"), providers=["CPUExecutionProvider"])
+    subject = of_run(RunDir(run.path))
+    (taken,) = file.get_inputs()
+    if not from_pixels:
+        assert taken.shape[1:] == [subject.task.channels, 16, 16]
+        return
+    levels = np.random.default_rng(0).integers(0, 256, (20, 18, subject.task.channels)).astype(np.uint8)
+    (logits,) = file.run(None, {"pixels": levels})
+    values = levels * (TOP / 255) if subject.image_settings.range else levels
+    (answer,) = run.predict(values.astype(np.float64) if subject.image_settings.range else values)
+    found = torch.from_numpy(logits[0]).softmax(0)
+    torch.testing.assert_close(found, torch.tensor(list(answer.probabilities.values())), rtol=0, atol=5e-3)
+
+
+def test_pages_and_the_server_show_pictures_and_say_which_channels(run: viticulture.Run, kind: str, data: Path) -> None:
+    """Gray is shown as gray without a word; of five channels three are shown, and every figure says so."""
+    galleries = read_galleries(RunDir(run.path).path / FILE)
+    assert galleries is not None
+    shown = [
+        gallery
+        for part in galleries.values()
+        for gallery in part
+        if gallery.title != "Every token's attention to every token"
+    ]
+    assert {"examples", "attention"} <= galleries.keys()
+    for gallery in shown:
+        assert ("first three" in gallery.note) == (kind == "bands")
+        for pictures, _ in gallery.groups:
+            assert pictures[0].shape[2:] == (3,)
+            assert kind == "bands" or (pictures[0] == pictures[0][..., :1]).all()
+    page = (run.path / "report.html").read_text("utf-8")
+    assert ("the first three are shown as red, green and blue" in page) == (kind == "bands")
+    path = sorted(data.glob("a/*"))[0]
+    with path.open("rb") as file:
+        predictions, looks = answerer(RunDir(run.path)).answers([("a", file)], look=True)
+    assert predictions[0].label in ("a", "b")
+    assert looks[0].startswith("data:image/")
+    assert viticulture.explain(run, images=16).stat().st_size > 1000
+
+
+def test_masked_patches_of_five_channels_are_painted(tmp_path: Path) -> None:
+    """MAE and SimMIM learn to paint every channel; their pictures show three and say so."""
+    data = written(tmp_path / "data", "bands", 24)
+    for recipe in ("mae/photos", "mae/simmim-cifar100"):
+        method = {
+            "student.name": "mae_tiny",
+            "student.options": LITTLE,
+            "images.image_size": 16,
+            "student.patch_size": 4,
+        }
+        made = session(data, "bands", tmp_path / recipe.replace("/", "-"), recipe, **method)
+        fit(made)
+        gallery = reconstruction_gallery(made.run, made.dataset)
+        assert "first three" in gallery.note
+        assert all(picture.shape == (16, 16, 3) for pictures, _ in gallery.groups for picture in pictures)
+        made.run.unlock()
+
+
+@pytest.mark.parametrize(("channels", "words"), [(1, "summed to one"), (5, "repeated for 5")])
+def test_weights_of_three_channels_start_students_of_others_as_timm_does_it(
+    tmp_path: Path, channels: int, words: str
+) -> None:
+    """A gray image gives the first layer of one channel what its color would; of five, gray in all is what it was."""
+    task = Task(("a", "b"), (16, 16), (0.5,) * 3, (0.5,) * 3)
+    color = create_student("vit_nano", task, 4)
+    save(color, tmp_path / "color", task)
+    other = Task(("a", "b"), (16, 16), (0.5,) * channels, (0.5,) * channels)
+    student = create_student("vit_nano", other, 4)
+    remarks = initialize(student, str(tmp_path / "color"))
+    assert any(words in remark for remark in remarks)
+    image = torch.randn(2, 1, 16, 16)
+    ours, theirs = (net.patch_embed(image.expand(-1, c, -1, -1)) for net, c in ((student, channels), (color, 3)))
+    if channels == 1:
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert ours.shape == theirs.shape
+
+
+def test_what_asks_for_three_channels_is_refused_before_a_folder_is_made(data: Path, kind: str, tmp_path: Path) -> None:
+    """Hue, a teacher of color, objects, corruptions: one line each, with what to do."""
+    out = tmp_path / "out"
+    with pytest.raises(UserError, match=r"color_jitter.hue turns colors"):
+        session(data, kind, out, **{"augment.color_jitter": {"hue": 0.1}})
+    with pytest.raises(UserError, match=r"leave images.channels at 3 and images.range out"):
+        check_parts(resolve("detection/photos", read("detection/photos"), KINDS[kind]))
+    task = Task(("a", "b"), (16, 16), (0.5,) * 3, (0.5,) * 3)
+    save(create_student("vit_nano", task, 4), tmp_path / "teacher", task)
+    with pytest.raises(UserError, match=r"guides.logits: the teacher .* takes 3 channels, and images.channels is"):
+        session(data, kind, out, **{"guides.logits.teacher": str(tmp_path / "teacher")})
+    assert not out.exists()
+
+
+def test_a_network_of_other_channels_cannot_stand_beside(run: viticulture.Run, tmp_path: Path) -> None:
+    """Fails if one channel is repeated for a network of color without a word, or five break it."""
+    task = Task(("a", "b"), (16, 16), (0.5,) * 3, (0.5,) * 3)
+    save(create_student("vit_nano", task, 4), tmp_path / "color", task)
+    with pytest.raises(UserError, match=r"color takes 3 channels, and these images have [15]; compare networks"):
+        viticulture.explain(run, beside=str(tmp_path / "color"), images=16)
+
+
+def test_corruptions_of_color_are_refused_and_other_images_judged(run: viticulture.Run, data: Path) -> None:
+    with pytest.raises(UserError, match=r"19 corruptions are of pictures in color, and .* images.channels [15]"):
+        viticulture.robustness(run)
+    assert viticulture.evaluate(run, str(data)) is not None
