@@ -252,7 +252,7 @@ def test_candidates_that_would_be_tested_on_other_images_are_refused_before_any_
     small = {"images.image_size": 32, "train.batch_size": 8, "schedule.warmup_epochs": 0, "student.name": "vit_nano"}
     small |= {"student.patch_size": 8, "train.epochs": 1}
     recipes = ("default/small-images", "multilabel/photos")
-    with pytest.raises(UserError, match="tested on other images of the same data .* learns classes, .* learns labels"):
+    with pytest.raises(UserError, match=r"tested on other images of the same data .* learns classes, .* learns labels"):
         viticulture.compare(str(data), recipes, seeds=1, where=Where(out=str(tmp_path / "study")), overrides=small)
     assert not (tmp_path / "study").exists()
 

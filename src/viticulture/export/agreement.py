@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a file says what its network says, on images that are a fair question.
 
-Other kernels round otherwise: here and there a pixel of the canvas differs by a gray level. A detector's choices may hang
-on that: which of two boxes suppresses the other, which proposals are the best, what is just above the least score. So
-the network is asked first what it says when such pixels tip, and images are taken on which that changes little. Where
-none is found the file may differ as much as the network does from itself.
+Other kernels round otherwise: here and there a pixel of the canvas differs by a gray level. A detector's choices may
+hang on that: which of two boxes suppresses the other, which proposals are the best, what is just above the least score.
+So the network is asked first what it says when such pixels tip, and images are taken on which that changes little.
+Where none is found the file may differ as much as the network does from itself.
 """
 
 from collections.abc import Callable, Iterator

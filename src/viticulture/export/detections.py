@@ -3,9 +3,10 @@
 
 torchvision's own way from maps to boxes branches on how many boxes there are, which no exporter can follow. Here its
 layers, coders and rules are the same, and what depends on the image is the length of tensors alone: boxes are chosen by
-place, suppressed by one call over levels or classes that lie apart, and pooled level by level into their rows. Of places that are equally
-likely to hold an object the first ones are taken, in torch as in ONNX: where nothing is to be seen a detector gives
-thousands the very same number, and torchvision's choice among them is its sort's. A test holds both together.
+place, suppressed by one call over levels or classes that lie apart, and pooled level by level into their rows. A test
+holds both together. Of places that are equally likely to hold an object the first ones are taken, in torch as in ONNX:
+where nothing is to be seen a detector gives thousands the very same number, and torchvision's choice among them is its
+sort's.
 """
 
 from typing import Any

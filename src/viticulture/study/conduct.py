@@ -4,7 +4,6 @@
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from ..data.dense.source import DenseSource
 from ..data.sources.source import Source
@@ -89,9 +88,7 @@ def _paces(
                     with TemporaryDirectory() as folder:
                         doubles = stand_ins(study.grid, recipes, candidate, subset, opened, Path(folder))
                         seed, overrides = study.grid.seeds[0], {**doubles, **subset.overrides}
-                        recipe = with_overrides(
-                            recipes[candidate.name], {**overrides, **study.grid.subsets.fold(seed)}
-                        )
+                        recipe = with_overrides(recipes[candidate.name], {**overrides, **study.grid.subsets.fold(seed)})
                         dataset = load_dataset(opened(candidate), recipe, seed)
                         by_slug[double] = measure_pace(recipe, dataset, study.path / "pace", seed)
                     same = held_out_digest(dataset.split_names)
@@ -114,8 +111,8 @@ def _refuse(one: Candidate, other: Candidate, recipes: dict[str, Recipe]) -> Non
     why = ", ".join(f"{name} learns {contents}" for name, contents in learns.items())
     raise UserError(
         f"{one.name} and {other.name} would be tested on other images of the same data "
-        f"({why if len(set(learns.values())) > 1 else 'their recipes hold out others'}); compare recipes that learn the "
-        "same of an image and hold out the same"
+        f"({why if len(set(learns.values())) > 1 else 'their recipes hold out others'}); compare recipes that learn "
+        "the same of an image and hold out the same"
     )
 
 
