@@ -4,8 +4,10 @@
 import random
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
+import torch
 
 from viticulture.budget import choices, lengths
 from viticulture.budget.budget import Budget
@@ -14,7 +16,10 @@ from viticulture.budget.follow import settled
 from viticulture.budget.lengths import MARGIN, RESERVE, again, climb, cost, divide, fitting
 from viticulture.budget.plan import Plan, Stage
 from viticulture.errors import UserError
+from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
+from viticulture.evaluation.multilabel.labels import evaluate_labels
 from viticulture.models.students import fitting_patch
+from viticulture.report.tables.stages import stages_sheet
 from viticulture.study.plan.pace import Pace
 
 
@@ -217,3 +222,20 @@ def test_epochs_grow_with_seconds() -> None:
     assert epochs[0] == 0
     assert all(now >= before for before, now in pairwise(epochs))
     assert all(cost(pace, n) <= s < cost(pace, n + 1) for n, s in zip(epochs, range(0, 2000, 7), strict=True) if n)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_stages_tell_what_counts_of_several_labels_too(several: bool) -> None:
+    """mAP in place of top-1, which was "n/a" of every stage. Fails if either stands in the other's column."""
+    plan, labels = planned(), torch.tensor([0, 1, 0, 1])
+    values = {**plan.stages[0].values, "engine": {"precision": "auto"}}
+    plan = replace(plan, stages=tuple(replace(stage, values=values) for stage in plan.stages))
+    said = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.6, 0.4]])
+    if several:
+        shown = torch.nn.functional.one_hot(labels, 2)
+        told: Any = evaluate_labels(Predictions(said, shown, list("abcd")), ("x", "y"), [0.5, 0.5])
+    else:
+        told = evaluate_predictions(Predictions(said, labels, list("abcd")), ("x", "y"))
+    sheet = stages_sheet(plan, [None, told])
+    assert sheet.columns[-1].name == ("mAP" if several else "top-1")
+    assert [row[-1] for row in sheet.rows] == [None, None, told.map if several else 0.75]

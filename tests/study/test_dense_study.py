@@ -245,6 +245,18 @@ def test_per_class_subsets_are_refused_for_boxes(tmp_path: Path) -> None:
         viticulture.compare(str(data), subsets=Subsets(per_class=(2,)), where=Where(out=str(tmp_path / "study")))
 
 
+def test_candidates_that_would_be_tested_on_other_images_are_refused_before_any_is_trained(tmp_path: Path) -> None:
+    """Joined labels learnt as classes and taken apart hold out other images. Failed in mid-study before, when the
+    second candidate's first cell began; catches that, and a folder that is left behind."""
+    data = colored_csv(tmp_path / "data", 40)
+    small = {"images.image_size": 32, "train.batch_size": 8, "schedule.warmup_epochs": 0, "student.name": "vit_nano"}
+    small |= {"student.patch_size": 8, "train.epochs": 1}
+    recipes = ("default/small-images", "multilabel/photos")
+    with pytest.raises(UserError, match=r"tested on other images of the same data .* learns classes, .* learns labels"):
+        viticulture.compare(str(data), recipes, seeds=1, where=Where(out=str(tmp_path / "study")), overrides=small)
+    assert not (tmp_path / "study").exists()
+
+
 @pytest.mark.slow
 def test_compare_ranks_students_of_several_labels_by_map(tmp_path: Path) -> None:
     """From joined labels alone to a page: the field for such data. Fails if labels are learnt as combinations, or a

@@ -23,15 +23,13 @@ from torch import Tensor, nn
 from ..models.dense.detector import Detector
 from ..models.dense.segmenter import Segmenter
 from ..models.task import Task
+from .agreement import check_agreement, something
 from .canvas import Canvas, back, pasted, stretched
 from .detections import Detections
 from .onnx_file import inference_copy, traced, written
 
 OPSET = 18
 INSIDE = 0.5  # share from which a pixel belongs to a mask
-DIFFERENT = 0.02
-"""Largest share of boxes or pixels that ONNX and eager may answer differently: other kernels tip what is on an edge."""
-CLOSE = {"boxes": 0.5, "scores": 1e-2}  # pixels, and shares, within which two answers are the same
 INPUT = "[H, W, 3] uint8, RGB, upright, of any height and width from 2 pixels"
 
 
@@ -85,7 +83,7 @@ def dense_to_onnx(network: Detector | Segmenter, path: Path, task: Task, store: 
     """
     eager = file_of(inference_copy(network, path), task, store).eval()
     sizes = {side: torch.export.Dim(name, min=2) for side, name in enumerate(("height", "width"))}
-    program = traced(eager, _image(48, 64), sizes, "network for images of any size")
+    program = traced(eager, something((48, 64), 0), sizes, "network for images of any size")
     names = eager.outputs[: len(program.graph_signature.user_outputs)]
     about = {
         "classes": task.classes,
@@ -109,37 +107,10 @@ def file_of(network: Detector | Segmenter, task: Task, store: int) -> DetectorFi
     return SegmenterFile(network, task, store)
 
 
-def _image(height: int, width: int) -> Tensor:
-    """Something with places to find, [H, W, 3] uint8."""
-    generator = torch.Generator().manual_seed(height * width)
-    coarse = torch.rand(1, 3, 5, 7, generator=generator)
-    smooth = nn.functional.interpolate(coarse, size=(height, width), mode="bicubic")
-    return (255 * smooth[0].clamp(0, 1)).permute(1, 2, 0).to(torch.uint8).contiguous()
-
-
 def _check(path: Path, eager: nn.Module) -> None:
     session: Any = import_module("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    for height, width in ((48, 64), (301, 203)):
-        image = _image(height, width)
-        with torch.inference_mode():
-            expected = eager(image)
-        found = [torch.from_numpy(each) for each in session.run(None, {"image": image.numpy()})]
-        if not (share := different(found, expected)) <= DIFFERENT:  # a NaN is no agreement
-            raise RuntimeError(f"the ONNX file does not say what the network says: {share:.1%} of its answers differ")
 
+    def answers(image: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch.from_numpy(each) for each in session.run(None, {"image": image.numpy()}))
 
-def different(found: list[Tensor], expected: tuple[Tensor, ...]) -> float:
-    """Share of a segmenter's pixels, or of a detector's boxes, that two answers to an image do not have in common."""
-    if len(expected) == 1:
-        return float((found[0] != expected[0]).float().mean())
-    (ours, sure, named), (boxes, scores, labels) = found[:3], expected[:3]
-    if not len(ours) and not len(boxes):
-        return 0.0
-    same = (ours[:, None] - boxes).abs().amax(2) <= CLOSE["boxes"]  # [n, m]
-    same &= ((sure[:, None] - scores).abs() <= CLOSE["scores"]) & (named[:, None] == labels)
-    for masks, true in zip(found[3:], expected[3:], strict=True):
-        area = true.flatten(1).sum(1)
-        unlike = (masks[:, None] ^ true).flatten(2).sum(2)
-        same &= unlike <= 1 + DIFFERENT * area
-    alone = (~same.any(1)).sum() + (~same.any(0)).sum()
-    return float(alone / (len(ours) + len(boxes)))
+    check_agreement(answers, eager)

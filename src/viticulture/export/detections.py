@@ -4,7 +4,9 @@
 torchvision's own way from maps to boxes branches on how many boxes there are, which no exporter can follow. Here its
 layers, coders and rules are the same, and what depends on the image is the length of tensors alone: boxes are chosen by
 place, suppressed by one call over levels or classes that lie apart, and pooled level by level into their rows. A test
-holds both together.
+holds both together. Of places that are equally likely to hold an object the first ones are taken, in torch as in ONNX:
+where nothing is to be seen a detector gives thousands the very same number, and torchvision's choice among them is its
+sort's.
 """
 
 from typing import Any
@@ -58,7 +60,7 @@ class Detections(nn.Module):
         counts = [level[0].numel() for level in objectness]  # anchors of a level
         anchors = rpn.anchor_generator(ImageList(images, [self.size]), maps)
         flat, moves = concat_box_prediction_layers(objectness, deltas)
-        best = rpn._get_top_n_idx(flat.reshape(1, -1), counts)[0]
+        best = _best(flat[:, 0], counts, rpn.pre_nms_top_n())
         boxes = clip_boxes_to_image(rpn.box_coder.decode(moves, anchors)[:, 0][best], self.size)
         levels = torch.cat([torch.full((count,), level) for level, count in enumerate(counts)])[best]
         scores = flat[:, 0][best].sigmoid()
@@ -95,3 +97,18 @@ class Detections(nn.Module):
             part = roi_align(features, rois[rows], (height, width), 1 / stride, pool.sampling_ratio)
             out = out.index_put((rows,), part)
         return out
+
+
+def _best(objectness: Tensor, counts: list[int], most: int) -> Tensor:
+    """Numbers of the likeliest places of each level, by falling objectness; of equals the first.
+
+    Args:
+        objectness: of all levels, one after the other.
+        counts: places of each level.
+        most: taken of a level.
+    """
+    numbers, start = [], 0
+    for level, count in zip(torch.split(objectness, counts), counts, strict=True):
+        numbers.append(start + torch.sort(level, descending=True, stable=True).indices[: min(most, count)])
+        start += count
+    return torch.cat(numbers)

@@ -4,7 +4,6 @@
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from ..data.dense.source import DenseSource
 from ..data.sources.source import Source
@@ -14,7 +13,7 @@ from ..training.references import check_given
 from ..training.session import load_dataset, open_for
 from .declare.grid import Candidate
 from .declare.terms import Subset, Where
-from .folder import StudyDir
+from .folder import StudyDir, held_out_digest
 from .plan.pace import Pace, measure_pace
 from .plan.plan import Key, Plan, make_plan
 from .plan.stand_ins import stand_ins, with_overrides
@@ -67,6 +66,8 @@ def _paces(
     paces, errors = dict(known), list[Exception]()
     sources: dict[tuple[str, str, bool], Source | DenseSource] = {}
     by_slug: dict[tuple[str, str], Pace] = {}
+    held_out: dict[str, tuple[Candidate, str]] = {}
+    unlike: tuple[Candidate, Candidate] | None = None
 
     def opened(candidate: Candidate) -> Source | DenseSource:
         where, recipe = data or data_of(study, candidate), recipes[candidate.name]
@@ -86,22 +87,33 @@ def _paces(
                     check_given(recipes[candidate.name].values)
                     with TemporaryDirectory() as folder:
                         doubles = stand_ins(study.grid, recipes, candidate, subset, opened, Path(folder))
-                        by_slug[double] = _pace(
-                            study, recipes[candidate.name], {**doubles, **subset.overrides}, opened(candidate)
-                        )
+                        seed, overrides = study.grid.seeds[0], {**doubles, **subset.overrides}
+                        recipe = with_overrides(recipes[candidate.name], {**overrides, **study.grid.subsets.fold(seed)})
+                        dataset = load_dataset(opened(candidate), recipe, seed)
+                        by_slug[double] = measure_pace(recipe, dataset, study.path / "pace", seed)
+                    same = held_out_digest(dataset.split_names)
+                    first, known_same = held_out.setdefault(data or data_of(study, candidate), (candidate, same))
+                    unlike = unlike or (first, candidate) if known_same != same else unlike
                 paces[key] = by_slug[double]
             except Exception as error:
                 errors.append(error)
                 tell(f"{candidate.name} could not be measured on {subset.name}: {error}")
     if errors and not paces:
         raise errors[0]
+    if unlike is not None:
+        _refuse(*unlike, recipes)
     return paces
 
 
-def _pace(study: StudyDir, recipe: Recipe, overrides: dict[str, Any], source: Source | DenseSource) -> Pace:
-    seed = study.grid.seeds[0]
-    recipe = with_overrides(recipe, {**overrides, **study.grid.subsets.fold(seed)})
-    return measure_pace(recipe, load_dataset(source, recipe, seed), study.path / "pace", seed)
+def _refuse(one: Candidate, other: Candidate, recipes: dict[str, Recipe]) -> None:
+    """Raises: UserError for two candidates whose numbers are of other images."""
+    learns = {each.name: method_class(recipes[each.name]).batch_spec.contents for each in (one, other)}
+    why = ", ".join(f"{name} learns {contents}" for name, contents in learns.items())
+    raise UserError(
+        f"{one.name} and {other.name} would be tested on other images of the same data "
+        f"({why if len(set(learns.values())) > 1 else 'their recipes hold out others'}); compare recipes that learn "
+        "the same of an image and hold out the same"
+    )
 
 
 def conduct(

@@ -267,7 +267,7 @@ class StudyDir:
 
         Raises: UserError for a cell whose validation or test images are others.
         """
-        held_out = digest([splits.get("val", []), splits.get("test", [])])
+        held_out = held_out_digest(splits)
         with self.locked("splits"):
             path = self.path / "splits.json"
             known = read_json(path) if path.exists() else {}
@@ -286,6 +286,11 @@ class StudyDir:
     def write(self, name: str, content: str | dict[str, Any]) -> Path:
         """A text or JSON file, whole or not at all."""
         return write_whole(self.path / name, content)
+
+
+def held_out_digest(splits: dict[str, list[str]]) -> str:
+    """Digest of the names of validation and test images, in their order; `splits` names those of each split."""
+    return digest([splits.get("val", []), splits.get("test", [])])
 
 
 def entry(candidate: Candidate) -> str:

@@ -4,6 +4,9 @@
 from urllib.parse import quote
 
 from ...budget.plan import STAGES, is_planned, read_plan
+from ...evaluation.accuracy import Evaluation
+from ...evaluation.multilabel.labels import LabelsEvaluation
+from ...evaluation.multilabel.results import read_labels
 from ...evaluation.results import read_evaluations
 from ...training.rundir import RunDir
 from ..document import Section, table
@@ -18,11 +21,16 @@ def stages_section(run: RunDir) -> Section:
         return Section(title, "")
     plan = read_plan(run.path)
     places = [RunDir(plan.place(run.path, number)) for number in range(len(plan.stages))]
-    found = [read_evaluations(place) for place in places]
-    results = [None if evaluations is None else evaluations.counting for evaluations in found]
+    results = [_counting(place) for place in places]
     links = Markup(", ").join(
         Markup('<a href="{}/{}/report.html">{}</a>').format(STAGES, quote(stage.name), NAMES[stage.kind])
         for stage in plan.stages[:-1]
     )
     pages = Markup("<p>Reports of the stages before this one: {}.</p>").format(links) if links else Markup()
     return Section(title, table(stages_sheet(plan, results)) + pages)
+
+
+def _counting(run: RunDir) -> Evaluation | LabelsEvaluation | None:
+    """A stage's result that counts; None without labels, or where it was not measured."""
+    evaluations = read_labels(run) or read_evaluations(run)
+    return None if evaluations is None else evaluations.counting

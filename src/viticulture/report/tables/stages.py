@@ -7,6 +7,7 @@ from ...budget.budget import Budget
 from ...budget.lengths import MARGIN
 from ...budget.plan import Plan, Stage
 from ...evaluation.accuracy import Evaluation
+from ...evaluation.multilabel.labels import LabelsEvaluation
 from .sheet import Column, Sheet
 
 NAMES = {"mae": "MAE, no labels", "teacher": "CNN teacher", "student": "student"}
@@ -36,7 +37,7 @@ def plan_sheet(plan: Plan) -> Sheet:
     return Sheet("Plan", [*COLUMNS, Column("min", "significant")], rows, words)
 
 
-def stages_sheet(plan: Plan, results: Sequence[Evaluation | None]) -> Sheet:
+def stages_sheet(plan: Plan, results: Sequence[Evaluation | LabelsEvaluation | None]) -> Sheet:
     """What became of it.
 
     Args:
@@ -49,7 +50,8 @@ def stages_sheet(plan: Plan, results: Sequence[Evaluation | None]) -> Sheet:
         Column("min", "significant"),
         Column("of the time", "percent"),
     ]
-    columns.append(Column("top-1", "percent"))
+    several = any(isinstance(result, LabelsEvaluation) for result in results)
+    columns.append(Column("mAP" if several else "top-1", "percent"))
     total = plan.spent or 1.0  # a clock may not have ticked yet
     rows: list[tuple[str | int | float | None, ...]] = [
         ("choosing", "", "", None, None, None, plan.prepared / 60, plan.prepared / total, None)
@@ -57,8 +59,8 @@ def stages_sheet(plan: Plan, results: Sequence[Evaluation | None]) -> Sheet:
     for stage, result in zip(plan.stages, results, strict=True):
         minutes = None if stage.spent is None else stage.spent / 60
         share = None if stage.spent is None else stage.spent / total
-        top1 = None if result is None else result.top1
-        rows.append((*_what(stage), stage.seconds / 60, minutes, share, top1))
+        score = None if result is None else result.map if isinstance(result, LabelsEvaluation) else result.top1
+        rows.append((*_what(stage), stage.seconds / 60, minutes, share, score))
     note = (
         f"Within {plan.budget}, of which {plan.spent / 60:.1f} min are spent. Lengths follow from what was measured on "
         "that machine; to train the same again, take each stage's recipe.yaml."
