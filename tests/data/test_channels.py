@@ -59,6 +59,13 @@ def folder_of(root: Path, images: dict[str, np.ndarray]) -> Path:
     return root
 
 
+def trained_on(data: Any, settings: ImageSettings) -> torch.Tensor:
+    """The stored pixels of the training images."""
+    train = prepare(open_source(data), image_settings=settings).train
+    assert isinstance(train, StoredImages)
+    return train.take(torch.arange(len(train)))
+
+
 @pytest.mark.parametrize("mode", ["L", "RGB", "LA", "P", "1", "CMYK", "I;16", "I", "F", "RGBA"])
 def test_one_channel_is_the_gray_value_of_what_color_would_be(mode: str) -> None:
     """Gray files keep the very level that they repeat three times as color; others have Pillow's gray value of it.
@@ -263,13 +270,12 @@ def test_arrays_of_unknown_range_are_refused_until_it_is_named(kind: type, scale
     of eight bits."""
     levels = noise(8, 6, 8, 3)
     levels[0, 0, 0], levels[0, 0, 1] = 0, 255
-    given = ((levels * scale + shift).astype(kind), [0, 1] * 4)
+    given: Any = ((levels * scale + shift).astype(kind), [0, 1] * 4)
     with pytest.raises(UserError, match=r"images.normalize\).* such as images.range \[(0, 255|-1, 1)\]"):
         prepare(open_source(given))
     named = ImageSettings(image_size=8, store_size=8, range=[shift, 255 * scale + shift])
-    told = prepare(open_source(given), image_settings=named).train.take(torch.arange(4))
-    plain = prepare(open_source((levels, given[1])), image_settings=ImageSettings(image_size=8, store_size=8))
-    assert torch.equal(told, plain.train.take(torch.arange(4)))
+    plain = ImageSettings(image_size=8, store_size=8)
+    assert torch.equal(trained_on(given, named), trained_on((levels, given[1]), plain))
 
 
 def test_images_of_other_channels_are_refused_before_any_is_stored(tmp_path: Path) -> None:
@@ -293,13 +299,9 @@ def test_arrays_of_a_program_keep_their_channels_and_bits(library: str) -> None:
     values = noise(8, 9, 10, 5, top=4000)
     images = values if library == "numpy" else torch.from_numpy(values).permute(0, 3, 1, 2)
     settings = ImageSettings(image_size=8, store_size=10, normalize="half", channels=5, range=[0, 3999])
-    dataset = prepare(open_source((images, [0, 1] * 4)), image_settings=settings)
-    (row,) = (i for i, name in enumerate(dataset.train.records.names) if name == dataset.split_names["train"][0])
-    number = int(dataset.split_names["train"][0].rpartition("/")[2])
-    expected = np.rint(values[number].astype(np.float32) * np.float32(255 / 3999)).astype(np.uint8)
-    decoded = open_source((images, [0, 1] * 4)).reader.open(number)
-    np.testing.assert_array_equal(settings.kept(decoded), expected)
-    assert dataset.train.take(torch.tensor([row])).shape == (1, 5, 10, 10)
+    expected = np.rint(values[3].astype(np.float32) * np.float32(255 / 3999)).astype(np.uint8)
+    np.testing.assert_array_equal(settings.kept(open_source((images, [0, 1] * 4)).reader.open(3)), expected)
+    assert trained_on((images, [0, 1] * 4), settings).shape[1:] == (5, 10, 10)
 
 
 def test_data_says_what_becomes_of_channels_and_bits(tmp_path: Path) -> None:
