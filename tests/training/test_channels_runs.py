@@ -18,7 +18,7 @@ from resumed import check_same_weights, whole_and_resumed
 from viticulture.analysis.galleries import FILE, read_galleries
 from viticulture.analysis.reconstruction import reconstruction_gallery
 from viticulture.errors import UserError
-from viticulture.evaluation.predict import classify
+from viticulture.evaluation.predict import Prediction, classify
 from viticulture.evaluation.results import read_evaluations, read_predictions
 from viticulture.evaluation.subject import of_run, of_source
 from viticulture.models.students import create_student
@@ -115,6 +115,7 @@ def test_predict_says_of_files_and_arrays_what_was_tested(run: viticulture.Run, 
     assert kept is not None
     for given in (arrays, [torch.from_numpy(array).permute(2, 0, 1) for array in arrays]):
         for expected, found in zip(told, run.predict(given), strict=True):
+            assert isinstance(found, Prediction)
             assert found.probabilities == expected.probabilities
     probabilities = [list(prediction.probabilities.values()) for prediction in told]
     np.testing.assert_allclose(probabilities, kept[:4], atol=1e-3)  # which are kept with 11 bits
@@ -176,9 +177,9 @@ def test_pages_and_the_server_show_pictures_and_say_which_channels(run: viticult
     assert ("the first three are shown as red, green and blue" in page) == (kind == "bands")
     path = sorted(data.glob("a/*"))[0]
     with path.open("rb") as file:
-        predictions, looks = answerer(RunDir(run.path)).answers([("a", file)], look=True)
-    assert predictions[0].label in ("a", "b")
-    assert looks[0].startswith("data:image/")
+        (row,) = answerer(RunDir(run.path)).rows([("a", file)], look=True)
+    assert row["label"] in ("a", "b")
+    assert row["look"].startswith("data:image/")
     assert viticulture.explain(run, images=16).stat().st_size > 1000
 
 

@@ -104,7 +104,7 @@ class DenseSubject:
         sizes: list[tuple[int, int]] = []
         for name, image in items:
             try:
-                picture = _decoded(name, image, 1 << 20, most).image  # as large as it is
+                picture = _decoded(name, image, 1 << 20, most=most).image  # as large as it is
             except Unreadable as error:
                 opened.append(error.reason)
             except OSError as error:
