@@ -109,6 +109,10 @@ def _best(objectness: Tensor, counts: list[int], most: int) -> Tensor:
     """
     numbers, start = [], 0
     for level, count in zip(torch.split(objectness, counts), counts, strict=True):
-        numbers.append(start + torch.sort(level, descending=True, stable=True).indices[: min(most, count)])
+        if torch.compiler.is_compiling():  # no exporter knows a stable sort, and ONNX's TopK takes the first of equals
+            order = level.topk(min(most, count)).indices
+        else:
+            order = torch.sort(level, descending=True, stable=True).indices[: min(most, count)]
+        numbers.append(start + order)
         start += count
     return torch.cat(numbers)
