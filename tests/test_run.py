@@ -13,6 +13,7 @@ from PIL import Image
 
 import viticulture
 from viticulture.api import run as api_run
+from viticulture.data.decode import decode
 from viticulture.data.open import open_source
 from viticulture.errors import UserError
 from viticulture.evaluation.given import as_images
@@ -105,21 +106,28 @@ def test_what_is_no_image_is_refused(given: object, said: str) -> None:
         as_images(given)
 
 
+def decoded(array: np.ndarray) -> None:
+    """As a run of color looks at what it is given."""
+    for image in as_images(array):
+        assert isinstance(image, np.ndarray)
+        decode(image, "image")
+
+
 @pytest.mark.parametrize(
     ("array", "said"),
     [
-        (np.zeros((2, 8, 8), np.uint8), r"\[2, 8, 8\]"),
+        (np.zeros((2, 8, 8), np.uint8), "holds 8 channels"),
         (np.zeros(5), r"\[5\]"),
         (np.zeros((0, 8, 3), np.uint8), "an image if"),
         (np.zeros((8, 8), np.int64), "int64"),
-        (np.full((8, 8), 255.0), "0, 1"),
+        (np.full((8, 8), 255.0), "floats from 0 to 1"),
         (np.full((8, 8), np.nan), "nan"),
     ],
 )
 def test_numbers_that_are_no_colors_are_refused(array: np.ndarray, said: str) -> None:
     """Catches: an image in [0, 255] as floats that is clipped to white, channels first read as rows."""
     with pytest.raises(UserError, match=said):
-        as_images(array)
+        decoded(array)
 
 
 def test_pil_stands_upright() -> None:

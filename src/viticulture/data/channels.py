@@ -82,10 +82,11 @@ class Kept:
             return np.rint(values * 255).astype(np.uint8)
         if self.channels is None:
             return mapped(values, np.float64(low), np.float64(high if high > low else low + 1))
+        numbers = f"{low:.6g} to {high:.6g}" + (", nan among them" if np.isnan(values).any() else "")
+        such = f", such as [{low:.6g}, {high:.6g}]" if low < high else ""
         raise Unfit(
-            f"holds {values.dtype} from {low:.6g} to {high:.6g}; levels are 8 or 16 bits, or floats from 0 to 1 (leave "
-            "normalization to images.normalize); of others say which are black and white, such as images.range "
-            f"[{low:.6g}, {high:.6g}]"
+            f"holds {values.dtype} from {numbers}; levels are 8 or 16 bits, or floats from 0 to 1 (leave normalization "
+            f"to images.normalize); of others say which are black and white: images.range{such}"
         )
 
 
