@@ -15,8 +15,10 @@ from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import (
     Evaluation,
     Predictions,
+    ReliabilityBin,
     collect,
     evaluate_predictions,
+    joined,
     most_confident_mistakes,
     wilson,
 )
@@ -61,6 +63,19 @@ def test_five_images_of_three_classes_give_the_numbers_worked_out_by_hand() -> N
     assert found.balanced_accuracy == pytest.approx(1 / 2)
     assert found.macro_f1 == pytest.approx((4 / 5 + 1 / 2) / 3)
     assert found.nll == pytest.approx(-np.log([0.7, 0.6, 0.3, 0.3, 0.45]).mean())
+
+
+def test_bins_are_joined_until_each_holds_enough_images() -> None:
+    """Catches: images lost or counted twice, a mean that does not weigh, a few images left by themselves."""
+    numbers = ((0.1, 1.0, 2), (0.3, 0.0, 1), (0.5, 0.5, 12), (0.7, 0.5, 6), (0.9, 1.0, 4))
+    bins = [ReliabilityBin(*each) for each in numbers]
+    assert [each.images for each in joined(bins, 1)] == [2, 1, 12, 6, 4]
+    few, many = joined(bins, 10)
+    assert (few.images, many.images) == (15, 10)
+    assert few.confidence == pytest.approx((0.1 * 2 + 0.3 + 0.5 * 12) / 15)
+    assert many.accuracy == pytest.approx((0.5 * 6 + 4) / 10)
+    assert [each.images for each in joined(bins, 1000)] == [25]
+    assert joined([], 10) == []
 
 
 def test_calibration_error_follows_guo() -> None:

@@ -273,3 +273,25 @@ def _reliability(confidence: NDArray[np.float64], right: NDArray[np.bool_]) -> t
             n = int(inside.sum())
             bins.append(ReliabilityBin(float(confidence[inside].mean()), float(right[inside].mean()), n))
     return tuple(bins)
+
+
+def joined(bins: Sequence[ReliabilityBin], least: int) -> list[ReliabilityBin]:
+    """Neighboring bins put together, from the most confident down, until each holds so many images.
+
+    The last, least confident one may hold fewer where it is the only one; elsewhere what is left joins its neighbor.
+    """
+    found: list[list[ReliabilityBin]] = [[]]
+    for each in reversed(bins):
+        if sum(member.images for member in found[-1]) >= least:
+            found.append([])
+        found[-1].append(each)
+    if len(found) > 1 and sum(member.images for member in found[-1]) < least:
+        rest = found.pop()
+        found[-1] += rest
+    return [_together(members) for members in reversed(found) if members]
+
+
+def _together(bins: Sequence[ReliabilityBin]) -> ReliabilityBin:
+    images = sum(each.images for each in bins)
+    confidence = sum(each.confidence * each.images for each in bins) / images
+    return ReliabilityBin(confidence, sum(each.accuracy * each.images for each in bins) / images, images)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from ...analysis.galleries import Gallery
-from ...evaluation.accuracy import Evaluation
+from ...evaluation.accuracy import Evaluation, joined
 from ..charts.chart import Axes, Points, Series, line_chart, row_chart
 from ..charts.heat_map import heat_map
 from ..charts.pictures import galleries
@@ -17,6 +17,8 @@ from ..tables.results import Evaluated, confused, interval, per_class, percent, 
 from ..written import duration, number, scaled
 
 MOST_CLASSES_DRAWN = 250
+FEWEST_IMAGES = 10
+"""Of a dot of the calibration curve; of fewer it says nothing."""
 TRAIN = "train: means over an epoch's batches as the student met them, augmented and each before its step."
 
 NAMES = {"val": "validation"}
@@ -228,12 +230,14 @@ def _results(evaluations: Sequence[Evaluated], references: Mapping[str, float]) 
     first = evaluations[0].evaluation
     rows = {f"this student, {evaluations[0].weights} weights": first.top1, **references}
     series = [Series(name, number, [(100 * share, 0)]) for number, (name, share) in enumerate(rows.items())]
+    dots = joined(first.reliability, FEWEST_IMAGES)
     lines = [
-        Series("this student", 0, [(100 * b.confidence, 100 * b.accuracy) for b in first.reliability]),
+        Series("this student", 0, [(100 * dot.confidence, 100 * dot.accuracy) for dot in dots]),
         Series("as right as it is sure", 1, [(0.0, 0.0), (100.0, 100.0)]),
     ]
     points = 100 * first.calibration_error
-    gap = f"On average the two differ by {points:.1f} points (expected calibration error). Dots of few images jump."
+    gap = f"On average the two differ by {points:.1f} points (expected calibration error). "
+    gap += f"A dot is of {FEWEST_IMAGES} images or more."
     chart = line_chart("Calibration: is it as right as it is sure?", lines, Axes("confidence, %", "right, %"), gap)
     label = f"top-1 accuracy on {evaluations[0].split}, %"
     yardsticks = row_chart("Beside what learns no features", series, label) if references else ""
