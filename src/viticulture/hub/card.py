@@ -72,29 +72,57 @@ def model_card(
 
 
 def _metadata(repository: str, facts: dict[str, Any], results: Evaluations | LabelEvaluations, student: Student) -> str:
+    result = results.counting
+    measured = None
+    if isinstance(result, Evaluation):
+        measured = ("accuracy", "top-1", result.top1)
+    elif result:
+        measured = ("mAP", "mAP", result.map)
+    use = "image-classification" if student.classes else "image-feature-extraction"
+    library = "timm" if student.is_timms else "viticulture"
+    return metadata_of(repository, facts, split_of(results.counts), use, measured, library)
+
+
+def metadata_of(
+    repository: str,
+    facts: dict[str, Any],
+    split: str,
+    use: str,
+    measured: tuple[str, str, float] | None,
+    library: str = "viticulture",
+) -> str:
+    """The block of YAML that the Hub reads.
+
+    Args:
+        repository: USER/NAME.
+        facts: run.json, as it is shared.
+        split: what was measured on.
+        use: the Hub's word for what the network does.
+        measured: the Hub's word for a measure, its name and value; None where nothing was measured.
+        library: that opens the weights.
+    """
     from huggingface_hub import EvalResult, ModelCardData
 
-    use = "image-classification" if student.classes else "image-feature-extraction"
-
-    data, result = facts["data"]["name"], results.counting
-    measured = [
-        EvalResult(
-            task_type="image-classification",
-            dataset_type="image",
-            dataset_name=data,
-            dataset_split=split_of(results.counts),
-            metric_type="accuracy" if isinstance(result, Evaluation) else "mAP",
-            metric_name="top-1" if isinstance(result, Evaluation) else "mAP",
-            metric_value=round(result.top1 if isinstance(result, Evaluation) else result.map, 4),
-        )
-        for result in ([result] if result else [])
-    ]
+    results = []
+    if measured:
+        kind, name, value = measured
+        results = [
+            EvalResult(
+                task_type=use,
+                dataset_type="image",
+                dataset_name=facts["data"]["name"],
+                dataset_split=split,
+                metric_type=kind,
+                metric_name=name,
+                metric_value=round(value, 4),
+            )
+        ]
     card = ModelCardData(
-        library_name="timm" if student.is_timms else "viticulture",
+        library_name=library,
         pipeline_tag=use,
         tags=[use, "vision-transformer", "small-data", "timm", "viticulture"],
         model_name=repository.partition("/")[2],
-        eval_results=measured or None,
+        eval_results=results or None,
     )
     return card.to_yaml()
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..evaluation.dense.objects import BACKGROUND, ObjectsEvaluation
 from ..evaluation.dense.results import DenseEvaluations
 from ..evaluation.dense.results import Evaluation as DenseEvaluation
-from .card import Student, cell, confused, filled, split_of
+from .card import Student, cell, confused, filled, metadata_of, split_of
 
 
 def dense_card(
@@ -53,30 +53,10 @@ def dense_card(
 
 
 def _metadata(repository: str, facts: dict[str, Any], results: DenseEvaluations, pixels: bool) -> str:
-    from huggingface_hub import EvalResult, ModelCardData
-
     use, result = "image-segmentation" if pixels else "object-detection", results.counting
     kind, name = ("mean_iou", "mIoU") if pixels else ("mAP", "AP of boxes, overlaps of 50 to 95 %")
-    measured = [
-        EvalResult(
-            task_type=use,
-            dataset_type="image",
-            dataset_name=facts["data"]["name"],
-            dataset_split=split_of(results.counts),
-            metric_type=kind,
-            metric_name=name,
-            metric_value=round(each.score, 4),
-        )
-        for each in ([result] if result else [])
-    ]
-    card = ModelCardData(
-        library_name="viticulture",
-        pipeline_tag=use,
-        tags=[use, "vision-transformer", "small-data", "timm", "viticulture"],
-        model_name=repository.partition("/")[2],
-        eval_results=measured or None,
-    )
-    return card.to_yaml()
+    measured = (kind, name, result.score) if result else None
+    return metadata_of(repository, facts, split_of(results.counts), use, measured)
 
 
 def _weakest(result: DenseEvaluation, most: int = 5) -> list[tuple[str, float]]:
