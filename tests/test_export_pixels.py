@@ -15,7 +15,7 @@ from untrained import SIDE, photo, untrained
 from viticulture.api import export, predict
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.resample import on_pixels
-from viticulture.evaluation import predict as predict_module
+from viticulture.evaluation import opening
 from viticulture.export.preparation import by_timms_transform
 from viticulture.models.task import Task
 from viticulture.training.rundir import RunDir
@@ -117,7 +117,7 @@ def test_what_timms_transform_moves_is_measured(tmp_path: Path, monkeypatch: pyt
     assert same.largest < 1e-5, "float32"
     assert moved.largest > 1e-4
     assert moved.largest >= moved.mean > 0
-    monkeypatch.setattr(predict_module, "MAX_SENT_PIXELS", 100)  # which bounds what strangers send
+    monkeypatch.setattr(opening, "MAX_SENT_PIXELS", 100)  # which bounds what strangers send
     assert by_timms_transform(RunDir(tmp_path / "moved" / "run")) == moved
     (tmp_path / "same" / "run" / "split.json").unlink()  # as of a run on the Hub
     assert by_timms_transform(RunDir(tmp_path / "same" / "run")) is None

@@ -19,7 +19,7 @@ from untrained import photo, untrained
 from viticulture.api import predict
 from viticulture.cli import main
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
-from viticulture.evaluation.predict import MAX_SENT_PIXELS
+from viticulture.evaluation.opening import MAX_SENT_PIXELS
 from viticulture.evaluation.results import Evaluations
 from viticulture.training.rundir import RunDir
 

@@ -40,7 +40,7 @@ MAX_PIXELS = 178_956_970
 # Named one by one: Pillow would also hand a file to other programs (EPS to Ghostscript).
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000", "DIB")
 
-_UPRIGHT = {
+UPRIGHT = {  # what turns pixels of an EXIF orientation upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -173,7 +173,7 @@ def _picture(opened: Image.Image, shrink: int | None, kept: Kept) -> DecodedImag
         pixels = kept(np.array(upright(opened)))
     if not drafted:
         height, width = pixels.shape[:2]
-    elif _orientation(opened) in _SIDEWAYS:
+    elif exif_orientation(opened) in _SIDEWAYS:
         width, height = height, width
     return DecodedImage(pixels, height, width, mode, spread(np.asarray(opened)) if deep else None)
 
@@ -185,8 +185,8 @@ def upright(image: Image.Image) -> Image.Image:
 
 def _turned(image: Image.Image, seen: Image.Image) -> Image.Image:
     """What was made of an image, turned as its camera was held."""
-    turn = _orientation(image)
-    return seen.transpose(_UPRIGHT[turn]) if turn in _UPRIGHT else seen
+    turn = exif_orientation(image)
+    return seen.transpose(UPRIGHT[turn]) if turn in UPRIGHT else seen
 
 
 def _is_deep(mode: str) -> bool:
@@ -215,7 +215,7 @@ def image_size(file: BinaryIO | np.ndarray, name: str) -> tuple[int, int]:
         opened = _open(file, name)
         width, height = opened.size
         # TIFF's sizes come upright from Pillow already.
-        sideways = opened.format != "TIFF" and _orientation(opened) in _SIDEWAYS
+        sideways = opened.format != "TIFF" and exif_orientation(opened) in _SIDEWAYS
     except Unreadable:
         raise
     except Unfit as error:
@@ -255,7 +255,8 @@ def _formats() -> tuple[str, ...]:
     return tuple(name for name in (*FORMATS, "HEIF") if name in Image.OPEN)
 
 
-def _orientation(image: Image.Image) -> int:
+def exif_orientation(image: Image.Image) -> int:
+    """How the file's pixels lie, 1 to 8; 1 (upright) where it says nothing that can be read."""
     if image.format == "JPEG" and not {"exif", "xmp"} & image.info.keys():
         return 1  # Pillow takes a while to find nothing
     try:

@@ -2,22 +2,11 @@
 """Classify images that a person names or holds: what can be read is classified, the rest listed with its reason."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from ..data.channels import RGB, Kept
-from ..data.decode import DecodedImage, Unreadable, decode, image_size
-from ..data.images import Records, StoredImages
-from ..data.resample import squeeze
-from ..data.sources.files import FileReader
-from ..data.sources.folders import images_among, scan
-from ..data.sources.source import readable
 from ..disk import write_whole
 from ..errors import UserError
 from ..outputs import check_out, csv_text
@@ -25,16 +14,12 @@ from ..training.rundir import RunDir
 from .accuracy import collect
 from .evaluate import check_classes
 from .given import Pixels
+from .opening import Item, OpenedItems, named, open_items
 from .subject import Subject, of_run
 
 BATCH = 64  # images that are held decoded
 ENDINGS = (".csv", ".json")
-MAX_SENT_PIXELS = 50_000_000
-"""Largest image that is decoded for somebody who sent it: 150 MB of RGB, a third of what a file named here may take."""
-
 Said = TypeVar("Said")
-Item = tuple[str, Path | Pixels | BinaryIO]
-"""A name, and the image: a file here, pixels, or an open file, such as one that somebody sent, at its start."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +67,10 @@ def opened_subject(
     """A run's student, and the images that are named, one by one; arguments and errors as those of `classify`."""
     if top < 1:
         raise UserError(f"top is how many classes to name, at least 1, got {top}")
-    items = [item for i, image in enumerate(images) for item in _items(i, image)]
+    items = list(named(images))
     if not items:
-        named = ", ".join(str(image) for image in images if isinstance(image, Path))
-        raise UserError(f"no images in {named or 'nothing'}; name image files, or folders that hold some")
+        places = ", ".join(str(image) for image in images if isinstance(image, Path))
+        raise UserError(f"no images in {places or 'nothing'}; name image files, or folders that hold some")
     return of_run(run, weights, BATCH), items
 
 
@@ -136,69 +121,6 @@ def as_csv(predictions: Sequence[Prediction], classes: Sequence[str] = ()) -> st
     return csv_text(rows)
 
 
-def _items(place: int, image: Path | Pixels) -> Iterator[tuple[str, Path | Pixels]]:
-    """Names and files or pixels of what stands at a place of the list."""
-    if not isinstance(image, Path):
-        yield f"image {place}", image
-    elif image.is_dir():
-        for name in sorted(file.path for file in images_among(scan(image)[0])):
-            yield str(image / name), image / name
-    elif image.is_file():
-        yield str(image), image
-    elif image.exists():
-        raise UserError(f"{image} is no file")  # a pipe would be waited for
-    else:
-        raise UserError(f"there is no file or folder {image}")
-
-
-@dataclass(frozen=True, eq=False)
-class OpenedItems:
-    """Images as a run's store keeps them.
-
-    Args:
-        images: those that could be read, in order; None where none could.
-        names: of all items, as text.
-        errors: why an item could not be read; empty where it could.
-    """
-
-    images: StoredImages | None
-    names: list[str]
-    errors: list[str]
-
-
-def open_items(subject: Subject, items: Sequence[Item], most: int | None = None) -> OpenedItems:
-    """Decode images for a run's student; what cannot be read is told with its reason.
-
-    Args:
-        subject: the student.
-        items: the images.
-        most: pixels of an open file; larger ones are not decoded. None: as many as a file here may have.
-    """
-    side, fit = subject.image_settings.store_size, subject.image_settings.fitting
-    assert side is not None, "a run's recipe is settled"
-    pixels: list[Tensor] = []
-    sizes: list[tuple[int, int]] = []
-    errors: list[str] = []
-    for name, image in items:
-        try:
-            picture = _decoded(name, image, side, subject.image_settings.kept, most)
-            picture = fit(picture, name) if fit is not None else picture
-        except Unreadable as error:
-            errors.append(error.reason)
-        except OSError as error:
-            errors.append(error.strerror or str(error))
-        else:
-            pixels.append(torch.from_numpy(squeeze(picture.pixels, side)).permute(2, 0, 1))
-            sizes.append((picture.height, picture.width))
-            errors.append("")
-    names = [readable(name) for name, _ in items]
-    if not pixels:
-        return OpenedItems(None, names, errors)
-    known = [name for name, error in zip(names, errors, strict=True) if not error]
-    records = Records(torch.full((len(known),), -1), torch.tensor(sizes), known)
-    return OpenedItems(StoredImages(torch.stack(pixels), torch.arange(len(known)), records), names, errors)
-
-
 def ask_opened(subject: Subject, opened: OpenedItems, top: int = 1) -> list[Prediction]:
     """One prediction an item, in their order."""
     probabilities = iter(probabilities_of(subject, opened))
@@ -216,20 +138,6 @@ def probabilities_of(subject: Subject, opened: OpenedItems) -> list[list[float]]
     found = collect(subject.network, subject.batches(images), images.records.names, decide).probabilities
     rows: list[list[float]] = found.tolist()
     return rows
-
-
-def _decoded(
-    name: str, image: Path | Pixels | BinaryIO, side: int, kept: Kept = RGB, most: int | None = None
-) -> DecodedImage:
-    if isinstance(image, Path):
-        with FileReader(Path(), [str(image)]).open(0) as file:
-            return decode(file, name, side, kept)
-    if most is not None and not isinstance(image, np.ndarray):
-        height, width = image_size(image, name)
-        if height * width > most:
-            raise Unreadable(name, f"{width} x {height} is more than {most:,} pixels")
-        image.seek(0)
-    return decode(image, name, side, kept)
 
 
 def _one(name: str, classes: Sequence[str], probabilities: list[float], top: int) -> Prediction:

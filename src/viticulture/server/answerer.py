@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
-from ..evaluation.predict import Item
+from ..evaluation.opening import Item
 from ..models.task import Task
 
 

@@ -13,16 +13,8 @@ from ..evaluation.evaluate import check_classes
 from ..evaluation.localization.metrics import score_maps
 from ..evaluation.multilabel.predict import LabelsPrediction, ask_labels, labels_csv
 from ..evaluation.multilabel.results import thresholds_of
-from ..evaluation.predict import (
-    BATCH,
-    MAX_SENT_PIXELS,
-    Item,
-    OpenedItems,
-    Prediction,
-    as_csv,
-    ask_opened,
-    open_items,
-)
+from ..evaluation.opening import MAX_SENT_PIXELS, Item, OpenedItems, open_items
+from ..evaluation.predict import BATCH, Prediction, as_csv, ask_opened
 from ..evaluation.subject import Subject, of_run, pictures
 from ..models.taps import Taps
 from ..models.task import Task

@@ -14,7 +14,7 @@ from ..data.dense.outlines import check_outlines
 from ..evaluation.dense.asked import looker_of
 from ..evaluation.dense.predict import DenseSubject
 from ..evaluation.dense.prediction import DensePrediction, coco_objects, dense_csv, drawn, indexed
-from ..evaluation.predict import MAX_SENT_PIXELS, Item
+from ..evaluation.opening import MAX_SENT_PIXELS, Item
 from ..models.dense.detector import Detector
 from ..models.task import Task
 from ..report.charts.pictures import picture_uri

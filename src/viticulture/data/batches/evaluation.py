@@ -14,7 +14,7 @@ from ..images import Images
 from ..stream import StreamImages, ahead, helpers
 from ..transfer import send
 from .batch import Batch
-from .loader import _cut, _nothing, fetch
+from .loader import fetch
 
 
 class Input(Protocol):
@@ -63,3 +63,12 @@ def evaluation_views(
 def as_seen(expected: Input, crop: Crop | None = None) -> Augment:
     """What happens to an image that is looked at without learning from it."""
     return Augment([crop or CenterCrop()], expected.image_size, expected.mean, expected.std, 0)
+
+
+def _cut(images: StreamImages, augment: Augment, numbers: Tensor) -> Tensor:
+    return images.cut(numbers, [augment], [_nothing(numbers)])[0]
+
+
+def _nothing(numbers: Tensor) -> Tensor:
+    """Uniform numbers where nothing is random."""
+    return torch.empty(len(numbers), 0)

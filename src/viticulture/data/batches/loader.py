@@ -199,15 +199,6 @@ class Loader:
         return batch
 
 
-def _cut(images: StreamImages, augment: Augment, numbers: Tensor) -> Tensor:
-    return images.cut(numbers, [augment], [_nothing(numbers)])[0]
-
-
-def _nothing(numbers: Tensor) -> Tensor:
-    """Uniform numbers where nothing is random."""
-    return torch.empty(len(numbers), 0)
-
-
 def resident(images: Images, device: torch.device) -> Images:
     """Stored images on a CUDA device if they take less than half of its free memory, else as they are."""
     if not isinstance(images, StoredImages) or device.type != "cuda":

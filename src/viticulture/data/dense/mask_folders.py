@@ -18,7 +18,7 @@ from PIL import Image
 
 from ...errors import UserError, counted
 from ..annotations import UNLABELED
-from ..decode import _UPRIGHT, _orientation
+from ..decode import UPRIGHT, exif_orientation
 from ..sources.folders import is_image, scan
 from ..sources.source import some
 from .lists import split_in
@@ -84,8 +84,8 @@ def read_mask(path: Path, values: np.ndarray, size: tuple[int, int], turn: int =
     except OSError as error:
         raise UserError(f"cannot read mask {path}: {error}") from error
     lying = (image.height, image.width)
-    if turn in _UPRIGHT and _orientation(image) == 1 and (lying != size or lying[0] == lying[1]):
-        image = image.transpose(_UPRIGHT[turn])
+    if turn in UPRIGHT and exif_orientation(image) == 1 and (lying != size or lying[0] == lying[1]):
+        image = image.transpose(UPRIGHT[turn])
     if (image.height, image.width) != size:
         raise UserError(
             f"mask {path} is {image.width}x{image.height} pixels, its image {size[1]}x{size[0]}; they must agree"

@@ -21,7 +21,7 @@ from ...errors import UserError, counted
 from .. import store, subsets
 from ..annotations import NOTHING, UNLABELED, Annotations, Boxed, Masked, Objects
 from ..dataset import Dataset, prepare, read_rows
-from ..decode import _orientation
+from ..decode import exif_orientation
 from ..image_settings import ImageSettings
 from ..images import Images
 from ..sources.files import file_fingerprint
@@ -226,7 +226,7 @@ def orientation(source: DenseSource, row: int) -> int:
     if isinstance(opened, np.ndarray):
         return 1
     with opened as file, Image.open(file) as image:
-        return _orientation(image)
+        return exif_orientation(image)
 
 
 def _masked(source: DenseSource, rows: list[int], images: Images, side: int, progress: store.Progress | None) -> Masked:

@@ -21,7 +21,7 @@ from ...outputs import check_out
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
 from ..given import Pixels
-from ..predict import Item, _decoded, _items
+from ..opening import Item, decoded, named
 from .asked import BATCH, Found, Looker, classify_pixels, find, looker_of
 from .prediction import DensePrediction, coco_results, dense_csv, drawn, indexed
 from .results import read_dense
@@ -48,7 +48,7 @@ def predict_dense(run: RunDir, weights: str, images: Sequence[Path | Pixels], ou
         check_out(out, *ENDINGS)
     elif out and (ending or Path(out).is_file()):
         raise UserError(f"--out must be a .json or .csv file or a folder of pictures, got {out}")
-    items: list[Item] = [item for i, image in enumerate(images) for item in _items(i, image)]
+    items: list[Item] = list(named(images))
     if not items:
         raise UserError("no images in what was named; name image files, or folders that hold some")
     subject, pictures = DenseSubject(run, looker, weights), bool(out) and not ending
@@ -90,7 +90,7 @@ class DenseSubject:
 
         Args:
             items: the images.
-            most: as for `predict.open_items`.
+            most: as for `opening.open_items`.
             longest: pixels to which the longer side of the image is shrunk; None keeps it whole, 0 gives none.
         """
         for start in range(0, len(items), BATCH):
@@ -104,7 +104,7 @@ class DenseSubject:
         sizes: list[tuple[int, int]] = []
         for name, image in items:
             try:
-                picture = _decoded(name, image, 1 << 20, most=most).image  # as large as it is
+                picture = decoded(name, image, 1 << 20, most=most).image  # as large as it is
             except Unreadable as error:
                 opened.append(error.reason)
             except OSError as error:

@@ -9,7 +9,8 @@ from ...data.sources.several import JOINT
 from ...outputs import csv_text
 from ...training.rundir import RunDir
 from ..given import Pixels
-from ..predict import OpenedItems, check_readable, in_batches, opened_subject, probabilities_of
+from ..opening import OpenedItems
+from ..predict import check_readable, in_batches, opened_subject, probabilities_of
 from ..subject import Subject
 from .results import thresholds_of
 

@@ -15,7 +15,7 @@ from torch import nn
 from ...errors import UserError, unknown
 from ..students import FROM_DATA, blueprint, create_student
 from ..task import Task
-from ..weights.files import FILES, _read, read_config, read_weights
+from ..weights.files import FILES, parsed_config, read_config, read_weights
 from .backbone import MapBackbone
 from .detector import Detector, Heads
 from .segmenter import Segmenter
@@ -71,7 +71,7 @@ def load_dense(folder: Path) -> tuple[Detector | Segmenter, Task]:
     Raises: UserError if files are missing, damaged or do not belong together, or if it holds a classifier.
     """
     config = read_config(folder)
-    task, name, arguments = _read(config, folder / FILES[1])
+    task, name, arguments = parsed_config(config, folder / FILES[1])
     described = config.get("dense")
     if not isinstance(described, dict):
         raise UserError(f"{folder} holds a classifier, which finds no objects and tells no pixels apart")

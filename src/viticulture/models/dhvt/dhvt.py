@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from timm.layers.drop import DropPath
-from timm.models._features import feature_take_indices
+from timm.models._features import feature_take_indices  # noqa: PLC2701  what timm's own networks use
 from torch import Tensor, nn
 
 from ...errors import UserError

@@ -127,7 +127,7 @@ def load(folder: Path) -> tuple[nn.Module, Task, dict[str, Any]]:
 
 def _built(config: dict[str, Any], path: Path, tensors: int) -> tuple[nn.Module, Task]:
     """The student that a config.json describes, with random weights; so many tensors lie beside it."""
-    task, name, arguments = _read(config, path)
+    task, name, arguments = parsed_config(config, path)
     options = {key: value for key, value in arguments.items() if key not in FROM_DATA}
     depth = arguments.get("depth")
     if isinstance(depth, int) and depth > tensors:  # to build it would take minutes
@@ -140,7 +140,7 @@ def _built(config: dict[str, Any], path: Path, tensors: int) -> tuple[nn.Module,
         raise UserError(f"{path} is damaged: no {name} can be built by it ({_brief(error)})") from error
 
 
-def _read(config: dict[str, Any], path: Path) -> tuple[Task, str, dict[str, Any]]:
+def parsed_config(config: dict[str, Any], path: Path) -> tuple[Task, str, dict[str, Any]]:
     """Task, student and its keywords out of a config.json, ours or timm's own."""
     try:
         described, classes = config["pretrained_cfg"], int(config["num_classes"])

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images that a person names, holds or sends, decoded as a run's store keeps its own."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data.channels import RGB, Kept
+from ..data.decode import DecodedImage, Unreadable, decode, image_size
+from ..data.images import Records, StoredImages
+from ..data.resample import squeeze
+from ..data.sources.files import FileReader
+from ..data.sources.folders import images_among, scan
+from ..data.sources.source import readable
+from ..errors import UserError
+from .given import Pixels
+from .subject import Subject
+
+MAX_SENT_PIXELS = 50_000_000
+"""Largest image that is decoded for somebody who sent it: 150 MB of RGB, a third of what a file named here may take."""
+
+Item = tuple[str, Path | Pixels | BinaryIO]
+"""A name, and the image: a file here, pixels, or an open file, such as one that somebody sent, at its start."""
+
+
+def named(images: Sequence[Path | Pixels]) -> Iterator[tuple[str, Path | Pixels]]:
+    """One by one what is named: files, the images in folders, and pixels, called `image 0` after their place.
+
+    Raises: UserError if a path is not there or no file or folder.
+    """
+    for place, image in enumerate(images):
+        yield from _named(place, image)
+
+
+def _named(place: int, image: Path | Pixels) -> Iterator[tuple[str, Path | Pixels]]:
+    if not isinstance(image, Path):
+        yield f"image {place}", image
+    elif image.is_dir():
+        for name in sorted(file.path for file in images_among(scan(image)[0])):
+            yield str(image / name), image / name
+    elif image.is_file():
+        yield str(image), image
+    elif image.exists():
+        raise UserError(f"{image} is no file")  # a pipe would be waited for
+    else:
+        raise UserError(f"there is no file or folder {image}")
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedItems:
+    """Images as a run's store keeps them.
+
+    Args:
+        images: those that could be read, in order; None where none could.
+        names: of all items, as text.
+        errors: why an item could not be read; empty where it could.
+    """
+
+    images: StoredImages | None
+    names: list[str]
+    errors: list[str]
+
+
+def open_items(subject: Subject, items: Sequence[Item], most: int | None = None) -> OpenedItems:
+    """Decode images for a run's student; what cannot be read is told with its reason.
+
+    Args:
+        subject: the student.
+        items: the images.
+        most: pixels of an open file; larger ones are not decoded. None: as many as a file here may have.
+    """
+    side, fit = subject.image_settings.store_size, subject.image_settings.fitting
+    assert side is not None, "a run's recipe is settled"
+    pixels: list[Tensor] = []
+    sizes: list[tuple[int, int]] = []
+    errors: list[str] = []
+    for name, image in items:
+        try:
+            picture = decoded(name, image, side, subject.image_settings.kept, most)
+            picture = fit(picture, name) if fit is not None else picture
+        except Unreadable as error:
+            errors.append(error.reason)
+        except OSError as error:
+            errors.append(error.strerror or str(error))
+        else:
+            pixels.append(torch.from_numpy(squeeze(picture.pixels, side)).permute(2, 0, 1))
+            sizes.append((picture.height, picture.width))
+            errors.append("")
+    names = [readable(name) for name, _ in items]
+    if not pixels:
+        return OpenedItems(None, names, errors)
+    known = [name for name, error in zip(names, errors, strict=True) if not error]
+    records = Records(torch.full((len(known),), -1), torch.tensor(sizes), known)
+    return OpenedItems(StoredImages(torch.stack(pixels), torch.arange(len(known)), records), names, errors)
+
+
+def decoded(
+    name: str, image: Path | Pixels | BinaryIO, side: int, kept: Kept = RGB, most: int | None = None
+) -> DecodedImage:
+    """One image, no smaller than a side asks for.
+
+    Args:
+        name: what errors call it.
+        image: a file here, pixels, or an open file.
+        side: pixels that its shorter side needs; a JPEG may be decoded at a fraction of its size for it.
+        kept: its channels.
+        most: as for `open_items`.
+
+    Raises: Unreadable, or OSError where the file cannot be opened.
+    """
+    if isinstance(image, Path):
+        with FileReader(Path(), [str(image)]).open(0) as file:
+            return decode(file, name, side, kept)
+    if most is not None and not isinstance(image, np.ndarray):
+        height, width = image_size(image, name)
+        if height * width > most:
+            raise Unreadable(name, f"{width} x {height} is more than {most:,} pixels")
+        image.seek(0)
+    return decode(image, name, side, kept)
