@@ -9,9 +9,9 @@ from viticulture.training.run import fit
 from viticulture.training.session import begin
 
 
-def trained(out: Path, overrides: dict[str, Any], seed: int = 0) -> viticulture.Run:
+def trained(out: Path, overrides: dict[str, Any], seed: int = 0, data: str = "digits") -> viticulture.Run:
     """The digits' recipe with some changes, in a folder that nobody holds any more."""
-    session = begin("digits", "default/digits", seed, str(out), False, overrides, "test")
+    session = begin(data, "default/digits", seed, str(out), False, overrides, "test")
     fit(session)
     session.run.unlock()
     return viticulture.Run(out)

@@ -24,6 +24,7 @@ from ..methods.method import Method
 from ..models.students import count
 from ..text import comment
 from ..version import VERSION
+from .apart import check_apart
 from .assemble import assemble, batch_size, check_parts
 from .loggers import check_logger, flat
 from .processes import check_devices, is_leader
@@ -107,9 +108,11 @@ def begin(
     check_logger(checked.section("engine"))
     dataset = load_dataset(learnt, checked, seed)
     checked = checked.with_section("images", dataset.image_settings)
+    folder = str(Path(data).absolute()) if not given and Path(data).exists() else None
+    known = check_apart(checked, dataset, folder)
     method, remarks = assemble(checked, dataset, seed)
     size = batch_size(checked, len(dataset.train))
-    remarks = [*checked.remarks, *dataset.warnings, *remarks, *method.remarks(size)]
+    remarks = [*checked.remarks, *dataset.warnings, *known, *remarks, *method.remarks(size)]
     run = out if isinstance(out, RunDir) else RunDir(path)
     if is_leader():
         run = run if isinstance(out, RunDir) else RunDir.create(path, overwrite)
@@ -127,7 +130,7 @@ def begin(
             seed=seed,
             data={
                 "source": dataset.name if given else data,
-                "folder": str(Path(data).absolute()) if not given and Path(data).exists() else None,
+                "folder": folder,
                 **({"given": source.fingerprint} if given and isinstance(source, Source) else {}),
                 "name": dataset.name,
                 "fingerprint": dataset.fingerprint,

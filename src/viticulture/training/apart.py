@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a start or a teacher has learned from the very images by which this training is to be judged."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..data.dataset import Dataset
+from ..errors import UserError
+from .recipe import Recipe
+from .rundir import BEGUN, RunDir
+
+
+def check_apart(recipe: Recipe, dataset: Dataset, folder: str | None) -> list[str]:
+    """Look through the runs that a recipe takes weights from, and through those from which they began.
+
+    Args:
+        recipe: of the training; any value of it may be a run's folder, or one of weights inside.
+        dataset: its images.
+        folder: where they lie; None for images without a folder, which are told by the name of their source.
+
+    Returns: a remark for each run that learned from validation images.
+    Raises: UserError if one learned from test images.
+    """
+    remarks = []
+    for key, run in _runs(recipe.values, set()):
+        facts = run.read("run.json")["data"]
+        if (facts["folder"] or facts["name"]) != (folder or dataset.name):
+            continue
+        learned = set(run.read("split.json")["names"].get("train", ()))
+        shared = {split: len(learned.intersection(names)) for split, names in dataset.split_names.items()}
+        if shared.get("test"):
+            raise UserError(
+                f"{key}: {run.path} learned from {shared['test']:,} of the {len(dataset.split_names['test']):,} images "
+                "that this training would be tested on; divide the images as that run did (its data.* keys), or take "
+                "weights that do not know them"
+            )
+        if shared.get("val"):
+            count = f"{shared['val']:,} of the {len(dataset.split_names['val']):,}"
+            remarks.append(f"{key}: {run.path} learned from {count} images of validation, which flatter its heirs")
+    return remarks
+
+
+def _runs(values: Mapping[str, Any], known: set[Path], key: str = "") -> Iterator[tuple[str, RunDir]]:
+    """Dotted key -> the run that its value is or lies in, and the runs that the run's own settings name."""
+    for name, value in values.items():
+        dotted = f"{key}.{name}" if key else name
+        if isinstance(value, Mapping):
+            yield from _runs(value, known, dotted)
+        elif isinstance(value, str) and value and (run := _around(value)) is not None and run.path not in known:
+            known.add(run.path)
+            yield dotted, run
+            yield from ((dotted, inner) for _, inner in _runs(run.read("run.json").get("settings", {}), known))
+
+
+def _around(place: str) -> RunDir | None:
+    """The run that a path is, or lies in; None for any other text."""
+    try:
+        path = Path(place).absolute()
+        if not path.exists():
+            return None
+    except (OSError, ValueError):  # text that no path can be
+        return None
+    for folder in (path, *path.parents[:3]):
+        if all((folder / name).is_file() for name in (*BEGUN, "run.json")):
+            return RunDir(folder)
+    return None

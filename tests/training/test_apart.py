@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that know the images by which a training is judged."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from photographs import pictures
+from trained import trained
+from viticulture.errors import UserError
+from viticulture.training.session import begin
+
+FEW = {"train.epochs": 1, "images.image_size": 16, "images.store_size": 16}
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> str:
+    """A hundred images that no file divides."""
+    return str(pictures(tmp_path / "photos", {"cats": 50, "dogs": 50}))
+
+
+def remarks(out: Path, data: str, overrides: dict[str, Any]) -> list[str]:
+    """Of a session that is made ready, and let go."""
+    session = begin(data, "default/digits", 0, str(out), False, overrides, "test")
+    session.run.unlock()
+    return session.remarks
+
+
+def test_weights_that_know_the_test_images_are_refused(tmp_path: Path, photos: str) -> None:
+    """As a start, as a teacher, and as the start of the start; the same division is welcome.
+
+    Catches: runs that are looked for in some keys only, splits that are never read, a refusal of every start.
+    """
+    known = trained(tmp_path / "known", {**FEW, "data.test_fraction": 0.1}, data=photos)
+    others = str(pictures(tmp_path / "others", {"cats": 20, "dogs": 20}))
+    heir = trained(tmp_path / "heir", {**FEW, "student.init": str(known.path)}, data=others)
+    more = {**FEW, "data.test_fraction": 0.4}
+    for number, run in enumerate((known.path, known.path / "weights" / "last", heir.path)):
+        with pytest.raises(UserError, match=r"student\.init: .*known learned from \d+ of the \d+ images .* tested on"):
+            remarks(tmp_path / f"start{number}", photos, {**more, "student.init": str(run)})
+    teacher = {"guides.logits": {"teacher": str(known.path)}}
+    with pytest.raises(UserError, match=r"guides\.logits\.teacher: .*known learned from"):
+        remarks(tmp_path / "taught", photos, {**more, **teacher})
+    assert not (tmp_path / "taught").exists(), "told before the folder is made"
+    same = {**FEW, "data.test_fraction": 0.1}
+    assert not any("learned from" in said for said in remarks(tmp_path / "same", photos, {**same, **teacher}))
+
+
+def test_weights_that_know_the_validation_images_are_told(tmp_path: Path, photos: str) -> None:
+    """Catches: a silent best epoch chosen by images that the start learned from."""
+    known = trained(tmp_path / "known", {**FEW, "data.val_fraction": 0.1}, data=photos)
+    said = remarks(tmp_path / "heir", photos, {**FEW, "data.val_fraction": 0.4, "student.init": str(known.path)})
+    assert any("images of validation, which flatter" in line for line in said)
