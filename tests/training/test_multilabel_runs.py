@@ -257,3 +257,33 @@ def test_learning_without_labels_holds_out_what_several_labels_are_tested_on(tmp
     assert set(start.dataset.split_names["train"]).isdisjoint(told.dataset.split_names["test"])
     assert start.dataset.classes == ()
     assert not start.method.task.several
+
+
+def test_an_oblong_input_is_one_everywhere(data: Path, tmp_path: Path) -> None:
+    """What predict, the server and a file say of an image is what was measured of it; maps are drawn.
+
+    Catches: a square somewhere on the way.
+    """
+    for module in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(module)
+    from onnxruntime import InferenceSession
+    from PIL import Image
+
+    from viticulture.server.answers import answerer
+
+    oblong = {**SETTINGS, "images.image_size": [16, 24], "images.fit": "stretch"}
+    run = viticulture.train(str(data), out=str(tmp_path / "run"), overrides=oblong, progress=False)
+    name = run.folder.read("split.json")["names"]["test"][0]
+    measured = np.load(run.path / "multilabel.npz")[f"{run.labels.counts}/probabilities"][0]  # type: ignore[union-attr]
+    said: Any = run.predict(data.parent / name)[0]
+    np.testing.assert_allclose(list(said.probabilities.values()), measured, atol=2e-3)  # half precision
+    with (data.parent / name).open("rb") as file:
+        (served,) = answerer(run.folder).rows([(name, file)], look=True)
+    assert served["probabilities"] == said.probabilities
+    path: Any = viticulture.export(str(run.path), str(tmp_path / "labels.onnx"), from_pixels=True)
+    pixels = np.asarray(Image.open(data.parent / name).convert("RGB"))
+    (found,) = InferenceSession(str(path)).run(None, {"pixels": pixels})
+    # a gray level of a resize may tip between kernels
+    np.testing.assert_allclose(found[0], list(said.probabilities.values()), atol=5e-3)
+    viticulture.explain(run, images=4)
+    assert "16 x 24 pixels" in run.report.read_text(encoding="utf-8")

@@ -48,8 +48,8 @@ class ImageSettings:
 
     Args:
         image_size: height and width of the network's input, pixels; null chooses by the data's typical size. Two
-            numbers, [height, width], make an oblong input, for method supervised without guides and students that take
-            one.
+            numbers, [height, width], make an oblong input, for methods supervised and multilabel without guides and
+            students that take one.
         store_size: height and width in the store of decoded images, pixels; null takes a quarter more than image_size,
             room for random crops, but not more than the images have.
         normalize: mean and standard deviation of the colors. imagenet, cifar10, cifar100, half (0.5 each), or dataset

@@ -124,11 +124,12 @@ def check_parts(recipe: Recipe) -> None:
             f"engine.precision to 32 or bf16-mixed, got {accumulate} and {precision}"
         )
     side = recipe.section("images").image_size
-    if isinstance(side, list) and (name != "supervised" or recipe.values["guides"]):
-        also = "" if name != "supervised" else f" and guides {', '.join(recipe.values['guides'])}"
+    labeled = name in ("supervised", "multilabel")
+    if isinstance(side, list) and (not labeled or recipe.values["guides"]):
+        also = f" and guides {', '.join(recipe.values['guides'])}" if labeled else ""
         raise UserError(
-            f"images.image_size {side} is oblong, which method supervised without guides takes; method {name}{also} "
-            "learns from squares: name one side"
+            f"images.image_size {side} is oblong, which methods supervised and multilabel without guides take; method "
+            f"{name}{also} learns from squares: name one side"
         )
     if recipe.section("images").kept != RGB and method.batch_spec.contents in ("objects", "pixels"):
         raise UserError(
