@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 SPREAD := -n 2 --dist worksteal
+# Where bytecode is not kept, every process that a test starts compiles the package anew.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test test-slow test-all check bench clean
 
@@ -35,3 +37,4 @@ bench: $(READY)
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist src/*.egg-info
+	find benchmarks docs src tests -name __pycache__ -prune -exec rm -rf {} +
