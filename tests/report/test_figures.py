@@ -72,6 +72,11 @@ def test_a_value_lies_at_the_height_of_its_tick() -> None:
     assert rows[0] - rows[1] == pytest.approx(rows[1] - rows[2], abs=0.11)  # one decimal is drawn
 
 
+def levels_of(figure: ElementTree.Element) -> list[str]:
+    """Shapes of the lines across."""
+    return [path.attrib["d"] for path in figure.iter("path") if path.get("class") == "level"]
+
+
 def test_a_line_breaks_where_a_loss_was_not_finite() -> None:
     """A straight line across NaN would invent values; infinity must not stretch the axis."""
     figure = drawn([(1, 1.0), (2, math.nan), (3, math.inf), (4, 2.0)])
@@ -79,6 +84,23 @@ def test_a_line_breaks_where_a_loss_was_not_finite() -> None:
     assert "nan" not in figure
     assert "no finite value" in drawn([(1, math.nan)])
     assert "no finite value" in line_chart("t", [], Axes("epoch", "loss"))
+
+
+def test_words_of_lines_across_stand_apart_and_out_of_the_curves_way() -> None:
+    """Two lines that a curve has passed are told below them on its right, one above its end over the line on its left.
+
+    Catches: words on top of each other, words on a curve, words that a curve is drawn over.
+    """
+    levels = [("low", 90.0), ("high", 91.0), ("far", 99.0)]
+    curve = [Series("a", 0, [(1, 10.0), (2, 95.0)])]
+    figure = svg(line_chart("t", curve, Axes("epoch", "%", levels=levels)))
+    words = {text.text: text.attrib for text in figure.iter("text") if "halo" in text.get("class", "")}
+    rows = {name: float(words[name]["y"]) for name, _ in levels}
+    assert rows["far"] < rows["high"] <= rows["low"] - 11  # pixels of a line of words
+    assert [name for name, about in words.items() if "end" in about["class"].split()] == ["high", "low"]
+    lines = sorted(float(d.split()[1].partition("H")[0]) for d in levels_of(figure))
+    assert rows["far"] < lines[0] < lines[2] < rows["high"]
+    assert [child.tag for child in figure][-len(words) :] == ["text"] * len(words), "drawn over the curves"
 
 
 def test_a_logarithm_is_used_only_where_every_value_is_positive() -> None:

@@ -201,7 +201,7 @@ def _chart(
         frame=frame,
         rows=[(y(10**tick if log_y else tick), number(10**tick if log_y else tick)) for tick in up],
         columns=[(x(tick), number(tick)) for tick in _apart(across, x)],
-        levels=_labels([(name, y(value)) for name, value in axes.levels]),
+        levels=_levels(axes.levels, y, [one.points[-1][1] for one in series if one.points]),
         moments=[(name, x(value)) for name, value in axes.moments],
         front="".join(stairs) if len(stairs) > 1 else "",
         series=[_drawn(one, x, y, joined) for one in series if any(isfinite(value) for _, value in one.points)],
@@ -307,11 +307,16 @@ def _apart(at: Sequence[float], place: Scale) -> list[float]:
     return kept
 
 
-def _labels(levels: Sequence[tuple[str, float]]) -> list[tuple[str, float, float]]:
-    """Name, row and the row of its words, which do not overlap."""
-    placed: list[tuple[str, float, float]] = []
-    for name, row in sorted(levels, key=lambda level: level[1]):
-        placed.append((name, row, max(row - 4, placed[-1][2] + 15 if placed else 0.0)))
+def _levels(levels: Sequence[tuple[str, float]], y: Scale, ends: Sequence[float]) -> list[dict[str, Any]]:
+    """Lines across with their words, which do not overlap and stand where curves do not: words of a line that all
+    curves have passed below it on the right, others above it on the left."""
+    placed: list[dict[str, Any]] = []
+    last = {True: -inf, False: -inf}  # row of the words before, on either side
+    for name, value in sorted(levels, key=lambda level: -level[1]):
+        passed = all(end > value for end in ends) and y(value) + 15 < HEIGHT - BOTTOM
+        last[passed] = max(y(value) + (12 if passed else -4), last[passed] + 13)
+        side = WIDTH - RIGHT - 4 if passed else LEFT + 4
+        placed.append({"name": name, "row": y(value), "x": side, "y": last[passed], "end": "end" if passed else ""})
     return placed
 
 
