@@ -18,6 +18,7 @@ from children import die_at, start
 from photographs import pictures
 from viticulture.budget import choices, lengths, recipes
 from viticulture.budget.budget import Budget
+from viticulture.budget.choices import BATCH
 from viticulture.budget.follow import follow
 from viticulture.budget.measure import Measurements
 from viticulture.budget.plan import Plan, read_plan
@@ -29,6 +30,7 @@ from viticulture.errors import UserError
 from viticulture.report.terminal import introduce_budget, long_training
 from viticulture.study.plan.pace import EPOCH, Pace
 from viticulture.training import progress
+from viticulture.training.assemble import batch_size
 from viticulture.training.recipe import Recipe, read, resolve
 from viticulture.training.run import fit
 from viticulture.training.session import Session
@@ -148,6 +150,42 @@ def test_every_stage_takes_the_precision_that_is_faster_there(
     else:
         assert set(precisions.values()) == {student or "auto"}
         assert [stage.epochs for stage in stages[1]] == [stage.epochs for stage in stages[0]]
+
+
+class LargerBatches(Told):
+    """A step takes a second of so many images as it may have, or a sixteenth of a second an image."""
+
+    an_image = False
+
+    def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+        size = batch_size(recipe, len(dataset.train))
+        return Pace(size / 16 if self.an_image else 1.0, max(1, len(dataset.train) // size), 0.001, 0, 0)
+
+
+class FasterByTheImage(LargerBatches):
+    an_image = True
+
+
+@pytest.mark.parametrize(
+    ("clock", "overrides", "budget", "size", "steps"),
+    [
+        (LargerBatches, {}, "2h", BATCH, 3),
+        (LargerBatches, {}, "12m", None, 12),
+        (LargerBatches, {"train.batch_size": 20}, "2h", 20, 10),
+        (LargerBatches, {"train.accumulate": 3}, "2h", None, 13),
+        (FasterByTheImage, {}, "2h", None, 12),
+    ],
+    ids=["faster", "too few steps", "a person's", "accumulated", "no faster"],
+)
+def test_larger_batches_are_taken_where_they_make_epochs_fast(
+    clock: type[Measurements], overrides: dict[str, Any], budget: str, size: int | None, steps: int, tmp_path: Path
+) -> None:
+    """Catches: batches of a person's replaced, steps that become few, epochs planned at the other pace."""
+    keys = {**TINY, "data.per_class": 20, "train.batch_size": None, **overrides}
+    asked = Wish("digits", "default/digits", 0, tmp_path / "run", keys, Budget(budget))
+    student = make_plan(asked, "test", SetClock(), 0.0, clock).stages[-1]
+    assert student.values["train"]["batch_size"] == size
+    assert student.pace.steps == steps, "of an epoch of 200 images"
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ from ..training.rundir import RunDir
 from ..training.session import check_seed, default_recipe, for_method, load_dataset, refuse_annotated
 from . import recipes
 from .budget import Budget
-from .choices import Kind, Rung, teacher
+from .choices import BATCH_STEPS, Kind, Rung, teacher
 from .lengths import MARGIN, climb, cost, divide, fitting
-from .measure import Measurements, paints
+from .measure import WORTH, Measurements, paints
 from .plan import STAGES, Plan, Stage
 
 
@@ -126,7 +126,16 @@ def _stages(
     def on_images(recipe: Recipe) -> Pace:
         return tried.pace(recipe, dataset)
 
-    student, alone = recipes.watched(wish.overrides, *tried.fastest(recipe, on_images))
+    def in_time(recipe: Recipe) -> tuple[Recipe, Pace]:
+        """In the precision and the batches that make an epoch fast, but for too few steps."""
+        plain, measured = tried.fastest(recipe, on_images)
+        larger = recipes.in_larger_batches(plain, len(dataset.train))
+        pace = on_images(larger) if larger is not None else measured
+        if larger is None or pace.epoch > WORTH * measured.epoch or fitting(pace, left()) * pace.steps < BATCH_STEPS:
+            return plain, measured
+        return larger, pace
+
+    student, alone = recipes.watched(wish.overrides, *in_time(recipe))
     made["student"], known["student", False] = student, alone
     steps = fitting(alone, left()) * alone.steps
     made["teacher"] = recipes.of_teacher(recipe, default, teacher(steps))
@@ -138,7 +147,7 @@ def _stages(
                 images = load_dataset(tried.source, mae, wish.seed)
                 made[kind], known[kind, taught] = tried.fastest(mae, lambda recipe: tried.pace(recipe, images))
             elif kind == "teacher":
-                made[kind], known[kind, taught] = tried.fastest(made[kind], on_images)
+                made[kind], known[kind, taught] = in_time(made[kind])
             else:
                 double = tried.double(made["teacher"], dataset)
                 known[kind, taught] = tried.pace(recipes.of_student(student, wish.overrides, "", double), dataset)

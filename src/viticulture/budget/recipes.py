@@ -12,11 +12,11 @@ from ..errors import UserError
 from ..models.vit import hybrid_vit
 from ..optim import shortened_warmup
 from ..study.plan.pace import Pace
-from ..training.assemble import check_parts
+from ..training.assemble import batch_size, check_parts
 from ..training.processes import check_devices
 from ..training.recipe import Recipe, method_class, of_class, read, resolve
 from ..training.references import check_alone
-from .choices import AFTER_MAE, UNDER_TEACHER, VALIDATION_SHARE, Rung, rungs
+from .choices import AFTER_MAE, BATCH, UNDER_TEACHER, VALIDATION_SHARE, Rung, rungs
 
 SHARED = ("data", "images", "engine")
 """Sections that all stages have in common."""
@@ -100,6 +100,14 @@ def in_bfloat16(recipe: Recipe) -> Recipe | None:
     if engine.precision != "auto" or not on_cpu:
         return None
     return resolve(recipe.name, recipe.values, {"engine.precision": "bf16-mixed"})
+
+
+def in_larger_batches(recipe: Recipe, images: int) -> Recipe | None:
+    """The recipe with `BATCH` images a step; None where it names a number, takes as many by itself, or has fewer."""
+    train = recipe.section("train")
+    if train.batch_size is not None or BATCH % train.accumulate or not batch_size(recipe, images) < BATCH <= images:
+        return None
+    return resolve(recipe.name, recipe.values, {"train.batch_size": BATCH})
 
 
 def of_mae(recipe: Recipe) -> Recipe:
