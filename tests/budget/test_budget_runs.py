@@ -170,7 +170,7 @@ class FasterByTheImage(LargerBatches):
     ("clock", "overrides", "budget", "size", "steps"),
     [
         (LargerBatches, {}, "2h", BATCH, 3),
-        (LargerBatches, {}, "12m", None, 12),
+        (LargerBatches, {}, "9m", None, 12),
         (LargerBatches, {"train.batch_size": 20}, "2h", 20, 10),
         (LargerBatches, {"train.accumulate": 3}, "2h", None, 13),
         (FasterByTheImage, {}, "2h", None, 12),
