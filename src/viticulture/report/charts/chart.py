@@ -316,7 +316,7 @@ def _levels(levels: Sequence[tuple[str, float]], y: Scale, ends: Sequence[float]
         passed = all(end > value for end in ends) and y(value) + 15 < HEIGHT - BOTTOM
         last[passed] = max(y(value) + (12 if passed else -4), last[passed] + 13)
         side = WIDTH - RIGHT - 4 if passed else LEFT + 4
-        placed.append({"name": name, "row": y(value), "x": side, "y": last[passed], "end": "end" if passed else ""})
+        placed.append({"name": name, "row": y(value), "x": side, "y": last[passed], "end": " end" if passed else ""})
     return placed
 
 
