@@ -8,7 +8,7 @@ steps that count here are those which the whole budget would buy for the student
     plain steps          stages
     any                  the student on labels
     from TEACHER_FROM    a CNN on the same images first, whose decisions are labels besides the true ones; not for
-                         hybrids, which lead it
+                         hybrids, to which it is worth no more than the time it takes
     from MAE_FROM        before both, the student paints masked patches of all images, where it is a plain ViT
 """
 

@@ -147,7 +147,7 @@ def of_student(recipe: Recipe, overrides: Mapping[str, Any], start: str, teacher
 
 def may_be_taught(recipe: Recipe) -> bool:
     """Whether a teacher may be put beside the student: it learns from labels, one an image, from no guide that a person
-    chose, and is no hybrid, which leads the CNN that would teach it."""
+    chose, and is no hybrid, to which a teacher is worth no more than the time it takes."""
     spec = method_class(recipe).batch_spec
     hybrid = recipe.values["student"]["name"] in hybrid_vit.SIZES
     return spec.labels and spec.contents == "classes" and not recipe.values["guides"] and not hybrid
