@@ -32,8 +32,8 @@ def check_apart(recipe: Recipe, dataset: Dataset, folder: str | None) -> list[st
         if shared.get("test"):
             raise UserError(
                 f"{key}: {run.path} learned from {shared['test']:,} of the {len(dataset.split_names['test']):,} images "
-                "that this training would be tested on; divide the images as that run did (its data.* keys; where images "
-                "came to them since, by test/CLASS or a column `split`), or take weights that do not know them"
+                "that this training would be tested on; divide the images as that run did (its data.* keys; where "
+                "images came to them since, by test/CLASS or a column `split`), or take weights that do not know them"
             )
         if shared.get("val"):
             count = f"{shared['val']:,} of the {len(dataset.split_names['val']):,}"
