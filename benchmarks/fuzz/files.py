@@ -27,7 +27,7 @@ def photographs(folder: Path, classes: int = 3, each: int = 10) -> None:
 
 def spoil(draw: random.Random, folder: Path) -> str:
     """Do something to a folder of images. Returns: what."""
-    label = draw.choice(sorted(path for path in folder.iterdir() if path.is_dir()))
+    label = draw.choice(sorted({path.parent for path in folder.glob("*/*.png") if path.parent.is_dir()}))
     image = draw.choice(sorted(label.glob("*.png")))
     raw = os.fsencode(label)
     kind = draw.randrange(16)
