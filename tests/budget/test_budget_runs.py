@@ -169,23 +169,24 @@ class FasterByTheImage(LargerBatches):
 @pytest.mark.parametrize(
     ("clock", "overrides", "budget", "size", "steps"),
     [
-        (LargerBatches, {}, "2h", BATCH, 3),
-        (LargerBatches, {}, "9m", None, 12),
-        (LargerBatches, {"train.batch_size": 20}, "2h", 20, 10),
-        (LargerBatches, {"train.accumulate": 3}, "2h", None, 13),
-        (FasterByTheImage, {}, "2h", None, 12),
+        (LargerBatches, {}, "2h", BATCH, 9),
+        (LargerBatches, {}, "9m", None, 37),
+        (LargerBatches, {"train.batch_size": 20}, "2h", 20, 30),
+        (LargerBatches, {"train.accumulate": 3}, "2h", None, 40),
+        (LargerBatches, {"data.per_class": 40}, "2h", None, 25),
+        (FasterByTheImage, {}, "2h", None, 37),
     ],
-    ids=["faster", "too few steps", "a person's", "accumulated", "no faster"],
+    ids=["faster", "too few steps", "a person's", "accumulated", "few images", "no faster"],
 )
 def test_larger_batches_are_taken_where_they_make_epochs_fast(
     clock: type[Measurements], overrides: dict[str, Any], budget: str, size: int | None, steps: int, tmp_path: Path
 ) -> None:
     """Catches: batches of a person's replaced, steps that become few, epochs planned at the other pace."""
-    keys = {**TINY, "data.per_class": 20, "train.batch_size": None, **overrides}
+    keys = {**TINY, "data.per_class": 60, "train.batch_size": None, **overrides}
     asked = Wish("digits", "default/digits", 0, tmp_path / "run", keys, Budget(budget))
     student = make_plan(asked, "test", SetClock(), 0.0, clock).stages[-1]
     assert student.values["train"]["batch_size"] == size
-    assert student.pace.steps == steps, "of an epoch of 200 images"
+    assert student.pace.steps == steps, "of an epoch of 600 images"
 
 
 @pytest.mark.parametrize(

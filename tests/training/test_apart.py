@@ -4,8 +4,10 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import viticulture
 from photographs import pictures
 from trained import trained
 from viticulture.errors import UserError
@@ -52,3 +54,25 @@ def test_weights_that_know_the_validation_images_are_told(tmp_path: Path, photos
     known = trained(tmp_path / "known", {**FEW, "data.val_fraction": 0.1}, data=photos)
     said = remarks(tmp_path / "heir", photos, {**FEW, "data.val_fraction": 0.4, "student.init": str(known.path)})
     assert any("images of validation, which flatter" in line for line in said)
+
+
+def test_other_images_of_the_same_names_are_not_known(tmp_path: Path) -> None:
+    """Images of a Python program are called by their places. Catches: two programs' images taken for the same ones."""
+    draw = np.random.default_rng(0)
+    one, other = (draw.integers(0, 256, (100, 16, 16, 3), dtype=np.uint8) for _ in range(2))
+    labels = np.arange(100) % 2
+    few = {**FEW, "data.test_fraction": 0.1}
+    known = viticulture.train(
+        (one, labels), "default/digits", out=str(tmp_path / "known"), overrides=few, progress=False
+    )
+    heir = {**FEW, "data.test_fraction": 0.4, "student.init": str(known.path)}
+    viticulture.train((other, labels), "default/digits", out=str(tmp_path / "heir"), overrides=heir, progress=False)
+    with pytest.raises(UserError, match="known learned from"):
+        viticulture.train((one, labels), "default/digits", out=str(tmp_path / "same"), overrides=heir, progress=False)
+
+
+def test_a_damaged_run_is_no_traceback(tmp_path: Path, photos: str) -> None:
+    """Fails for a KeyError where a start's split.json lost its names."""
+    known = trained(tmp_path / "known", {**FEW, "data.test_fraction": 0.1}, data=photos)
+    (known.path / "split.json").write_text("{}")
+    assert remarks(tmp_path / "heir", photos, {**FEW, "student.init": str(known.path)}) is not None

@@ -23,9 +23,9 @@ LEAST_EPOCHS, LEAST_STEPS = 30, 1000
 MOST_EPOCHS = 2000
 """Of any stage; a longer budget ends early."""
 
-BATCH, BATCH_STEPS = 64, 600
-"""Images of a step, where a recipe leaves them open and would take fewer for so few images: an epoch then takes less
-time, and a budget buys more of them. Not where it would buy fewer steps than this, or epochs get hardly faster."""
+BATCH, BATCH_IMAGES, BATCH_STEPS = 64, 500, 600
+"""Images of a step, from so many images on, where a recipe leaves them open and would take fewer: an epoch then takes
+less time, and a budget buys more of them. Not where it would buy fewer steps than this, or epochs get hardly faster."""
 
 VALIDATION_SHARE = 0.05
 """Of the time that images are learned from; where measuring after every epoch takes more, epochs are left out."""

@@ -127,7 +127,7 @@ def _stages(
         return tried.pace(recipe, dataset)
 
     def in_time(recipe: Recipe) -> tuple[Recipe, Pace]:
-        """In the precision and the batches that make an epoch fast, but for too few steps."""
+        """A stage in the precision and the batches that make an epoch fast and leave it enough steps, and its pace."""
         plain, measured = tried.fastest(recipe, on_images)
         larger = recipes.in_larger_batches(plain, len(dataset.train))
         pace = on_images(larger) if larger is not None else measured

@@ -16,7 +16,7 @@ from ..training.assemble import batch_size, check_parts
 from ..training.processes import check_devices
 from ..training.recipe import Recipe, method_class, of_class, read, resolve
 from ..training.references import check_alone
-from .choices import AFTER_MAE, BATCH, UNDER_TEACHER, VALIDATION_SHARE, Rung, rungs
+from .choices import AFTER_MAE, BATCH, BATCH_IMAGES, UNDER_TEACHER, VALIDATION_SHARE, Rung, rungs
 
 SHARED = ("data", "images", "engine")
 """Sections that all stages have in common."""
@@ -103,11 +103,12 @@ def in_bfloat16(recipe: Recipe) -> Recipe | None:
 
 
 def in_larger_batches(recipe: Recipe, images: int) -> Recipe | None:
-    """The recipe with `BATCH` images a step; None where it names a number, takes as many by itself, or has fewer."""
+    """The recipe with `BATCH` images a step; None where it names a number, takes as many anyway, or has few images."""
     train = recipe.section("train")
-    if train.batch_size is not None or BATCH % train.accumulate or not batch_size(recipe, images) < BATCH <= images:
+    if train.batch_size is not None or images < BATCH_IMAGES or BATCH % train.accumulate:
         return None
-    return resolve(recipe.name, recipe.values, {"train.batch_size": BATCH})
+    larger = {"train.batch_size": BATCH}
+    return resolve(recipe.name, recipe.values, larger) if batch_size(recipe, images) < BATCH else None
 
 
 def of_mae(recipe: Recipe) -> Recipe:

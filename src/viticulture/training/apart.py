@@ -11,23 +11,23 @@ from .recipe import Recipe
 from .rundir import BEGUN, RunDir
 
 
-def check_apart(recipe: Recipe, dataset: Dataset, folder: str | None) -> list[str]:
+def check_apart(recipe: Recipe, dataset: Dataset, about: Mapping[str, Any]) -> list[str]:
     """Look through the runs that a recipe takes weights from, and through those from which they began.
 
     Args:
         recipe: of the training; any value of it may be a run's folder, or one of weights inside.
         dataset: its images.
-        folder: where they lie; None for images without a folder, which are told by the name of their source.
+        about: where they came from, as run.json says it under `data`.
 
     Returns: a remark for each run that learned from validation images.
     Raises: UserError if one learned from test images.
     """
     remarks = []
     for key, run in _runs(recipe.values, set()):
-        facts = run.read("run.json")["data"]
-        if (facts["folder"] or facts["name"]) != (folder or dataset.name):
+        names = run.read("split.json").get("names")
+        if not isinstance(names, Mapping) or _origin(run.read("run.json")["data"]) != _origin(about):
             continue
-        learned = set(run.read("split.json")["names"].get("train", ()))
+        learned = set(names.get("train", ()))
         shared = {split: len(learned.intersection(names)) for split, names in dataset.split_names.items()}
         if shared.get("test"):
             raise UserError(
@@ -39,6 +39,11 @@ def check_apart(recipe: Recipe, dataset: Dataset, folder: str | None) -> list[st
             count = f"{shared['val']:,} of the {len(dataset.split_names['val']):,}"
             remarks.append(f"{key}: {run.path} learned from {count} images of validation, which flatter its heirs")
     return remarks
+
+
+def _origin(about: Mapping[str, Any]) -> Any:
+    """What tells images of the same names apart: their folder, the digest of a Python object, or the set's name."""
+    return about.get("folder") or about.get("given") or about.get("name")
 
 
 def _runs(values: Mapping[str, Any], known: set[Path], key: str = "") -> Iterator[tuple[str, RunDir]]:

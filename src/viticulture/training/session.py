@@ -108,8 +108,13 @@ def begin(
     check_logger(checked.section("engine"))
     dataset = load_dataset(learnt, checked, seed)
     checked = checked.with_section("images", dataset.image_settings)
-    folder = str(Path(data).absolute()) if not given and Path(data).exists() else None
-    known = check_apart(checked, dataset, folder)
+    about = {
+        "source": dataset.name if given else data,
+        "folder": str(Path(data).absolute()) if not given and Path(data).exists() else None,
+        **({"given": source.fingerprint} if given and isinstance(source, Source) else {}),
+        "name": dataset.name,
+    }
+    known = check_apart(checked, dataset, about)
     method, remarks = assemble(checked, dataset, seed)
     size = batch_size(checked, len(dataset.train))
     remarks = [*checked.remarks, *dataset.warnings, *known, *remarks, *method.remarks(size)]
@@ -129,10 +134,7 @@ def begin(
             recipe=checked.name,
             seed=seed,
             data={
-                "source": dataset.name if given else data,
-                "folder": folder,
-                **({"given": source.fingerprint} if given and isinstance(source, Source) else {}),
-                "name": dataset.name,
+                **about,
                 "fingerprint": dataset.fingerprint,
                 "classes": list(dataset.classes),
                 "images": {split: len(names) for split, names in dataset.split_names.items()},
