@@ -10,6 +10,7 @@ import os
 import resource
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -444,3 +445,18 @@ def test_results_keep_their_order_and_errors_come_through() -> None:
         assert list(store.in_parallel(work, range(count))) == list(range(count))
     with pytest.raises(ZeroDivisionError):
         list(store.in_parallel(work, [1, 1000]))
+
+
+@pytest.mark.parametrize(("side", "most"), [(32, 1), (160, 2)])
+def test_small_images_are_decoded_by_one_thread(side: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if threads get in each other's way over images that are mostly Python's work, or large ones lose theirs."""
+    pools: list[int] = []
+
+    def pool(threads: int) -> ThreadPoolExecutor:
+        pools.append(threads)
+        return ThreadPoolExecutor(threads)
+
+    monkeypatch.setattr(store, "ThreadPoolExecutor", pool)
+    monkeypatch.setattr(store, "cores", lambda: 2)
+    store.build(in_memory(noise(3, side, side)), 8)
+    assert pools == [most]

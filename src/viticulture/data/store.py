@@ -37,6 +37,7 @@ Progress = Callable[[int, int], None]
 
 _VERSION = "3"
 _CHUNK = 32
+_SMALL = 80 * 80  # pixels; of 64 x 64 a second thread is worth nothing, of 160 x 200 it saves two fifths (LOG.md)
 _T = TypeVar("_T")
 
 
@@ -156,10 +157,22 @@ def pixel_digest(pixels: np.ndarray) -> bytes:
 
 
 def in_parallel(
-    work: Callable[[int], _T], items: Sequence[int], progress: Progress | None = None, chunk: int = _CHUNK
+    work: Callable[[int], _T],
+    items: Sequence[int],
+    progress: Progress | None = None,
+    chunk: int = _CHUNK,
+    threads: int | None = None,
 ) -> Iterator[_T]:
-    """The results of `work`, in the order of the items, computed by a thread per core a little ahead of their use."""
-    threads = cores()
+    """The results of `work`, in the order of the items, computed by threads a little ahead of their use.
+
+    Args:
+        work: what is done with an item.
+        items: the items.
+        progress: told about every chunk.
+        chunk: items that a thread takes at once.
+        threads: how many; None for one a core.
+    """
+    threads = threads or cores()
     parts = [items[start : start + chunk] for start in range(0, len(items), chunk)]
     waiting: deque[Future[list[_T]]] = deque()
     done = 0
@@ -186,7 +199,8 @@ def _fill(folder: Path, source: Source, size: int, rows: np.ndarray, progress: P
     with (folder / "pixels.npy").open("wb") as file:
         header = {"descr": "|u1", "fortran_order": False, "shape": (len(rows), size, size, channels)}
         np.lib.format.write_array_header_2_0(file, header)
-        squeezed = in_parallel(lambda i: _kept(source, i, size), rows.tolist(), progress)
+        threads = 1 if _small(source, rows) else None
+        squeezed = in_parallel(lambda i: _kept(source, i, size), rows.tolist(), progress, threads=threads)
         for number, result in enumerate(squeezed):
             if isinstance(result, str):
                 unreadable[int(rows[number])] = result
@@ -198,6 +212,15 @@ def _fill(folder: Path, source: Source, size: int, rows: np.ndarray, progress: P
     np.save(folder / "sizes.npy", sizes)
     np.save(folder / "digests.npy", digests)
     _describe(folder, unreadable)
+
+
+def _small(source: Source, rows: np.ndarray) -> bool:
+    """Whether decoding an image is mostly Python, which one thread at a time runs: others would only be in its way."""
+    try:
+        height, width = source.size_of(int(rows[len(rows) // 2]))
+    except (Unreadable, IndexError):
+        return False
+    return height * width <= _SMALL
 
 
 def _key(source: Source, rows: np.ndarray, what: str) -> str:
