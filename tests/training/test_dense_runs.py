@@ -71,11 +71,11 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path, kind: str) -> None:
     torch.set_rng_state(state)
     optimizer = method.optim.build(method.optim.groups(method.student))
     schedule = method.schedule.attach(optimizer, len(loader), 1, method.optim.lr)
-    clipped = [weight for group in optimizer.param_groups for weight in group["params"]]  # a sum's order tells
+    stepped = [p for group in optimizer.param_groups for p in group["params"]]  # clipping sums norms in this order
     for batch in loader:
         optimizer.zero_grad()
         torch.stack(list(method.losses(batch).values())).sum().backward()
-        torch.nn.utils.clip_grad_norm_(clipped, 1.0)
+        torch.nn.utils.clip_grad_norm_(stepped, 1.0)
         optimizer.step()
         schedule.step()
     for name, value in ours.method.student.state_dict().items():
