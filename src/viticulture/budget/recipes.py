@@ -16,7 +16,17 @@ from ..training.assemble import batch_size, check_parts
 from ..training.processes import check_devices
 from ..training.recipe import Recipe, method_class, of_class, read, resolve
 from ..training.references import check_alone
-from .choices import AFTER_MAE, BATCH, BATCH_IMAGES, UNDER_TEACHER, VALIDATION_SHARE, Rung, rungs
+from .choices import (
+    AFTER_MAE,
+    BATCH,
+    BATCH_IMAGES,
+    MIX,
+    MIX_FROM,
+    UNDER_TEACHER,
+    VALIDATION_SHARE,
+    Rung,
+    rungs,
+)
 
 SHARED = ("data", "images", "engine")
 """Sections that all stages have in common."""
@@ -146,12 +156,29 @@ def of_student(recipe: Recipe, overrides: Mapping[str, Any], start: str, teacher
     return resolve(recipe.name, recipe.values, kept) if kept else recipe
 
 
+def mixed(recipe: Recipe, overrides: Mapping[str, Any], epochs: int) -> Recipe:
+    """The recipe with `MIX`, where a hybrid learns classes for so many epochs; what says of mixing itself stays."""
+    said = any(key == "augment" or key.startswith("augment.mix") for key in overrides)
+    if epochs < MIX_FROM or said or of_class(recipe.values["augment"], "mix") or not is_hybrid(recipe):
+        return recipe
+    return resolve(recipe.name, recipe.values, {"augment.mix": MIX}) if learns_classes(recipe) else recipe
+
+
 def may_be_taught(recipe: Recipe) -> bool:
-    """Whether a teacher may be put beside the student: it learns from labels, one an image, from no guide that a person
+    """Whether a teacher may be put beside the student: it learns classes from labels, from no guide that a person
     chose, and is no hybrid, to which a teacher is worth no more than the time it takes."""
+    return learns_classes(recipe) and not recipe.values["guides"] and not is_hybrid(recipe)
+
+
+def learns_classes(recipe: Recipe) -> bool:
+    """Whether it learns from labels, one an image."""
     spec = method_class(recipe).batch_spec
-    hybrid = recipe.values["student"]["name"] in hybrid_vit.SIZES
-    return spec.labels and spec.contents == "classes" and not recipe.values["guides"] and not hybrid
+    return spec.labels and spec.contents == "classes"
+
+
+def is_hybrid(recipe: Recipe) -> bool:
+    """Whether its student is a hybrid ViT of ours."""
+    return recipe.values["student"]["name"] in hybrid_vit.SIZES
 
 
 def may_be_started(recipe: Recipe) -> bool:

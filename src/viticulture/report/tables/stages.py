@@ -8,6 +8,7 @@ from ...budget.lengths import MARGIN
 from ...budget.plan import Plan, Stage
 from ...evaluation.accuracy import Evaluation
 from ...evaluation.multilabel.labels import LabelsEvaluation
+from ...training.recipe import of_class
 from .sheet import Column, Sheet
 
 NAMES = {"mae": "MAE, no labels", "teacher": "CNN teacher", "student": "student"}
@@ -34,6 +35,8 @@ def plan_sheet(plan: Plan) -> Sheet:
     free = Budget(plan.budget).seconds * (1 - MARGIN) - plan.planned
     if free > plan.stages[-1].pace.epoch:
         words += " Longer trainings than these make no sense, so it ends early."
+    if of_class(plan.stages[-1].values["augment"], "mix"):
+        words += " The student's images are mixed (augment.mix)."
     return Sheet("Plan", [*COLUMNS, Column("min", "significant")], rows, words)
 
 
