@@ -13,6 +13,7 @@ import importlib
 import os
 import random
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -99,6 +100,8 @@ def tries(seed: int, count: int, folder: Path, tally: Tally) -> None:
     answers = (folder / "predictions.csv").read_bytes()
     known = words.keys()
     for number in range(count):
+        if number and number % 100 == 0:
+            print(f"{number} tried", file=sys.stderr, flush=True)
         draw = random.Random(f"{seed} {number}")
         work = folder / "work"
         work.mkdir()

@@ -27,8 +27,9 @@ def photographs(folder: Path, classes: int = 3, each: int = 10) -> None:
 
 def spoil(draw: random.Random, folder: Path) -> str:
     """Do something to a folder of images. Returns: what."""
-    label = draw.choice(sorted({path.parent for path in folder.glob("*/*.png") if path.parent.is_dir()}))
-    image = draw.choice(sorted(label.glob("*.png")))
+    images = [path for path in folder.glob("*/*.png") if path.is_file()]  # and no pipe, which none would write to
+    label = draw.choice(sorted({path.parent for path in images}))
+    image = draw.choice(sorted(path for path in images if path.parent == label))
     raw = os.fsencode(label)
     kind = draw.randrange(16)
     with contextlib.suppress(OSError):  # some file systems take not every name
@@ -62,7 +63,7 @@ def spoil(draw: random.Random, folder: Path) -> str:
         elif kind == 13:
             (label / "big.png").write_bytes(_bomb())
         elif kind == 14:
-            for path in folder.rglob("*.png"):
+            for path in images:
                 path.write_bytes(b"GIF89a nothing")
         else:
             image.with_suffix(draw.choice((".jpg", ".avif", ".webp", ".tiff", ".bmp"))).write_bytes(
