@@ -25,7 +25,7 @@ from viticulture.models.co_advise.many_heads import every_head
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.weights.files import load, save
-from viticulture.study.run.outcomes import other_measure
+from viticulture.study.run.measures import other_measure
 from viticulture.training.recipe import resolve
 from viticulture.training.session import dataset_of, recipe_of
 

@@ -14,19 +14,12 @@ from viticulture import api
 from viticulture.cli import main
 from viticulture.errors import UserError
 from viticulture.evaluation.localization.boxes import read_boxes
-from viticulture.evaluation.localization.evaluate import (
-    Localization,
-    class_taps,
-    held_out,
-    keep,
-    localize,
-    other_images,
-    read_localizations,
-)
+from viticulture.evaluation.localization.evaluate import class_taps, held_out, localize, other_images
 from viticulture.evaluation.localization.metrics import AS_EVALUATED, BoxAccuracy, intersection_over_union
+from viticulture.evaluation.localization.results import Localization, keep, read_localizations
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
-from viticulture.study.run.outcomes import other_measure
+from viticulture.study.run.measures import other_measure
 from viticulture.training.session import dataset_of, recipe_of
 from viticulture.training.table import read_table
 

@@ -23,7 +23,7 @@ from viticulture.evaluation.robustness.evaluate import _keep, evaluate_robustnes
 from viticulture.evaluation.robustness.metrics import ALEXNET, Robustness, wrong_predictions
 from viticulture.evaluation.robustness.strengths import CORRUPTIONS, MAIN
 from viticulture.models.weights.files import load
-from viticulture.study.run.outcomes import other_measure
+from viticulture.study.run.measures import other_measure
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import dataset_of, recipe_of
 

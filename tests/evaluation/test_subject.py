@@ -20,7 +20,7 @@ from viticulture.data.images import Images
 from viticulture.errors import UserError
 from viticulture.evaluation.agreement.evaluate import read_agreement
 from viticulture.evaluation.localization import evaluate as localize
-from viticulture.evaluation.localization.evaluate import read_localizations
+from viticulture.evaluation.localization.results import read_localizations
 from viticulture.evaluation.robustness.evaluate import read_robustness
 from viticulture.evaluation.subject import Subject, device_for, of_run
 from viticulture.report.charts.pictures import gallery

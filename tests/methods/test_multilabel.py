@@ -18,7 +18,7 @@ from viticulture.methods.multilabel import Multilabel
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.weights.files import load, save
-from viticulture.training.assemble import check_parts
+from viticulture.training.combinations import check_parts
 from viticulture.training.recipe import read, resolve
 
 ONE = Task(("cat", "dog", "hare"), (8, 8), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))

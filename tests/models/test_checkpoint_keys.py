@@ -16,7 +16,7 @@ from viticulture.errors import UserError
 from viticulture.methods.mae import encode, split
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
-from viticulture.models.teachers.frozen import open_teacher
+from viticulture.models.teachers.open import open_teacher
 from viticulture.models.weights.checkpoint_keys import strip_prefixes
 from viticulture.models.weights.files import initialize, read_weights
 

@@ -12,7 +12,7 @@ from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.probe.evaluate import Finding, Probe
 from viticulture.evaluation.results import RESULTS, Evaluations
 from viticulture.study.declare.grid import Grid, of_table
-from viticulture.study.run.outcomes import other_measure
+from viticulture.study.run.measures import other_measure
 from viticulture.training.rundir import RunDir
 from viticulture.training.table import read_table, tables
 

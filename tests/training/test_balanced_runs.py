@@ -18,7 +18,7 @@ from viticulture.errors import UserError
 from viticulture.losses import cross_entropy
 from viticulture.report.charts.curves import read_curves
 from viticulture.training import run as training_run
-from viticulture.training.assemble import check_parts
+from viticulture.training.combinations import check_parts
 from viticulture.training.recipe import read, resolve
 from viticulture.training.replay import Replay
 from viticulture.training.run import fit, training_loader

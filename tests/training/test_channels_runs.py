@@ -25,7 +25,7 @@ from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.weights.files import initialize, save
 from viticulture.server.answers import answerer
-from viticulture.training.assemble import check_parts
+from viticulture.training.combinations import check_parts
 from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir

@@ -224,6 +224,7 @@ def localize(
     from ..evaluation.localization import evaluate as localization
     from ..evaluation.localization.boxes import read_boxes
     from ..evaluation.localization.metrics import PROTOCOLS
+    from ..evaluation.localization.results import keep
     from ..outputs import check_out
     from ..report.sections.localization import localization_page, localization_table
     from ..training.rundir import RunDir
@@ -239,7 +240,7 @@ def localize(
     dataset = None if data else dataset_of(folder, recipe_of(folder))
     images = localization.held_out(dataset) if dataset else localization.other_images(folder, data)
     result = localization.localize(folder, images, true, weights, PROTOCOLS[protocol])
-    localization.keep(folder, dataset.name if dataset else data, result)
+    keep(folder, dataset.name if dataset else data, result)
     report(run)
     if out:
         write_whole(Path(out), localization_page(result, folder, dataset.name if dataset else data))

@@ -12,7 +12,8 @@ from ..errors import UserError
 from ..models.vit import hybrid_vit
 from ..optim import shortened_warmup
 from ..study.plan.pace import Pace
-from ..training.assemble import batch_size, check_parts
+from ..training.assemble import batch_size
+from ..training.combinations import check_parts
 from ..training.processes import check_devices
 from ..training.recipe import Recipe, method_class, of_class, read, resolve
 from ..training.references import check_alone

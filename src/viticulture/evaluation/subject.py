@@ -25,7 +25,7 @@ from ..data.image_settings import CROP_MODES
 from ..data.images import Images
 from ..data.transfer import send
 from ..models.task import Task
-from ..models.teachers.frozen import open_teacher
+from ..models.teachers.open import open_teacher
 from ..models.weights.files import find_weights, load
 from ..training.recipe import Recipe
 from ..training.rundir import RunDir

@@ -25,7 +25,8 @@ from ..models.students import count
 from ..text import comment
 from ..version import VERSION
 from .apart import check_apart
-from .assemble import assemble, batch_size, check_parts
+from .assemble import assemble, batch_size
+from .combinations import check_parts
 from .loggers import check_logger, flat
 from .processes import check_devices, is_leader
 from .progress import showing

@@ -31,7 +31,7 @@ class Row:
         published: the paper's number, in percent unless the table says otherwise; None where it prints none.
         seeds: trainings behind the published number.
         seed_offset: added to the seed, for a second training of the same thing, such as another teacher.
-        measure: what the number is; accuracy is the student's, others are listed in `study.run.outcomes.other_measure`.
+        measure: what the number is; accuracy is the student's, others are listed in `study.run.measures.other_measure`.
     """
 
     name: str

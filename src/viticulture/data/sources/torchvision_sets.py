@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data sets by name: scikit-learn's bundled digits, and torchvision's sets through torchvision's own classes.
+"""Data sets by name: torchvision's through torchvision's own classes, and those of files beside this one.
 
 They are looked for in `VITICULTURE_DATA` (default ~/.cache/viticulture/data), laid out as torchvision lays them out,
 and downloaded by torchvision if they are missing, into a temporary folder first.
@@ -9,8 +9,7 @@ here is ever unpickled. Where a set's labeled evaluation images are called "val"
 (ImageNet, iNaturalist), these images are our test split: papers report on them.
 """
 
-import gzip
-import importlib.util
+import importlib
 import inspect
 import tempfile
 from collections.abc import Mapping
@@ -22,9 +21,9 @@ import numpy as np
 
 from ...cache import data_folder, locked
 from ...errors import UserError
-from .. import subsets
 from . import imagenet100
 from .arrays import from_arrays
+from .digits import open_digits
 from .files import FileReader, file_fingerprint
 from .source import Source, readable
 
@@ -118,24 +117,6 @@ def open_named(name: str) -> Source:
                 f" {named.files}, or point VITICULTURE_DATA at the folder that holds them"
             ) from error
     return _from_arrays(name, sets) if hasattr(sets["train"], "data") else _from_files(name, sets, root)
-
-
-def open_digits() -> Source:
-    """scikit-learn's 1,797 digits of 8 x 8 pixels, 0..16 scaled to 0..255; 897 to train and 900 to test, stratified.
-
-    They are read from scikit-learn's file, since importing `sklearn.datasets` takes longer than a second.
-    """
-    package = importlib.util.find_spec("sklearn")
-    assert package is not None
-    assert package.submodule_search_locations is not None
-    table = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
-    with gzip.open(table, "rt") as file:
-        rows = np.loadtxt(file, delimiter=",")  # 64 pixels and the digit
-    pixels, labels = rows[:, :64].reshape(-1, 8, 8), rows[:, 64].astype(np.int64)
-    pixels = np.round(pixels * (255 / 16)).astype(np.uint8)
-    train, test = subsets.holdout(labels, 900 / 1797, seed=0)
-    parts = {kind: (pixels[rows], labels[rows]) for kind, rows in (("train", train), ("test", test))}
-    return from_arrays("digits", [str(digit) for digit in range(10)], parts)
 
 
 def _open(named: Named, root: Path, **more: Any) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from ...errors import UserError, unknown
 from ..task import Task
 from ..vit.patches import PatchGrid
-from .frozen import Frozen, adapted, open_teacher
+from .frozen import Frozen, adapted
+from .open import open_teacher
 
 CHUNKS = 4  # of a batch, one after the other
 

@@ -3,20 +3,16 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Self
 
-import timm
 import torch
 import torch.nn.functional as F
-from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
-from ...errors import UserError, counted, unknown
+from ...errors import UserError, counted
 from ..students import token_logits
 from ..task import Task
-from ..weights.checkpoint_keys import encoder
-from ..weights.files import fetch, find_weights, load, read_weights
+from .open import open_teacher
 
 
 class Frozen(nn.Module):
@@ -132,20 +128,6 @@ def load_embedding(source: str, task: Task, image_size: int | None = None) -> Fr
     return adapted(source, Embedding(net), known, task)
 
 
-def open_teacher(source: str) -> tuple[nn.Module, Task]:
-    """A network that has learned, and the classes and input that it learned with; source: as for `load_teacher`."""
-    folder = find_weights(source)
-    architecture, equals, file = source.partition("=")
-    if folder is not None:
-        net, known, _ = load(folder)
-        return net, known
-    if not equals:
-        net = fetch(source)
-        return net, _described(net)
-    net = _from_file(architecture, Path(file))
-    return net, _described(net) if timm.get_pretrained_cfg(architecture) else _assumed(net)
-
-
 def adapted(source: str, net: nn.Module, known: Task, task: Task) -> Frozen:
     """The network, frozen, for images as a student gets them.
 
@@ -175,37 +157,6 @@ def check_channels(source: str, known: Task, task: Task) -> None:
             f"the teacher {source} takes {counted(known.channels, 'channel')}, and images.channels is "
             f"{task.channels}; train a teacher on such images and name its run"
         )
-
-
-def _from_file(architecture: str, file: Path) -> nn.Module:
-    """A timm architecture with the weights, and hence the number of classes, of a file."""
-    if not timm.is_model(architecture):
-        raise unknown("architecture of a teacher", architecture, timm.list_models())
-    weights = encoder(read_weights(file))
-    described = timm.get_pretrained_cfg(architecture)  # None for students of ours
-    heads = (described and described.classifier) or "head"
-    scores = weights.get(f"{heads if isinstance(heads, str) else heads[0]}.weight")
-    try:
-        net = timm.create_model(architecture, num_classes=0 if scores is None else len(scores))
-        net.load_state_dict(weights)
-    except RuntimeError as error:
-        raise UserError(f"{file} does not fit {architecture}: {' '.join(str(error).split())[:200]}") from error
-    return net
-
-
-def _described(net: Any) -> Task:
-    """What timm knows of a network's input and classes; classes without names are numbered."""
-    described = net.pretrained_cfg
-    names = described.get("label_names") or map(str, range(net.num_classes))
-    height, width = described["input_size"][1:]
-    return Task(tuple(names), (height, width), tuple(described["mean"]), tuple(described["std"]))
-
-
-def _assumed(net: Any) -> Task:
-    """The same for a student of ours, which timm does not describe: ImageNet's mean and deviation, the size it has."""
-    size = net.patch_embed.img_size if hasattr(net, "patch_embed") else net.pretrained_cfg["input_size"][1:]
-    classes = tuple(map(str, range(net.num_classes)))
-    return Task(classes, tuple(size), IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
 
 
 def _check_classes(source: str, known: Task, task: Task) -> None:

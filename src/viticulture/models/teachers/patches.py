@@ -13,7 +13,8 @@ from ...errors import UserError
 from ..task import Task
 from ..vit.attention import is_plain
 from ..vit.patches import PatchGrid, check, embed, finish
-from .frozen import Adapted, Frozen, check_channels, open_teacher
+from .frozen import Adapted, Frozen, check_channels
+from .open import open_teacher
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ...analysis.link_extraction import linked_guides, read_links
 from ...analysis.pictures import CORRUPTED
 from ...evaluation.agreement.evaluate import read_agreement
 from ...evaluation.dense.results import read_dense
-from ...evaluation.localization.evaluate import read_localizations
+from ...evaluation.localization.results import read_localizations
 from ...evaluation.multilabel.results import read_labels
 from ...evaluation.probe.evaluate import read_probes
 from ...evaluation.reference import read_references

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ...analysis.galleries import Gallery, Group
-from ...evaluation.localization.evaluate import Example, Localization
 from ...evaluation.localization.metrics import OVERLAPS, BoxAccuracy
+from ...evaluation.localization.results import Example, Localization
 from ...training.rundir import RunDir
 from ..charts.pictures import gallery
 from ..document import Head, Section, document, table

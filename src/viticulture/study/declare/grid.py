@@ -47,7 +47,7 @@ class Candidate:
             same training subset and from the same seed.
         data: its own data set, for a paper's table with several; empty for the study's.
         published: a paper's number, percent.
-        measure: what the published number is: the student's accuracy, or see `outcomes.other_measure`.
+        measure: what the published number is: the student's accuracy, or see `measures.other_measure`.
         seed_offset: added to the study's seeds, for a second training of the same thing, such as another teacher.
     """
 

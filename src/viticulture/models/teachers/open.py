@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks that have learned already, wherever they are: runs, folders of weights, timm's names, files."""
+
+from pathlib import Path
+from typing import Any
+
+import timm
+from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from torch import nn
+
+from ...errors import UserError, unknown
+from ..task import Task
+from ..weights.checkpoint_keys import encoder
+from ..weights.files import fetch, find_weights, load, read_weights
+
+
+def open_teacher(source: str) -> tuple[nn.Module, Task]:
+    """A network that has learned, and the classes and input that it learned with; source: as for `load_teacher`."""
+    folder = find_weights(source)
+    architecture, equals, file = source.partition("=")
+    if folder is not None:
+        net, known, _ = load(folder)
+        return net, known
+    if not equals:
+        net = fetch(source)
+        return net, _described(net)
+    net = _from_file(architecture, Path(file))
+    return net, _described(net) if timm.get_pretrained_cfg(architecture) else _assumed(net)
+
+
+def _from_file(architecture: str, file: Path) -> nn.Module:
+    """A timm architecture with the weights, and hence the number of classes, of a file."""
+    if not timm.is_model(architecture):
+        raise unknown("architecture of a teacher", architecture, timm.list_models())
+    weights = encoder(read_weights(file))
+    described = timm.get_pretrained_cfg(architecture)  # None for students of ours
+    heads = (described and described.classifier) or "head"
+    scores = weights.get(f"{heads if isinstance(heads, str) else heads[0]}.weight")
+    try:
+        net = timm.create_model(architecture, num_classes=0 if scores is None else len(scores))
+        net.load_state_dict(weights)
+    except RuntimeError as error:
+        raise UserError(f"{file} does not fit {architecture}: {' '.join(str(error).split())[:200]}") from error
+    return net
+
+
+def _described(net: Any) -> Task:
+    """What timm knows of a network's input and classes; classes without names are numbered."""
+    described = net.pretrained_cfg
+    names = described.get("label_names") or map(str, range(net.num_classes))
+    height, width = described["input_size"][1:]
+    return Task(tuple(names), (height, width), tuple(described["mean"]), tuple(described["std"]))
+
+
+def _assumed(net: Any) -> Task:
+    """The same for a student of ours, which timm does not describe: ImageNet's mean and deviation, the size it has."""
+    size = net.patch_embed.img_size if hasattr(net, "patch_embed") else net.pretrained_cfg["input_size"][1:]
+    classes = tuple(map(str, range(net.num_classes)))
+    return Task(classes, tuple(size), IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
