@@ -36,9 +36,9 @@ MAE_FROM, MAE_FROM_IMAGES, MAE_SHARE = 5000, 1000, 0.25
 FEWEST_EPOCHS: dict[Kind, int] = {"mae": 20, "teacher": 5, "student": 10}
 """A stage that gets fewer is left out; where it is the student's own, it trains alone."""
 
-MIX_FROM = 60
-"""Epochs of a hybrid's from which images are mixed: in shorter trainings that takes points, in longer ones it keeps a
-network from learning its images by heart."""
+MIX_FROM, MIX_STEPS = 60, 2500
+"""Epochs and steps of a hybrid's from which images are mixed: in shorter trainings that takes points, in longer ones it
+keeps a network from learning its images by heart."""
 MIX: dict[str, Any] = {"mixup": 0.0, "cutmix": 1.0, "probability": 0.5}
 """Keys of `augment.mix` then."""
 

@@ -23,6 +23,7 @@ from .choices import (
     BATCH_IMAGES,
     MIX,
     MIX_FROM,
+    MIX_STEPS,
     UNDER_TEACHER,
     VALIDATION_SHARE,
     Rung,
@@ -157,12 +158,20 @@ def of_student(recipe: Recipe, overrides: Mapping[str, Any], start: str, teacher
     return resolve(recipe.name, recipe.values, kept) if kept else recipe
 
 
-def mixed(recipe: Recipe, overrides: Mapping[str, Any], epochs: int) -> Recipe:
-    """The recipe with `MIX`, where a hybrid learns classes for so many epochs; what says of mixing itself stays."""
+def mixed(recipe: Recipe, overrides: Mapping[str, Any], epochs: int, steps: int) -> Recipe:
+    """The recipe with `MIX`, where a hybrid learns classes for so long; what says of mixing itself stays.
+
+    Args:
+        recipe: of the student.
+        overrides: a person's keys.
+        epochs: that it is to train.
+        steps: that these are.
+    """
     said = any(key == "augment" or key.startswith("augment.mix") for key in overrides)
-    if epochs < MIX_FROM or said or of_class(recipe.values["augment"], "mix") or not is_hybrid(recipe):
+    if said or of_class(recipe.values["augment"], "mix") or not (is_hybrid(recipe) and learns_classes(recipe)):
         return recipe
-    return resolve(recipe.name, recipe.values, {"augment.mix": MIX}) if learns_classes(recipe) else recipe
+    long = epochs >= MIX_FROM and steps >= MIX_STEPS
+    return resolve(recipe.name, recipe.values, {"augment.mix": MIX}) if long else recipe
 
 
 def may_be_taught(recipe: Recipe) -> bool:
