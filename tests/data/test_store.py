@@ -458,5 +458,16 @@ def test_small_images_are_decoded_by_one_thread(side: int, most: int, monkeypatc
 
     monkeypatch.setattr(store, "ThreadPoolExecutor", pool)
     monkeypatch.setattr(store, "cores", lambda: 2)
-    store.build(in_memory(noise(3, side, side)), 8)
-    assert pools == [most]
+    images = in_memory(noise(3, side, side))
+    store.build(images, 8)
+    store.survey(images, np.arange(3))
+    assert pools == [most] * 2
+
+
+def test_one_small_image_among_large_ones_takes_no_threads_away(tmp_path: Path) -> None:
+    """Fails if a thumbnail that is looked at by chance makes photographs wait for one another."""
+    for number, side in enumerate((160, 32, 160)):
+        folder(tmp_path / str(number), noise(2, side, side))
+    assert store._threads(open_source(str(tmp_path)), np.arange(6)) is None
+    assert store._threads(open_source(str(tmp_path)), np.arange(2, 4)) == 1
+    assert store._threads(open_source(str(tmp_path)), np.arange(0)) is None

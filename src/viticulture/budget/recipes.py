@@ -167,7 +167,7 @@ def mixed(recipe: Recipe, overrides: Mapping[str, Any], epochs: int, steps: int)
         epochs: that it is to train.
         steps: that these are.
     """
-    said = any(key == "augment" or key.startswith("augment.mix") for key in overrides)
+    said = any(key in ("augment", "augment.mix") or key.startswith("augment.mix.") for key in overrides)
     if said or of_class(recipe.values["augment"], "mix") or not (is_hybrid(recipe) and learns_classes(recipe)):
         return recipe
     long = epochs >= MIX_FROM and steps >= MIX_STEPS

@@ -14,11 +14,14 @@ twice would blur; images of S x S stay as they are, bit for bit. Large JPEGs are
 
 import hashlib
 import json
+import math
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,7 +40,10 @@ Progress = Callable[[int, int], None]
 
 _VERSION = "3"
 _CHUNK = 32
-_SMALL = 80 * 80  # pixels; of 64 x 64 a second thread is worth nothing, of 160 x 200 it saves two fifths (LOG.md)
+_FEW, _SMALL = (
+    8,
+    80 * 80,
+)  # images; pixels; of 64 x 64 a second thread is worth nothing, of 160 x 200 it saves two fifths (LOG.md)
 _T = TypeVar("_T")
 
 
@@ -123,7 +129,7 @@ def survey(source: Source, rows: np.ndarray, progress: Progress | None = None) -
     wanted = np.unique(rows)
 
     def make(folder: Path) -> None:
-        found = list(in_parallel(lambda i: _seen(source, i), wanted.tolist(), progress))
+        found = list(in_parallel(partial(_seen, source), wanted.tolist(), progress, threads=_threads(source, wanted)))
         np.save(folder / "sizes.npy", np.array([size for size, _ in found], dtype=np.int32))
         _describe(folder, {i: why for i, (_, why) in zip(wanted.tolist(), found, strict=True) if why})
 
@@ -199,8 +205,8 @@ def _fill(folder: Path, source: Source, size: int, rows: np.ndarray, progress: P
     with (folder / "pixels.npy").open("wb") as file:
         header = {"descr": "|u1", "fortran_order": False, "shape": (len(rows), size, size, channels)}
         np.lib.format.write_array_header_2_0(file, header)
-        threads = 1 if _small(source, rows) else None
-        squeezed = in_parallel(lambda i: _kept(source, i, size), rows.tolist(), progress, threads=threads)
+        work = partial(_kept, source, size=size)
+        squeezed = in_parallel(work, rows.tolist(), progress, threads=_threads(source, rows))
         for number, result in enumerate(squeezed):
             if isinstance(result, str):
                 unreadable[int(rows[number])] = result
@@ -214,13 +220,13 @@ def _fill(folder: Path, source: Source, size: int, rows: np.ndarray, progress: P
     _describe(folder, unreadable)
 
 
-def _small(source: Source, rows: np.ndarray) -> bool:
-    """Whether decoding an image is mostly Python, which one thread at a time runs: others would only be in its way."""
-    try:
-        height, width = source.size_of(int(rows[len(rows) // 2]))
-    except (Unreadable, IndexError):
-        return False
-    return height * width <= _SMALL
+def _threads(source: Source, rows: np.ndarray) -> int | None:
+    """Threads that decode: one where all of a few images, evenly spaced, are small, as most of the work on them is
+    Python, which one thread at a time runs; None, for one a core, elsewhere."""
+    few = rows[np.linspace(0, len(rows) - 1, min(len(rows), _FEW)).astype(np.int64)].tolist()
+    with suppress(Unreadable):
+        return 1 if few and all(math.prod(source.size_of(i)) <= _SMALL for i in few) else None
+    return None
 
 
 def _key(source: Source, rows: np.ndarray, what: str) -> str:
