@@ -18,6 +18,7 @@ import viticulture
 from viticulture.errors import UserError
 from viticulture.export.int8 import to_int8
 from viticulture.export.onnx_file import to_onnx
+from viticulture.models.students import create_student
 from viticulture.models.task import Task
 
 TASK = Task(("Blüte", 'a "b", c', "👩‍🔬"), (16, 16), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
@@ -69,6 +70,23 @@ def test_exported_equals_eager_for_any_batch(exported: tuple[nn.Module, dict[str
     assert json.loads(about["classes"]) == list(TASK.classes)
     assert json.loads(about["image_size"]) == [16, 16]
     assert (json.loads(about["mean"]), json.loads(about["std"])) == (list(TASK.mean), list(TASK.std))
+
+
+@needs_onnx
+@pytest.mark.parametrize("name", ["hybrid_nano", "dhvt_nano", "resnet10t"])
+def test_what_a_budget_chooses_can_be_exported(name: str, tmp_path: Path) -> None:
+    """Fails if a student that people are given asks, while it is traced, how many images there are."""
+    import onnxruntime
+
+    torch.manual_seed(0)
+    network = create_student(name, TASK, None if name == "resnet10t" else 4).train()
+    path = to_onnx(network, tmp_path / "student.onnx", TASK)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    for images in (torch.randn(3, 3, 16, 16), torch.randn(16, 3, 16, 16)):
+        with torch.inference_mode():
+            expected = network.eval()(images)
+        (found,) = session.run(["logits"], {"image": images.numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-4, atol=1e-5)
 
 
 @needs_onnx

@@ -39,10 +39,13 @@ class Convolution(nn.Conv2d):
         nn.init.kaiming_normal_(self.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        side_by_side = math.gcd(len(x), MOST)
-        narrow, rest = divmod(x.shape[-1], self.stride[0])
-        if in_products(x) and narrow <= NARROW and not rest and side_by_side >= FEWEST:
-            return SideBySide.apply(x.bfloat16(), self.weight.bfloat16(), self.stride[0], side_by_side)
+        if in_products(
+            x
+        ):  # asked first: an exporter traces batches of any size, and of these no number of images is known
+            side_by_side = math.gcd(x.shape[0], MOST)
+            narrow, rest = divmod(x.shape[-1], self.stride[0])
+            if narrow <= NARROW and not rest and side_by_side >= FEWEST:
+                return SideBySide.apply(x.bfloat16(), self.weight.bfloat16(), self.stride[0], side_by_side)
         return super().forward(x)
 
 
