@@ -45,10 +45,13 @@ HOLDER = """
 import os, sys
 from pathlib import Path
 from viticulture.disk import file_lock
+told, tells = os.pipe()
 with file_lock(Path(sys.argv[1])):
     if os.fork() == 0:
+        os.write(tells, b"forked")  # what a fork does to locks is done now
         sys.stdin.read()
         os._exit(0)
+    os.read(told, 6)
     print("held", flush=True)
     sys.stdin.read()
 """
