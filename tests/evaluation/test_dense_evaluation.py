@@ -221,3 +221,17 @@ def test_a_set_is_told_before_it_is_learnt(tmp_path: Path) -> None:
     masks = inspect_dense(open_dense(mask_folder(tmp_path / "masks", {"train": 3}), "pixels"))
     assert masks.counts["train"][0] == 3
     assert masks.kind == "pixels"
+
+
+def test_a_class_that_is_asked_for_and_never_shown_is_told(tmp_path: Path) -> None:
+    """Its objects in validation images only: a line names class and split; a class that no image shows has none."""
+    source = open_dense(coco_folder(tmp_path / "boxes", {"train": 2, "val": 2}), "objects")
+    assert source.objects is not None
+    assert inspect_dense(source).notes == ()
+    train = set(source.images.splits["train"].tolist())
+    objects = [
+        dataclasses.replace(each, labels=torch.full_like(each.labels, 0 if row in train else 1))
+        for row, each in enumerate(source.objects)
+    ]
+    (note,) = inspect_dense(dataclasses.replace(source, objects=objects)).notes
+    assert note == f"{source.classes[1]}: in val, but in no image to learn from"

@@ -3,6 +3,7 @@
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,8 +95,20 @@ def inspect_dense(source: DenseSource) -> DenseInspection:
         outside=totals["outside"],
         masks=0 < totals["drawn"] == sum(int(each.sum()) for each in counts.values()),
         unreadable=unreadable,
-        notes=source.notes,
+        notes=(*source.notes, *_untaught(source.classes, counts)),
     )
+
+
+def _untaught(classes: Sequence[str], counts: dict[str, np.ndarray]) -> list[str]:
+    """A line for each class that is asked for and never shown."""
+    if "train" not in counts:
+        return []
+    lines = []
+    for label in np.flatnonzero(counts["train"] == 0).tolist():
+        asked = [split for split, each in counts.items() if each[label]]
+        if asked:
+            lines.append(f"{classes[label]}: in {' and '.join(asked)}, but in no image to learn from")
+    return lines
 
 
 def _shown(source: DenseSource, row: int, size: tuple[int, int]) -> np.ndarray:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A study's tables: the plan before it, the results after it, every number with its spread."""
 
+from ...errors import counted
 from ...study.conclude.measures import measure
 from ...study.conclude.statistics import Difference, Estimate
 from ...study.conclude.verdict import Verdict, subject
@@ -56,8 +57,8 @@ def few_steps(plan: Plan, unit: str) -> list[str]:
     if steps is None or steps >= FEW_STEPS:
         return []
     return [
-        f"{steps} steps, the shortest cell's, are too few to tell how methods rank: give a longer budget, fewer "
-        f"{unit}s, a smaller image_size or a larger share of the images."
+        f"{counted(steps, 'step')}, the shortest cell's, {'is' if steps == 1 else 'are'} too few to tell how methods "
+        f"rank: give a longer budget, fewer {unit}s, a smaller image_size or a larger share of the images."
     ]
 
 
