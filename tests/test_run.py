@@ -40,6 +40,20 @@ def test_a_run_is_opened_by_its_folders_name(run: viticulture.Run, tmp_path: Pat
         viticulture.open(tmp_path)
 
 
+def test_a_run_or_a_path_names_itself_to_every_verb(run: viticulture.Run, tmp_path: Path) -> None:
+    """Writing the page again, and what is refused by name: fails if a verb takes words alone."""
+    for named in (run, run.path, str(run.path)):
+        assert viticulture.report(named) == run.path / "report.html"
+        with pytest.raises(UserError, match=r"written as \.onnx"):
+            viticulture.export(named, tmp_path / "x.txt")
+        with pytest.raises(UserError, match="true boxes are needed"):
+            viticulture.localize(named, "")
+        with pytest.raises(UserError, match="links"):
+            viticulture.links(named)
+        with pytest.raises(UserError, match="USER/NAME"):
+            viticulture.push(named, "nobody")
+
+
 def test_tables_hold_what_the_files_hold(run: viticulture.Run) -> None:
     """Catches: a confusion matrix turned over, probabilities beside the wrong image, an epoch counted from 0."""
     pandas = pytest.importorskip("pandas")

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a page shows of a detector's or a segmenter's images: what is right, what is missed or taken for another."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from PIL import Image
 
 from ..data.annotations import Boxed, Masked
+from ..data.channels import shown
 from ..data.dataset import Dataset
 from ..data.images import Images
 from ..evaluation.dense.asked import Found, classify_pixels, looker_of
@@ -33,6 +36,7 @@ def gather_dense_pictures(run: RunDir, dataset: Dataset, judged: DenseEvaluation
         gallery = _objects(images, true, read_found(run), dataset.classes, result.threshold)
     else:
         gallery = _pixels(run, images, true, [1.0 if iou is None else iou for iou in run.read(FOUND)["images"]])
+    gallery = replace(gallery, note=gallery.note + shown(dataset.image_settings.channels))
     keep_galleries(run.path / FILE, {"dense": [gallery]}, longest=LARGEST)
 
 

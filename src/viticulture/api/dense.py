@@ -49,6 +49,7 @@ def export_dense(run: "RunDir", out: Path, weights: str = "", int8: bool = False
     if int8:
         raise UserError(f"--int8 computes classifiers, and {run.path} holds none; leave it out")
     looker = looker_of(run, weights)
-    store = recipe_of(run).section("images").store_size
+    images = recipe_of(run).section("images")
+    more = {} if images.range is None else {"range": images.range}
     with waiting("writing ONNX"):
-        return dense_to_onnx(looker.network, out, looker.task, store)
+        return dense_to_onnx(looker.network, out, looker.task, images.store_size, more)

@@ -47,13 +47,14 @@ def cache(clear: bool = False) -> str:
     return f"{freed}{len(kept)} stores, indexes and sets of features take {size:.2f} GB in {cache_folder()}"
 
 
-def report(run: str, beside: str = "") -> Path:
+def report(run: Any, beside: Any = "") -> Path:
     """Write a run's or a study's report.html anew, from what its folder holds.
 
     Args:
         run: the folder.
         beside: another run on the same images, such as a small CNN's, whose accuracy this run's page shows from now on.
     """
+    run, beside = run_word(run), run_word(beside)
     if (Path(run) / "study.json").exists():
         from ..report.pages.study_page import write_study
         from ..study.study import Study
@@ -141,7 +142,7 @@ def explain(
     return write_whole(page, explanation_page(f"Inside {name}", name, found))
 
 
-def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitude", guide: str = "") -> "Sheet":
+def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitude", guide: str = "") -> "Sheet":
     """Extract the links worth keeping from a run that was guided by attention links.
 
     Args:
@@ -160,6 +161,7 @@ def links(run: str, out: str = "", threshold: float = 0.05, rule: str = "magnitu
     from ..report.sections.links import link_table
     from ..training.rundir import RunDir
 
+    run = run_word(run)
     rules = {"magnitude": extraction.magnitude_strengths, "printed": extraction.printed_strengths}
     if rule not in rules:
         raise unknown("rule", rule, rules)
@@ -204,7 +206,7 @@ def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: 
 
 
 def localize(
-    run: str, boxes: str, data: str = "", weights: str = "", out: str = "", protocol: str = "published"
+    run: Any, boxes: str, data: str = "", weights: str = "", out: str = "", protocol: str = "published"
 ) -> "Sheet":
     """Measure whether a ViT that learnt classes alone looks where the object is, on images whose objects have boxes.
 
@@ -230,6 +232,7 @@ def localize(
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of
 
+    run = run_word(run)
     if not boxes:
         raise UserError("true boxes are needed to judge by: --boxes FILE")
     if protocol not in PROTOCOLS:

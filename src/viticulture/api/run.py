@@ -162,7 +162,7 @@ class Run:
 
         return evaluate(str(self.path), data)
 
-    def export(self, out: str, weights: str = "", int8: bool = False, from_pixels: bool = False) -> "Path | Quantized":
+    def export(self, out: Any, weights: str = "", int8: bool = False, from_pixels: bool = False) -> "Path | Quantized":
         """Write ONNX; see the function of that name."""
         from .runs import export
 

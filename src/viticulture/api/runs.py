@@ -124,7 +124,7 @@ def predict(
     return predictions
 
 
-def export(run: str, out: str, weights: str = "", int8: bool = False, from_pixels: bool = False) -> "Path | Quantized":
+def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixels: bool = False) -> "Path | Quantized":
     """Write a run's student as ONNX; a detector's or a segmenter's with all that lies between an image and its answers.
 
     Of several labels an image the file gives probabilities, and its metadata hold their thresholds.
@@ -150,7 +150,7 @@ def export(run: str, out: str, weights: str = "", int8: bool = False, from_pixel
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of
 
-    folder = RunDir.open(located(run))
+    folder = RunDir.open(located(run := run_word(run)))
     if is_dense(folder):
         from .dense import export_dense
 

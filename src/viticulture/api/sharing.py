@@ -3,14 +3,16 @@
 
 import sys
 from importlib.util import find_spec
+from typing import Any
 
 from ..errors import UserError
+from .given import run_word
 
 NEEDS = {"starlette": "starlette", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
 """Module -> package of the extra `serve`."""
 
 
-def serve(run: str, weights: str = "", host: str = "127.0.0.1", port: int = 8000) -> None:
+def serve(run: Any, weights: str = "", host: str = "127.0.0.1", port: int = 8000) -> None:
     """Answer about images that are dropped on a page, or sent to an address, until Ctrl-C.
 
     Args:
@@ -31,7 +33,7 @@ def serve(run: str, weights: str = "", host: str = "127.0.0.1", port: int = 8000
     from ..training.rundir import RunDir
     from .kinds import is_dense
 
-    folder = RunDir.open(located(run))
+    folder = RunDir.open(located(run_word(run)))
     with listening(host, port) as taken:
         student: Answerer = dense_answerer(folder, weights) if is_dense(folder) else answerer(folder, weights)
         local = host in ("127.0.0.1", "::1", "localhost")
@@ -44,7 +46,7 @@ def serve(run: str, weights: str = "", host: str = "127.0.0.1", port: int = 8000
         answer_until_stopped(app, taken)
 
 
-def push(run: str, repository: str, weights: str = "", private: bool = False) -> str:
+def push(run: Any, repository: str, weights: str = "", private: bool = False) -> str:
     """Send a run to the Hugging Face Hub: weights that timm loads too, its recipe and results, and a model card.
 
     Of a detector or a segmenter timm loads the student within it. No image, file name or path is sent; names of
@@ -62,6 +64,6 @@ def push(run: str, repository: str, weights: str = "", private: bool = False) ->
     from ..training.rundir import RunDir
     from ..waiting import waiting
 
-    folder = RunDir.open(run)
+    folder = RunDir.open(run_word(run))
     with waiting("sending to the Hub"):
         return send(folder, repository, weights, private)

@@ -255,6 +255,14 @@ def _formats() -> tuple[str, ...]:
     return tuple(name for name in (*FORMATS, "HEIF") if name in Image.OPEN)
 
 
+def orientation_of(file: BinaryIO, name: str, kept: Kept = RGB) -> int:
+    """How a file's pixels lie, 1 to 8; numbers, which no camera turned, lie upright (1).
+
+    Raises: Unreadable.
+    """
+    return 1 if _reader(file, kept) is not None else exif_orientation(_open(file, name))
+
+
 def exif_orientation(image: Image.Image) -> int:
     """How the file's pixels lie, 1 to 8; 1 (upright) where it says nothing that can be read."""
     if image.format == "JPEG" and not {"exif", "xmp"} & image.info.keys():

@@ -24,7 +24,7 @@ SIZES = ((48, 64), (301, 203))
 TRIES = 6  # images of a size that are tried
 
 Answers = Callable[[Tensor], tuple[Tensor, ...]]
-"""[H, W, 3] uint8 -> boxes, scores, labels and perhaps masks; or classes [H, W]."""
+"""[H, W, channels] uint8 -> boxes, scores, labels and perhaps masks; or classes [H, W]."""
 
 
 @torch.inference_mode()
@@ -54,7 +54,7 @@ def fair_image(network: Any, size: tuple[int, int]) -> tuple[Tensor, tuple[Tenso
     """
     tried: list[tuple[tuple[bool, bool, float], Tensor, tuple[Tensor, ...]]] = []
     for seed in range(TRIES):
-        image = something(size, seed)
+        image = something(size, seed, network.canvas.channels)
         said = network(image)
         with tipped(network.canvas, seed):
             share = different(network(image), said)
@@ -67,10 +67,10 @@ def fair_image(network: Any, size: tuple[int, int]) -> tuple[Tensor, tuple[Tenso
     return image, said, share
 
 
-def something(size: tuple[int, int], seed: int) -> Tensor:
-    """Smooth colors of a few places, [H, W, 3] uint8; more places with every second seed."""
+def something(size: tuple[int, int], seed: int, channels: int = 3) -> Tensor:
+    """Smooth colors of a few places, [H, W, channels] uint8; more places with every second seed."""
     generator = torch.Generator().manual_seed(size[0] * size[1] + seed)
-    coarse = torch.rand(1, 3, 5 - seed // 2, 7 - seed // 2, generator=generator)
+    coarse = torch.rand(1, channels, 5 - seed // 2, 7 - seed // 2, generator=generator)
     smooth = F.interpolate(coarse, size=size, mode="bicubic")
     return (255 * smooth[0].clamp(0, 1)).permute(1, 2, 0).to(torch.uint8).contiguous()
 

@@ -20,7 +20,7 @@ from ..models.task import Task
 
 
 class Canvas(nn.Module):
-    """[H, W, 3] gray levels -> [1, 3, S, S] normalized.
+    """[H, W, channels] gray levels -> [1, channels, S, S] normalized.
 
     Args:
         task: size of the canvas, and colors.
@@ -33,7 +33,7 @@ class Canvas(nn.Module):
 
     def __init__(self, task: Task, store: int) -> None:
         super().__init__()
-        self.size, self.store = task.image_size, store
+        self.size, self.store, self.channels = task.image_size, store, task.channels
         seen: Augment = as_seen(task, WHOLE)
         assert isinstance(seen.crop, Placed)
         self.register_buffer("fill", torch.tensor(seen.crop.fill, dtype=torch.float32)[:, None, None])
@@ -50,7 +50,7 @@ class Canvas(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         height, width = self.extent(image)
-        pixels = image.permute(2, 0, 1)[None].float()  # [1, 3, H, W]
+        pixels = image.permute(2, 0, 1)[None].float()  # [1, channels, H, W]
         stored = _resized(pixels, (self.store, self.store), "bicubic")
         shown = _resized(stored, (height, width), "bilinear") - self.fill
         filled = F.pad(shown, (0, self.size[1] - width, 0, self.size[0] - height)) + self.fill

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A detector or a segmenter as an ONNX file that takes an image as a camera gives it.
 
-    image [H, W, 3] uint8, RGB, upright, of any size from 2 pixels each way
+    image [H, W, 3] uint8, RGB, upright, of any size from 2 pixels each way; of a run with other channels as many of
+          levels, to which a named range must have been applied
 
     detector     ->  boxes [n, 4] float32 left, top, right, bottom in the image's pixels, scores [n], labels [n] int64,
                      and with masks: masks [n, H, W] bool; most certain first
@@ -12,6 +13,7 @@ Metadata are JSON texts: `classes`, `kind` (detection or segmentation), `input`,
 network sees, pixels), `mean` and `std`. Masks of n objects take 5 n H W bytes while they are made.
 """
 
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,11 +32,11 @@ from .onnx_file import inference_copy, traced, written
 
 OPSET = 18
 INSIDE = 0.5  # share from which a pixel belongs to a mask
-INPUT = "[H, W, 3] uint8, RGB, upright, of any height and width from 2 pixels"
+INPUT = "[H, W, {channels}] uint8, {kind}, upright, of any height and width from 2 pixels"
 
 
 class DetectorFile(nn.Module):
-    """What a detector's file computes: [H, W, 3] uint8 -> boxes, scores, labels and, if any, masks."""
+    """What a detector's file computes: [H, W, channels] uint8 -> boxes, scores, labels and, if any, masks."""
 
     outputs = ("boxes", "scores", "labels", "masks")
 
@@ -52,7 +54,7 @@ class DetectorFile(nn.Module):
 
 
 class SegmenterFile(nn.Module):
-    """What a segmenter's file computes: [H, W, 3] uint8 -> classes [H, W] uint8."""
+    """What a segmenter's file computes: [H, W, channels] uint8 -> classes [H, W] uint8."""
 
     outputs = ("classes",)
 
@@ -66,7 +68,9 @@ class SegmenterFile(nn.Module):
         return (stretched(logits, extent, size).argmax(0).to(torch.uint8),)
 
 
-def dense_to_onnx(network: Detector | Segmenter, path: Path, task: Task, store: int) -> Path:
+def dense_to_onnx(
+    network: Detector | Segmenter, path: Path, task: Task, store: int, more: Mapping[str, Any] | None = None
+) -> Path:
     """Write a network as ONNX, and compare it with the original where onnxruntime is installed.
 
     It appears under its name only once it is whole. The network itself is not changed.
@@ -76,6 +80,7 @@ def dense_to_onnx(network: Detector | Segmenter, path: Path, task: Task, store: 
         path: the file, .onnx.
         task: its classes, image size and colors.
         store: side of the square in which its images were kept, pixels.
+        more: further metadata, such as `range`, the values that are black and white.
 
     Raises:
         UserError: the extra `onnx` is not installed, the file cannot be written, or torch cannot trace the network.
@@ -83,16 +88,17 @@ def dense_to_onnx(network: Detector | Segmenter, path: Path, task: Task, store: 
     """
     eager = file_of(inference_copy(network, path), task, store).eval()
     sizes = {side: torch.export.Dim(name, min=2) for side, name in enumerate(("height", "width"))}
-    program = traced(eager, something((48, 64), 0), sizes, "network for images of any size")
+    program = traced(eager, something((48, 64), 0, task.channels), sizes, "network for images of any size")
     names = eager.outputs[: len(program.graph_signature.user_outputs)]
     about = {
         "classes": task.classes,
         "kind": "detection" if isinstance(network, Detector) else "segmentation",
-        "input": INPUT,
+        "input": INPUT.format(channels=task.channels, kind="RGB" if task.channels == 3 else "levels"),
         "outputs": names,
         "image_size": task.image_size,
         "mean": task.mean,
         "std": task.std,
+        **(more or {}),
     }
     with written(path, program, names, about, OPSET) as unfinished:
         if find_spec("onnxruntime"):

@@ -2,7 +2,6 @@
 """Which parts of a recipe go together; told before any data is read."""
 
 from ..data.augment.augment import check_channels
-from ..data.channels import RGB
 from ..data.dense.follow import check_follows
 from ..errors import UserError
 from ..guides.guide import Given
@@ -37,10 +36,6 @@ def check_parts(recipe: Recipe) -> None:
         raise UserError(
             f"images.image_size {side} is oblong, which methods supervised and multilabel without guides take; method "
             f"{name}{also} learns from squares: name one side"
-        )
-    if recipe.section("images").kept != RGB and method.batch_spec.contents in ("objects", "pixels"):
-        raise UserError(
-            f"method {name} learns from pictures as they are shown; leave images.channels at 3 and images.range out"
         )
     for view in VIEWS:
         check_channels(transforms(recipe.values[view] or {}), recipe.section("images").channels)

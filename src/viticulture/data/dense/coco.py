@@ -19,7 +19,7 @@ import torch
 
 from ...errors import UserError, counted
 from ..annotations import NOTHING, Objects
-from ..sources.folders import is_image, scan
+from ..sources.folders import holds_image, scan
 from .source import DenseSource, check_names, images_of
 
 _KEYS = {"images", "annotations", "categories"}
@@ -39,7 +39,7 @@ def open_coco(path: Path) -> DenseSource:
     root = path if path.is_dir() else (path.parent.parent if path.parent.name == "annotations" else path.parent)
     below: dict[str, list[str]] = {}
     for entry in scan(root)[0]:
-        if is_image(entry.path):
+        if holds_image(entry.path):
             below.setdefault(entry.path.rpartition("/")[2], []).append(entry.path)
     contents = {file: _read(file) for file in files}
     categories: dict[int, str] = {}

@@ -23,7 +23,7 @@ from ...text import read_yaml
 from ..annotations import NOTHING, Objects, Shape
 from ..decode import Unreadable, image_size
 from ..sources.files import open_file
-from ..sources.folders import is_image, scan
+from ..sources.folders import holds_image, images_among, scan
 from ..sources.labels import natural, split_of
 from .source import DenseSource, check_names, images_of
 
@@ -54,9 +54,7 @@ def open_yolo(root: Path) -> DenseSource:
                 raise UserError(f"{names}: the numbers of the classes must count from 0, got {sorted(listed)[:5]}")
             listed = [listed[number] for number in range(len(listed))]
     classes = check_names(listed, names)
-    paths = [
-        path for path in sorted(file.path for file in scan(root)[0]) if is_image(path) and "images" in _folders(path)
-    ]
+    paths = sorted(file.path for file in images_among([f for f in scan(root)[0] if "images" in _folders(f.path)]))
     if not paths:
         raise UserError(f"{root} has labels, but no images in a folder called images")
     objects = [_yolo(root, path, classes) for path in paths]
@@ -118,7 +116,7 @@ def is_voc(root: Path) -> bool:
 
 def open_voc(root: Path) -> DenseSource:
     """Open such a folder."""
-    below = {Path(file.path).name: file.path for file in scan(root)[0] if is_image(file.path)}
+    below = {Path(file.path).name: file.path for file in scan(root)[0] if holds_image(file.path)}
     stems = {Path(name).stem: path for name, path in below.items()}
     files = sorted((root / "Annotations").glob("*.xml"))
     read = [(file, *_voc(file)) for file in files]

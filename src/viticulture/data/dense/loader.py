@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches of images with what is in them: the images of the plain loader, followed by their objects or masks.
 
-    image   [B, 3, H, W] float32, normalized         index  [B] int64
+    image   [B, channels, H, W] float32, normalized  index  [B] int64
     boxes   [B, N, 4] float32, pixels of the canvas, N the most objects of an image in the batch
     labels  [B, N] int64, -1 where an image has fewer
     masks   [B, ceil(N / 8), H, W] uint8, where masks are learnt: object k is bit k % 8 of plane k // 8
@@ -107,7 +107,7 @@ def unpacked(planes: Tensor, count: int) -> Tensor:
 def dense_views(
     images: Images, expected: Input, batch_size: int, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor, Placement]]:
-    """Every image once, in order, whole: numbers [B], images [B, 3, H, W] normalized on the device, where they went."""
+    """Every image once, in order, whole: numbers [B], images [B, C, H, W] normalized on the device, where they went."""
     seen = as_seen(expected, WHOLE)
     for numbers, pixels in evaluation_views(images, expected, batch_size, device, WHOLE):
         nothing = torch.empty(len(numbers), 0)

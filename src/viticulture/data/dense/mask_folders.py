@@ -19,7 +19,7 @@ from PIL import Image
 from ...errors import UserError, counted
 from ..annotations import UNLABELED
 from ..decode import UPRIGHT, exif_orientation
-from ..sources.folders import is_image, scan
+from ..sources.folders import images_among, scan
 from ..sources.source import some
 from .lists import split_in
 from .source import DenseSource, check_names, images_of
@@ -38,8 +38,9 @@ def is_mask_folder(root: Path) -> bool:
 
 def open_masks(root: Path) -> DenseSource:
     """Open such a folder. Raises: UserError for images without masks, and the other way round."""
-    files = [file.path for file in scan(root)[0]]
-    paths = sorted(path for path in files if is_image(path) and "images" in path.split("/")[:-1])
+    found = scan(root)[0]
+    files = [file.path for file in found]
+    paths = sorted(file.path for file in images_among([f for f in found if "images" in f.path.split("/")[:-1]]))
     masks = {path.rpartition(".")[0]: path for path in files if path.lower().endswith(".png")}
     wanted = {path: _mask_of(path) for path in paths}
     if missing := [path for path, stem in wanted.items() if stem not in masks]:
@@ -51,8 +52,8 @@ def open_masks(root: Path) -> DenseSource:
         raise UserError(f"{root} has {counted(len(idle), 'mask')} without an image: {some(idle, 5)}")
     if not paths:
         raise UserError(f"{root} has folders of images and masks, but no images in them")
-    found = [root / masks[stem] for stem in wanted.values()]
-    names = _names(root, found[0])
+    drawn = [root / masks[stem] for stem in wanted.values()]
+    names = _names(root, drawn[0])
     classes = [name for _, name in sorted(names.items()) if not NO_CLASS.fullmatch(name)]
     values = np.full(256, MEANINGLESS, dtype=np.uint8)
     values[UNLABELED] = UNLABELED
@@ -62,7 +63,7 @@ def open_masks(root: Path) -> DenseSource:
         raise UserError(f"{root} has {counted(len(classes), 'class')} of pixels only; it takes two to tell them apart")
     splits = [split_in(path) for path in paths]
     checked = check_names(classes, root / NAMES)
-    return DenseSource(images_of(root, paths, splits, root), checked, masks=found, values=values)
+    return DenseSource(images_of(root, paths, splits, root), checked, masks=drawn, values=values)
 
 
 def read_mask(path: Path, values: np.ndarray, size: tuple[int, int], turn: int = 1) -> np.ndarray:

@@ -21,7 +21,7 @@ from ...errors import UserError, counted
 from .. import store, subsets
 from ..annotations import NOTHING, UNLABELED, Annotations, Boxed, Masked, Objects
 from ..dataset import Dataset, prepare, read_rows
-from ..decode import exif_orientation
+from ..decode import orientation_of
 from ..image_settings import ImageSettings
 from ..images import Images
 from ..sources.files import file_fingerprint
@@ -70,6 +70,7 @@ def prepare_dense(
         raise UserError(f"{source.images.name} has no masks of objects; learn boxes alone: --method.masks false")
     if masks:
         check_outlines()
+    source = _kept(source, pictures)
     images = source.images if remembered else dataclasses.replace(source.images, splits=_splits(source, selection))
     dataset = prepare(images, selection, pictures, seed, progress, remembered, labeled=False)
     numbers = {name: i for i, name in enumerate(images.names)}
@@ -121,6 +122,7 @@ def prepare_dense_test(
             f"{name} has {counted(len(strangers), 'class')} that this network did not learn: {some(strangers, 5)}; "
             f"it learnt {some(list(classes), 10)}"
         )
+    source = _kept(source, pictures)
     source = _renumbered(source, [list(classes).index(each) for each in source.classes], tuple(classes))
     rows = source.images.splits.get("test", np.arange(len(source.images)))
     images, skipped = read_rows(source.images, rows, pictures, skip, progress)
@@ -141,6 +143,11 @@ def prepare_dense_test(
     if absent := [each for each, count in zip(classes, shown.tolist(), strict=True) if not count]:
         notes.append(f"none of its {counted(len(kept), 'image')} shows {some(absent, 5)}, which this network learnt")
     return images, held, notes
+
+
+def _kept(source: DenseSource, pictures: ImageSettings) -> DenseSource:
+    """The same with images of which as much is kept as the settings say."""
+    return dataclasses.replace(source, images=dataclasses.replace(source.images, kept=pictures.kept))
 
 
 def _renumbered(source: DenseSource, numbers: list[int], classes: tuple[str, ...]) -> DenseSource:
@@ -225,8 +232,8 @@ def orientation(source: DenseSource, row: int) -> int:
     opened = source.images.reader.open(row)
     if isinstance(opened, np.ndarray):
         return 1
-    with opened as file, Image.open(file) as image:
-        return exif_orientation(image)
+    with opened as file:
+        return orientation_of(file, source.images.names[row], source.images.kept)
 
 
 def _masked(source: DenseSource, rows: list[int], images: Images, side: int, progress: store.Progress | None) -> Masked:

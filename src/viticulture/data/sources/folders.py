@@ -138,7 +138,7 @@ def scan(root: Path) -> tuple[list[File], list[str]]:
                 folders.append(below)
                 waiting.append((f"{below}/", entry.path))
             else:
-                files.append(File(below, file_fingerprint(entry.stat) if _is_read(below) else ""))
+                files.append(File(below, file_fingerprint(entry.stat) if holds_image(below) else ""))
     return files, folders
 
 
@@ -259,7 +259,8 @@ def _source(
     )
 
 
-def _is_read(path: str) -> bool:
+def holds_image(path: str) -> bool:
+    """Whether a file's ending is that of an image, or of an array that may be one."""
     return is_image(path) or path.lower().endswith(ARRAYS)
 
 

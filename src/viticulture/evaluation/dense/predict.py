@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from ...data.channels import Kept
 from ...data.decode import Unreadable
 from ...data.images import Records, StoredImages
 from ...data.resample import squeeze
@@ -77,7 +78,9 @@ class DenseSubject:
 
     def __init__(self, run: RunDir, looker: Looker, weights: str = "") -> None:
         self.looker: Looker = looker
-        self.side: int = recipe_of(run).section("images").store_size
+        images = recipe_of(run).section("images")
+        self.side: int = images.store_size
+        self.kept: Kept = images.kept
         judged = read_dense(run)
         judged = judged.of_weights(weights) if judged and weights else judged
         result = judged.counting if judged else None
@@ -104,14 +107,15 @@ class DenseSubject:
         sizes: list[tuple[int, int]] = []
         for name, image in items:
             try:
-                picture = decoded(name, image, 1 << 20, most=most).image  # as large as it is
+                seen = decoded(name, image, 1 << 20, self.kept, most)  # as large as it is
             except Unreadable as error:
                 opened.append(error.reason)
             except OSError as error:
                 opened.append(error.strerror or str(error))
             else:
-                squeezed.append(torch.from_numpy(squeeze(np.array(picture), self.side)).permute(2, 0, 1))
-                sizes.append((picture.height, picture.width))
+                squeezed.append(torch.from_numpy(squeeze(seen.pixels, self.side)).permute(2, 0, 1))
+                sizes.append((seen.height, seen.width))
+                picture = seen.image
                 if longest:
                     picture.thumbnail((longest, longest))
                 opened.append(None if longest == 0 else picture)

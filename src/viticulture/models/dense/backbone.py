@@ -27,6 +27,7 @@ class MapBackbone(nn.Module):
         image_size: H, W, pixels.
         blocks: numbers of the blocks that are read, from 0; without any, the last one.
         norm: pass the maps through the student's last norm.
+        channels: of an image.
 
     Attributes:
         widths: D of each map.
@@ -36,7 +37,12 @@ class MapBackbone(nn.Module):
     """
 
     def __init__(
-        self, student: nn.Module, image_size: tuple[int, int], blocks: Sequence[int] = (), norm: bool = False
+        self,
+        student: nn.Module,
+        image_size: tuple[int, int],
+        blocks: Sequence[int] = (),
+        norm: bool = False,
+        channels: int = 3,
     ) -> None:
         super().__init__()
         if not hasattr(student, "forward_intermediates"):
@@ -53,7 +59,7 @@ class MapBackbone(nn.Module):
         self.blocks = list(blocks) or [depth - 1]
         trial = copy.deepcopy(self).to("meta").eval()
         parameters = {name: p for name, p in trial.named_parameters() if p.requires_grad}
-        images = torch.zeros(1, 3, *image_size, device="meta")
+        images = torch.zeros(1, channels, *image_size, device="meta")
         with torch.enable_grad():
             maps = trial(images)
             total = torch.stack([each.sum() for each in maps]).sum()

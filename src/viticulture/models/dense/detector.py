@@ -117,7 +117,7 @@ class Detector(nn.Module):
         """torchvision's terms: objectness and box of proposals, class and box of objects, mask; means, no weights.
 
         Args:
-            images: [B, 3, H, W], normalized.
+            images: [B, channels, H, W], normalized.
             targets: one an image; an image without objects has boxes [0, 4].
         """
         theirs = [{**target, "labels": target["labels"] + 1} for target in targets]  # 0 is the background

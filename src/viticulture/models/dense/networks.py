@@ -44,7 +44,7 @@ def detector(
         relative_positions: learn relative positions.
     """
     open_windows(student, window, global_blocks, relative_positions)
-    network = Detector(MapBackbone(student, task.image_size), len(task.classes), heads)
+    network = Detector(MapBackbone(student, task.image_size, channels=task.channels), len(task.classes), heads)
     vars(network)["blueprint"] = blueprint(student)
     return network
 
@@ -60,7 +60,8 @@ def segmenter(student: nn.Module, task: Task, *, blocks: Sequence[int] = (), dro
     """
     if not 0 <= dropout < 1:
         raise UserError(f"method.dropout must lie in [0, 1), got {dropout}")
-    network = Segmenter(MapBackbone(student, task.image_size, blocks), len(task.classes), dropout)
+    backbone = MapBackbone(student, task.image_size, blocks, channels=task.channels)
+    network = Segmenter(backbone, len(task.classes), dropout)
     vars(network)["blueprint"] = blueprint(student)
     return network
 

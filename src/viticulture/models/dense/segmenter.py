@@ -6,7 +6,7 @@
 On ADE20K with a ViT-Tiny this simple head is as good as a mask transformer: Strudel et al., "Segmenter", ICCV 2021,
 arXiv:2105.05633, Table 3.
 
-Another head plugs in as a module with what `Segmenter` offers: [B, 3, H, W] -> logits [B, C, H, W].
+Another head plugs in as a module with what `Segmenter` offers: [B, channels, H, W] -> logits [B, C, H, W].
 """
 
 import torch
@@ -18,7 +18,7 @@ from .backbone import MapBackbone
 
 
 class Segmenter(nn.Module):
-    """[B, 3, H, W] -> logits [B, C, H, W] of every pixel.
+    """[B, channels, H, W] -> logits [B, C, H, W] of every pixel.
 
     Args:
         backbone: gives one map or several, of one stride each.

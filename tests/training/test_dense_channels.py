@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Detectors and segmenters on five bands of 16 bits and on gray pictures of one channel: from training to the page."""
+
+import json
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import viticulture
+from dense_scenes import coco_folder, mask_folder
+from resumed import check_same_weights, whole_and_resumed
+from viticulture.data.annotations import Masked
+from viticulture.data.dense.inspect import inspect_dense
+from viticulture.data.dense.open import open_dense
+from viticulture.errors import UserError
+from viticulture.evaluation.dense.asked import looker_of
+from viticulture.evaluation.dense.prediction import DensePrediction
+from viticulture.evaluation.dense.results import read_dense
+from viticulture.server.dense_answers import dense_answerer
+from viticulture.training.rundir import RunDir
+from viticulture.training.session import Session, begin, dataset_of, recipe_of
+
+TOP = 4000
+SPLITS = {"train": 12, "val": 2, "test": 4}
+BANDS = {"images.channels": 5, "images.normalize": "dataset", "images.range": [0, TOP]}
+GRAY = {"images.channels": 1, "images.normalize": "dataset"}
+LITTLE: dict[str, Any] = {
+    "student.name": "vit_nano",
+    "student.options": {"depth": 2},
+    "student.patch_size": 4,
+    "images.image_size": 32,
+    "images.store_size": 40,
+    "train.batch_size": 4,
+    "train.epochs": 1,
+}
+KINDS = {"bands": BANDS, "gray": GRAY}
+OBJECTS = {**LITTLE, "student.patch_size": 8, "method.width": 8, "method.samples": 8}
+
+
+def fields(root: Path) -> Path:
+    """Masks of ground, disk and square beside .npy of five bands, of which the last alone shows them."""
+    mask_folder(root, SPLITS)
+    for path in root.glob("*/images/*.png"):
+        mask = np.asarray(Image.open(path.parents[1] / "masks" / path.name))
+        noise = np.random.default_rng(int(path.stem)).random((*mask.shape, 4))
+        shown = np.choose(np.where(mask == 9, 0, mask), [0.1, 0.5, 0.9])
+        np.save(path.with_suffix(".npy"), (TOP * np.dstack([noise, shown])).astype(np.uint16))
+        path.unlink()
+    return root
+
+
+def cells(root: Path, kind: str) -> Path:
+    """COCO's lists of gray pictures, or of .npy of five bands that are all alike."""
+    coco_folder(root, SPLITS)
+    for path in root.glob("images/*.png"):
+        gray = np.asarray(Image.open(path).convert("L"))
+        if kind == "gray":
+            Image.fromarray(gray).save(path)
+        else:
+            np.save(path.with_suffix(".npy"), np.repeat(gray[..., None].astype(np.uint16) * 15, 5, 2))
+            path.unlink()
+    for path in root.glob("annotations/*.json"):
+        if kind == "bands":
+            path.write_text(path.read_text("utf-8").replace(".png", ".npy"), "utf-8")
+    return root
+
+
+def session(data: Path, recipe: str, out: Path, **keys: Any) -> Session:
+    return begin(str(data), recipe, 0, str(out), False, keys, "test")
+
+
+@pytest.fixture(scope="module")
+def street(tmp_path_factory: pytest.TempPathFactory) -> viticulture.Run:
+    """A segmenter of five bands, with its data beside it."""
+    root = tmp_path_factory.mktemp("bands")
+    keys = {**LITTLE, **BANDS, "train.epochs": 40, "optim.lr": 5e-3, "augment.scale_jitter.scale": [1.0, 1.0]}
+    keys["augment.color_jitter"] = None  # shades are the classes
+    data = fields(root / "fields")
+    return viticulture.train(str(data), "segmentation/photos", out=str(root / "run"), overrides=keys, progress=False)
+
+
+@pytest.fixture(scope="module", params=list(KINDS))
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> viticulture.Run:
+    """A detector of either kind, trained for an epoch."""
+    root = tmp_path_factory.mktemp(request.param)
+    keys = {**OBJECTS, **KINDS[request.param]}
+    data = cells(root / "cells", request.param)
+    return viticulture.train(str(data), "detection/photos", out=str(root / "run"), overrides=keys, progress=False)
+
+
+def test_lists_of_every_format_name_arrays_and_bands(tmp_path: Path) -> None:
+    """YOLO, Pascal VOC and CSV beside .npy of five bands; masks beside TIFF of bands. Fails if a format knows pictures
+    alone, or asks a file of numbers how a camera lay."""
+    yolo, voc, table, masks = (tmp_path / name for name in ("yolo", "voc", "table", "masks"))
+    bands = np.zeros((40, 60, 5), np.uint16)
+    for folder in (yolo / "images", yolo / "labels", voc / "JPEGImages", voc / "Annotations", table):
+        folder.mkdir(parents=True)
+    for folder in (masks / "images", masks / "masks"):
+        folder.mkdir(parents=True)
+    for folder in (yolo / "images", voc / "JPEGImages", table):
+        np.save(folder / "a.npy", bands)
+    (yolo / "classes.txt").write_text("disk\nsquare\n")
+    (yolo / "labels" / "a.txt").write_text("1 0.5 0.5 0.5 0.5\n")
+    box = "<bndbox><xmin>16</xmin><ymin>11</ymin><xmax>45</xmax><ymax>30</ymax></bndbox>"
+    said = f"<annotation><filename>a.npy</filename><object><name>square</name>{box}</object></annotation>"
+    (voc / "Annotations" / "a.xml").write_text(said)
+    (table / "boxes.csv").write_text("path,label,x0,y0,x1,y1\na.npy,square,15,10,45,30\n")
+    for data in (yolo, voc, table / "boxes.csv"):
+        source = open_dense(data, "objects")
+        assert source.objects is not None
+        assert source.objects[0].boxes.tolist() == [[15, 10, 45, 30]]
+        assert source.images.size_of(0) == (40, 60)
+        assert inspect_dense(source).outside == 0
+    if find_spec("tifffile") is None:
+        return
+    import_module("tifffile").imwrite(
+        masks / "images" / "a.tif", bands, photometric="minisblack", planarconfig="contig"
+    )
+    Image.fromarray(np.eye(40, 60, dtype=np.uint8)).save(masks / "masks" / "a.png")
+    (masks / "classes.json").write_text('["ground", "line"]')
+    assert inspect_dense(open_dense(masks, "pixels")).counts["train"] == (1, 1)
+
+
+def test_a_segmenter_learns_what_one_band_alone_shows(street: viticulture.Run) -> None:
+    """Fails if bands are dropped, joined or mistaken for another's: four of them are noise."""
+    judged = read_dense(RunDir(street.path))
+    assert judged is not None
+    assert judged.counting is not None
+    assert looker_of(RunDir(street.path)).task.channels == 5
+    assert judged.counting.score > 0.6
+
+
+def test_predict_says_of_files_and_numbers_what_was_tested(street: viticulture.Run, tmp_path: Path) -> None:
+    """Pixel for pixel, of a path, an array and a tensor; drawn over the first three bands."""
+    run = RunDir(street.path)
+    dataset = dataset_of(run, recipe_of(run))
+    true = dataset.annotations["test"]
+    assert isinstance(true, Masked)
+    names = dataset.split_names["test"]
+    paths = [street.path.parent / "fields" / name for name in names]
+    told = viticulture.predict(street, paths, out=str(tmp_path / "pictures"))
+    arrays = [np.load(path) for path in paths]
+    again = street.predict([arrays[0], torch.from_numpy(arrays[1]).permute(2, 0, 1)])
+    right = 0.0
+    for i, each in enumerate(told):
+        assert isinstance(each, DensePrediction)
+        assert each.pixels is not None
+        known = true.original(i)
+        right += float((each.pixels == known)[known < 3].mean())
+        if i < 2:
+            other = again[i]
+            assert isinstance(other, DensePrediction)
+            assert other.pixels is not None
+            np.testing.assert_array_equal(other.pixels, each.pixels)
+    counting = read_dense(run)
+    assert counting is not None
+    assert counting.counting is not None
+    assert right / len(told) == pytest.approx(counting.counting.accuracy, abs=0.02)  # a mean of images, and of pixels
+    drawn = np.asarray(Image.open(sorted((tmp_path / "pictures").glob("*-classes.png"))[0]))
+    np.testing.assert_array_equal(drawn, told[0].pixels)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_resumed_detector_ends_where_an_uninterrupted_one_does(kind: str, tmp_path: Path) -> None:
+    """Bit for bit, of either kind."""
+    data = cells(tmp_path / "cells", kind)
+
+    def in_folder(out: Path, **more: Any) -> Session:
+        return session(data, "detection/photos", out, **{**OBJECTS, **KINDS[kind], **more})
+
+    whole, again = whole_and_resumed(partial(in_folder), tmp_path, steps=2)
+    check_same_weights(whole, again, ("last",))
+
+
+def test_a_detector_tells_and_draws_images_of_these_channels(found: viticulture.Run) -> None:
+    """The served answer has a picture, other data of the same channels is judged, and the page says what is shown."""
+    data = found.path.parent / "cells"
+    images = sorted((data / "images").iterdir())[:2]
+    answers = dense_answerer(RunDir(found.path)).rows([(path.name, path) for path in images], look=True)
+    assert all(row["look"].startswith("data:image/") and not row["error"] for row in answers)
+    assert viticulture.evaluate(found, str(data)) is not None
+    page = (found.path / "report.html").read_text("utf-8")
+    bands = looker_of(RunDir(found.path)).task.channels == 5
+    assert ("Images have 5 channels, the first three are shown" in page) == bands
+
+
+def test_pictures_of_other_channels_are_refused_in_one_line(found: viticulture.Run, tmp_path: Path) -> None:
+    """Four bands for a detector of one or five; the line names the file and the key."""
+    np.save(tmp_path / "four.npy", np.zeros((40, 50, 4), np.uint8))
+    with pytest.raises(UserError, match=r"four.npy: holds 4 channels, and images.channels is [15]"):
+        found.predict(tmp_path / "four.npy")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")), reason="needs the extra onnx"
+)
+def test_the_exported_file_takes_these_channels(
+    street: viticulture.Run, found: viticulture.Run, tmp_path: Path
+) -> None:
+    """A segmenter's file says of levels what the run says of values, and a detector's file is written and checked."""
+    viticulture.export(street, tmp_path / "street.onnx")
+    file: Any = import_module("onnxruntime").InferenceSession(str(tmp_path / "street.onnx"))
+    about = file.get_modelmeta().custom_metadata_map
+    assert (json.loads(about["input"])[:9], json.loads(about["range"])) == ("[H, W, 5]", [0, TOP])
+    path = sorted((street.path.parent / "fields" / "test" / "images").iterdir())[0]
+    levels = np.rint(np.load(path).clip(0, TOP) * (255 / TOP)).astype(np.uint8)
+    (classes,) = file.run(None, {"image": levels})
+    (told,) = street.predict(path)
+    assert isinstance(told, DensePrediction)
+    assert told.pixels is not None
+    assert (classes == told.pixels).mean() > 0.98  # levels that are rounded otherwise
+    viticulture.export(found, tmp_path / "cells.onnx")
