@@ -105,6 +105,8 @@ class HybridViT(VisionTransformer):
             raise UserError(f"a hybrid ViT decides {key} itself, got {settings[key]!r}; leave it out")
         embed = partial(ResidualEmbed, residual_blocks=tuple(residual_blocks))
         super().__init__(embed_layer=embed, attn_layer=DroppedAttention, **settings)
+        if not self.num_prefix_tokens:  # timm would cut off none of the tokens by an operation that Core ML lacks
+            self.pool_include_prefix = True
         for name, layer in self.blocks.named_modules():
             if isinstance(layer, nn.Linear) and name.endswith((".attn.proj", ".mlp.fc2")):
                 nn.init.zeros_(layer.weight)

@@ -39,13 +39,15 @@ class ConvolutionalEmbed(nn.Module, ABC):
 
     @abstractmethod
     def tokens(self, images: Tensor) -> Tensor:
-        """[B, 3, H, W], channels last in memory, -> [B, T, D]."""
+        """[B, 3, H, W], channels last in memory but in an exporter, -> [B, T, D]."""
 
     def forward(self, images: Tensor) -> Tensor:
         if images.shape[-2:] != self.img_size:
             height, width = self.img_size
             raise UserError(f"this student was made for {height}x{width} pixels, got {tuple(images.shape[-2:])}")
-        return self.tokens(images.contiguous(memory_format=torch.channels_last))
+        if not torch.compiler.is_exporting():  # speed alone; with a free batch ExecuTorch makes zeros of it
+            images = images.contiguous(memory_format=torch.channels_last)
+        return self.tokens(images)
 
 
 def halving_widths(in_chans: int, embed_dim: int, patch_size: int) -> list[int]:
