@@ -19,6 +19,7 @@ from viticulture.analysis.galleries import Gallery
 from viticulture.analysis.link_extraction import TrainedLinks
 from viticulture.errors import UserError
 from viticulture.models.links import Links
+from viticulture.report.charts.axes import span
 from viticulture.report.charts.chart import Axes, Points, Series, line_chart, pareto, row_chart, scatter_chart
 from viticulture.report.charts.curves import read_curves
 from viticulture.report.charts.heat_map import MOST_NAMED, PALEST, heat_map, value_map
@@ -121,6 +122,15 @@ def test_every_range_of_values_has_two_ticks_at_least_around_it(values: list[flo
     assert 2 <= len(marks) <= 12
     for _, y in path_of(figure):
         assert min(marks) - 0.1 <= y <= max(marks) + 0.1
+
+
+@pytest.mark.parametrize(
+    "values", [[1.1143, 1.1153], [-1.00001, -1.0], [0.99999, 1.00001], [4321.1, 4321.9], [2e-5, 3e-5]]
+)
+def test_no_two_ticks_read_alike(values: list[float]) -> None:
+    """A loss that hardly moves: fails if an axis says 1.115 at four heights."""
+    marks = span(values)
+    assert len({number(mark) for mark in marks}) == len(marks) >= 2
 
 
 def test_long_lines_are_thinned_to_their_first_and_last_points() -> None:

@@ -14,13 +14,13 @@ def ticks(low: float, high: float, least: float = 0.0) -> list[float]:
 
 
 def span(values: Sequence[float]) -> list[float]:
-    """Ticks around values: from zero where zero is near or all values are equal."""
+    """Ticks around values, from zero where zero is near or all values are equal; four digits tell them apart."""
     low, high = min(values), max(values)
     if 0 < low <= 0.6 * high:
         low = 0.0
     if high - low <= 1e-9 * abs(high):
         low, high = min(low, 0.0), max(high, 0.0) or float(not low)
-    return ticks(low, high)
+    return ticks(low, high, least=10.0 ** (floor(log10(max(abs(low), abs(high)))) - 3))
 
 
 def log_ticks(low: float, high: float) -> list[float]:
