@@ -42,12 +42,16 @@ def test_a_run_is_opened_by_its_folders_name(run: viticulture.Run, tmp_path: Pat
 
 def test_a_run_or_a_path_names_itself_to_every_verb(run: viticulture.Run, tmp_path: Path) -> None:
     """Writing the page again, and what is refused by name: fails if a verb takes words alone."""
+    boxes = tmp_path / "boxes.txt"
+    boxes.write_text("a 0 0 1 1\n")
     for named in (run, run.path, str(run.path)):
-        assert viticulture.report(named) == run.path / "report.html"
+        assert viticulture.report(named, beside=named) == run.path / "report.html"
         with pytest.raises(UserError, match=r"written as \.onnx"):
             viticulture.export(named, tmp_path / "x.txt")
-        with pytest.raises(UserError, match="true boxes are needed"):
-            viticulture.localize(named, "")
+        with pytest.raises(UserError, match="nowhere"):
+            viticulture.localize(named, str(boxes), weights="nowhere")
+        with pytest.raises(UserError, match="nowhere"):
+            viticulture.serve(named, "nowhere", port=0)
         with pytest.raises(UserError, match="links"):
             viticulture.links(named)
         with pytest.raises(UserError, match="USER/NAME"):

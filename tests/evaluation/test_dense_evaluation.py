@@ -234,4 +234,4 @@ def test_a_class_that_is_asked_for_and_never_shown_is_told(tmp_path: Path) -> No
         for row, each in enumerate(source.objects)
     ]
     (note,) = inspect_dense(dataclasses.replace(source, objects=objects)).notes
-    assert note == f"{source.classes[1]}: in val, but in no image to learn from"
+    assert note == f"in val, but in no image to learn from: {source.classes[1]}"

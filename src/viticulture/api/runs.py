@@ -78,7 +78,7 @@ def evaluate(
 
 
 def predict(
-    run: str, images: list[str], weights: str = "", out: str = "", top: int = 1
+    run: Any, images: list[str], weights: str = "", out: str = "", top: int = 1
 ) -> "list[Prediction] | list[LabelsPrediction] | list[DensePrediction]":
     """Classify images, or find their objects, or tell their pixels apart: what the run has learnt.
 

@@ -260,7 +260,12 @@ def orientation_of(file: BinaryIO, name: str, kept: Kept = RGB) -> int:
 
     Raises: Unreadable.
     """
-    return 1 if _reader(file, kept) is not None else exif_orientation(_open(file, name))
+    try:
+        return 1 if _reader(file, kept) is not None else exif_orientation(_open(file, name))
+    except Unreadable:
+        raise
+    except Exception as error:
+        raise Unreadable(name, reason(error)) from error
 
 
 def exif_orientation(image: Image.Image) -> int:

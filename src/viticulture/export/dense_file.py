@@ -10,7 +10,8 @@
 
 Resizing, padding and normalization are inside, and so are the choice of boxes and the way back to the image's pixels.
 Metadata are JSON texts: `classes`, `kind` (detection or segmentation), `input`, `outputs`, `image_size` (what the
-network sees, pixels), `mean` and `std`. Masks of n objects take 5 n H W bytes while they are made.
+network sees, pixels), `mean`, `std` and, where one was named, `range`. Masks of n objects take 5 n H W bytes while they
+are made.
 """
 
 from collections.abc import Mapping
@@ -90,10 +91,11 @@ def dense_to_onnx(
     sizes = {side: torch.export.Dim(name, min=2) for side, name in enumerate(("height", "width"))}
     program = traced(eager, something((48, 64), 0, task.channels), sizes, "network for images of any size")
     names = eager.outputs[: len(program.graph_signature.user_outputs)]
+    plain = task.channels == 3 and "range" not in (more or {})
     about = {
         "classes": task.classes,
         "kind": "detection" if isinstance(network, Detector) else "segmentation",
-        "input": INPUT.format(channels=task.channels, kind="RGB" if task.channels == 3 else "levels"),
+        "input": INPUT.format(channels=task.channels, kind="RGB" if plain else "levels"),
         "outputs": names,
         "image_size": task.image_size,
         "mean": task.mean,

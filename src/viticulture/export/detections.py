@@ -25,8 +25,8 @@ NEXT = 1e-6  # keeps a side on its level where the logarithm falls just short, a
 
 
 class Detections(nn.Module):
-    """[1, 3, H, W] normalized -> what `Detector` tells of it: boxes [n, 4], scores [n], labels [n] from 0 and, of a
-    detector with masks, shares [n, 28, 28]; most certain first.
+    """[1, channels, H, W] normalized -> what `Detector` tells of it: boxes [n, 4], scores [n], labels [n] from 0 and,
+    of a detector with masks, shares [n, 28, 28]; most certain first.
 
     Args:
         detector: in evaluation mode.

@@ -6,7 +6,7 @@ output; what flows into them as uint8, with scales from training images. All els
 blocks, norms, softmax, and the two products of attention, whose operands have no fixed weights.
 
 Weights take seven of the eight bits: processors without instructions for such products (VNNI) add two of them in
-sixteen bits, which whole int8 overflows without a word. So one file says the same everywhere.
+sixteen bits, which whole int8 overflows without a word.
 """
 
 import logging

@@ -29,11 +29,20 @@ class Student:
         architecture: timm's name of it.
         classes: names in the order of the logits; empty for one that learnt without labels.
         several: whether an image may show any number of them.
+        channels: of an image.
+        spans: values that are black and white, where they were named: one pair for all channels, or one for each.
     """
 
     architecture: str
     classes: tuple[str, ...]
     several: bool = False
+    channels: int = 3
+    spans: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def example(self) -> str:
+        """A file that it could be asked about."""
+        return "photo.jpg" if self.channels in (1, 3) and not self.spans else "image.npy"
 
     @property
     def is_timms(self) -> bool:

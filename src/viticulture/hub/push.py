@@ -23,6 +23,7 @@ from ..evaluation.multilabel.results import RESULTS as LABEL_RESULTS
 from ..evaluation.multilabel.results import read_labels
 from ..evaluation.results import RESULTS, Evaluations, read_evaluations
 from ..models.dense.networks import load_dense
+from ..models.task import Task
 from ..models.weights.files import FILES, load, read_config, save
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
@@ -69,11 +70,16 @@ Parts = tuple[str, dict[str, str], dict[str, bytes | Path] | None]
 def _class_parts(run: RunDir, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
     _, task, config = load(run.weights(weights))  # which finds damage that a stranger could not mend
     results = (read_evaluations(run) or Evaluations("", {})).of_weights(weights)
-    told, student = read_labels(run), Student(config["architecture"], task.classes, task.several)
+    told, student = read_labels(run), _student(run, config, task)
     labels = told.of_weights(weights) if told else None
     card = model_card(repository, facts, recipe, labels or results, student)
     kept = {RESULTS: _json(results.to_dict())} if results else {}
     return card, {**kept, **({LABEL_RESULTS: _json(labels.to_dict())} if labels else {})}, None
+
+
+def _student(run: RunDir, config: dict[str, Any], task: Task) -> Student:
+    spans = recipe_of(run).section("images").kept.range
+    return Student(config["architecture"], task.classes, task.several, task.channels, spans)
 
 
 def _dense_parts(run: RunDir, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
@@ -87,7 +93,7 @@ def _dense_parts(run: RunDir, repository: str, weights: str, facts: dict[str, An
             at_top = {name: Path(folder, name).read_bytes() for name in FILES}
     kind = "objects" if described["kind"] == "detection" else "pixels"
     results = (read_dense(run) or DenseEvaluations(kind, "", {})).of_weights(weights)
-    student = Student(config["architecture"], task.classes)
+    student = _student(run, config, task)
     card = dense_card(repository, facts, recipe, results, student, config, bool(at_top))
     return card, {DENSE_RESULTS: _json(results.to_dict())} if results.results else {}, dict(at_top)
 

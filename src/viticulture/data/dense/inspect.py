@@ -11,6 +11,7 @@ import torch
 
 from ...errors import UserError
 from ..decode import Unreadable
+from ..sources.source import some
 from .mask_folders import MEANINGLESS, read_mask
 from .prepare import OUTSIDE, orientation
 from .source import DenseSource
@@ -100,15 +101,16 @@ def inspect_dense(source: DenseSource) -> DenseInspection:
 
 
 def _untaught(classes: Sequence[str], counts: dict[str, np.ndarray]) -> list[str]:
-    """A line for each class that is asked for and never shown."""
+    """Classes of other splits that no training image has, a line for each split."""
     if "train" not in counts:
         return []
-    lines = []
-    for label in np.flatnonzero(counts["train"] == 0).tolist():
-        asked = [split for split, each in counts.items() if each[label]]
-        if asked:
-            lines.append(f"{classes[label]}: in {' and '.join(asked)}, but in no image to learn from")
-    return lines
+    absent = counts["train"] == 0
+    found = {split: np.flatnonzero(absent & (each > 0)).tolist() for split, each in counts.items()}
+    return [
+        f"in {split}, but in no image to learn from: {some([classes[label] for label in labels], 5)}"
+        for split, labels in found.items()
+        if labels
+    ]
 
 
 def _shown(source: DenseSource, row: int, size: tuple[int, int]) -> np.ndarray:

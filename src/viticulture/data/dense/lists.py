@@ -18,13 +18,14 @@ from typing import Any
 import torch
 
 from ...disk import read_text
-from ...errors import UserError
+from ...errors import UserError, counted
 from ...text import read_yaml
 from ..annotations import NOTHING, Objects, Shape
 from ..decode import Unreadable, image_size
 from ..sources.files import open_file
 from ..sources.folders import holds_image, images_among, scan
 from ..sources.labels import natural, split_of
+from ..sources.source import some
 from .source import DenseSource, check_names, images_of
 
 CSV_COLUMNS = ("path", "label", "x0", "y0", "x1", "y1")
@@ -54,11 +55,15 @@ def open_yolo(root: Path) -> DenseSource:
                 raise UserError(f"{names}: the numbers of the classes must count from 0, got {sorted(listed)[:5]}")
             listed = [listed[number] for number in range(len(listed))]
     classes = check_names(listed, names)
-    paths = sorted(file.path for file in images_among([f for f in scan(root)[0] if "images" in _folders(f.path)]))
+    among = [file for file in scan(root)[0] if "images" in _folders(file.path) and holds_image(file.path)]
+    paths = sorted(file.path for file in images_among(among))
     if not paths:
         raise UserError(f"{root} has labels, but no images in a folder called images")
+    passed = sorted({file.path for file in among} - {*paths})
+    notes = (f"passed over {counted(len(passed), 'array')} beside pictures: {some(passed, 3)}",) if passed else ()
     objects = [_yolo(root, path, classes) for path in paths]
-    return DenseSource(images_of(root, paths, [split_in(path) for path in paths], root), classes, objects)
+    images = images_of(root, paths, [split_in(path) for path in paths], root)
+    return DenseSource(images, classes, objects, notes=notes)
 
 
 def _names_file(root: Path) -> Path | None:
@@ -116,8 +121,9 @@ def is_voc(root: Path) -> bool:
 
 def open_voc(root: Path) -> DenseSource:
     """Open such a folder."""
-    below = {Path(file.path).name: file.path for file in scan(root)[0] if holds_image(file.path)}
-    stems = {Path(name).stem: path for name, path in below.items()}
+    files_below = scan(root)[0]
+    below = {Path(file.path).name: file.path for file in files_below if holds_image(file.path)}
+    stems = {Path(file.path).stem: file.path for file in images_among(files_below)}
     files = sorted((root / "Annotations").glob("*.xml"))
     read = [(file, *_voc(file)) for file in files]
     starts = [box[side] for _, _, _, entries in read for _, box, _ in entries for side in (0, 1)]

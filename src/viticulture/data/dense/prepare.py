@@ -244,6 +244,7 @@ def _masked(source: DenseSource, rows: list[int], images: Images, side: int, pro
     original = partial(_original, source, rows, images)
     marks = [file_fingerprint(path.stat) for path in paths]
     parts = ["masks 1", str(side), *map(str, paths), *marks, source.values.tobytes().hex(), *source.images.fingerprints]
+    parts += [source.images.kept.mark] if source.images.kept.mark else []  # numbers lie otherwise than pictures
     key = digest(parts)
 
     def make(folder: Path) -> None:

@@ -17,7 +17,7 @@ from ..taps import layout
 
 
 class MapBackbone(nn.Module):
-    """[B, 3, H, W] -> one [B, D, rows, columns] for each block that is read.
+    """[B, channels, H, W] -> one [B, D, rows, columns] for each block that is read.
 
     What the maps do not depend on (a last class token's path, a norm behind them) is frozen: it would get no gradient,
     which several processes take for a mistake.
