@@ -2,7 +2,6 @@
 """Detectors and segmenters on five bands of 16 bits and on gray pictures of one channel: from training to the page."""
 
 import json
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -215,7 +214,7 @@ def test_a_resumed_detector_ends_where_an_uninterrupted_one_does(kind: str, tmp_
     def in_folder(out: Path, **more: Any) -> Session:
         return session(data, "detection/photos", out, **{**OBJECTS, **KINDS[kind], **more})
 
-    whole, again = whole_and_resumed(partial(in_folder), tmp_path, steps=2)
+    whole, again = whole_and_resumed(in_folder, tmp_path, steps=2)
     check_same_weights(whole, again, ("last",))
 
 
