@@ -298,7 +298,8 @@ def test_what_a_person_says_is_left_alone(
     assert values["student"]["name"] == keys.get("student.name", TINY["student.name"])
     for stage in plan.stages:
         assert stage.values["data"] == values["data"]
-        assert stage.values["images"] == values["images"]
+        asked = {"eval_views": "best" if stage.kind == "student" and wish.get("search", True) else "one"}
+        assert stage.values["images"] == {**values["images"], **asked}
         assert stage.values["engine"] == values["engine"]
 
 
@@ -335,6 +336,30 @@ def test_the_plan_mixes_and_says_so(search: bool, mixed: bool, tmp_path: Path) -
     plan = planned(tmp_path / "run", "4h", keys, search)
     assert ("mix" in plan.stages[-1].resolved.values["augment"]) is mixed
     assert ("mixed" in str(plan_sheet(plan).note)) is mixed
+
+
+@pytest.mark.parametrize(
+    ("search", "overrides", "views"),
+    [
+        (True, {}, "best"),
+        (False, {}, "one"),
+        (True, {"images.eval_views": "mirrored"}, "mirrored"),
+        (True, {"method.name": "multilabel"}, "one"),
+    ],
+    ids=["a budget's choice", "a plain run", "a person's", "several labels"],
+)
+def test_validation_images_choose_the_views(search: bool, overrides: dict[str, Any], views: str) -> None:
+    """Catches: a person's choice replaced, a plain run asked otherwise than its recipe says."""
+    recipe = resolve("default/photos", read("default/photos"), overrides)
+    asked = recipes.asked_well(recipe, overrides) if search else recipe
+    assert asked.values == {**recipe.values, "images": {**recipe.values["images"], "eval_views": views}}
+
+
+@pytest.mark.parametrize("search", [True, False])
+def test_the_plan_says_how_images_are_asked(search: bool, tmp_path: Path) -> None:
+    plan = planned(tmp_path / "run", "4h", {"student.name": "hybrid_nano", "student.options": {"depth": 1}}, search)
+    assert ("eval_views" in str(plan_sheet(plan).note)) is search
+    assert (plan.stages[-1].values["images"]["eval_views"] == "best") is search
 
 
 @pytest.mark.parametrize(

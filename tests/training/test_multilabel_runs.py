@@ -5,7 +5,7 @@ import csv
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -16,9 +16,13 @@ from colored import COLORS, SMALL, colored_csv, picture
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.errors import UserError
 from viticulture.evaluation.multilabel.predict import LabelsPrediction
-from viticulture.evaluation.multilabel.results import LabelEvaluations, thresholds_of
+from viticulture.evaluation.multilabel.results import LabelEvaluations, read_labels, thresholds_of
+from viticulture.evaluation.subject import of_run
+from viticulture.models.views import Views, told
+from viticulture.report.tables.multilabel import labels_summary
 from viticulture.report.terminal import say
 from viticulture.training.run import fit, training_loader
+from viticulture.training.rundir import RunDir
 from viticulture.training.session import CHOSEN, Session, begin, reopen
 
 SETTINGS = {**SMALL, "images.image_size": 24}
@@ -35,6 +39,28 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> viticulture.Run
     """Trained, measured, with its page; the recipe is chosen by the labels."""
     out = tmp_path_factory.mktemp("runs") / "run"
     return viticulture.train(str(data), out=str(out), overrides={**SETTINGS, "train.epochs": 6}, progress=False)
+
+
+def test_validation_images_choose_by_how_many_views_it_answers(data: Path, tmp_path: Path) -> None:
+    """By mAP: the same training asked by any other views has none higher; figures are of those that are told."""
+    asked: dict[str, LabelEvaluations] = {}
+    for views in (*get_args(Views), "best"):
+        keys = {**SETTINGS, "images.eval_views": views, "train.epochs": 2}
+        viticulture.train(str(data), out=str(tmp_path / views), overrides=keys, progress=False)
+        found = read_labels(RunDir(tmp_path / views))
+        assert found is not None
+        asked[views] = found
+    chosen = of_run(RunDir(tmp_path / "best")).eval_views
+    precision = {views: found.results["best/val"].map for views, found in asked.items()}
+    assert precision["best"] == max(precision.values()) == precision[chosen]
+    likelihoods = {views: found.results["best/val"].nll for views, found in asked.items()}
+    assert likelihoods["best"] == likelihoods[chosen]
+    assert len({round(one, 9) for one in likelihoods.values()}) == len(get_args(Views)), "each is asked in its own way"
+    assert {views: found.results["best/val"].asked for views, found in asked.items()} == {
+        views: told(chosen if views == "best" else views) for views in asked
+    }
+    assert "4 views" in labels_summary(asked["four"]).note
+    assert "views" not in labels_summary(asked["one"]).note
 
 
 def session(data: Path, out: Path, **more: Any) -> Session:

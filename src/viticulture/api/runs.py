@@ -170,7 +170,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
             dataset = dataset_of(folder, recipe_of(folder))
             written = to_int8(subject, dataset.train, dataset.test, Path(out))
         else:
-            written = to_onnx(subject.network, Path(out), subject.task, more)
+            written = to_onnx(subject.answers, Path(out), subject.task, more)
         if from_pixels:
             from ..export.pixels import put_before
 

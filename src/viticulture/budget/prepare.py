@@ -135,7 +135,8 @@ def _stages(
             return plain, measured
         return larger, pace
 
-    student, alone = recipes.watched(wish.overrides, *in_time(recipe))
+    asked = recipes.asked_well(recipe, wish.overrides) if wish.budget.search else recipe
+    student, alone = recipes.watched(wish.overrides, *in_time(asked))
     made["student"], known["student", False] = student, alone
     steps = fitting(alone, left()) * alone.steps
     made["teacher"] = recipes.of_teacher(recipe, default, teacher(steps))

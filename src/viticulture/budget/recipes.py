@@ -174,6 +174,14 @@ def mixed(recipe: Recipe, overrides: Mapping[str, Any], epochs: int, steps: int)
     return resolve(recipe.name, recipe.values, {"augment.mix": MIX}) if long else recipe
 
 
+def asked_well(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
+    """The recipe of a classifier that is asked by those views which validation images find best, where neither it nor
+    the person (`overrides`) says how."""
+    if "images.eval_views" in overrides or recipe.section("images").eval_views != "one" or not learns_classes(recipe):
+        return recipe
+    return resolve(recipe.name, recipe.values, {"images.eval_views": "best"})
+
+
 def may_be_taught(recipe: Recipe) -> bool:
     """Whether a teacher may be put beside the student: it learns classes from labels, from no guide that a person
     chose, and is no hybrid, to which a teacher is worth no more than the time it takes."""

@@ -59,6 +59,10 @@ class ImageSettings:
         eval_crop: evaluation shrinks an image until it only just covers image_size / eval_crop and shows the center of
             image_size; with 1 that is the largest part of the input's shape.
         eval_interpolation: filter of that resize.
+        eval_views: what a trained classifier is asked about, its answer being the mean of probabilities. one: the image
+            as evaluation shows it; mirrored: and its mirror image; middle: and its middle, a tenth of each side cut
+            off; four: both, each also mirrored; best: whichever of these is most often right on validation images
+            after training. Answers by two or four views take as many times as long.
         fit: what becomes of images of another shape than the network's input. crop: training and evaluation cut parts
             of its shape out of them; pad: they are kept whole, with the normalization's mean color around them (where
             that is computed, ImageNet's, and of other than three channels middle gray); stretch: they are kept whole,
@@ -77,6 +81,7 @@ class ImageSettings:
     stream: bool | None = None
     eval_crop: float = 1.0
     eval_interpolation: Literal["bilinear", "bicubic"] = "bicubic"
+    eval_views: Literal["one", "mirrored", "middle", "four", "best"] = "one"
     fit: Fitting = "crop"
     channels: int = 3
     range: list[float] | list[list[float]] | None = None

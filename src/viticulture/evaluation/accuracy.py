@@ -80,7 +80,8 @@ class Evaluation:
         reliability: the bins that hold images, by rising confidence.
         per_class: one score a class, in the order of the classes.
         confusion: [C, C] int64, images by true class (row) and predicted class (column).
-        rule: which heads of a student with several made the predictions: "class token" or "mean of 3 heads".
+        rule: what made the predictions: which heads of a student with several, "class token" or "mean of 3 heads"; by
+            how many views of an image, where it was more than one.
     """
 
     images: int

@@ -9,14 +9,16 @@ from ..data.dataset import Dataset
 from ..data.images import Images
 from ..errors import UserError
 from ..models.task import Task
+from ..models.views import told
 from ..training.recipe import Recipe
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
-from .accuracy import Evaluation, Predictions, collect, evaluate_predictions
+from .accuracy import ONE_HEAD, Evaluation, Predictions, collect, evaluate_predictions
 from .agreement.evaluate import evaluate_agreement
 from .heads import heads_of
 from .results import RESULTS, Evaluations, keep_predictions
 from .subject import of_run
+from .views import settle_views
 
 FEW = 8  # images that tell which heads make the output
 
@@ -68,6 +70,8 @@ def evaluate_run(run: RunDir, dataset: Dataset) -> EvaluatedRun:
     """
     splits = {name: images for name, images in (("test", dataset.test), ("val", dataset.val)) if images is not None}
     recipe = recipe_of(run)
+    if recipe.section("images").eval_views == "best" and dataset.val is not None and dataset.classes:
+        settle_views(run, dataset.val, right)
     results: dict[str, Result] = {
         f"{weights}/{split}": result_of(run, recipe, weights, images)
         for split, images in splits.items()
@@ -103,10 +107,17 @@ def check_one_class(run: RunDir, task: Task) -> None:
         )
 
 
+def right(said: Predictions) -> float:
+    """Share of images whose likeliest class is the true one."""
+    return float((said.probabilities.argmax(-1) == said.labels).double().mean())
+
+
 def result_of(run: RunDir, recipe: Recipe, weights: str, images: Images) -> Result:
     """One set of weights on some images."""
     subject = of_run(run, weights)
-    predictions = collect(subject.network, subject.batches(images), images.records.names)
+    predictions = collect(subject.answers, subject.batches(images), images.records.names)
     few = next(subject.batches(images.part(torch.arange(min(FEW, len(images))))))
     rule = heads_of(subject.network, few["image"], recipe).rule
+    if views := told(subject.eval_views):
+        rule = views if rule == ONE_HEAD else f"{rule}, {views}"
     return Result(replace(evaluate_predictions(predictions, subject.task.classes), rule=rule), predictions, images)

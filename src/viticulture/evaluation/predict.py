@@ -135,7 +135,7 @@ def probabilities_of(subject: Subject, opened: OpenedItems) -> list[list[float]]
     if (images := opened.images) is None:
         return []
     decide = subject.task.probabilities
-    found = collect(subject.network, subject.batches(images), images.records.names, decide).probabilities
+    found = collect(subject.answers, subject.batches(images), images.records.names, decide).probabilities
     rows: list[list[float]] = found.tolist()
     return rows
 

@@ -10,6 +10,7 @@ show the same part of an image, in the same size and colors, on the same device.
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from ..data.images import Images
 from ..data.transfer import send
 from ..models.task import Task
 from ..models.teachers.open import open_teacher
+from ..models.views import NAMED, Views, answering, views_in
 from ..models.weights.files import find_weights, load
 from ..training.recipe import Recipe
 from ..training.rundir import RunDir
@@ -46,6 +48,7 @@ class Subject:
         batch_size: images at once.
         architecture: what its weights do not say of it.
         whole: show it the whole image, squeezed, in place of that part.
+        eval_views: of that part, by which it tells classes.
     """
 
     network: nn.Module
@@ -55,6 +58,12 @@ class Subject:
     batch_size: int = BATCH
     architecture: str = ""
     whole: bool = False
+    eval_views: Views = "one"
+
+    @cached_property
+    def answers(self) -> nn.Module:
+        """The network by its views, [B, C, H, W] -> logits [B, K]; who looks inside takes `network`."""
+        return answering(self.network, self.eval_views, self.task)
 
     @property
     def crop(self) -> BoxCrop:
@@ -64,7 +73,8 @@ class Subject:
     def batches(self, images: Images) -> Iterator[Batch]:
         """Every image once, in order, on the device: `image` [B, C, H, W] float32, normalized; `label` [B], -1 without;
         `index` [B], its place among the images."""
-        return evaluation_batches(images, self.task, self.batch_size, self.device, self.crop)
+        at_once = max(1, self.batch_size // len(NAMED[self.eval_views]))
+        return evaluation_batches(images, self.task, at_once, self.device, self.crop)
 
     def views(self, images: Images) -> Iterator[tuple[Tensor, Tensor]]:
         """The same before normalization, on the CPU: places [B], and pixels [B, C, H, W] uint8.
@@ -87,7 +97,10 @@ def of_run(run: RunDir, weights: str = "", batch_size: int = BATCH) -> Subject:
     recipe = recipe_of(run)  # which imports what a student of a person's own needs
     student, task, config = load(run.weights(weights or run.which()[0]))
     device = device_for(recipe)
-    return Subject(student.to(device), task, recipe.section("images"), device, batch_size, _architecture(config))
+    return Subject(
+        student.to(device), task, recipe.section("images"), device, batch_size, _architecture(config),
+        eval_views=views_in(config),
+    )  # fmt: skip
 
 
 def of_source(source: str) -> Subject:
@@ -95,10 +108,11 @@ def of_source(source: str) -> Subject:
 
     Raises: UserError if it cannot be had.
     """
-    folder, kept = find_weights(source), None
+    folder, kept, views = find_weights(source), None, views_in({})
     if folder is not None:
         network, task, config = load(folder)
         architecture, described, kept = _architecture(config), config["pretrained_cfg"], config.get("range")
+        views = views_in(config)
     else:
         network, task = open_teacher(source)
         architecture, described = source.partition("=")[0], getattr(network, "pretrained_cfg", {})
@@ -112,7 +126,7 @@ def of_source(source: str) -> Subject:
         fit=next((ours for ours, theirs in CROP_MODES.items() if theirs == described.get("crop_mode")), "crop"),
     )
     device = _device()
-    return Subject(network.eval().to(device), task, image_settings, device, architecture=architecture)
+    return Subject(network.eval().to(device), task, image_settings, device, architecture=architecture, eval_views=views)
 
 
 def pictures(pixels: Tensor) -> list[Levels]:

@@ -87,7 +87,7 @@ def to_int8(subject: Subject, train: Images, test: Images | None, path: Path) ->
     if not test or not len(test):
         raise UserError("what eight bits cost is measured on test images, of which this run has none")
     with tempfile.TemporaryDirectory() as folder, replacing(path) as unfinished:
-        plain = to_onnx(subject.network, Path(folder) / "float32.onnx", subject.task)
+        plain = to_onnx(subject.answers, Path(folder) / "float32.onnx", subject.task)
         _quantize(plain, unfinished, _some(subject, train))
         before, said = _cost(plain, subject, test)
         after, says = _cost(unfinished, subject, test)

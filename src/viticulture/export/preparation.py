@@ -104,4 +104,4 @@ def _theirs(subject: Subject, run: RunDir, weights: str, source: Source, places:
     described = read_config(run.weights(weights))["pretrained_cfg"]
     transform = create_transform(**resolve_data_config(described))  # type: ignore[no-untyped-call]
     images = torch.stack([torch.as_tensor(transform(source.read(i))) for i in places])
-    return subject.network(images.to(subject.device)).float().softmax(1).cpu()
+    return subject.answers(images.to(subject.device)).float().softmax(1).cpu()

@@ -16,6 +16,7 @@ from ..evaluation.accuracy import Evaluation
 from ..evaluation.multilabel.labels import LabelsEvaluation
 from ..evaluation.multilabel.results import LabelEvaluations
 from ..evaluation.results import Evaluations
+from ..models.views import Views, told
 
 FEW = 12
 """Classes whose whole confusion matrix is shown; of more, the most frequent confusions."""
@@ -31,6 +32,7 @@ class Student:
         several: whether an image may show any number of them.
         channels: of an image.
         spans: values that are black and white, where they were named: one pair for all channels, or one for each.
+        views: of an image, by which it answers.
     """
 
     architecture: str
@@ -38,6 +40,12 @@ class Student:
     several: bool = False
     channels: int = 3
     spans: tuple[tuple[float, float], ...] = ()
+    views: Views = "one"
+
+    @property
+    def asked(self) -> str:
+        """By which views of an image it was measured, in words; "" for one."""
+        return told(self.views)
 
     @property
     def example(self) -> str:

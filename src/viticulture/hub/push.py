@@ -24,6 +24,7 @@ from ..evaluation.multilabel.results import read_labels
 from ..evaluation.results import RESULTS, Evaluations, read_evaluations
 from ..models.dense.networks import load_dense
 from ..models.task import Task
+from ..models.views import views_in
 from ..models.weights.files import FILES, load, read_config, save
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
@@ -79,7 +80,7 @@ def _class_parts(run: RunDir, repository: str, weights: str, facts: dict[str, An
 
 def _student(run: RunDir, config: dict[str, Any], task: Task) -> Student:
     spans = recipe_of(run).section("images").kept.range
-    return Student(config["architecture"], task.classes, task.several, task.channels, spans)
+    return Student(config["architecture"], task.classes, task.several, task.channels, spans, views_in(config))
 
 
 def _dense_parts(run: RunDir, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:

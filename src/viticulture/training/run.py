@@ -23,6 +23,7 @@ from ..data.images import Images
 from ..disk import FULL, unwritable
 from ..errors import UserError
 from ..methods.method import Course, Method
+from ..models.views import VIEWS
 from ..models.weights.files import save
 from .allocator import keep_freed_memory
 from .assemble import augmentations, batch_size
@@ -237,6 +238,8 @@ def fit(
         facts["pretrained_cfg"] = {"crop_mode": CROP_MODES[shown]}
     if (kept := session.recipe.section("images").range) is not None:
         facts["range"] = kept
+    if (views := session.recipe.section("images").eval_views) not in ("one", "best"):
+        facts[VIEWS] = views
     ema = Ema(method.student, train.ema_decay) if train.ema_decay else None
     keep = KeepLast(run, engine.checkpoint_minutes)
     size = batch_size(session.recipe, len(session.dataset.train))

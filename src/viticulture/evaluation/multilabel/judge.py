@@ -3,7 +3,7 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from ...data.dataset import Dataset, prepare_test
 from ...data.images import Images, StoredImages
 from ...data.sources.source import Source
 from ...errors import UserError, counted
+from ...models.views import told
 from ...scores.labels import UNDECIDED, best_thresholds, mean_average_precision
 from ...training.progress import showing
 from ...training.rundir import RunDir
@@ -19,6 +20,7 @@ from ..accuracy import Predictions, collect
 from ..other import taught_by
 from ..reference import MOST_IMAGES, raw_pixels
 from ..subject import of_run
+from ..views import settle_views
 from .labels import LabelsEvaluation, evaluate_labels
 from .results import RESULTS, LabelEvaluations, keep_answers, thresholds_of
 
@@ -59,7 +61,10 @@ def judge_labels(run: RunDir, dataset: Dataset) -> EvaluatedLabels:
     splits = {name: images for name, images in (("test", dataset.test), ("val", dataset.val)) if images is not None}
     learnt_from = dataset.train.records.labels.sum(0).int().tolist()
     plain = {name: _plain(dataset.train, images) for name, images in splits.items()}
+    if recipe_of(run).section("images").eval_views == "best" and dataset.val is not None:
+        settle_views(run, dataset.val, _precision)
     results: dict[str, Result] = {}
+    asked = told(of_run(run).eval_views)
     for weights in run.which():
         said = {name: _asked(run, weights, images) for name, images in splits.items()}
         thresholds = [UNDECIDED] * len(dataset.classes)
@@ -67,7 +72,7 @@ def judge_labels(run: RunDir, dataset: Dataset) -> EvaluatedLabels:
             thresholds = best_thresholds(said["val"].probabilities.numpy(), said["val"].labels.numpy()).tolist()
         for name, images in splits.items():
             evaluation = evaluate_labels(said[name], dataset.classes, thresholds, learnt_from, plain[name])
-            results[f"{weights}/{name}"] = Result(evaluation, said[name], images)
+            results[f"{weights}/{name}"] = Result(replace(evaluation, asked=asked), said[name], images)
     counts = f"{run.which()[0]}/{next(iter(splits))}" if results else ""
     judged = EvaluatedLabels(counts, results)
     run.write(RESULTS, judged.evaluations.to_dict())
@@ -90,16 +95,21 @@ def judge_other(run: RunDir, source: Source) -> tuple[EvaluatedLabels, list[str]
         images, skipped = prepare_test(source, classes, recipe.section("images"), skip, progress)
     notes = [f"skipped {counted(len(skipped), 'image')} that could not be read"] if skipped else []
     results = {}
+    asked = told(of_run(run).eval_views)
     for weights in run.which():
         said = _asked(run, weights, images)
         evaluation = evaluate_labels(said, classes, thresholds_of(run, weights, len(classes)))
-        results[f"{weights}/{source.name}"] = Result(evaluation, said, images)
+        results[f"{weights}/{source.name}"] = Result(replace(evaluation, asked=asked), said, images)
     return EvaluatedLabels(f"{run.which()[0]}/{source.name}", results), [*notes, *taught_by(run, images)]
+
+
+def _precision(said: Predictions) -> float:
+    return mean_average_precision(said.probabilities.numpy(), said.labels.numpy())
 
 
 def _asked(run: RunDir, weights: str, images: Images) -> Predictions:
     subject = of_run(run, weights)
-    return collect(subject.network, subject.batches(images), images.records.names, subject.task.probabilities)
+    return collect(subject.answers, subject.batches(images), images.records.names, subject.task.probabilities)
 
 
 def _plain(train: Images, held: Images) -> dict[str, float]:

@@ -57,6 +57,7 @@ class LabelsEvaluation:
         resampled: `map` over images drawn with replacement, by which two networks are compared on the same images. AP
             rises where an image is drawn twice, by much where few show a label: the draws' bias is taken off, so that
             their mean is `map` (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 10).
+        asked: by how many views of an image the student was asked, in words; "" for one.
     """
 
     images: int
@@ -70,6 +71,7 @@ class LabelsEvaluation:
     per_label: tuple[LabelScore, ...]
     baselines: dict[str, float]
     resampled: tuple[float, ...] = field(repr=False, default=())
+    asked: str = ""
 
     @property
     def score(self) -> float:

@@ -37,6 +37,7 @@ from ...training.progress import showing
 from ...training.recipe import Recipe
 from ...training.rundir import RunDir
 from ...training.session import dataset_of, recipe_of, stands_for_own
+from ..accuracy import ONE_HEAD
 from ..evaluate import check_one_class
 from ..heads import OutputHeads, heads_of
 from ..kept import read_kept
@@ -71,11 +72,10 @@ class _Context:
         """The share of wrong answers by head."""
         wrong: Tensor | int = 0
         images = 0
+        network = self.subject.answers if heads.rule == ONE_HEAD else self.subject.network
         for pixels, labels in batches:
             truth = send(labels, self.subject.device)
-            wrong = wrong + wrong_predictions(
-                self.subject.network, heads, self.subject.normalized(pixels), truth, among
-            )
+            wrong = wrong + wrong_predictions(network, heads, self.subject.normalized(pixels), truth, among)
             images += len(labels)
         assert isinstance(wrong, Tensor), "there are images"
         return (wrong.double() / images).tolist()
@@ -103,7 +103,8 @@ def evaluate_robustness(run: RunDir, data: str | Source = "", limit: int = 0, we
     context = _Context(of_run(run, weights, BATCH), recipe_of(run), data if own else "")
     task = context.subject.task
     check_one_class(run, task)
-    mark = hashlib.blake2b((run.weights(weights) / "model.safetensors").read_bytes(), digest_size=16).hexdigest()
+    content = (run.weights(weights) / "model.safetensors").read_bytes() + context.subject.eval_views.encode()
+    mark = hashlib.blake2b(content, digest_size=16).hexdigest()
     name = "test" if own else data.name if isinstance(data, Source) else data
     blank = Robustness(name, weights, 0, len(task.classes), len(task.classes), "", "", (), key=mark)
     if isinstance(data, str) and data.endswith(".json"):

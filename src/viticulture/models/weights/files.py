@@ -90,6 +90,11 @@ def _config(student: nn.Module, task: Task, extra: dict[str, Any]) -> dict[str, 
     }
 
 
+def note(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Put further facts into the config.json of a folder of weights."""
+    write_whole(folder / FILES[1], json.dumps({**read_config(folder), **facts}, indent=2, ensure_ascii=False))
+
+
 def _sealed(content: bytes) -> bytes:
     """The bytes of a safetensors file with a checksum of its values in its header."""
     header, values = _opened(content)

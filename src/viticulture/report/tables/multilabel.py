@@ -26,7 +26,8 @@ def labels_summary(found: LabelEvaluations) -> Sheet:
         rows.append([key, *shares, f"{each.nll:.3f}", each.images])
     if (counting := found.counting) is not None:
         rows += [[name, share, *[None] * 5, "", counting.images] for name, share in counting.baselines.items()]
-    return Sheet("Labels", columns, rows, CHOSEN)
+    asked = f" Answers are the mean over {counting.asked} of an image." if counting and counting.asked else ""
+    return Sheet("Labels", columns, rows, CHOSEN + asked)
 
 
 def per_label(result: LabelsEvaluation) -> Sheet:

@@ -37,6 +37,8 @@ def plan_sheet(plan: Plan) -> Sheet:
         words += " Longer trainings than these make no sense, so it ends early."
     if of_class(plan.stages[-1].values["augment"], "mix"):
         words += " The student's images are mixed (augment.mix)."
+    if plan.stages[-1].resolved.section("images").eval_views == "best":
+        words += " Validation images choose by which views of an image it answers (images.eval_views)."
     return Sheet("Plan", [*COLUMNS, Column("min", "significant")], rows, words)
 
 

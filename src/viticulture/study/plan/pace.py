@@ -14,6 +14,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ...data.dataset import Dataset
 from ...methods.method import Method
+from ...models.views import EVERY, NAMED
 from ...training.assemble import assemble
 from ...training.recipe import Recipe, resolve
 from ...training.run import DENSE_BATCH, ValidationLoader, fit
@@ -38,7 +39,8 @@ class Pace:
         steps: of an epoch.
         inference: measuring an image, without gradients.
         val_images: images measured after every `watch_every`-th epoch.
-        held_out_images: images measured at the end, for each kept set of weights.
+        held_out_images: images measured at the end, for each kept set of weights; one that is asked about by several
+            views counts as so many.
         keep: writing a checkpoint.
         watch_every: epochs from one validation to the next.
     """
@@ -73,6 +75,15 @@ class Pace:
     def scaled(self, factor: float) -> "Pace":
         """That of a network which takes so many times as long."""
         return replace(self, step=self.step * factor, inference=self.inference * factor)
+
+
+def _asked(recipe: Recipe, dataset: Dataset) -> int:
+    """Images of one set of weights, views counted one by one; what chooses the views is shared by two sets."""
+    chosen = recipe.section("images").eval_views
+    val, test = (0 if split is None else len(split) for split in (dataset.val, dataset.test))
+    if chosen == "best":
+        return len(EVERY) * (val + test) + len(EVERY) * val // 2
+    return len(NAMED[chosen]) * (val + test)
 
 
 def measure_pace(
@@ -113,7 +124,7 @@ def measure_pace(
         steps=method.course.steps_per_epoch,
         inference=clock.inference,
         val_images=len(watch) if watch is not None else 0,
-        held_out_images=sum(len(split) for split in (dataset.val, dataset.test) if split is not None),
+        held_out_images=_asked(recipe, dataset),
         keep=min(clock.keeps),
         watch_every=recipe.section("train").watch_every,
     )

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A classifier asked by several views answers with the mean of its probabilities, wherever it is asked."""
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import viticulture
+from photographs import pictures
+from untrained import photo, untrained
+from viticulture.data.images import Images
+from viticulture.errors import UserError
+from viticulture.evaluation.accuracy import Predictions
+from viticulture.evaluation.evaluate import right
+from viticulture.evaluation.predict import classify
+from viticulture.evaluation.subject import of_run, of_source
+from viticulture.evaluation.views import settle_views
+from viticulture.export.onnx_file import to_onnx
+from viticulture.hub.push import contents
+from viticulture.models.task import Task
+from viticulture.models.views import NAMED, VIEWS, SeveralViews, Views, answering
+from viticulture.models.weights.files import note
+from viticulture.training.combinations import check_parts
+from viticulture.training.recipe import read, resolve
+from viticulture.training.rundir import RunDir
+from viticulture.training.session import dataset_of, recipe_of
+
+SMALL = {
+    "images.image_size": 8,
+    "images.store_size": 8,
+    "student.name": "vit_nano",
+    "student.patch_size": 4,
+    "student.options": {"depth": 1},
+    "train.epochs": 1,
+}
+
+
+class LeftAndMiddle(nn.Module):
+    """Logits: mean of the left half, of the middle 0.8 and of the whole image, of its first channel."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        plane = images[:, 0]
+        return torch.stack([plane[..., :5].mean((1, 2)), plane[:, 1:-1, 1:-1].mean((1, 2)), plane.mean((1, 2))], 1)
+
+
+def task(several: bool = False) -> Task:
+    return Task(("a", "b", "c"), (10, 10), (0.5,) * 3, (0.5,) * 3, several)
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("name", get_args(Views))
+def test_answers_are_the_mean_over_views(name: Views, several: bool) -> None:
+    """By hand, view by view. Catches: logits averaged in place of probabilities, images mixed up in the batch, a middle
+    that is not the middle, upside down for mirrored."""
+    images = torch.randn(5, 3, 10, 10, generator=torch.Generator().manual_seed(0))
+    middle = F.interpolate(images[:, :, 1:9, 1:9], (10, 10), mode="bicubic")
+    asked = {
+        "one": [images],
+        "mirrored": [images, images.flip(3)],
+        "middle": [images, middle],
+        "four": [images, images.flip(3), middle, middle.flip(3)],
+    }[name]
+    decide = task(several).probabilities
+    expected = torch.stack([decide(LeftAndMiddle()(view)) for view in asked]).mean(0)
+    answers = answering(LeftAndMiddle(), name, task(several))(images)
+    assert torch.allclose(decide(answers), expected, atol=1e-6)
+    assert name == "one" or not torch.allclose(expected, decide(LeftAndMiddle()(images)), atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """A training of an epoch after which validation images chose."""
+    folder = pictures(tmp_path_factory.mktemp("views") / "photos", {"a": 24, "b": 24, "c": 24}, side=8)
+    keys = {**SMALL, "images.eval_views": "best", "data.val_fraction": 0.3}
+    return RunDir(viticulture.train(str(folder), out=str(folder.parent / "run"), overrides=keys).path)
+
+
+def asked_by_hand(run: RunDir, images: Images, name: Views) -> Tensor:
+    subject = of_run(run)
+    pixels = torch.cat([batch["image"] for batch in subject.batches(images)])
+    with torch.inference_mode():
+        views = [subject.network(view.of(pixels)).softmax(1) for view in NAMED[name]]
+    return torch.stack(views).mean(0)
+
+
+def test_validation_images_choose(run: RunDir) -> None:
+    """The kept choice is the first of the best, and every figure that the run keeps is of it."""
+    dataset = dataset_of(run, recipe_of(run))
+    assert dataset.val is not None
+    labels = dataset.val.records.labels
+    shares = {
+        name: float((asked_by_hand(run, dataset.val, name).argmax(1) == labels).double().mean())
+        for name in get_args(Views)
+    }
+    chosen = of_run(run).eval_views
+    assert shares[chosen] == max(shares.values())
+    kept = json.loads((run.path / "evaluation.json").read_text())["results"]
+    assert kept["best/val"]["top1"] == pytest.approx(shares[chosen])
+    assert all(json.loads((run.weights(each) / "config.json").read_text())[VIEWS] == chosen for each in run.which())
+
+
+@pytest.mark.parametrize("name", get_args(Views))
+def test_the_first_of_the_best_is_chosen(name: Views, run: RunDir) -> None:
+    """By scores that are known beforehand. Catches the worst or the dearest being taken, or the test images asked."""
+    dataset = dataset_of(run, recipe_of(run))
+    assert dataset.val is not None
+    before = {each: (run.weights(each) / "config.json").read_text() for each in run.which()}
+    sure = asked_by_hand(run, dataset.val, name)
+
+    def score(said: Predictions) -> float:
+        assert len(said.probabilities) == len(sure)
+        return float(torch.allclose(said.probabilities, sure, atol=1e-6))
+
+    try:
+        assert settle_views(run, dataset.val, score) == name
+        assert of_run(run).eval_views == name
+        assert settle_views(run, dataset.val, lambda said: 1.0) == "one"
+    finally:
+        for each, text in before.items():
+            (run.weights(each) / "config.json").write_text(text)
+
+
+def test_right_counts_the_likeliest_class() -> None:
+    said = Predictions(torch.tensor([[0.6, 0.4], [0.3, 0.7], [0.9, 0.1]]), torch.tensor([0, 1, 1]), ["x", "y", "z"])
+    assert right(said) == pytest.approx(2 / 3)
+
+
+def test_everything_that_answers_asks_by_these_views(tmp_path: Path) -> None:
+    """predict, the ONNX file, the weights as a folder. Catches a door by which one view is asked."""
+    run = untrained(tmp_path / "run", ("a", "b", "c"))
+    photos = [photo(tmp_path / f"{i}.png", i) for i in range(3)]
+    alone = classify(run, "last", photos)
+    note(run.weights("last"), {VIEWS: "four"})
+    by_four = classify(run, "last", photos)
+    assert all(one.probabilities != pytest.approx(four.probabilities) for one, four in zip(alone, by_four, strict=True))
+    subject, folder = of_run(run, "last"), of_source(str(run.weights("last")))
+    assert (subject.eval_views, folder.eval_views) == ("four", "four")
+    onnx = pytest.importorskip("onnxruntime")
+    path = to_onnx(subject.answers, tmp_path / "four.onnx", subject.task)
+    images = torch.randn(3, 3, *subject.task.image_size)
+    (found,) = onnx.InferenceSession(str(path)).run(["logits"], {"image": images.numpy()})
+    with torch.inference_mode():
+        logits = subject.answers(images).numpy()
+    assert np.allclose(found, logits, atol=1e-4 * np.abs(logits).max())
+
+
+def test_a_card_tells_strangers(run: RunDir) -> None:
+    """What is pushed answers by these views, and says that timm's network alone does not."""
+    known = (run.weights("last") / "config.json").read_text()
+    try:
+        for views, told in (("four", True), ("one", False)):
+            note(run.weights("last"), {VIEWS: views})
+            pushed = contents(run, "someone/name", "last")
+            config, card = pushed["config.json"], pushed["README.md"]
+            assert isinstance(config, bytes)
+            assert isinstance(card, bytes)
+            assert json.loads(config)[VIEWS] == views
+            assert (b"4 views of an image" in card) is told
+    finally:
+        (run.weights("last") / "config.json").write_text(known)
+
+
+@pytest.mark.parametrize(("wanted", "kept"), [("four", "four"), ("one", "one"), ("best", "one")])
+def test_without_validation_images(wanted: str, kept: str, tmp_path: Path) -> None:
+    """A choice of one's own holds; "best" asks once where nothing can choose."""
+    folder = pictures(tmp_path / "photos", {"a": 8, "b": 8}, side=8)
+    keys: dict[str, Any] = {**SMALL, "images.eval_views": wanted, "data.val_fraction": 0.0}
+    made = viticulture.train(str(folder), out=str(tmp_path / "run"), overrides=keys)
+    assert of_run(RunDir(made.path)).eval_views == kept
+
+
+def test_damage_is_told(tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run")
+    note(run.weights("last"), {VIEWS: "for"})
+    with pytest.raises(UserError, match="did you mean four"):
+        of_run(run)
+
+
+def test_a_network_that_is_asked_by_views_is_its_own() -> None:
+    """One view changes nothing: the very network, bit for bit."""
+    network = LeftAndMiddle()
+    assert answering(network, "one", task()) is network
+    assert isinstance(answering(network, "four", task()), SeveralViews)
+
+
+@pytest.mark.parametrize("name", ["detection/photos", "segmentation/photos"])
+def test_what_finds_objects_or_tells_pixels_apart_is_not_asked_by_views(name: str) -> None:
+    with pytest.raises(UserError, match=r"images\.eval_views four is of classes of images, and method"):
+        check_parts(resolve(name, read(name), {"images.eval_views": "four"}))
