@@ -173,6 +173,7 @@ def test_without_validation_images(wanted: str, kept: str, tmp_path: Path) -> No
     keys: dict[str, Any] = {**SMALL, "images.eval_views": wanted, "data.val_fraction": 0.0}
     made = viticulture.train(str(folder), out=str(tmp_path / "run"), overrides=keys)
     assert of_run(RunDir(made.path)).eval_views == kept
+    assert ("a view, 4 an image" in (made.path / "report.html").read_text()) is (kept == "four"), "what an answer costs"
 
 
 def test_damage_is_told(tmp_path: Path) -> None:

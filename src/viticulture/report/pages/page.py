@@ -47,15 +47,17 @@ class Costs:
 
     Args:
         parameters: of the student alone.
-        macs: multiply-adds for one image.
+        macs: multiply-adds for one image, or one view of it.
         images_per_second: seen in training, guides included.
         training_seconds: wall time.
+        views: of an image that the student is asked about.
     """
 
     parameters: int | None = None
     macs: int | None = None
     images_per_second: float | None = None
     training_seconds: float | None = None
+    views: int = 1
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,11 @@ def _tiles(page: RunPage) -> list[Tile]:
     return [
         leading,
         Tile("Parameters", scaled(costs.parameters), "of the student"),
-        Tile("Multiply-adds", scaled(costs.macs), "for one image"),
+        Tile(
+            "Multiply-adds",
+            scaled(costs.macs),
+            "for one image" if costs.views == 1 else f"a view, {costs.views} an image",
+        ),
         Tile("Training speed", scaled(costs.images_per_second), "images/s"),
         Tile("Training time", duration(costs.training_seconds), "wall clock"),
     ]
