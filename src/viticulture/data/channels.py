@@ -135,4 +135,4 @@ def other_channels(shape: tuple[int, ...], wanted: int) -> str:
     why = f"holds {counted(shape[2], 'channel')}, and images.channels is {wanted}"
     if shape[0] == wanted < shape[2]:
         return f"{why}; it may be [channels, H, W], got {list(shape)}: save it as [H, W, channels]"
-    return f"{why}: --images.channels {shape[2]} keeps them"
+    return f"{why}: --images.channels {shape[2]} keeps them where a student is trained"
