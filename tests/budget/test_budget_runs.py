@@ -29,12 +29,12 @@ from viticulture.data.open import open_source
 from viticulture.errors import UserError
 from viticulture.report.tables.stages import plan_sheet
 from viticulture.report.terminal import introduce_budget, long_training
-from viticulture.study.plan.pace import EPOCH, Pace
+from viticulture.study.plan.pace import EPOCH, Pace, held_out_images, measure_pace
 from viticulture.training import progress
 from viticulture.training.assemble import batch_size
 from viticulture.training.recipe import Recipe, read, resolve
 from viticulture.training.run import fit
-from viticulture.training.session import Session
+from viticulture.training.session import Session, load_dataset
 from viticulture.waiting import silence
 
 TINY: dict[str, Any] = {
@@ -298,8 +298,7 @@ def test_what_a_person_says_is_left_alone(
     assert values["student"]["name"] == keys.get("student.name", TINY["student.name"])
     for stage in plan.stages:
         assert stage.values["data"] == values["data"]
-        asked = {"eval_views": "best" if stage.kind == "student" and wish.get("search", True) else "one"}
-        assert stage.values["images"] == {**values["images"], **asked}
+        assert stage.values["images"] == values["images"]
         assert stage.values["engine"] == values["engine"]
 
 
@@ -339,25 +338,52 @@ def test_the_plan_mixes_and_says_so(search: bool, mixed: bool, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("search", "overrides", "views"),
+    ("overrides", "more", "views"),
     [
-        (True, {}, "best"),
-        (False, {}, "one"),
-        (True, {"images.eval_views": "mirrored"}, "mirrored"),
-        (True, {"method.name": "multilabel"}, "one"),
+        ({}, {}, "best"),
+        ({"images.eval_views": "mirrored"}, {}, "mirrored"),
+        ({}, {"data.val_fraction": 0.0}, "one"),
+        ({}, {"seconds": 10.0}, "one"),
+        ({}, {"method.name": "multilabel"}, "one"),
     ],
-    ids=["a budget's choice", "a plain run", "a person's", "several labels"],
+    ids=["a budget's choice", "a person's", "nothing to choose by", "too dear", "several labels"],
 )
-def test_validation_images_choose_the_views(search: bool, overrides: dict[str, Any], views: str) -> None:
-    """Catches: a person's choice replaced, a plain run asked otherwise than its recipe says."""
-    recipe = resolve("default/photos", read("default/photos"), overrides)
-    asked = recipes.asked_well(recipe, overrides) if search else recipe
+def test_validation_images_choose_the_views(overrides: dict[str, Any], more: dict[str, Any], views: str) -> None:
+    """Catches: a person's choice replaced, a choice that nothing can make, most of a short budget spent on answers."""
+    seconds = more.get("seconds", 1000.0)
+    fraction = {"data.val_fraction": more.get("data.val_fraction", 0.2)}
+    method = {"method": {"name": more["method.name"]}} if "method.name" in more else {}
+    recipe = resolve("default/digits", read("default/digits"), {**TINY, **fraction, **overrides})
+    dataset = load_dataset(open_source("digits"), recipe, 0)
+    recipe = resolve(recipe.name, {**recipe.values, **method})
+    once = held_out_images(recipe, dataset)
+    pace = Pace(0.01, 10, 0.001, 0, once)
+    asked, dearer = recipes.asked_well(overrides, recipe, pace, dataset, seconds)
     assert asked.values == {**recipe.values, "images": {**recipe.values["images"], "eval_views": views}}
+    assert dearer == replace(pace, held_out_images=held_out_images(asked, dataset))
+    if views == "best":
+        assert dataset.val is not None
+        assert dataset.test is not None
+        val, test = len(dataset.val), len(dataset.test)
+        assert (once, dearer.held_out_images) == (val + test, 4 * (val + test) + 4 * (val // 2)), (
+            "of two sets of weights"
+        )
+
+
+def test_views_are_counted_where_paces_are_measured(tmp_path: Path) -> None:
+    """On images that were opened before the views were chosen, as a plan does. Catches a budget that does not know of
+    the time that answers take."""
+    recipe = resolve("default/digits", read("default/digits"), {**TINY, "data.val_fraction": 0.2})
+    dataset = load_dataset(open_source("digits"), recipe, 0)
+    four = resolve(recipe.name, recipe.values, {"images.eval_views": "four"})
+    counts = [measure_pace(one, dataset, tmp_path / "pace").held_out_images for one in (recipe, four)]
+    assert counts[1] == 4 * counts[0] > 0
 
 
 @pytest.mark.parametrize("search", [True, False])
 def test_the_plan_says_how_images_are_asked(search: bool, tmp_path: Path) -> None:
-    plan = planned(tmp_path / "run", "4h", {"student.name": "hybrid_nano", "student.options": {"depth": 1}}, search)
+    keys = {"student.name": "hybrid_nano", "student.options": {"depth": 1}, "data.val_fraction": 0.2}
+    plan = planned(tmp_path / "run", "4h", keys, search)
     assert ("eval_views" in str(plan_sheet(plan).note)) is search
     assert (plan.stages[-1].values["images"]["eval_views"] == "best") is search
 

@@ -118,9 +118,13 @@ def test_the_first_of_the_best_is_chosen(name: Views, run: RunDir) -> None:
         return float(torch.allclose(said.probabilities, sure, atol=1e-6))
 
     try:
-        assert settle_views(run, dataset.val, score) == name
-        assert of_run(run).eval_views == name
-        assert settle_views(run, dataset.val, lambda said: 1.0) == "one"
+        for each in run.which():
+            without = {key: value for key, value in json.loads(before[each]).items() if key != VIEWS}
+            (run.weights(each) / "config.json").write_text(json.dumps(without))
+        settle_views(run, dataset.val, score)
+        assert {of_run(run, each).eval_views for each in run.which()} == {name}
+        settle_views(run, dataset.val, lambda said: float(not score(said)))
+        assert of_run(run).eval_views == name, "what is settled stays"
     finally:
         for each, text in before.items():
             (run.weights(each) / "config.json").write_text(text)
@@ -161,7 +165,7 @@ def test_a_card_tells_strangers(run: RunDir) -> None:
             assert isinstance(config, bytes)
             assert isinstance(card, bytes)
             assert json.loads(config)[VIEWS] == views
-            assert (b"4 views of an image" in card) is told
+            assert (b"4 views (middle, mirrored) of each image" in card) is told
     finally:
         (run.weights("last") / "config.json").write_text(known)
 
@@ -173,6 +177,9 @@ def test_without_validation_images(wanted: str, kept: str, tmp_path: Path) -> No
     keys: dict[str, Any] = {**SMALL, "images.eval_views": wanted, "data.val_fraction": 0.0}
     made = viticulture.train(str(folder), out=str(tmp_path / "run"), overrides=keys)
     assert of_run(RunDir(made.path)).eval_views == kept
+    assert any("nothing can choose" in remark for remark in RunDir(made.path).read("run.json")["remarks"]) is (
+        wanted == "best"
+    )
     assert ("a view, 4 an image" in (made.path / "report.html").read_text()) is (kept == "four"), "what an answer costs"
 
 

@@ -169,7 +169,10 @@ class Run:
         return export(str(self.path), out, weights, int8, from_pixels)
 
     def student(self, weights: str = "") -> "nn.Module":
-        """The trained network in evaluation mode; weights: best, last or ema, by default those that count."""
+        """The trained network in evaluation mode; weights: best, last or ema, by default those that count.
+
+        It looks at one view of an image; where the run answers by several (`images.eval_views`), `predict` asks them.
+        """
         from ..models.dense.networks import load_dense
         from ..models.weights.files import load
         from ..training.session import recipe_of

@@ -147,6 +147,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     from ..export.onnx_file import to_onnx
     from ..export.preparation import by_timms_transform
     from ..hub.fetch import located
+    from ..models.views import VIEWS
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of
 
@@ -164,6 +165,8 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
         more["thresholds"] = thresholds_of(folder, weights or folder.which()[0], len(subject.task.classes))
     if (kept := subject.image_settings.range) is not None:
         more["range"] = kept
+    if subject.eval_views != "one":
+        more[VIEWS] = subject.eval_views
     written: Path | Quantized
     with waiting("writing ONNX"):
         if int8:

@@ -135,8 +135,9 @@ def _stages(
             return plain, measured
         return larger, pace
 
-    asked = recipes.asked_well(recipe, wish.overrides) if wish.budget.search else recipe
-    student, alone = recipes.watched(wish.overrides, *in_time(asked))
+    student, alone = recipes.watched(wish.overrides, *in_time(recipe))
+    if wish.budget.search:
+        student, alone = recipes.asked_well(wish.overrides, student, alone, dataset, left())
     made["student"], known["student", False] = student, alone
     steps = fitting(alone, left()) * alone.steps
     made["teacher"] = recipes.of_teacher(recipe, default, teacher(steps))

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from ..data.dataset import Dataset
 from ..errors import UserError
 from ..models.vit import hybrid_vit
 from ..optim import shortened_warmup
-from ..study.plan.pace import Pace
+from ..study.plan.pace import Pace, held_out_images
 from ..training.assemble import batch_size
 from ..training.combinations import check_parts
 from ..training.processes import check_devices
@@ -26,6 +27,7 @@ from .choices import (
     MIX_STEPS,
     UNDER_TEACHER,
     VALIDATION_SHARE,
+    VIEWS_SHARE,
     Rung,
     rungs,
 )
@@ -174,12 +176,28 @@ def mixed(recipe: Recipe, overrides: Mapping[str, Any], epochs: int, steps: int)
     return resolve(recipe.name, recipe.values, {"augment.mix": MIX}) if long else recipe
 
 
-def asked_well(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
-    """The recipe of a classifier that is asked by those views which validation images find best, where neither it nor
-    the person (`overrides`) says how."""
-    if "images.eval_views" in overrides or recipe.section("images").eval_views != "one" or not learns_classes(recipe):
-        return recipe
-    return resolve(recipe.name, recipe.values, {"images.eval_views": "best"})
+def asked_well(
+    overrides: Mapping[str, Any], recipe: Recipe, pace: Pace, dataset: Dataset, seconds: float
+) -> tuple[Recipe, Pace]:
+    """The recipe of a classifier that is asked by those views which validation images find best, and its pace then.
+
+    The same where there are no such images, asking takes more than `VIEWS_SHARE` of the time, or the recipe asks by
+    several views already.
+
+    Args:
+        overrides: a person's keys, which nothing replaces.
+        recipe: of the student.
+        pace: its own.
+        dataset: the images.
+        seconds: of the budget that are left.
+    """
+    said = "images.eval_views" in overrides or recipe.section("images").eval_views != "one"
+    if said or dataset.val is None or not learns_classes(recipe):
+        return recipe, pace
+    asked = resolve(recipe.name, recipe.values, {"images.eval_views": "best"})
+    dearer = replace(pace, held_out_images=held_out_images(asked, dataset))
+    worth = dearer.training(0) - pace.training(0) <= VIEWS_SHARE * seconds
+    return (asked, dearer) if worth else (recipe, pace)
 
 
 def may_be_taught(recipe: Recipe) -> bool:

@@ -9,16 +9,15 @@ from ..data.dataset import Dataset
 from ..data.images import Images
 from ..errors import UserError
 from ..models.task import Task
-from ..models.views import told
 from ..training.recipe import Recipe
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
-from .accuracy import ONE_HEAD, Evaluation, Predictions, collect, evaluate_predictions
+from .accuracy import Evaluation, Predictions, collect, evaluate_predictions
 from .agreement.evaluate import evaluate_agreement
 from .heads import heads_of
 from .results import RESULTS, Evaluations, keep_predictions
 from .subject import of_run
-from .views import settle_views
+from .views import keep_times_asked, settle_views
 
 FEW = 8  # images that tell which heads make the output
 
@@ -79,6 +78,7 @@ def evaluate_run(run: RunDir, dataset: Dataset) -> EvaluatedRun:
         if dataset.classes
     }
     counts = f"{run.which()[0]}/{next(iter(splits))}" if results else ""
+    keep_times_asked(run)
     judged = EvaluatedRun(counts, results)
     run.write(RESULTS, judged.evaluations.to_dict())
     if counts:
@@ -117,7 +117,5 @@ def result_of(run: RunDir, recipe: Recipe, weights: str, images: Images) -> Resu
     subject = of_run(run, weights)
     predictions = collect(subject.answers, subject.batches(images), images.records.names)
     few = next(subject.batches(images.part(torch.arange(min(FEW, len(images))))))
-    rule = heads_of(subject.network, few["image"], recipe).rule
-    if views := told(subject.eval_views):
-        rule = views if rule == ONE_HEAD else f"{rule}, {views}"
+    rule = heads_of(subject.network, few["image"], recipe).told(subject.eval_views)
     return Result(replace(evaluate_predictions(predictions, subject.task.classes), rule=rule), predictions, images)

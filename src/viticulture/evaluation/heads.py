@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..models.co_advise.many_heads import every_head
+from ..models.views import Views, told
 from ..training.recipe import Recipe, of_class
 from .accuracy import ONE_HEAD
 
@@ -23,6 +24,12 @@ class OutputHeads:
 
     names: tuple[str, ...]
     rule: str
+
+    def told(self, views: Views) -> str:
+        """What makes the student's answers, for a person: which heads, by how many views of an image."""
+        if not (by_views := told(views)):
+            return self.rule
+        return by_views if self.rule == ONE_HEAD else f"{self.rule}, {by_views}"
 
     def combine(self, logits: Tensor) -> Tensor:
         """The student's output out of all heads' logits: [K, B, C] -> [B, C]."""

@@ -27,7 +27,7 @@ from ..data.images import Images
 from ..data.transfer import send
 from ..models.task import Task
 from ..models.teachers.open import open_teacher
-from ..models.views import NAMED, Views, answering, views_in
+from ..models.views import Views, answering, views_in
 from ..models.weights.files import find_weights, load
 from ..training.recipe import Recipe
 from ..training.rundir import RunDir
@@ -73,8 +73,7 @@ class Subject:
     def batches(self, images: Images) -> Iterator[Batch]:
         """Every image once, in order, on the device: `image` [B, C, H, W] float32, normalized; `label` [B], -1 without;
         `index` [B], its place among the images."""
-        at_once = max(1, self.batch_size // len(NAMED[self.eval_views]))
-        return evaluation_batches(images, self.task, at_once, self.device, self.crop)
+        return evaluation_batches(images, self.task, self.batch_size, self.device, self.crop)
 
     def views(self, images: Images) -> Iterator[tuple[Tensor, Tensor]]:
         """The same before normalization, on the CPU: places [B], and pixels [B, C, H, W] uint8.
@@ -108,7 +107,8 @@ def of_source(source: str) -> Subject:
 
     Raises: UserError if it cannot be had.
     """
-    folder, kept, views = find_weights(source), None, views_in({})
+    views: Views = "one"
+    folder, kept = find_weights(source), None
     if folder is not None:
         network, task, config = load(folder)
         architecture, described, kept = _architecture(config), config["pretrained_cfg"], config.get("range")

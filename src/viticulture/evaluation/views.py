@@ -5,37 +5,62 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from torch import Tensor, nn
 
 from ..data.images import Images
-from ..models.views import EVERY, NAMED, VIEWS, SeveralViews, Views
-from ..models.weights.files import note
+from ..models.views import EVERY, NAMED, VIEWS, Views, views_in
+from ..models.weights.files import note, read_config
+from ..text import tell
 from ..training.rundir import RunDir
 from .accuracy import Predictions, collect
 from .subject import of_run
 
 
-def settle_views(run: RunDir, images: Images, score: Callable[[Predictions], float]) -> Views:
-    """Choose the views of the weights that count, and write their name beside all weights of a run.
+class EachView(nn.Module):
+    """What a network says of every view by itself, one after the other: [B, C, H, W] -> [B, V K]."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.cat([self.network(view.of(images)) for view in EVERY], 1)
+
+
+def settle_views(run: RunDir, images: Images, score: Callable[[Predictions], float]) -> None:
+    """Choose the views of the weights that count, once, and write their name beside all weights of a run.
+
+    What is settled stays: files that were exported since answer so.
 
     Args:
         run: with weights.
         images: its validation images.
-        score: of predictions; the highest is chosen, of equals the fewest views.
+        score: of predictions, a share; the highest is chosen, of equals the fewest views.
     """
+    which = run.which()
+    if VIEWS in read_config(run.weights(which[0])):
+        return
     subject = of_run(run)
-    alone = {
-        view: collect(
-            SeveralViews(subject.network, [view], subject.task.several), subject.batches(images),
-            images.records.names, subject.task.probabilities,
-        )
-        for view in EVERY
-    }  # fmt: skip
+
+    def probabilities(logits: Tensor) -> Tensor:
+        return torch.cat([subject.task.probabilities(each) for each in logits.chunk(len(EVERY), 1)], 1)
+
+    said = collect(EachView(subject.network), subject.batches(images), images.records.names, probabilities)
+    alone = dict(zip(EVERY, said.probabilities.chunk(len(EVERY), 1), strict=True))
 
     def worth(name: Views) -> float:
-        said = [alone[view] for view in NAMED[name]]
-        return score(replace(said[0], probabilities=torch.stack([each.probabilities for each in said]).mean(0)))
+        return score(replace(said, probabilities=torch.stack([alone[view] for view in NAMED[name]]).mean(0)))
 
-    chosen = max(NAMED, key=worth)
-    for weights in run.which():
+    scores = {name: worth(name) for name in NAMED}
+    chosen = max(scores, key=lambda name: scores[name])
+    told = ", ".join(f"{name} {100 * share:.1f} %" for name, share in scores.items())
+    tell(f"views    {chosen}, by {len(images):,} validation images: {told}")
+    for weights in reversed(which):  # those that count last: with them it is settled
         note(run.weights(weights), {VIEWS: chosen})
-    return chosen
+
+
+def keep_times_asked(run: RunDir) -> None:
+    """Write into run.json how often the weights that count are asked about an image, where it was or is not once."""
+    times = len(NAMED[views_in(read_config(run.weights(run.which()[0])))])
+    if times != run.read("run.json").get("views", 1):
+        run.update(views=times)

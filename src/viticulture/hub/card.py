@@ -16,7 +16,7 @@ from ..evaluation.accuracy import Evaluation
 from ..evaluation.multilabel.labels import LabelsEvaluation
 from ..evaluation.multilabel.results import LabelEvaluations
 from ..evaluation.results import Evaluations
-from ..models.views import Views, told
+from ..models.views import NAMED, Views, told
 
 FEW = 12
 """Classes whose whole confusion matrix is shown; of more, the most frequent confusions."""
@@ -46,6 +46,11 @@ class Student:
     def asked(self) -> str:
         """By which views of an image it was measured, in words; "" for one."""
         return told(self.views)
+
+    @property
+    def times(self) -> int:
+        """How often it is asked about an image."""
+        return len(NAMED[self.views])
 
     @property
     def example(self) -> str:

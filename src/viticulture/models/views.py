@@ -48,9 +48,9 @@ EVERY = (View(), View(mirrored=True), View(middle=True), View(middle=True, mirro
 NAMED: dict[Views, tuple[View, ...]] = {"one": EVERY[:1], "mirrored": EVERY[:2], "middle": EVERY[:3:2], "four": EVERY}
 """From cheap to dear."""
 TOLD: dict[Views, str] = {
-    "mirrored": "2 views, one mirrored",
-    "middle": "2 views, whole and middle",
-    "four": "4 views",
+    "mirrored": "2 views (mirrored)",
+    "middle": "2 views (middle)",
+    "four": "4 views (middle, mirrored)",
 }
 """What a person reads; nothing of one."""
 
@@ -70,8 +70,11 @@ class SeveralViews(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """[B, C, H, W] -> logits [B, K] float32 whose softmax (sigmoid) is the mean."""
-        logits = self.network(torch.cat([view.of(images) for view in self.views])).float()
-        logits = logits.unflatten(0, (len(self.views), -1))
+        if torch.compiler.is_exporting():  # a file holds the network once
+            together = self.network(torch.cat([view.of(images) for view in self.views]))
+            logits = together.unflatten(0, (len(self.views), -1)).float()
+        else:  # takes the memory of one view
+            logits = torch.stack([self.network(view.of(images)) for view in self.views]).float()
         if self.several:
             return logits.sigmoid().mean(0).logit()
         return logits.log_softmax(-1).logsumexp(0)  # a softmax does not see that the log of their number is missing

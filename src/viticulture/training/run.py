@@ -238,7 +238,7 @@ def fit(
         facts["pretrained_cfg"] = {"crop_mode": CROP_MODES[shown]}
     if (kept := session.recipe.section("images").range) is not None:
         facts["range"] = kept
-    if (views := session.recipe.section("images").eval_views) not in ("one", "best"):
+    if (views := session.recipe.section("images").eval_views) not in ("one", "best") and method.task.classes:
         facts[VIEWS] = views
     ema = Ema(method.student, train.ema_decay) if train.ema_decay else None
     keep = KeepLast(run, engine.checkpoint_minutes)

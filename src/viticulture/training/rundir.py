@@ -91,14 +91,9 @@ class RunDir:
         """Folder of the best, last or ema weights."""
         return self.path / "weights" / which
 
-    @property
-    def kept(self) -> list[str]:
-        """The weights that the run holds so far, those that count first: best on validation, else last, then EMA."""
-        return [name for name in ("best", "last", "ema") if (self.weights(name) / "config.json").exists()]
-
     def which(self) -> list[str]:
-        """The same. Raises: UserError where there are none yet."""
-        kept = self.kept
+        """The weights that the run holds, those that count first: best on validation, else last, then EMA."""
+        kept = [name for name in ("best", "last", "ema") if (self.weights(name) / "config.json").exists()]
         if not kept:
             raise UserError(f"{self.path} holds no weights yet; let it finish: viticulture resume {self.path}")
         return kept

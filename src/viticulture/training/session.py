@@ -119,6 +119,8 @@ def begin(
     method, remarks = assemble(checked, dataset, seed)
     size = batch_size(checked, len(dataset.train))
     remarks = [*checked.remarks, *dataset.warnings, *known, *remarks, *method.remarks(size)]
+    if dataset.val is None and checked.section("images").eval_views == "best":
+        remarks.append("images.eval_views best: without validation images nothing can choose, so images are asked once")
     run = out if isinstance(out, RunDir) else RunDir(path)
     if is_leader():
         run = run if isinstance(out, RunDir) else RunDir.create(path, overwrite)

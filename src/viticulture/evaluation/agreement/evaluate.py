@@ -75,6 +75,7 @@ def _teachers(recipe: Recipe, weights: Path) -> dict[str, Frozen]:
 @torch.inference_mode()
 def _ask(subject: Subject, teachers: dict[str, Frozen], recipe: Recipe, images: Images, blank: Agreement) -> Agreement:
     tokens: list[Tensor] = []
+    answers: list[Tensor] = []
     advice: list[list[Tensor]] = []
     heads = None
     for teacher in teachers.values():
@@ -82,14 +83,16 @@ def _ask(subject: Subject, teachers: dict[str, Frozen], recipe: Recipe, images: 
     for batch in subject.batches(images):
         heads = heads or heads_of(subject.network, batch["image"], recipe)
         tokens.append(all_logits(subject.network, batch["image"]))
+        once = subject.answers is subject.network
+        answers.append(heads.combine(tokens[-1]) if once else subject.answers(batch["image"]))
         advice.append([teacher(batch["image"]) for teacher in teachers.values()])
     assert heads is not None, "a split holds images"
     by_head = collected([list(part) for part in tokens])
     by_teacher = collected(advice)
     measured = agree(
-        heads.combine(by_head),
+        torch.cat(answers).cpu(),
         dict(zip(heads.names, by_head, strict=True)),
         dict(zip(teachers, by_teacher, strict=True)),
         images.records.labels,
     )
-    return Agreement(blank.weights, blank.split, rule=heads.rule, **measured)
+    return Agreement(blank.weights, blank.split, rule=heads.told(subject.eval_views), **measured)

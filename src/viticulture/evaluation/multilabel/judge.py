@@ -20,7 +20,7 @@ from ..accuracy import Predictions, collect
 from ..other import taught_by
 from ..reference import MOST_IMAGES, raw_pixels
 from ..subject import of_run
-from ..views import settle_views
+from ..views import keep_times_asked, settle_views
 from .labels import LabelsEvaluation, evaluate_labels
 from .results import RESULTS, LabelEvaluations, keep_answers, thresholds_of
 
@@ -74,6 +74,7 @@ def judge_labels(run: RunDir, dataset: Dataset) -> EvaluatedLabels:
             evaluation = evaluate_labels(said[name], dataset.classes, thresholds, learnt_from, plain[name])
             results[f"{weights}/{name}"] = Result(replace(evaluation, asked=asked), said[name], images)
     counts = f"{run.which()[0]}/{next(iter(splits))}" if results else ""
+    keep_times_asked(run)
     judged = EvaluatedLabels(counts, results)
     run.write(RESULTS, judged.evaluations.to_dict())
     keep_answers(run, {key: result.predictions for key, result in results.items()})

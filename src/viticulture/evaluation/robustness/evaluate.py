@@ -32,12 +32,12 @@ from ...data.sources.source import Source, digest
 from ...data.transfer import send
 from ...errors import UserError
 from ...models.task import Task
+from ...models.views import told
 from ...outputs import csv_text
 from ...training.progress import showing
 from ...training.recipe import Recipe
 from ...training.rundir import RunDir
 from ...training.session import dataset_of, recipe_of, stands_for_own
-from ..accuracy import ONE_HEAD
 from ..evaluate import check_one_class
 from ..heads import OutputHeads, heads_of
 from ..kept import read_kept
@@ -72,10 +72,10 @@ class _Context:
         """The share of wrong answers by head."""
         wrong: Tensor | int = 0
         images = 0
-        network = self.subject.answers if heads.rule == ONE_HEAD else self.subject.network
         for pixels, labels in batches:
             truth = send(labels, self.subject.device)
-            wrong = wrong + wrong_predictions(network, heads, self.subject.normalized(pixels), truth, among)
+            shown = self.subject.normalized(pixels)
+            wrong = wrong + wrong_predictions(self.subject.network, heads, shown, truth, among, self.subject.answers)
             images += len(labels)
         assert isinstance(wrong, Tensor), "there are images"
         return (wrong.double() / images).tolist()
@@ -103,7 +103,7 @@ def evaluate_robustness(run: RunDir, data: str | Source = "", limit: int = 0, we
     context = _Context(of_run(run, weights, BATCH), recipe_of(run), data if own else "")
     task = context.subject.task
     check_one_class(run, task)
-    content = (run.weights(weights) / "model.safetensors").read_bytes() + context.subject.eval_views.encode()
+    content = (run.weights(weights) / "model.safetensors").read_bytes() + told(context.subject.eval_views).encode()
     mark = hashlib.blake2b(content, digest_size=16).hexdigest()
     name = "test" if own else data.name if isinstance(data, Source) else data
     blank = Robustness(name, weights, 0, len(task.classes), len(task.classes), "", "", (), key=mark)
@@ -179,7 +179,7 @@ def _judge_relabeled(run: RunDir, context: _Context, blank: Robustness, file: Pa
     heads, part = context.heads(_first(images, context)), images.part(kept)
     batches = ((pixels, classes[numbers]) for numbers, pixels in context.subject.views(part))
     errors = context.errors(batches, heads)
-    return _keep(run, replace(_about(blank, heads), images=len(part), clean=tuple(errors)))
+    return _keep(run, replace(_about(blank, heads, context.subject), images=len(part), clean=tuple(errors)))
 
 
 def _evaluate_part(run: RunDir, context: _Context, blank: Robustness, source: Source) -> Robustness:
@@ -192,7 +192,9 @@ def _evaluate_part(run: RunDir, context: _Context, blank: Robustness, source: So
     )
     heads = context.heads(_first(images, context))
     clean = context.errors(_views(images, context.subject), heads, among)
-    result = replace(_about(blank, heads), images=len(images), classes=len(source.classes), clean=tuple(clean))
+    result = replace(
+        _about(blank, heads, context.subject), images=len(images), classes=len(source.classes), clean=tuple(clean)
+    )
     return _keep(run, result)
 
 
@@ -214,7 +216,7 @@ def _evaluate_folders(run: RunDir, context: _Context, blank: Robustness, folders
     first = images_of(next(iter(folders)), 1)
     heads = context.heads(_first(first, context))
     key = digest([blank.key, *(str(folder.resolve()) for folder in folders.values()), *first.records.names])
-    blank = replace(_about(blank, heads), images=len(first), key=key)
+    blank = replace(_about(blank, heads, context.subject), images=len(first), key=key)
 
     def cell(corruption: str, severity: int) -> Batches:
         return _views(images_of(corruption, severity), replace(context.subject, image_settings=whole))
@@ -247,7 +249,9 @@ def _evaluate_corrupted(
     clean = Views(lambda: _views(some, context.subject), some.records.labels, numbers, context.subject.task.image_size)
     heads = context.heads(_first(some, context))
     blank = replace(
-        _about(blank, heads), images=len(some), corrupted_by=SETS[nearest(min(context.subject.task.image_size))]
+        _about(blank, heads, context.subject),
+        images=len(some),
+        corrupted_by=SETS[nearest(min(context.subject.task.image_size))],
     )
     blank = replace(blank, key=digest([blank.key, clean.content]), clean=tuple(context.errors(clean.open(), heads)))
     budget = int(context.recipe.section("images").budget_gb * 1e9)
@@ -291,9 +295,9 @@ def _keep(run: RunDir, result: Robustness) -> Robustness:
     return result
 
 
-def _about(blank: Robustness, heads: OutputHeads) -> Robustness:
+def _about(blank: Robustness, heads: OutputHeads, subject: Subject) -> Robustness:
     names = ("student",) if len(heads.names) == 1 else ("student", *heads.names)
-    return replace(blank, rule=heads.rule, heads=names)
+    return replace(blank, rule=heads.told(subject.eval_views), heads=names)
 
 
 def _views(images: Images, subject: Subject) -> Batches:

@@ -110,7 +110,12 @@ class Robustness:
 
 @torch.inference_mode()
 def wrong_predictions(
-    student: nn.Module, heads: OutputHeads, images: Tensor, labels: Tensor, chosen_from: Tensor | None = None
+    student: nn.Module,
+    heads: OutputHeads,
+    images: Tensor,
+    labels: Tensor,
+    chosen_from: Tensor | None = None,
+    answers: nn.Module | None = None,
 ) -> Tensor:
     """How many images each head takes for another class, the student's answer first.
 
@@ -120,15 +125,16 @@ def wrong_predictions(
         images: [B, 3, H, W].
         labels: [B]; or [B, C] bool, where any of several answers is right.
         chosen_from: [C] bool, classes that may be answered; None for all.
+        answers: what gives the student's answer, where that is more than its heads, such as several views of an image.
 
     Returns: [1] for a student with one head, else [1 + K].
     """
-    logits = all_logits(student, images)
-    if len(logits) > 1:
-        logits = torch.cat([heads.combine(logits)[None], logits])
+    by_head = all_logits(student, images)
+    answer = heads.combine(by_head) if answers in (None, student) else answers(images)
+    logits = answer[None] if len(by_head) == 1 else torch.cat([answer[None], by_head])
     if chosen_from is not None:
         logits = logits.masked_fill(~chosen_from, float("-inf"))
-    answers = logits.argmax(-1)  # [1 + K, B]
+    said = logits.argmax(-1)  # [1 + K, B]
     if labels.ndim == 2:
-        return (~labels.gather(1, answers.mT)).sum(0)
-    return (answers != labels).sum(-1)
+        return (~labels.gather(1, said.mT)).sum(0)
+    return (said != labels).sum(-1)

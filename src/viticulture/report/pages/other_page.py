@@ -53,7 +53,7 @@ def _page(run: RunDir, name: str, images: int, warnings: Sequence[str]) -> RunPa
             f"{facts['student']['name']}, trained on {facts['data']['name']} by recipe {facts['recipe']}, seed "
             f"{facts['seed']}, judged by {images:,} images of {name}."
         ),
-        costs=costs_of(run, facts),
+        costs=costs_of(facts),
         warnings=warnings,
         reproduce={
             "run": str(run.path),

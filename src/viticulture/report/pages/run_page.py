@@ -18,8 +18,6 @@ from ...evaluation.probe.evaluate import read_probes
 from ...evaluation.reference import read_references
 from ...evaluation.results import Evaluations, read_evaluations
 from ...evaluation.robustness.evaluate import read_robustness
-from ...models.views import NAMED, views_in
-from ...models.weights.files import read_config
 from ...training.recipe import method_class
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
@@ -70,7 +68,7 @@ def page_of(run: RunDir) -> RunPage:
         sentence=sentence,
         state=_state(run, curves, facts) if running else "",
         evaluations=_evaluated(found),
-        costs=costs_of(run, facts),
+        costs=costs_of(facts),
         references=references.accuracy if references is not None else {},
         learnt_from=references.images.get("train", ()) if references is not None else (),
         curves=curves,
@@ -112,13 +110,11 @@ def is_several(run: RunDir) -> bool:
     return method_class(recipe_of(run)).batch_spec.contents == "labels"
 
 
-def costs_of(run: RunDir, facts: Mapping[str, Any]) -> Costs:
-    """What a run says of the student's size, of its training's time, and of how often it is asked about an image."""
+def costs_of(facts: Mapping[str, Any]) -> Costs:
+    """What run.json says of the student's size, of its training's time, and of how often it is asked about an image."""
     seconds, steps, student = facts.get("seconds"), facts.get("steps"), facts["student"]
     speed = steps * facts["batch_size"] / seconds if seconds and steps else None
-    counting = next((run.weights(which) for which in run.kept), None)
-    views = len(NAMED[views_in(read_config(counting))]) if counting else 1
-    return Costs(student["parameters"], student["macs"], speed, seconds, views)
+    return Costs(student["parameters"], student["macs"], speed, seconds, facts.get("views", 1))
 
 
 def named(key: str) -> tuple[str, str]:

@@ -26,7 +26,7 @@ def labels_summary(found: LabelEvaluations) -> Sheet:
         rows.append([key, *shares, f"{each.nll:.3f}", each.images])
     if (counting := found.counting) is not None:
         rows += [[name, share, *[None] * 5, "", counting.images] for name, share in counting.baselines.items()]
-    asked = f" Answers are the mean over {counting.asked} of an image." if counting and counting.asked else ""
+    asked = f" Answers are the mean over {counting.asked} of each image." if counting and counting.asked else ""
     return Sheet("Labels", columns, rows, CHOSEN + asked)
 
 

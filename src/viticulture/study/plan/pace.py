@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ...data.dataset import Dataset
 from ...methods.method import Method
-from ...models.views import EVERY, NAMED
+from ...models.views import EVERY, NAMED, Views
 from ...training.assemble import assemble
-from ...training.recipe import Recipe, resolve
+from ...training.recipe import Recipe, method_class, resolve
 from ...training.run import DENSE_BATCH, ValidationLoader, fit
 from ...training.rundir import RunDir
 from ...training.session import Session
@@ -77,13 +77,18 @@ class Pace:
         return replace(self, step=self.step * factor, inference=self.inference * factor)
 
 
-def _asked(recipe: Recipe, dataset: Dataset) -> int:
-    """Images of one set of weights, views counted one by one; what chooses the views is shared by two sets."""
-    chosen = recipe.section("images").eval_views
+def held_out_images(recipe: Recipe, dataset: Dataset) -> int:
+    """How often a recipe's student is asked about held-out images in the end, for each of two sets of weights.
+
+    Views of an image count one by one; what chooses them is shared by the two.
+    """
+    wanted: Views | Literal["best"] = (
+        recipe.section("images").eval_views if method_class(recipe).batch_spec.labels else "one"
+    )
     val, test = (0 if split is None else len(split) for split in (dataset.val, dataset.test))
-    if chosen == "best":
-        return len(EVERY) * (val + test) + len(EVERY) * val // 2
-    return len(NAMED[chosen]) * (val + test)
+    if wanted != "best":
+        return len(NAMED[wanted]) * (val + test)
+    return len(EVERY) * (val + test + val // 2) if val else test
 
 
 def measure_pace(
@@ -104,6 +109,7 @@ def measure_pace(
         now: tells the time; `time.process_time` counts that of the processors.
         patience: factor on `MOST_STEPS` and `MOST_SECONDS`: more steps tell more.
     """
+    held_out = held_out_images(recipe, dataset)
     recipe = recipe.with_section("images", dataset.image_settings)
     watch = {"val": dataset.val, "test": dataset.test}.get(recipe.section("train").watch)
     longer = {"train.epochs": max(int(MOST_STEPS * patience), recipe.section("train").epochs)}
@@ -124,7 +130,7 @@ def measure_pace(
         steps=method.course.steps_per_epoch,
         inference=clock.inference,
         val_images=len(watch) if watch is not None else 0,
-        held_out_images=_asked(recipe, dataset),
+        held_out_images=held_out,
         keep=min(clock.keeps),
         watch_every=recipe.section("train").watch_every,
     )

@@ -78,7 +78,7 @@ class Outcome:
             "seconds": seconds,
             "images_per_second": steps * facts["batch_size"] / seconds if steps and seconds else None,
             "parameters": student.get("parameters"),
-            "macs": student.get("macs"),
+            "macs": student["macs"] * facts.get("views", 1) if student.get("macs") else None,
             "student": student.get("name"),
             "folder": f"cells/{cell.name}",
             "error": self.error,
