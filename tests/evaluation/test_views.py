@@ -2,6 +2,7 @@
 """A classifier asked by several views answers with the mean of its probabilities, wherever it is asked."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,22 +15,27 @@ from torch import Tensor, nn
 import viticulture
 from photographs import pictures
 from untrained import photo, untrained
+from viticulture.data.dataset import prepare_test
 from viticulture.data.images import Images
+from viticulture.data.open import open_source
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import Predictions
+from viticulture.evaluation.accuracy import ONE_HEAD, Evaluation, Predictions
 from viticulture.evaluation.evaluate import right
+from viticulture.evaluation.heads import OutputHeads
 from viticulture.evaluation.predict import classify
+from viticulture.evaluation.robustness.metrics import wrong_predictions
 from viticulture.evaluation.subject import of_run, of_source
 from viticulture.evaluation.views import settle_views
 from viticulture.export.onnx_file import to_onnx
 from viticulture.hub.push import contents
+from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.views import NAMED, VIEWS, SeveralViews, Views, answering
 from viticulture.models.weights.files import note
 from viticulture.training.combinations import check_parts
 from viticulture.training.recipe import read, resolve
 from viticulture.training.rundir import RunDir
-from viticulture.training.session import dataset_of, recipe_of
+from viticulture.training.session import dataset_of, load_dataset, recipe_of
 
 SMALL = {
     "images.image_size": 8,
@@ -201,3 +207,50 @@ def test_a_network_that_is_asked_by_views_is_its_own() -> None:
 def test_what_finds_objects_or_tells_pixels_apart_is_not_asked_by_views(name: str) -> None:
     with pytest.raises(UserError, match=r"images\.eval_views four is of classes of images, and method"):
         check_parts(resolve(name, read(name), {"images.eval_views": "four"}))
+
+
+def test_who_looks_inside_is_shown_the_same_batches(tmp_path: Path) -> None:
+    """CKA is estimated by batches of a size, and two networks are shown the same."""
+    run, sizes = untrained(tmp_path / "run"), []
+    dataset = load_dataset(open_source(str(pictures(tmp_path / "photos", {"a": 10, "b": 10}))), recipe_of(run), 0)
+    for views in ("one", "four"):
+        note(run.weights("last"), {VIEWS: views})
+        subject = of_run(run, batch_size=4)
+        sizes.append([len(batch["image"]) for batch in subject.batches(dataset.train)])
+        assert not isinstance(subject.network, SeveralViews)
+    assert sizes[0] == sizes[1]
+
+
+def test_other_images_and_corrupted_ones_are_answered_by_the_same_views(tmp_path: Path) -> None:
+    """Top-1 on a folder by hand, and a share of wrong answers that agrees with it."""
+    run = untrained(tmp_path / "run", ("a", "b", "c"))
+    note(run.weights("last"), {VIEWS: "four"})
+    folder = pictures(tmp_path / "photos", {"a": 20, "b": 20, "c": 20}, side=24)
+    evaluated = viticulture.evaluate(str(run.path), str(folder))
+    assert isinstance(evaluated, Mapping)
+    (found,) = evaluated.values()
+    assert isinstance(found, Evaluation)
+    assert found.rule == "4 views (middle, mirrored)"
+    subject = of_run(run)
+    images, _ = prepare_test(str(folder), subject.task.classes, subject.image_settings, False)
+    by_hand = asked_by_hand(run, images, "four").argmax(1)
+    labels = images.records.labels
+    assert found.top1 == pytest.approx(float((by_hand == labels).double().mean()))
+    assert (by_hand != asked_by_hand(run, images, "one").argmax(1)).any(), "else one view would pass"
+    pixels = torch.cat([batch["image"] for batch in subject.batches(images)])
+    one_head = OutputHeads(("class",), ONE_HEAD)
+    with torch.inference_mode():
+        wrong = wrong_predictions(subject.network, one_head, pixels, labels, None, subject.answers)
+    assert wrong.tolist() == [int((by_hand != labels).sum())]
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.slow
+def test_what_budgets_choose_is_exported_with_its_views(several: bool, tmp_path: Path) -> None:
+    """A hybrid, for any batch (`to_onnx` compares): the file holds the network once."""
+    pytest.importorskip("onnxruntime")
+    shown = Task(("a", "b"), (32, 32), (0.5,) * 3, (0.5,) * 3, several)
+    student = create_student("hybrid_nano", shown, None, {}).eval()
+    once = to_onnx(student, tmp_path / "one.onnx", shown)
+    four = to_onnx(answering(student, "four", shown), tmp_path / "four.onnx", shown)
+    assert four.stat().st_size < 1.1 * once.stat().st_size
