@@ -131,6 +131,11 @@ def test_the_first_of_the_best_is_chosen(name: Views, run: RunDir) -> None:
         assert {of_run(run, each).eval_views for each in run.which()} == {name}
         settle_views(run, dataset.val, lambda said: float(not score(said)))
         assert of_run(run).eval_views == name, "what is settled stays"
+        config = json.loads(before["last"])
+        del config[VIEWS]
+        (run.weights("last") / "config.json").write_text(json.dumps(config))  # as a resumed run writes it
+        settle_views(run, dataset.val, lambda said: float(not score(said)))
+        assert of_run(run, "last").eval_views == name
     finally:
         for each, text in before.items():
             (run.weights(each) / "config.json").write_text(text)

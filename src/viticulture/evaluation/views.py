@@ -30,7 +30,8 @@ class EachView(nn.Module):
 def settle_views(run: RunDir, images: Images, score: Callable[[Predictions], float]) -> None:
     """Choose the views of the weights that count, once, and write their name beside all weights of a run.
 
-    What is settled stays: files that were exported since answer so.
+    What is settled stays: files that were exported since answer so. A run that is resumed writes its last weights anew,
+    which then get the same.
 
     Args:
         run: with weights.
@@ -38,8 +39,13 @@ def settle_views(run: RunDir, images: Images, score: Callable[[Predictions], flo
         score: of predictions, a share; the highest is chosen, of equals the fewest views.
     """
     which = run.which()
-    if VIEWS in read_config(run.weights(which[0])):
-        return
+    settled = read_config(run.weights(which[0])).get(VIEWS) or _best_views(run, images, score)
+    for weights in reversed(which):  # those that count last: with them it is settled
+        if VIEWS not in read_config(run.weights(weights)):
+            note(run.weights(weights), {VIEWS: settled})
+
+
+def _best_views(run: RunDir, images: Images, score: Callable[[Predictions], float]) -> Views:
     subject = of_run(run)
 
     def probabilities(logits: Tensor) -> Tensor:
@@ -52,11 +58,10 @@ def settle_views(run: RunDir, images: Images, score: Callable[[Predictions], flo
         return score(replace(said, probabilities=torch.stack([alone[view] for view in NAMED[name]]).mean(0)))
 
     scores = {name: worth(name) for name in NAMED}
-    chosen = max(scores, key=lambda name: scores[name])
+    best = max(scores, key=lambda name: scores[name])
     told = ", ".join(f"{name} {100 * share:.1f} %" for name, share in scores.items())
-    tell(f"views    {chosen}, by {len(images):,} validation images: {told}")
-    for weights in reversed(which):  # those that count last: with them it is settled
-        note(run.weights(weights), {VIEWS: chosen})
+    tell(f"views    {best}, by {len(images):,} validation images: {told}")
+    return best
 
 
 def keep_times_asked(run: RunDir) -> None:
