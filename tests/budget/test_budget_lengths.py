@@ -12,8 +12,19 @@ import torch
 from viticulture.budget import choices, lengths
 from viticulture.budget.budget import Budget
 from viticulture.budget.choices import LADDER, MOST_EPOCHS, Kind, Rung, kinds, rungs
-from viticulture.budget.follow import settled
-from viticulture.budget.lengths import MARGIN, RESERVE, again, climb, cost, divide, fitting
+from viticulture.budget.follow import after_trial, settled
+from viticulture.budget.lengths import (
+    MARGIN,
+    MOST_SLOWNESS,
+    RESERVE,
+    TRIAL_SECONDS,
+    again,
+    climb,
+    cost,
+    divide,
+    fitting,
+    trial,
+)
 from viticulture.budget.plan import Plan, Stage
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
@@ -209,6 +220,49 @@ def test_a_later_stage_makes_good_for_what_an_earlier_one_took(slowness: float) 
     assert took <= 1000 * (1 - MARGIN)
     assert took > 1000 * (1 - MARGIN) - slowness * last.pace.epoch
     assert last.seconds == pytest.approx(slowness * cost(last.pace, last.epochs))
+
+
+@pytest.mark.parametrize("slowness", [0.5, 1.0, 2.0])
+def test_a_stages_length_is_settled_by_what_its_first_epochs_took(slowness: float) -> None:
+    """Steps and answers take so much longer than they were measured. Catches: a stage that takes other stages' time,
+    time that is left over, epochs of the trial that are trained twice or forgotten."""
+    plan = settled(planned(), 0)
+    first, tried = plan.stages[0], 20
+    opened = 3.0
+    took = slowness * first.pace.epoch * tried
+    plan = after_trial(plan, 0, tried, took, opened + took)
+    stage = plan.stages[0]
+    spent = opened + slowness * (stage.pace.epoch * stage.epochs + cost(stage.pace, 0))
+    share = first.seconds / sum(stage.seconds for stage in planned().stages)
+    aim = share * (1000 * (1 - MARGIN) - plan.prepared)
+    assert stage.seconds == pytest.approx(spent)
+    assert aim - slowness * stage.pace.epoch < spent <= aim
+
+
+def test_a_trial_is_not_believed_without_measure() -> None:
+    """A machine that slept in it, or a clock that stood. Fails for a stage without epochs, or without end."""
+    plan = settled(planned(), 0)
+    pace, tried = plan.stages[0].pace, 20
+    slept = after_trial(plan, 0, tried, 1e6, 30.0).stages[0]
+    assert slept.epochs - tried == max(1, fitting(pace, (plan.stages[0].seconds - 30) / MOST_SLOWNESS))
+    assert tried < after_trial(plan, 0, tried, 0.0, 0.0).stages[0].epochs <= MOST_EPOCHS
+
+
+@pytest.mark.parametrize(
+    ("epochs", "warmup", "seconds", "tried"),
+    [
+        (100, 5.0, 10.0, 5),
+        (130, 5.9, 10.0, 5),
+        (130, 20.0, 10.0, 7),
+        (100, 5.0, TRIAL_SECONDS / 6, 0),
+        (100, 0.0, 10.0, 0),
+        (15, 0.75, 100.0, 0),
+    ],
+)
+def test_a_trial_lies_within_the_warm_up(epochs: int, warmup: float, seconds: float, tried: int) -> None:
+    """Fails for a length that changes when the rate falls already, for a trial that tells nothing, and for one that
+    takes much of the stage."""
+    assert trial(Pace(seconds, 1, 0.0, 0, 0), epochs, warmup) == tried
 
 
 def test_a_stage_trains_however_late_it_is() -> None:

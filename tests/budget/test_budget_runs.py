@@ -11,17 +11,19 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
 from safetensors.torch import load_file
 
 import viticulture
 from children import die_at, start
 from photographs import pictures
 from viticulture.budget import choices, lengths, recipes
+from viticulture.budget import follow as follow_module
 from viticulture.budget.budget import Budget
 from viticulture.budget.choices import BATCH
-from viticulture.budget.follow import follow
+from viticulture.budget.follow import Trial, follow
 from viticulture.budget.measure import Measurements
-from viticulture.budget.plan import Plan, read_plan
+from viticulture.budget.plan import Plan, Stage, read_plan
 from viticulture.budget.prepare import Wish, make_folder, make_plan
 from viticulture.cli import main
 from viticulture.data.dataset import Dataset
@@ -32,9 +34,11 @@ from viticulture.report.terminal import introduce_budget, long_training
 from viticulture.study.plan.pace import EPOCH, Pace, held_out_images, measure_pace
 from viticulture.training import progress
 from viticulture.training.assemble import batch_size
+from viticulture.training.length import set_length
 from viticulture.training.recipe import Recipe, read, resolve
 from viticulture.training.run import fit
-from viticulture.training.session import Session, load_dataset
+from viticulture.training.rundir import RunDir
+from viticulture.training.session import Session, begin, load_dataset, recipe_of
 from viticulture.waiting import silence
 
 TINY: dict[str, Any] = {
@@ -85,22 +89,50 @@ def planned(
     return plan
 
 
-def trained(run: Path, most: int = 99) -> None:
-    """Train what is missing, without measuring or drawing; every stage takes the time that was planned."""
-    clock, left = SetClock(), most
+class Slow(Callback):
+    """Epochs that take so many seconds, by a clock that is set.
 
-    def grow(session: Session) -> None:
+    Args:
+        clock: that is set.
+        seconds: an epoch.
+    """
+
+    def __init__(self, clock: SetClock, seconds: float) -> None:
+        self.clock, self.seconds = clock, seconds
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self.clock.seconds += self.seconds / int(trainer.num_training_batches)
+
+
+def trained(run: Path, most: int = 99, slowness: float = 1.0) -> list[str]:
+    """Train what is missing, without measuring or drawing; returns what was told.
+
+    Args:
+        run: that has a plan.
+        most: stages, after which Ctrl-C is pressed.
+        slowness: of every stage, where its first epochs are to tell; else it takes the time that was planned.
+    """
+    clock, left, told = SetClock(), most, list[str]()
+
+    def grow(session: Session, trial: Trial | None) -> None:
         nonlocal left
+        began = clock.seconds
+        if trial is not None:
+            fit(session, until=trial.epochs, more=[trial.stopwatch, Slow(clock, slowness * under_way().pace.epoch)])
+            session = trial.settle(session)
         fit(session)
         session.run.update(status="finished")
         session.run.unlock()
-        plan = read_plan(run)
-        clock.seconds += next(stage.seconds for stage in plan.stages if stage.spent is None)
+        clock.seconds = began + under_way().seconds
         left -= 1
         if not left:
             raise KeyboardInterrupt
 
-    follow(run, grow, lambda words: None, now=clock)
+    def under_way() -> Stage:
+        return next(stage for stage in read_plan(run).stages if stage.spent is None)
+
+    follow(run, grow, told.append, now=clock)
+    return told
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -230,7 +262,7 @@ def test_stages_build_on_one_another(
     eager(monkeypatch)
     monkeypatch.setattr(Measurements, "pace", Told.pace)
     monkeypatch.setattr(Budget, "clock", property(lambda self: SetClock()))
-    monkeypatch.setattr("viticulture.budget.follow.MOST_SLOWNESS", 1.0)  # or a clock that stands promises many epochs
+    monkeypatch.setattr("viticulture.budget.lengths.MOST_SLOWNESS", 1.0)  # or a clock that stands promises many epochs
     out = tmp_path / "run"
     run = viticulture.train("digits", out=str(out), overrides=TINY, budget="60s")
     shown = capsys.readouterr().err
@@ -534,6 +566,77 @@ def test_a_run_stopped_between_its_stages_goes_on_with_the_next(
     trained(broken)
     assert [stage.epochs for stage in read_plan(whole).stages] == [stage.epochs for stage in read_plan(broken).stages]
     same_but_for_names(broken, whole)
+
+
+SETTLED: dict[str, Any] = {"budget": "300s", "search": False}
+"""A stage of some forty epochs, which is long enough to be settled."""
+
+
+@pytest.mark.parametrize("slowness", [0.5, 1.0, 2.0])
+def test_a_stage_settled_under_way_learns_as_one_of_that_length(slowness: float, tmp_path: Path) -> None:
+    """Its weights are, bit for bit, those of a training that had this length and warm-up from the beginning. Catches:
+    a schedule that keeps the old length, epochs trained twice, a folder that tells another recipe than was trained, a
+    budget that is not kept."""
+    run, straight = tmp_path / "run", tmp_path / "straight"
+    first = planned(run, **SETTLED).stages[0].epochs
+    told = trained(run, slowness=slowness)
+    plan = read_plan(run)
+    stage, facts = plan.stages[0], json.loads((run / "run.json").read_text())
+    assert 300 * 0.95 - slowness * stage.pace.epoch < plan.spent <= 300 * 0.95
+    assert (stage.epochs > first, stage.epochs < first) == (slowness < 1, slowness > 1)
+    assert any(f"{stage.epochs} epochs in place of {first}" in words for words in told) is (slowness != 1)
+    settings = facts["settings"]
+    assert settings["train"]["epochs"] == stage.epochs
+    assert settings["schedule"]["warmup_epochs"] == pytest.approx(0.05 * first)
+    assert facts["steps"] == stage.epochs * stage.pace.steps
+    recipe = recipe_of(RunDir(run))
+    fit(begin("digits", recipe, 0, str(straight), False, {}, "test"))
+    theirs = weights(straight)
+    assert all(torch.equal(value, theirs[name]) for name, value in weights(run).items())
+    assert (run / "metrics.csv").read_text() == (straight / "metrics.csv").read_text()
+
+
+def dies_while_its_length_is_set(out: str, moment: int) -> None:
+    """Runs in a child."""
+
+    def dying(run: RunDir, epochs: int) -> None:
+        die_at(run.path, moment)
+        set_length(run, epochs)
+
+    follow_module.set_length = dying  # type: ignore[attr-defined]
+    trained(Path(out), slowness=2.0)
+
+
+@pytest.mark.slow
+def test_a_run_killed_while_its_length_is_set_goes_on_with_that_length(tmp_path: Path) -> None:
+    """kill -9 at every moment of it, after the plan says the new length. Catches: a checkpoint that is no longer the
+    run's, a recipe.yaml of which run.json knows nothing, a run of the old length."""
+    whole = tmp_path / "whole"
+    planned(whole, **SETTLED)
+    trained(whole, slowness=2.0)
+    for moment in range(7):
+        broken = tmp_path / str(moment)
+        planned(broken, **SETTLED)
+        child = start(dies_while_its_length_is_set, str(broken), moment)
+        child.join()
+        assert child.exitcode == -signal.SIGKILL
+        trained(broken)
+        assert read_plan(broken).stages[0].epochs == read_plan(whole).stages[0].epochs
+        theirs = weights(whole)
+        assert all(torch.equal(value, theirs[name]) for name, value in weights(broken).items())
+
+
+def test_a_run_of_other_images_gets_no_other_length(tmp_path: Path) -> None:
+    """Fails if another run's checkpoint is made this run's."""
+    runs = [tmp_path / name for name in ("one", "other")]
+    for seed, run in enumerate(runs):
+        recipe = resolve("default/digits", read("default/digits"), {**TINY, "train.epochs": 3})
+        fit(begin("digits", recipe, seed, str(run), False, {}, "test"), until=1)
+    (runs[0] / "checkpoints/last.ckpt").write_bytes((runs[1] / "checkpoints/last.ckpt").read_bytes())
+    with pytest.raises(UserError, match="not of this run"):
+        set_length(RunDir(runs[0]), 5)
+    set_length(RunDir(runs[1]), 5)
+    assert recipe_of(RunDir(runs[1])).section("train").epochs == 5
 
 
 def same_but_for_names(broken: Path, whole: Path) -> None:

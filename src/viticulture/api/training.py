@@ -20,6 +20,7 @@ from .shown import Shown
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
 
+    from ..budget.follow import Trial
     from ..training.session import Session
     from ..training.table import Row
 
@@ -82,7 +83,7 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
     from ..training.session import begin
 
     with silence(not progress):
-        return _grow(begin(data, recipe, seed, out, overwrite, overrides, command()), callbacks)
+        return _grow(begin(data, recipe, seed, out, overwrite, overrides, command()), callbacks=callbacks)
 
 
 def train_row(
@@ -151,11 +152,11 @@ def resume(run: Any, data: Any = "", *, callbacks: "Sequence[Callback]" = (), pr
         tell(f"{run} is finished; nothing is left to train")
         return Run(Path(run))
     with silence(not progress):
-        return _grow(reopen(run, data), callbacks)
+        return _grow(reopen(run, data), callbacks=callbacks)
 
 
-def _grow(session: "Session", callbacks: "Sequence[Callback]" = ()) -> Run:
-    """Train, measure, report.
+def _grow(session: "Session", trial: "Trial | None" = None, callbacks: "Sequence[Callback]" = ()) -> Run:
+    """Train, the trial of a stage within a budget first, measure, report.
 
     Of several processes, all train; the first then measures, draws the page and prints, while the others wait until it
     has ended, and return the same run without a word.
@@ -167,6 +168,9 @@ def _grow(session: "Session", callbacks: "Sequence[Callback]" = ()) -> Run:
     if is_leader():
         introduce(session)
     try:
+        if trial is not None:
+            fit(session, bar(session), more=[trial.stopwatch], until=trial.epochs)
+            session = trial.settle(session)
         fit(session, bar(session), after_epoch=Shown(session.run.path).draw, more=callbacks)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"viticulture resume {session.run.path}") from stop

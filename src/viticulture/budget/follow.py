@@ -1,25 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train a plan's stages one after the other, or go on with them wherever a kill has stopped them."""
+"""Train a plan's stages one after the other, or go on with them wherever a kill has stopped them.
+
+A stage's length is planned, corrected when it begins by what the earlier stages took, and settled within its warm-up by
+what its own epochs took. What a kill has interrupted keeps the length that it had.
+"""
 
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch import Callback, LightningModule, Trainer
+
 from ..errors import counted
+from ..training.length import gone_on, set_length
 from ..training.rundir import RunDir
 from ..training.session import Session, begin, reopen
 from .budget import Budget
-from .lengths import MARGIN, again, cost
+from .choices import MOST_EPOCHS
+from .lengths import MARGIN, again, cost, slowness, trial
 from .plan import STAGES, Plan, check_version, read_plan
 
-MOST_SLOWNESS = 3.0
-"""Factor by which a stage is believed to have been mismeasured; more is a machine that slept, or was busy once."""
 
-Grow = Callable[[Session], Any]
-"""Trains and measures a session to its end, and says in run.json that it is finished."""
+class Stopwatch(Callback):
+    """Times a training's epochs, but for the first step, which pays for what happens once.
+
+    Args:
+        now: tells the time.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now, self.steps = now, 0
+        self.began = self.ended = 0.0
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if not self.steps:
+            self.began = self.now()
+        self.steps += 1
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.ended = self.now()
+
+    @property
+    def seconds(self) -> float:
+        """Of all steps, the first one as long as the others, with what came between them."""
+        return (self.ended - self.began) * self.steps / max(self.steps - 1, 1)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The first epochs of a stage, which tell how many it is to have.
+
+    Args:
+        epochs: of them.
+        stopwatch: a callback of their training.
+        settle: called once they are trained: writes the length down and gives the session that goes on.
+    """
+
+    epochs: int
+    stopwatch: Stopwatch
+    settle: Callable[[Session], Session]
+
+
+Grow = Callable[[Session, Trial | None], Any]
+"""Trains and measures a session to its end, after its trial where it has one; says in run.json that it is finished."""
 
 
 def follow(
@@ -65,11 +113,34 @@ def settled(plan: Plan, number: int) -> Plan:
     stage, earlier = plan.stages[number], plan.stages[:number]
     if earlier:
         took, wanted = sum(stage.spent or 0 for stage in earlier), sum(stage.seconds for stage in earlier)
-        slowness = min(max(took / wanted, 1 / MOST_SLOWNESS), MOST_SLOWNESS)
-        left = Budget(plan.budget).seconds * (1 - MARGIN) - plan.spent
-        epochs = again(stage.pace, [stage.seconds for stage in plan.stages[number:]], left, slowness)
-        stage = replace(stage, epochs=epochs, seconds=cost(stage.pace, epochs) * slowness)
+        slow = slowness(took, wanted)
+        epochs = again(stage.pace, [stage.seconds for stage in plan.stages[number:]], _left(plan), slow)
+        stage = replace(stage, epochs=epochs, seconds=cost(stage.pace, epochs) * slow)
     return plan.with_stage(number, replace(stage, begun=True))
+
+
+def after_trial(plan: Plan, number: int, epochs: int, took: float, elapsed: float) -> Plan:
+    """The plan with the length that a stage gets by its first epochs.
+
+    Args:
+        plan: as far as it has come.
+        number: of the stage.
+        epochs: that it has trained.
+        took: seconds that these took.
+        elapsed: seconds since it began.
+    """
+    stage = plan.stages[number]
+    slow = slowness(took, stage.pace.epoch * epochs)
+    more = again(stage.pace, [stage.seconds for stage in plan.stages[number:]], _left(plan), slow, elapsed)
+    more = min(more, MOST_EPOCHS - epochs)
+    return plan.with_stage(
+        number, replace(stage, epochs=epochs + more, seconds=elapsed + cost(stage.pace, more) * slow)
+    )
+
+
+def _left(plan: Plan) -> float:
+    """Seconds for the stages that are not done."""
+    return Budget(plan.budget).seconds * (1 - MARGIN) - plan.spent
 
 
 def _trained(
@@ -85,12 +156,48 @@ def _trained(
     if not interrupted or RunDir.open(place).read("run.json")["status"] != "finished":
         minutes = f"about {stage.seconds / 60:.1f} min"
         tell(f"stage    {number + 1} of {len(plan.stages)}: {stage.kind}, {counted(stage.epochs, 'epoch')}, {minutes}")
-        grow(reopen(str(place), data) if interrupted else _session(run, plan, number, data))
+        if interrupted:
+            set_length(RunDir.open(place), stage.epochs)  # a kill may have come between the plan and the run
+            grow(reopen(str(place), data), None)
+        else:
+            session = _session(run, plan, number, data)
+            grow(session, _trial(run, plan, number, session, tell, began, now))
         gc.collect()
+        plan = read_plan(run)
+    stage = plan.stages[number]
     spent = stage.seconds if interrupted else now() - began
     plan = plan.with_stage(number, replace(stage, spent=round(spent, 1)))
     plan.write(run)
     return plan
+
+
+def _trial(
+    run: Path,
+    plan: Plan,
+    number: int,
+    session: Session,
+    tell: Callable[[str], None],
+    began: float,
+    now: Callable[[], float],
+) -> Trial | None:
+    """The first epochs of a stage that is about to be trained; None where they would be too short to tell."""
+    stage = plan.stages[number]
+    epochs = trial(stage.pace, stage.epochs, session.recipe.section("schedule").warmup(stage.epochs))
+    if not epochs:
+        return None
+    stopwatch = Stopwatch(now)
+
+    def settle(session: Session) -> Session:
+        longer = after_trial(plan, number, epochs, stopwatch.seconds, now() - began)
+        length = longer.stages[number].epochs
+        if length == stage.epochs:
+            return gone_on(session)
+        tell(f"length   {counted(length, 'epoch')} in place of {stage.epochs}, by what the first took")
+        longer.write(run)
+        set_length(session.run, length)
+        return gone_on(session)
+
+    return Trial(epochs, stopwatch, settle)
 
 
 def _session(run: Path, plan: Plan, number: int, data: str) -> Session:

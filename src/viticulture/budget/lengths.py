@@ -4,10 +4,12 @@
     cost(stage) = pace.training(epochs) + RESERVE
     sum of costs <= seconds
 
-Lengths are whole epochs and fixed before a stage's first step: a schedule that a clock cuts short could not be resumed
-bit for bit.
+Lengths are whole epochs, planned before a stage's first step. One that takes long enough to tell is settled within its
+warm-up, which is the same for any length, by what its epochs have taken until then, and never again: a schedule that a
+clock cuts short could not be resumed bit for bit.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +22,13 @@ RESERVE = 5.0
 """Seconds that a stage takes besides epochs and evaluation: to open its images, to draw its pictures and its page."""
 HASTE = 1.5
 """A larger student takes less time a multiply-add; up to so much less, and it is measured before it is passed over."""
+
+TRIAL_SHARE = 0.05
+"""Of a stage's epochs, within its warm-up, until its length is settled."""
+TRIAL_SECONDS = 3.0
+"""What those epochs must take; fewer tell no more than the steps that were measured before."""
+MOST_SLOWNESS = 3.0
+"""Factor by which a stage is believed to have been mismeasured; more is a machine that slept, or was busy once."""
 
 PaceOf = Callable[[Kind, bool], Pace]
 """Stage, and whether a teacher teaches in it -> its pace."""
@@ -118,14 +127,32 @@ def _shared(seconds: float, wanted: Sequence[tuple[Kind, float]], pace: PaceOf) 
     return tuple(lengths)
 
 
-def again(pace: Pace, planned: Sequence[float], seconds: float, slowness: float) -> int:
-    """Epochs of the first of the stages that are left, now that the earlier ones have shown how fast it goes.
+def trial(pace: Pace, epochs: int, warmup: float) -> int:
+    """Epochs after which a stage's length is settled; 0 where it stays as it is planned.
+
+    Args:
+        pace: as it was measured.
+        epochs: that are planned.
+        warmup: epochs of the warm-up.
+    """
+    tried = min(math.floor(warmup), math.ceil(TRIAL_SHARE * epochs))
+    return tried if tried * pace.epoch >= TRIAL_SECONDS else 0
+
+
+def slowness(took: float, wanted: float) -> float:
+    """Factor between what was measured and what came, as far as it is believed."""
+    return min(max(took / wanted, 1 / MOST_SLOWNESS), MOST_SLOWNESS)
+
+
+def again(pace: Pace, planned: Sequence[float], seconds: float, slowness: float, elapsed: float = 0.0) -> int:
+    """Epochs that are left to the first of the stages that are, now that earlier ones have shown how fast it goes.
 
     Args:
         pace: of the stage, as it was measured.
         planned: seconds that each stage which is left was to take.
-        seconds: that are left for them.
-        slowness: seconds that the earlier stages took over those that were planned.
+        seconds: that were left for them when the stage began.
+        slowness: seconds that it took until now over those that were planned.
+        elapsed: seconds since the stage began.
     """
     share = planned[0] / sum(planned)
-    return max(1, fitting(pace, share * seconds / slowness))
+    return max(1, fitting(pace, (share * seconds - elapsed) / slowness))

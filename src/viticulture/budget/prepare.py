@@ -5,9 +5,9 @@
 2. The images are decoded for that one.
 3. Its stages are tried on the images, and share what is left of the time.
 
-When the machine gets slower afterwards (or was slowed while it was measured), the stages that have not begun are given
-lengths by what the earlier ones took, `follow.py`; a stage under way keeps its own, so that it resumes exactly, and
-takes longer by as much. So does a training of one stage.
+When the machine gets slower afterwards (or was slowed while it was measured), stages get other lengths than planned
+here: when they begin, by what the earlier ones took, and once more within their warm-up, by what their own epochs took,
+`follow.py`. After that a stage keeps its length, so that it resumes exactly.
 """
 
 from collections.abc import Callable

@@ -200,6 +200,21 @@ class WatchEvery(Callback):
         trainer.check_val_every_n_epoch = number if due else number + 1  # Lightning validates where this divides
 
 
+class StopAfter(Callback):
+    """Ends the training after so many epochs.
+
+    Args:
+        epochs: those of earlier processes included.
+    """
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs = epochs
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.current_epoch + 1 >= self.epochs:
+            trainer.should_stop = True
+
+
 def validation_split(session: Session) -> Images | None:
     """The images measured between epochs; None where the recipe or the data leaves none."""
     watch = session.recipe.section("train").watch
@@ -211,6 +226,7 @@ def fit(
     watcher: Callback | None = None,
     after_epoch: Callable[[], object] | None = None,
     more: Sequence[Callback] = (),
+    until: int | None = None,
 ) -> None:
     """Train to the last epoch, from `last.ckpt` where the run has one; leaves last, best and EMA weights in the run.
 
@@ -221,6 +237,7 @@ def fit(
         watcher: is told of every step, and may end the training early; by default a progress bar.
         after_epoch: called at epochs' ends, as often as it takes little time; such as a page that is drawn.
         more: callbacks of a person's own, after all others; they may end the training early, too.
+        until: stop after so many epochs, as if killed between two: only what a resumed run needs is left.
 
     Raises: UserError for a loss that is no number, a full disk, a removed run or a damaged checkpoint.
     """
@@ -278,7 +295,7 @@ def fit(
         gradient_clip_val=train.clip_norm,
         log_every_n_steps=min(LOG_EVERY_STEPS, method.course.steps_per_epoch * train.accumulate),
         logger=loggers(run, session.recipe),
-        callbacks=[*callbacks, *more],
+        callbacks=[*callbacks, *more, *([StopAfter(until)] if until else [])],
         plugins=[checkpoints],
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -299,7 +316,7 @@ def fit(
         raise
     finally:
         close(trainer.loggers)
-    if trainer.is_global_zero:
+    if trainer.is_global_zero and not until:
         for name, student in {"last": method.student, **({"ema": ema.student} if ema else {})}.items():
             save(student, run.weights(name), method.task, {**facts, "epoch": trainer.current_epoch})
         run.update(seconds=round(keep.seconds_spent(), 1), steps=trainer.global_step, batch_size=size)
