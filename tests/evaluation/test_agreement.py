@@ -24,7 +24,8 @@ from viticulture.keywords import rebuilt
 from viticulture.models.co_advise.many_heads import every_head
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
-from viticulture.models.weights.files import load, save
+from viticulture.models.views import VIEWS, SeveralViews
+from viticulture.models.weights.files import load, note, save
 from viticulture.study.run.measures import other_measure
 from viticulture.training.recipe import resolve
 from viticulture.training.session import dataset_of, recipe_of
@@ -177,6 +178,33 @@ def test_a_run_measures_its_heads_and_teachers_on_its_test_images(
     page = (run.path / "report.html").read_text()
     assert "KL from inv" in page
     assert "Both wrong" in page
+
+
+def test_a_student_that_answers_by_views_is_judged_so_beside_its_heads(
+    advised: Callable[[str], viticulture.Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its accuracy is that of the evaluation, though several views (told to name one class after the other) say
+    otherwise than one; heads and teachers are asked once. Catches a student's row by one view beside a result by
+    four."""
+    run = advised("mean")
+    config, before = run.folder.weights("last") / "config.json", read_agreement(run.folder)
+    as_it_was = config.read_bytes()
+    assert before is not None
+    assert before.accuracy is not None
+    monkeypatch.setattr(SeveralViews, "forward", lambda network, images: torch.eye(10)[torch.arange(len(images)) % 10])
+    try:
+        note(run.folder.weights("last"), {VIEWS: "four"})
+        viticulture.evaluate(str(run.path))
+        found = read_agreement(run.folder)
+        assert found is not None
+        assert found.accuracy is not None
+        assert found.rule == "mean of 3 heads, 4 views (middle, mirrored)"
+        assert found.accuracy.pop("student") == run.accuracy != before.accuracy["student"], "else one view would pass"
+        assert found.accuracy.items() < before.accuracy.items()
+        assert found.divergence == before.divergence
+    finally:
+        config.write_bytes(as_it_was)
+        viticulture.evaluate(str(run.path))
 
 
 def test_a_teacher_that_is_gone_is_named_and_the_rest_is_judged(

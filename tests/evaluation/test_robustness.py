@@ -22,7 +22,8 @@ from viticulture.evaluation.robustness.corrupted import Views, corrupted
 from viticulture.evaluation.robustness.evaluate import _keep, evaluate_robustness, read_robustness
 from viticulture.evaluation.robustness.metrics import ALEXNET, Robustness, wrong_predictions
 from viticulture.evaluation.robustness.strengths import CORRUPTIONS, MAIN
-from viticulture.models.weights.files import load
+from viticulture.models.views import VIEWS
+from viticulture.models.weights.files import load, note
 from viticulture.study.run.measures import other_measure
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import dataset_of, recipe_of
@@ -159,7 +160,7 @@ def test_what_is_in_the_cache_equals_what_is_made_each_time(run: api.Run, tmp_pa
 
 
 def test_a_stopped_evaluation_goes_on_where_it_was(run: api.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped in the sixth corruption, the next call makes the rest; other weights or images begin anew."""
+    """Stopped in the sixth corruption, the next call makes the rest; other weights, images or views begin anew."""
     asked: list[tuple[str, int]] = []
     real = out_of_distribution.corrupted  # type: ignore[attr-defined]
 
@@ -182,6 +183,14 @@ def test_a_stopped_evaluation_goes_on_where_it_was(run: api.Run, monkeypatch: py
     before = len(asked)
     evaluate_robustness(run.folder, limit=4)
     assert len(asked) == before + 95, "other images"
+    config = run.folder.weights("best") / "config.json"
+    as_it_was = config.read_bytes()
+    try:
+        note(run.folder.weights("best"), {VIEWS: "mirrored"})
+        evaluate_robustness(run.folder, limit=4)
+        assert len(asked) == before + 2 * 95, "answers by other views"
+    finally:
+        config.write_bytes(as_it_was)
 
 
 def test_imagenet_c_is_read_by_its_layout(run: api.Run, tmp_path: Path) -> None:
