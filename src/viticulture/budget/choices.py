@@ -30,9 +30,9 @@ less time, and a budget buys more of them. Not where it would buy fewer steps th
 VALIDATION_SHARE = 0.05
 """Of the time that images are learned from; where measuring after every epoch takes more, epochs are left out."""
 
-VIEWS_SHARE = 0.1
-"""Of the time; where asking held-out images by several views would take more, a student is asked once. A tenth more
-epochs are worth a fraction of a point, several views up to four."""
+VIEWS_SHARE = 0.2
+"""Of the time; where asking held-out images by several views would take more, a student is asked once. A fifth more
+epochs are worth a fraction of a point, several views up to five."""
 
 TEACHER_FROM, TEACHER_SHARE = 2000, 0.35
 MAE_FROM, MAE_FROM_IMAGES, MAE_SHARE = 5000, 1000, 0.25
@@ -40,7 +40,7 @@ MAE_FROM, MAE_FROM_IMAGES, MAE_SHARE = 5000, 1000, 0.25
 FEWEST_EPOCHS: dict[Kind, int] = {"mae": 20, "teacher": 5, "student": 10}
 """A stage that gets fewer is left out; where it is the student's own, it trains alone."""
 
-MIX_FROM, MIX_STEPS = 60, 2500
+MIX_FROM, MIX_STEPS = 60, 1500
 """Epochs and steps of a hybrid's from which images are mixed: in shorter trainings that takes points, in longer ones it
 keeps a network from learning its images by heart."""
 MIX: dict[str, Any] = {"mixup": 0.0, "cutmix": 1.0, "probability": 0.5}
