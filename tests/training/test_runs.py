@@ -398,7 +398,7 @@ def test_a_home_that_takes_no_files_is_told_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pixels", "recipe"), [(28, "tiny-images"), (32, "small-images"), (48, "small-images"), (49, "photos")]
+    ("pixels", "recipe"), [(28, "tiny-images"), (32, "small-images"), (64, "small-images"), (65, "photos")]
 )
 def test_the_default_recipe_goes_by_the_size_of_the_images(pixels: int, recipe: str, tmp_path: Path) -> None:
     """Catches a bound that is off by one, and a default that is not shipped or that `compare` has no field for."""

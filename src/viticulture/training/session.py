@@ -326,7 +326,7 @@ def default_recipe(source: Source) -> str:
     for i in some:
         with suppress(Unreadable):
             sides.append(min(source.size_of(i)))
-    if not sides or median(sides) > 48:
+    if not sides or median(sides) > 64:
         return "default/photos"
     return "default/small-images" if median(sides) >= 32 else "default/tiny-images"
 
