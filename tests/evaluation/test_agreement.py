@@ -193,7 +193,7 @@ def test_a_student_that_answers_by_views_is_judged_so_beside_its_heads(
     assert before.accuracy is not None
 
     def by_brightness(network: SeveralViews, images: Tensor) -> Tensor:
-        return torch.eye(10)[(7 * images.sum((1, 2, 3))).long() % 10]
+        return torch.eye(10)[(images > 0).sum((1, 2, 3)) % 10]  # whole numbers, on every processor the same
 
     monkeypatch.setattr(SeveralViews, "forward", by_brightness)
     try:
