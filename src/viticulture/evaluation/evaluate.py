@@ -15,6 +15,7 @@ from ..training.session import recipe_of
 from .accuracy import Evaluation, Predictions, collect, evaluate_predictions
 from .agreement.evaluate import evaluate_agreement
 from .heads import heads_of
+from .kept_weights import of_each
 from .results import RESULTS, Evaluations, keep_predictions
 from .subject import of_run
 from .views import keep_times_asked, settle_views
@@ -71,12 +72,10 @@ def evaluate_run(run: RunDir, dataset: Dataset) -> EvaluatedRun:
     recipe = recipe_of(run)
     if recipe.section("images").eval_views == "best" and dataset.val is not None and dataset.classes:
         settle_views(run, dataset.val, right)
-    results: dict[str, Result] = {
-        f"{weights}/{split}": result_of(run, recipe, weights, images)
-        for split, images in splits.items()
-        for weights in run.which()
-        if dataset.classes
-    }
+    results = dict[str, Result]()
+    if dataset.classes:
+        for split, images in splits.items():
+            results |= results_of(run, recipe, split, images)
     counts = f"{run.which()[0]}/{next(iter(splits))}" if results else ""
     keep_times_asked(run)
     judged = EvaluatedRun(counts, results)
@@ -112,8 +111,13 @@ def right(said: Predictions) -> float:
     return float((said.probabilities.argmax(-1) == said.labels).double().mean())
 
 
-def result_of(run: RunDir, recipe: Recipe, weights: str, images: Images) -> Result:
-    """One set of weights on some images."""
+def results_of(run: RunDir, recipe: Recipe, name: str, images: Images) -> dict[str, Result]:
+    """Every kept set of weights on some images, by WEIGHTS/NAME."""
+    found = of_each(run, lambda weights: _result(run, recipe, weights, images))
+    return {f"{weights}/{name}": result for weights, result in found.items()}
+
+
+def _result(run: RunDir, recipe: Recipe, weights: str, images: Images) -> Result:
     subject = of_run(run, weights)
     predictions = collect(subject.answers, subject.batches(images), images.records.names)
     few = next(subject.batches(images.part(torch.arange(min(FEW, len(images))))))

@@ -15,7 +15,7 @@ from ..models.weights.files import load
 from ..training.progress import showing
 from ..training.rundir import RunDir
 from ..training.session import dataset_of, recipe_of
-from .evaluate import Result, check_classes, result_of
+from .evaluate import Result, check_classes, results_of
 
 BATCH = 256  # images whose pixels are compared at once
 
@@ -49,8 +49,7 @@ def evaluate_other(run: RunDir, data: str | Source) -> OtherImages:
     name = data.name if isinstance(data, Source) else data
     warnings = [f"skipped {counted(len(skipped), 'image')} that could not be read"] if skipped else []
     warnings += taught_by(run, images)
-    results = {f"{weights}/{name}": result_of(run, recipe, weights, images) for weights in run.which()}
-    return OtherImages(name, results, warnings)
+    return OtherImages(name, results_of(run, recipe, name, images), warnings)
 
 
 def taught_by(run: RunDir, images: Images) -> list[str]:

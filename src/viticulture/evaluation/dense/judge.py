@@ -20,6 +20,7 @@ from ...training.progress import showing
 from ...training.recipe import method_class
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
+from ..kept_weights import of_each
 from .asked import Found, Looker, classify_pixels, find, looker_of
 from .objects import evaluate_objects, mean_boxes
 from .pixels import evaluate_pixels
@@ -37,9 +38,9 @@ def judge_dense(run: RunDir, dataset: Dataset) -> DenseEvaluations:
     counting = f"{run.which()[0]}/{next(iter(splits))}" if splits else ""
     results: dict[str, Evaluation] = {}
     for split, images in splits.items():
-        for weights in run.which():
+        for weights, (evaluation, kept) in _judged(run, images, dataset.annotations[split], simple).items():
             key = f"{weights}/{split}"
-            results[key], kept = _judged(looker_of(run, weights), images, dataset.annotations[split], simple)
+            results[key] = evaluation
             if key == counting:
                 run.write(FOUND, json.dumps({"counts": key, "images": kept}) + "\n")
     evaluations = DenseEvaluations(_kind(train), counting, results)
@@ -54,13 +55,12 @@ def judge_other(run: RunDir, data: str) -> tuple[DenseEvaluations, list[str]]:
     """
     recipe = recipe_of(run)
     source = open_dense(data, method_class(recipe).batch_spec.contents)
-    lookers = {weights: looker_of(run, weights) for weights in run.which()}
-    classes = next(iter(lookers.values())).task.classes
+    classes = looker_of(run).task.classes
     with showing("reading images") as progress:
         skip = recipe.section("data").skip_unreadable
         masks = recipe.values["method"].get("masks", False)
         images, true, notes = prepare_dense_test(source, classes, recipe.section("images"), skip, progress, masks)
-    results = {f"{weights}/{data}": _judged(looker, images, true, None)[0] for weights, looker in lookers.items()}
+    results = {f"{weights}/{data}": judged[0] for weights, judged in _judged(run, images, true, None).items()}
     return DenseEvaluations(_kind(true), f"{run.which()[0]}/{data}", results), notes
 
 
@@ -78,8 +78,16 @@ def _baseline(train: Annotations, dataset: Dataset) -> Baseline:
     return int(counts_of(dataset.classes, train).argmax())
 
 
-def _judged(looker: Looker, images: Images, true: Annotations, simple: Baseline | None) -> tuple[Evaluation, list[Any]]:
-    """The numbers, and what found.json keeps of each image."""
+Judged = tuple[Evaluation, list[Any]]
+"""The numbers, and what found.json keeps of each image."""
+
+
+def _judged(run: RunDir, images: Images, true: Annotations, simple: Baseline | None) -> dict[str, Judged]:
+    """Of every kept set of weights."""
+    return of_each(run, lambda weights: _judged_by(looker_of(run, weights), images, true, simple))
+
+
+def _judged_by(looker: Looker, images: Images, true: Annotations, simple: Baseline | None) -> Judged:
     classes = looker.task.classes
     if isinstance(true, Boxed):
         found = list(find(looker, images))

@@ -17,6 +17,7 @@ from ...training.progress import showing
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
 from ..accuracy import Predictions, collect
+from ..kept_weights import of_each
 from ..other import taught_by
 from ..reference import MOST_IMAGES, raw_pixels
 from ..subject import of_run
@@ -65,8 +66,8 @@ def judge_labels(run: RunDir, dataset: Dataset) -> EvaluatedLabels:
         settle_views(run, dataset.val, _precision)
     results: dict[str, Result] = {}
     asked = told(of_run(run).eval_views)
-    for weights in run.which():
-        said = {name: _asked(run, weights, images) for name, images in splits.items()}
+    said_by = of_each(run, lambda weights: {name: _asked(run, weights, images) for name, images in splits.items()})
+    for weights, said in said_by.items():
         thresholds = [UNDECIDED] * len(dataset.classes)
         if "val" in said:
             thresholds = best_thresholds(said["val"].probabilities.numpy(), said["val"].labels.numpy()).tolist()
@@ -97,8 +98,7 @@ def judge_other(run: RunDir, source: Source) -> tuple[EvaluatedLabels, list[str]
     notes = [f"skipped {counted(len(skipped), 'image')} that could not be read"] if skipped else []
     results = {}
     asked = told(of_run(run).eval_views)
-    for weights in run.which():
-        said = _asked(run, weights, images)
+    for weights, said in of_each(run, lambda weights: _asked(run, weights, images)).items():
         evaluation = evaluate_labels(said, classes, thresholds_of(run, weights, len(classes)))
         results[f"{weights}/{source.name}"] = Result(replace(evaluation, asked=asked), said, images)
     return EvaluatedLabels(f"{run.which()[0]}/{source.name}", results), [*notes, *taught_by(run, images)]

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A measure of every set of weights that a run keeps; of equal sets, which best and last ones often are, only once."""
+
+import filecmp
+from collections.abc import Callable
+from typing import TypeVar
+
+from ..models.weights.files import FILES
+from ..training.rundir import RunDir
+
+Measured = TypeVar("Measured")
+
+
+def of_each(run: RunDir, measure: Callable[[str], Measured]) -> dict[str, Measured]:
+    """Name of the weights -> what is measured of them, those that count first.
+
+    Args:
+        run: with weights.
+        measure: takes their name; is asked once for sets whose files are the same, byte by byte.
+    """
+    found: dict[str, Measured] = {}
+    for weights in run.which():
+        twin = next((known for known in found if _same(run, known, weights)), None)
+        found[weights] = measure(weights) if twin is None else found[twin]
+    return found
+
+
+def _same(run: RunDir, weights: str, others: str) -> bool:
+    places = run.weights(weights), run.weights(others)
+    return all(filecmp.cmp(places[0] / name, places[1] / name, shallow=False) for name in FILES)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each kept set of weights is measured, and of equal ones only the first."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from viticulture.evaluation.kept_weights import of_each
+from viticulture.training.rundir import RunDir
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """Best weights that are the last ones, too, and EMA ones of their own."""
+    for weights, content in (("best", b"1"), ("last", b"1"), ("ema", b"2")):
+        folder = tmp_path / "weights" / weights
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_bytes(content)
+        (folder / "config.json").write_text("{}")
+    return RunDir(tmp_path)
+
+
+def test_equal_weights_are_measured_once(run: RunDir) -> None:
+    asked = list[str]()
+
+    def measure(weights: str) -> bytes:
+        asked.append(weights)
+        return (run.weights(weights) / "model.safetensors").read_bytes()
+
+    assert of_each(run, measure) == {"best": b"1", "last": b"1", "ema": b"2"}
+    assert asked == ["best", "ema"]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_any_other_byte_makes_them_two(run: RunDir, name: str) -> None:
+    (run.weights("last") / name).write_text("3")
+    assert list(of_each(run, lambda weights: weights).values()) == ["best", "last", "ema"]
+
+
+def test_a_run_without_validation_has_one(run: RunDir) -> None:
+    for weights in ("best", "ema"):
+        shutil.rmtree(run.weights(weights))
+    assert of_each(run, str.upper) == {"last": "LAST"}
