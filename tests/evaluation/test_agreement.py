@@ -202,7 +202,7 @@ def test_a_student_that_answers_by_views_is_judged_so_beside_its_heads(
         found = read_agreement(run.folder)
         assert found is not None
         assert found.accuracy is not None
-        assert found.rule == "mean of 3 heads, 4 views (middle, mirrored)"
+        assert found.rule == "mean of 3 heads, 4 views"
         assert found.accuracy["student"] == run.accuracy != before.accuracy["student"], "else one view would pass"
         assert found.accuracy == {**before.accuracy, "student": run.accuracy}
         assert found.divergence == before.divergence

@@ -50,7 +50,7 @@ NAMED: dict[Views, tuple[View, ...]] = {"one": EVERY[:1], "mirrored": EVERY[:2],
 TOLD: dict[Views, str] = {
     "mirrored": "2 views (mirrored)",
     "middle": "2 views (middle)",
-    "four": "4 views (middle, mirrored)",
+    "four": "4 views",
 }
 """What a person reads; nothing of one."""
 
