@@ -6,11 +6,13 @@
 
 Each row is the command `viticulture train` with `--budget`, on one thread, once for each seed (start, order and
 validation images). What is interrupted goes on when the command is given again; what is finished stays. Cost is the
-processor time of the whole command by its own count: decoding, measuring, training, validation, and the
-only look at the test images, at the end.
+processor time of the command by its own count, from when its libraries are loaded: decoding, measuring, training,
+validation, and the only look at the test images, at the end. A stage that was interrupted counts for the time that was
+planned for it, and the cost of its row has a *.
 
-Rows: `ROWS` below. Rules: a CNN's row is the default recipe, in float32 as it stands there, and again ("-fast") in
-whichever precision is faster; ours is what `--budget` chooses by itself, and again in float32, for processors that have
+Rows: `ROWS` below. Rules: a CNN's row is the default recipe, asked once about an image, in float32 as it stands there,
+again ("-fast") in whichever precision is faster, and again ("-views") asked by the views that validation images find
+best; ours is what `--budget` chooses by itself, several views among it, and again in float32, for processors that have
 nothing faster.
 """
 
@@ -25,6 +27,7 @@ from itertools import product
 from pathlib import Path
 from statistics import mean
 
+from viticulture.budget.budget import Budget
 from viticulture.budget.plan import read_plan
 from viticulture.study.conclude.statistics import Estimate, estimate
 
@@ -39,6 +42,7 @@ ROWS: dict[str, list[str]] = {
     "resnet18": ["--student", "resnet18", *CNN],
     "resnet10t-fast": ["--student", "resnet10t", *CNN[:2]],
     "resnet18-fast": ["--student", "resnet18", *CNN[:2]],
+    "resnet10t-views": ["--student", "resnet10t", *CNN[:2], "--images.eval_views", "best"],
 }
 """What is compared -> words of `viticulture train` besides data, seed, size and budget."""
 RESULT = "contest.json"
@@ -61,10 +65,16 @@ class Images:
     @property
     def options(self) -> list[str]:
         """Words of `viticulture train`."""
-        folder, _, per_class = self.words.partition("=")[2].partition("@")
-        folder, _, pixels = folder.partition(":")
-        words = [folder, *(["--image-size", pixels] if pixels else [])]
+        data, per_class = _number_after("@", self.words.partition("=")[2])
+        data, pixels = _number_after(":", data)
+        words = [data, *(["--image-size", pixels] if pixels else [])]
         return words + (["--per-class", per_class, "--data.subset_seed", "0"] if per_class else [])
+
+
+def _number_after(sign: str, words: str) -> tuple[str, str]:
+    """What stands before the last sign, and the number behind it; all of it and nothing where no number is there."""
+    data, _, number = words.rpartition(sign)
+    return (data, number) if number.isdigit() else (words, "")
 
 
 @dataclass(frozen=True)
@@ -99,6 +109,8 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=ROWS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     options = parser.parse_args()
+    if not Budget(options.budget).counts_processors:
+        parser.error(f"a contest counts the time of processors, such as 15core-m, got {options.budget}")
     for seed, words, row in product(options.seeds, options.images, options.rows):
         cell = Cell(Images(words), row, options.budget, seed)
         if not (cell.folder(options.out) / RESULT).exists():
@@ -109,19 +121,21 @@ def main() -> None:
 
 def train(cell: Cell, out: Path) -> None:
     """One cell, in a process of its own on one thread."""
-    print(" ".join(["viticulture", *cell.words(out)]), flush=True)
+    words = cell.words(out)
+    print(" ".join(["viticulture", *words]), flush=True)
     folder = cell.folder(out)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f"{cell.seed}.log").open("a") as log:
         subprocess.run(
-            [sys.executable, "-m", "viticulture", *cell.words(out)],
+            [sys.executable, "-m", "viticulture", *words],
             env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log, check=True,
         )  # fmt: skip
     judged = json.loads((folder / "evaluation.json").read_text())
     top1 = {
         split: 100 * judged["results"][judged["counts"].replace("test", split)]["top1"] for split in ("test", "val")
     }
-    (folder / RESULT).write_text(json.dumps({**top1, "core_s": read_plan(folder).spent}))
+    cost = {"core_s": read_plan(folder).spent, "resumed": float(words[0] == "resume")}
+    (folder / RESULT).write_text(json.dumps({**top1, **cost}))
 
 
 def read(out: Path) -> dict[tuple[str, str], dict[str, dict[int, dict[str, float]]]]:
@@ -145,10 +159,11 @@ def table(results: Mapping[tuple[str, str], Mapping[str, Mapping[int, Mapping[st
             validation, test = (estimate([result[split] for result in seeds.values()]) for split in ("val", "test"))
             shared = sorted(ours.keys() & seeds.keys()) if row != OURS else []
             ahead = estimate([ours[seed]["test"] - seeds[seed]["test"] for seed in shared]) if shared else None
-            cost = mean(result["core_s"] for result in seeds.values())
+            cost = f"{mean(result['core_s'] for result in seeds.values()):.0f}"
+            cost += "*" if any(result["resumed"] for result in seeds.values()) else ""
             lines.append(
                 f"| {budget} | {images} | {row} | {len(seeds)} | {spread(validation)} | {spread(test)} "
-                f"| {interval(ahead)} | {cost:.0f} |"
+                f"| {interval(ahead)} | {cost} |"
             )
     return "\n".join(lines)
 

@@ -39,6 +39,34 @@ def test_a_benchmark_refuses_counts_that_leave_nothing_to_measure(
     assert "must be at least" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("x=./photos", ["./photos"]),
+        ("x=./photos:64", ["./photos", "--image-size", "64"]),
+        ("x=hf:someone/set:64@50", ["hf:someone/set", "--image-size", "64", "--per-class", "50"]),
+        ("x=./a@b:c", ["./a@b:c"]),
+    ],
+)
+def test_a_contest_reads_its_sets(words: str, options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails for a name with a colon that is cut, or a size that is lost."""
+    monkeypatch.syspath_prepend(ROOT)
+    contest = importlib.import_module("benchmarks.contest")
+    assert contest.Images(words).options[: len(options)] == options
+    assert ("--data.subset_seed" in contest.Images(words).options) is ("--per-class" in options)
+
+
+def test_a_contest_counts_the_time_of_processors(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A budget by the wall's clock would be shown as core-seconds."""
+    monkeypatch.syspath_prepend(ROOT)
+    monkeypatch.setattr(sys, "argv", ["contest", "--budget", "5m", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        importlib.import_module("benchmarks.contest").main()
+    assert "such as 15core-m, got 5m" in capsys.readouterr().err
+
+
 def test_work_of_others_is_told_from_the_benchmarks_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if a benchmark's own threads or finished children count as others' work, or others' work as its own."""
     monkeypatch.syspath_prepend(ROOT)

@@ -12,7 +12,7 @@ import torch
 from viticulture.budget import choices, lengths
 from viticulture.budget.budget import Budget
 from viticulture.budget.choices import LADDER, MOST_EPOCHS, Kind, Rung, kinds, rungs
-from viticulture.budget.follow import after_trial, settled
+from viticulture.budget.follow import Stopwatch, after_trial, settled
 from viticulture.budget.lengths import (
     MARGIN,
     MOST_SLOWNESS,
@@ -262,7 +262,36 @@ def test_a_trial_is_not_believed_without_measure() -> None:
 def test_a_trial_lies_within_the_warm_up(epochs: int, warmup: float, seconds: float, tried: int) -> None:
     """Fails for a length that changes when the rate falls already, for a trial that tells nothing, and for one that
     takes much of the stage."""
-    assert trial(Pace(seconds, 1, 0.0, 0, 0), epochs, warmup) == tried
+    assert trial(Pace(seconds / 2, 2, 0.0, 0, 0), epochs, warmup) == tried
+
+
+def test_an_epoch_of_one_step_tells_nothing() -> None:
+    """The first step pays for what happens once, and no other one is there to tell how much."""
+    assert trial(Pace(100.0, 1, 0.0, 0, 0), 1000, 50.0) == 0
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(1, 2), (1, 5), (3, 2)])
+def test_a_stopwatch_counts_epochs_but_for_what_happens_once(epochs: int, steps: int) -> None:
+    """Steps of a second, the first one of ten, and five seconds of validation. Fails if validation counts as steps, or
+    what happens once is told of every epoch."""
+    now = [100.0]
+    watch = Stopwatch(lambda: now[0])
+    trainer: Any = None
+    for epoch in range(epochs):
+        for step in range(steps):
+            now[0] += 1.0 if epoch or step else 10.0
+            watch.on_train_batch_end(trainer, trainer, None, None, step)
+        now[0] += 5.0
+        watch.on_train_epoch_end(trainer, trainer)
+    assert watch.seconds == pytest.approx(epochs * (steps + 5))
+
+
+def test_answers_take_their_own_time() -> None:
+    """Held-out images are answered in float32, validation ones in bfloat16. Fails if they are planned at that pace."""
+    pace = Pace(1.0, 10, 0.25, 4, 100, answer=0.5)
+    assert pace.training(3) == pytest.approx(3 * pace.epoch + 100)
+    assert replace(pace, answer=None).training(3) == pytest.approx(3 * pace.epoch + 50)
+    assert pace.scaled(2).training(0) == pytest.approx(200)
 
 
 def test_a_stage_trains_however_late_it_is() -> None:

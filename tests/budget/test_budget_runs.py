@@ -29,12 +29,13 @@ from viticulture.cli import main
 from viticulture.data.dataset import Dataset
 from viticulture.data.open import open_source
 from viticulture.errors import UserError
+from viticulture.methods.method import Method
 from viticulture.report.tables.stages import plan_sheet
 from viticulture.report.terminal import introduce_budget, long_training
 from viticulture.study.plan.pace import EPOCH, Pace, held_out_images, measure_pace
-from viticulture.training import progress
+from viticulture.training import loggers, progress
 from viticulture.training.assemble import batch_size
-from viticulture.training.length import set_length
+from viticulture.training.length import may_change, set_length
 from viticulture.training.recipe import Recipe, read, resolve
 from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
@@ -521,7 +522,7 @@ def test_a_run_before_its_last_stage_says_how_to_go_on(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="exists already"):
         viticulture.train("digits", "default/digits", out=str(run), overrides=TINY)
     planned(run, overwrite=True)
-    (run / "budget.json").write_text(json.dumps({"stages": []}))
+    (run / "budget.json").write_text(json.dumps({"format": 1, "stages": []}))
     with pytest.raises(UserError, match=r"budget.json is damaged"):
         viticulture.resume(str(run))
 
@@ -537,6 +538,9 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "run/budget.json").write_text(json.dumps(known))
     with pytest.raises(UserError, match=r"was planned by viticulture 0\.0\.0"):
         trained(tmp_path / "run")
+    (tmp_path / "run/budget.json").write_text(json.dumps({**known, "format": 2}))
+    with pytest.raises(UserError, match="another version of viticulture \\(layout 2"):
+        read_plan(tmp_path / "run")
 
 
 def test_a_program_that_wants_no_word_hears_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -547,6 +551,156 @@ def test_a_program_that_wants_no_word_hears_no_plan(tmp_path: Path, capsys: pyte
     assert capsys.readouterr().err == ""
     introduce_budget(tmp_path / "run", plan)
     assert "of the 60s are planned" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_service_is_told_of_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its package is looked for first, and then nothing of what is measured goes there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(loggers, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="needs mlflow, not installed"):
+        planned(tmp_path / "run", overrides={"engine.logger": "mlflow"})
+    recipe = resolve("default/digits", read("default/digits"), {**TINY, "engine.logger": "mlflow"})
+    dataset = load_dataset(open_source("digits"), recipe, 0)
+    assert measure_pace(recipe, dataset, tmp_path / "pace").step > 0
+    assert not list(tmp_path.glob("**/mlruns")) + list(tmp_path.glob("*.db"))
+
+
+def test_answers_are_measured_as_they_will_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validation in mixed precision, held-out images in float32."""
+    recipe = resolve("default/digits", read("default/digits"), {**TINY, "engine.precision": "bf16-mixed"})
+    dataset = load_dataset(open_source("digits"), recipe, 0)
+    mixed = list[bool]()
+    measured = Method.measured
+
+    def watched(self: Method, batch: Any) -> Any:
+        mixed.append(torch.is_autocast_enabled("cpu"))
+        return measured(self, batch)
+
+    monkeypatch.setattr(Method, "measured", watched)
+    pace = measure_pace(recipe, dataset, tmp_path / "pace")
+    assert mixed == [False, False, True, True], "each once to warm up"
+    assert pace.answer is not None
+    assert pace.answer > 0
+
+
+def test_ctrl_c_in_any_stage_says_how_the_whole_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not how that stage does, whose end would leave the run without its student."""
+    eager(monkeypatch)
+    run = tmp_path / "run"
+    planned(run)
+
+    def stopped(*given: Any, **more: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("viticulture.training.run.fit", stopped)
+    with pytest.raises(KeyboardInterrupt, match=f"^viticulture resume {re.escape(str(run))}$"):
+        viticulture.resume(str(run))
+
+
+def test_a_run_is_resumed_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begun by a relative path, with its stages. Fails if a later stage looks for the earlier ones where the person is
+    now, or learns from a folder that is called like the images."""
+    eager(monkeypatch)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    planned(Path("run"))
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            trained(tmp_path / "run", most=1)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    trained(tmp_path / "run")
+    assert (tmp_path / "run/weights/last").exists()
+
+
+def test_a_stage_begins_on_the_images_of_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the folder where it is resumed has one of that name."""
+    run = tmp_path / "run"
+    plan = planned(run)
+    replace(plan, data="photos", folder="/images/photos").write(run)
+    (tmp_path / "photos").mkdir()
+    monkeypatch.chdir(tmp_path)
+    asked = list[str]()
+
+    def begun(data: str, *given: Any) -> Session:
+        asked.append(data)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(follow_module, "begin", begun)
+    for data in ("", "other"):
+        with pytest.raises(KeyboardInterrupt):
+            follow(run, lambda session, trial: None, lambda words: None, data, SetClock())
+    assert asked == ["/images/photos", "other"]
+
+
+def test_a_run_is_not_replaced_while_a_stage_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if --overwrite empties what another process writes into."""
+    eager(monkeypatch)
+    run = tmp_path / "run"
+    planned(run)
+
+    def under_way(session: Session, trial: Trial | None) -> None:
+        with pytest.raises(UserError, match="in use by another process"):
+            RunDir.create(run, overwrite=True)
+        session.run.unlock()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        follow(run, under_way, lambda words: None, now=SetClock())
+    assert (run / "budget.json").exists()
+    RunDir.create(run, overwrite=True).unlock()
+    assert not (run / "stages").exists()
+
+
+def test_an_empty_folder_will_do_where_nothing_beside_it_may_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container's mounted folder. Paces are measured in it then, and nothing of that is left."""
+    out = tmp_path / "out"
+    out.mkdir()
+    seen = list[Path]()
+
+    class Looking(Told):
+        def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+            seen.append(self.folder)
+            return super().pace(recipe, dataset)
+
+    monkeypatch.setattr("os.access", lambda place, mode: Path(place) == out)
+    asked = Wish("digits", "default", 0, out, TINY, Budget("60s"))
+    make_folder(asked, make_plan(asked, "test", SetClock(), 0.0, Looking))
+    assert {folder.parent for folder in seen} == {out}
+    assert not list(out.glob(".viticulture-*"))
+
+
+def test_every_stage_validates_as_seldom_as_the_budget_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the teacher spends its time on validation images."""
+    eager(monkeypatch)
+
+    class Dear(Told):
+        def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+            told = super().pace(recipe, dataset)
+            return replace(told, val_images=10, inference=told.learning / 10)
+
+    asked = Wish("digits", "default", 0, tmp_path / "run", TINY, Budget("20m"))
+    stages = make_plan(asked, "test", SetClock(), 0.0, Dear).stages
+    every = {stage.kind: stage.values["train"]["watch_every"] for stage in stages}
+    assert every["teacher"] == every["student"] == 20
+
+
+@pytest.mark.parametrize(
+    ("recipe", "keys", "same"),
+    [
+        ("default/digits", {}, True),
+        ("mae/cifar100", {"images.image_size": 16}, True),
+        ("mae/moco-cifar100", {"images.image_size": 16}, False),
+        ("bootstrap/digits", {}, False),
+    ],
+)
+def test_what_asks_for_its_length_keeps_it(recipe: str, keys: dict[str, Any], same: bool, tmp_path: Path) -> None:
+    """A momentum that rises, or a weight that falls, over the whole training changes what is learned from the start."""
+    small = {"data.per_class": 6, "train.batch_size": 20, "engine.device": "cpu", **keys}
+    session = begin("digits", resolve(recipe, read(recipe), small), 0, str(tmp_path / "run"), False, {}, "test")
+    session.run.unlock()
+    assert may_change(session) is same
 
 
 @pytest.mark.slow
@@ -568,7 +722,7 @@ def test_a_run_stopped_between_its_stages_goes_on_with_the_next(
     same_but_for_names(broken, whole)
 
 
-SETTLED: dict[str, Any] = {"budget": "300s", "search": False}
+SETTLED: dict[str, Any] = {"budget": "300s", "search": False, "overrides": {"train.watch_every": 3}}
 """A stage of some forty epochs, which is long enough to be settled."""
 
 

@@ -38,6 +38,13 @@ def test_any_other_byte_makes_them_two(run: RunDir, name: str) -> None:
     assert list(of_each(run, lambda weights: weights).values()) == ["best", "last", "ema"]
 
 
+@pytest.mark.parametrize("weights", ["best", "last"])
+def test_a_missing_file_is_no_mistake_of_this_room(weights: str, run: RunDir) -> None:
+    """What loads the weights says so. Fails if nothing is measured, or one set is taken for another."""
+    (run.weights(weights) / "model.safetensors").unlink()
+    assert list(of_each(run, lambda weights: weights).values()) == ["best", "last", "ema"]
+
+
 def test_a_run_without_validation_has_one(run: RunDir) -> None:
     for weights in ("best", "ema"):
         shutil.rmtree(run.weights(weights))

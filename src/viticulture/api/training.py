@@ -190,7 +190,7 @@ def _planned(
     Raises: UserError for any mistake, before the folder is made.
     """
     now = budget.clock
-    began = now()  # before torch is imported, where the command line asks
+    began = now()
     from ..budget.prepare import Wish, make_folder, make_plan
     from ..report.terminal import introduce_budget
     from ..training.session import run_path
@@ -206,7 +206,10 @@ def _follow(run: Path, data: str = "") -> Run:
     """Train what is missing of a run within a budget, and draw its page once all its stages' times are known."""
     from ..budget.follow import follow
 
-    follow(run, _grow, tell, data)
+    try:
+        follow(run, _grow, tell, data)
+    except KeyboardInterrupt as stop:  # a stage's own command would leave the run without its student
+        raise KeyboardInterrupt(f"viticulture resume {run}") from stop
     Shown(run).draw()
     return Run(run)
 

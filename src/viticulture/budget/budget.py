@@ -15,7 +15,7 @@ CORE = re.compile(r"(\s*[\d.]+\s*)core-?", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Budget:
-    """Seconds of the whole command, from its first check to its report.
+    """Seconds of a command, from its first check, when its libraries are loaded, to its report.
 
     Args:
         words: as a person gave them: 90s, 30m, 2h, 1night (ten hours); a bare number counts minutes; 15core-m counts

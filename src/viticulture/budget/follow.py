@@ -10,18 +10,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..errors import counted
-from ..training.length import gone_on, set_length
-from ..training.rundir import RunDir
+from ..training.length import gone_on, may_change, set_length
+from ..training.rundir import STAGES, RunDir
 from ..training.session import Session, begin, reopen
 from .budget import Budget
 from .choices import MOST_EPOCHS
 from .lengths import MARGIN, again, cost, slowness, trial
-from .plan import STAGES, Plan, check_version, read_plan
+from .plan import Plan, check_version, read_plan
 
 
 class Stopwatch(Callback):
@@ -32,23 +33,25 @@ class Stopwatch(Callback):
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
-        self.now, self.steps = now, 0
-        self.began = self.ended = 0.0
+        self.now, self.first, self.last = now, 0.0, 0.0
+        self.steps = list[float]()
+        self.ended = 0.0
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if not self.steps:
-            self.began = self.now()
-        self.steps += 1
+        now = self.now()
+        if batch_idx:  # an epoch's first step has what came between two epochs before it
+            self.steps.append(now - self.last)
+        self.first, self.last = self.first or now, now
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.ended = self.now()
 
     @property
     def seconds(self) -> float:
-        """Of all steps, the first one as long as the others, with what came between them."""
-        return (self.ended - self.began) * self.steps / max(self.steps - 1, 1)
+        """Of all epochs, with what came between them; the first step counts as long as others do."""
+        return mean(self.steps) + self.ended - self.first
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,7 @@ def _trial(
     """The first epochs of a stage that is about to be trained; None where they would be too short to tell."""
     stage = plan.stages[number]
     epochs = trial(stage.pace, stage.epochs, session.recipe.section("schedule").warmup(stage.epochs))
-    if not epochs:
+    if not epochs or not may_change(session):
         return None
     stopwatch = Stopwatch(now)
 
@@ -203,7 +206,7 @@ def _trial(
 def _session(run: Path, plan: Plan, number: int, data: str) -> Session:
     stage, last = plan.stages[number], number == len(plan.stages) - 1
     place = plan.place(run, number)
-    known = data or (plan.folder if plan.folder and not Path(plan.data).exists() else plan.data)
+    known = data or plan.folder or plan.data
     recipe = stage.resolved
     if last:
         return begin(known, recipe, plan.seed, RunDir(place), False, {}, plan.command)

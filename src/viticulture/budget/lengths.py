@@ -5,8 +5,9 @@
     sum of costs <= seconds
 
 Lengths are whole epochs, planned before a stage's first step. One that takes long enough to tell is settled within its
-warm-up, which is the same for any length, by what its epochs have taken until then, and never again: a schedule that a
-clock cuts short could not be resumed bit for bit.
+warm-up, where learning is the same for any length, by what its epochs have taken until then, and never again: a
+schedule that a clock cuts short could not be resumed bit for bit. Where a method or a guide asks how long it is to
+train, the length stays as planned.
 """
 
 import math
@@ -136,7 +137,7 @@ def trial(pace: Pace, epochs: int, warmup: float) -> int:
         warmup: epochs of the warm-up.
     """
     tried = min(math.floor(warmup), math.ceil(TRIAL_SHARE * epochs))
-    return tried if tried * pace.epoch >= TRIAL_SECONDS else 0
+    return tried if tried * pace.epoch >= TRIAL_SECONDS and pace.steps > 1 else 0
 
 
 def slowness(took: float, wanted: float) -> float:

@@ -14,13 +14,14 @@ from typing import Any
 from ..errors import UserError
 from ..study.plan.pace import Pace
 from ..training.recipe import Recipe, resolve
-from ..training.rundir import PLAN, RunDir
+from ..training.rundir import PLAN, STAGES, RunDir
 from ..version import VERSION
 from .budget import Budget
 from .choices import Kind
 from .recipes import of_length
 
-STAGES = "stages"
+FORMAT = 1
+"""Version of the file's layout."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Plan:
 
     def write(self, run: Path) -> None:
         """Into a run's folder."""
-        RunDir(run).write(PLAN, {"format": 1, **asdict(self), "seconds": Budget(self.budget).seconds})
+        RunDir(run).write(PLAN, {"format": FORMAT, **asdict(self), "seconds": Budget(self.budget).seconds})
 
 
 def is_planned(run: str | Path) -> bool:
@@ -118,9 +119,14 @@ def is_planned(run: str | Path) -> bool:
 
 
 def read_plan(run: str | Path) -> Plan:
-    """What `write` wrote. Raises: UserError if it is damaged, or of a version that would go on with it otherwise."""
+    """What `write` wrote. Raises: UserError if it is damaged, or of another layout."""
     folder = RunDir(run)
     found = folder.read(PLAN)
+    if (layout := found.get("format")) != FORMAT:
+        raise UserError(
+            f"{folder.path / PLAN} was written by another version of viticulture (layout {layout}, this one reads "
+            f"{FORMAT}); install the one that wrote it"
+        )
     try:
         plan = _plan(found)
     except (KeyError, TypeError, AttributeError) as error:

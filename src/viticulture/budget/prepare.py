@@ -10,6 +10,7 @@ here: when they begin, by what the earlier ones took, and once more within their
 `follow.py`. After that a stage keeps its length, so that it resumes exactly.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -18,17 +19,18 @@ from typing import Any
 
 from ..data.dataset import Dataset
 from ..data.open import open_source
+from ..disk import unwritable
 from ..errors import UserError
 from ..study.plan.pace import Pace
 from ..training.recipe import Recipe, read, resolve
-from ..training.rundir import RunDir
+from ..training.rundir import STAGES, RunDir
 from ..training.session import check_seed, default_recipe, for_method, load_dataset, refuse_annotated
 from . import recipes
 from .budget import Budget
 from .choices import BATCH_STEPS, Kind, Rung, teacher
 from .lengths import MARGIN, climb, cost, divide, fitting
 from .measure import WORTH, Measurements, paints
-from .plan import STAGES, Plan, Stage
+from .plan import Plan, Stage
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,7 @@ def make_plan(
     def left() -> float:
         return wish.budget.seconds * (1 - MARGIN) - (now() - began)
 
-    disk = next(folder for folder in wish.out.absolute().parents if folder.exists())
-    with TemporaryDirectory(prefix=".viticulture-", dir=disk) as folder:
+    with _workshop(wish.out) as folder:
         tried = measurements(source, wish.seed, Path(folder), now, wish.budget.seconds)
         recipe = _chosen(wish, base, named, tried, left)
         dataset = load_dataset(source, recipe, wish.seed)
@@ -100,6 +101,17 @@ def make_plan(
             stages=_stages(wish, recipe, default, dataset, tried, left),
             prepared=now() - began,
         )
+
+
+def _workshop(out: Path) -> TemporaryDirectory[str]:
+    """A folder on the run's disk to try things in: beside the run, or in its empty folder where that alone may be
+    written."""
+    beside = next(folder for folder in out.absolute().parents if folder.exists())
+    place = beside if os.access(beside, os.W_OK | os.X_OK) else out
+    try:
+        return TemporaryDirectory(prefix=".viticulture-", dir=place)
+    except OSError as error:
+        raise unwritable(place, error) from error
 
 
 def _chosen(wish: Wish, base: Recipe, named: bool, tried: Measurements, left: Callable[[], float]) -> Recipe:
@@ -149,7 +161,7 @@ def _stages(
                 images = load_dataset(tried.source, mae, wish.seed)
                 made[kind], known[kind, taught] = tried.fastest(mae, lambda recipe: tried.pace(recipe, images))
             elif kind == "teacher":
-                made[kind], known[kind, taught] = in_time(made[kind])
+                made[kind], known[kind, taught] = recipes.watched(wish.overrides, *in_time(made[kind]))
             else:
                 double = tried.double(made["teacher"], dataset)
                 known[kind, taught] = tried.pace(recipes.of_student(student, wish.overrides, "", double), dataset)
@@ -164,7 +176,7 @@ def _stages(
         raise UserError(_too_short(wish, recipe, alone, left()))
     kinds = [length.kind for length in lengths]
     names = [f"{number}-{kind}" for number, kind in enumerate(kinds, 1)]
-    places = {kind: str(wish.out / STAGES / name) for kind, name in zip(kinds, names, strict=True)}
+    places = {kind: str(wish.out.absolute() / STAGES / name) for kind, name in zip(kinds, names, strict=True)}
     made["student"] = recipes.of_student(student, wish.overrides, places.get("mae", ""), places.get("teacher", ""))
     if wish.budget.search:
         epochs = lengths[-1].epochs

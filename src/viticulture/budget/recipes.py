@@ -15,6 +15,7 @@ from ..optim import shortened_warmup
 from ..study.plan.pace import Pace, held_out_images
 from ..training.assemble import batch_size
 from ..training.combinations import check_parts
+from ..training.loggers import check_logger
 from ..training.processes import check_devices
 from ..training.recipe import Recipe, method_class, of_class, read, resolve
 from ..training.references import check_alone
@@ -53,6 +54,7 @@ def check(recipe: Recipe, overrides: Mapping[str, Any]) -> None:
     check_alone(recipe.values)
     check_parts(recipe)
     check_devices(engine)
+    check_logger(engine)
 
 
 def check_classes(recipe: Recipe) -> None:

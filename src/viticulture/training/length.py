@@ -1,19 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Another last epoch for a run that has begun, once its first epochs have shown how long they take.
 
-The warm-up keeps its epochs, so up to its end a run learns the same whatever its length: one that is given another
-length there ends, bit for bit, as one that had it from the beginning.
+The warm-up keeps its epochs, so up to its end a run whose method and guides do not ask for its length learns the same
+whatever it is: one that is given another length there ends, bit for bit, as one that had it from the beginning.
 """
 
 from dataclasses import replace
 
 from ..errors import UserError
+from ..guides.guide import Guide
 from ..text import comment
 from .assemble import assemble
 from .recipe import resolve
 from .rundir import RunDir
 from .session import Session, mark, recipe_of
 from .state import WholeCheckpointIO, load_checkpoint
+
+UNASKING = frozenset({"supervised", "multilabel", "mae", "simmim"})
+"""Methods that do not ask how long they are to train."""
+
+
+def may_change(session: Session) -> bool:
+    """Whether a run learns the same within its warm-up, however long it is to be."""
+    guides = session.method.guides.values()
+    scheduled = any(isinstance(guide, Guide) and type(guide).start_epoch is not Guide.start_epoch for guide in guides)
+    return session.recipe.values["method"]["name"] in UNASKING and not scheduled
 
 
 def set_length(run: RunDir, epochs: int) -> None:

@@ -178,7 +178,7 @@ class BestCheckpoint(Callback):
 
 
 class WatchEvery(Callback):
-    """Validates after every n-th epoch, counted backwards from the last one.
+    """Validates after every n-th epoch and the last one.
 
     Args:
         every: n.
@@ -196,7 +196,7 @@ class WatchEvery(Callback):
     def _decide(self, trainer: Trainer, method: LightningModule) -> None:
         assert isinstance(method, Method)
         number = trainer.current_epoch + 1
-        due = (method.course.epochs - number) % self.every == 0
+        due = number % self.every == 0 or number == method.course.epochs
         trainer.check_val_every_n_epoch = number if due else number + 1  # Lightning validates where this divides
 
 

@@ -63,6 +63,9 @@ FACTS: dict[str, Any] = {  # what run.json holds from the first on
 PLAN = "budget.json"
 """What a run is to be made of, where it is made within a budget; from then on the folder is one that can be resumed."""
 
+STAGES = "stages"
+"""Folder of the runs of its earlier stages; locked for as long as any stage is trained."""
+
 BEGUN = {"recipe.yaml", "split.json"}  # written before run.json, which makes the folder a run
 
 
@@ -130,6 +133,10 @@ class RunDir:
         try:
             run.path.mkdir(parents=True, exist_ok=True)
             run.lock()
+            if (run.path / STAGES).is_dir():
+                stages = cls(run.path / STAGES)
+                stages.lock()
+                stages.unlock()
             # run.json and the plan go last: until then a kill leaves what --overwrite takes for a run
             for entry in sorted(run.path.iterdir(), key=lambda entry: entry.name in ("run.json", PLAN)):
                 if entry.name != "run.lock":

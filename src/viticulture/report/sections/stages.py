@@ -3,12 +3,12 @@
 
 from urllib.parse import quote
 
-from ...budget.plan import STAGES, is_planned, read_plan
+from ...budget.plan import is_planned, read_plan
 from ...evaluation.accuracy import Evaluation
 from ...evaluation.multilabel.labels import LabelsEvaluation
 from ...evaluation.multilabel.results import read_labels
 from ...evaluation.results import read_evaluations
-from ...training.rundir import RunDir
+from ...training.rundir import STAGES, RunDir
 from ..document import Section, table
 from ..html import Markup
 from ..tables.stages import NAMES, stages_sheet

@@ -26,8 +26,9 @@ MOST_STEPS = 8
 EVALUATION_BATCH = 64
 EPOCH = 0.03
 """Seconds that the engine takes for an epoch's beginning and end, two CPU cores."""
-BARE = {"train.watch": "none", "engine.replay_gb": None}
-"""What is no part of a step: validation, which is measured by itself, and answers that may be known already."""
+BARE = {"train.watch": "none", "engine.replay_gb": None, "engine.logger": "none"}
+"""What is no part of a step: validation, which is measured by itself, answers that may be known already, and a service
+that would keep the trial as a run."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,13 @@ class Pace:
     Args:
         step: an optimizer step, guides included.
         steps: of an epoch.
-        inference: measuring an image, without gradients.
+        inference: measuring a validation image, without gradients.
         val_images: images measured after every `watch_every`-th epoch.
         held_out_images: images measured at the end, for each kept set of weights; one that is asked about by several
             views counts as so many.
         keep: writing a checkpoint.
         watch_every: epochs from one validation to the next.
+        answer: answering about a held-out image in the end, which is done in float32; None for as long as `inference`.
     """
 
     step: float
@@ -52,6 +54,7 @@ class Pace:
     held_out_images: int
     keep: float = 0.0
     watch_every: int = 1
+    answer: float | None = None
 
     @property
     def learning(self) -> float:
@@ -70,11 +73,13 @@ class Pace:
 
     def training(self, epochs: float) -> float:
         """A whole cell: its epochs, then the best and the last weights on every held-out image."""
-        return self.epoch * epochs + 2 * self.inference * self.held_out_images
+        answer = self.inference if self.answer is None else self.answer
+        return self.epoch * epochs + 2 * answer * self.held_out_images
 
     def scaled(self, factor: float) -> "Pace":
         """That of a network which takes so many times as long."""
-        return replace(self, step=self.step * factor, inference=self.inference * factor)
+        answer = None if self.answer is None else self.answer * factor
+        return replace(self, step=self.step * factor, inference=self.inference * factor, answer=answer)
 
 
 def held_out_images(recipe: Recipe, dataset: Dataset) -> int:
@@ -133,6 +138,7 @@ def measure_pace(
         held_out_images=held_out,
         keep=min(clock.keeps),
         watch_every=recipe.section("train").watch_every,
+        answer=clock.answer,
     )
 
 
@@ -149,7 +155,7 @@ class Clock(Callback):
         self.session, self.now, self.patience = session, now, patience
         self.steps: list[float] = []
         self.keeps: list[float] = []
-        self.inference = 0.0
+        self.inference, self.answer = 0.0, 0.0
         self.last = self.began = now()
         self.kept_from: float | None = None
 
@@ -182,16 +188,13 @@ class Clock(Callback):
             most = DENSE_BATCH if self.session.dataset.annotations else EVALUATION_BATCH
             some = held.part(torch.arange(min(len(held), most)))
             batch = next(iter(ValidationLoader(some, self.session, trainer.strategy.root_device, split)))
-            self.inference = self._timed(lambda: self._measure(trainer, pl_module, batch)) / len(some)
+            pl_module.eval()
+            with torch.inference_mode():
+                self.answer = self._timed(lambda: pl_module.measured(batch)) / len(some)
+                with trainer.precision_plugin.val_step_context():
+                    self.inference = self._timed(lambda: pl_module.measured(batch)) / len(some)
 
-    @staticmethod
-    def _measure(trainer: Trainer, method: Method, batch: Any) -> None:
-        """As a validation does."""
-        method.eval()
-        with torch.inference_mode(), trainer.precision_plugin.val_step_context():
-            method.measured(batch)
-
-    def _timed(self, work: Callable[[], None]) -> float:
+    def _timed(self, work: Callable[[], object]) -> float:
         """Seconds that a work takes after its first time."""
         work()
         began = self._now()
