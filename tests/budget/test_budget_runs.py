@@ -187,38 +187,39 @@ def test_every_stage_takes_the_precision_that_is_faster_there(
 
 
 class LargerBatches(Told):
-    """A step takes a second of so many images as it may have, or a sixteenth of a second an image."""
+    """A step takes a second of as many images as it may have, and less in mixed precision where there are many."""
 
-    an_image = False
+    bfloat16_is_fast = True
 
     def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
         size = batch_size(recipe, len(dataset.train))
-        return Pace(size / 16 if self.an_image else 1.0, max(1, len(dataset.train) // size), 0.001, 0, 0)
-
-
-class FasterByTheImage(LargerBatches):
-    an_image = True
+        mixed = recipe.section("engine").precision == "bf16-mixed"
+        step = (0.5 if size >= BATCH else 2.0) if mixed else 1.0
+        return Pace(step, max(1, len(dataset.train) // size), 0.001, 0, 0)
 
 
 @pytest.mark.parametrize(
-    ("clock", "overrides", "budget", "size", "steps"),
+    ("overrides", "budget", "size", "steps", "precision"),
     [
-        (LargerBatches, {}, "2h", BATCH, 9),
-        (LargerBatches, {}, "9m", None, 37),
-        (LargerBatches, {"train.batch_size": 20}, "2h", 20, 30),
-        (LargerBatches, {"train.accumulate": 3}, "2h", None, 40),
-        (LargerBatches, {"data.per_class": 40}, "2h", None, 25),
-        (FasterByTheImage, {}, "2h", None, 37),
+        ({}, "2h", BATCH, 9, "bf16-mixed"),
+        ({}, "5m", None, 37, "auto"),
+        ({"train.batch_size": 20}, "2h", 20, 30, "auto"),
+        ({"train.accumulate": 3}, "2h", None, 40, "auto"),
+        ({"data.per_class": 40}, "2h", None, 25, "auto"),
+        ({"student.name": "vit_nano"}, "2h", None, 37, "auto"),
     ],
-    ids=["faster", "too few steps", "a person's", "accumulated", "few images", "no faster"],
+    ids=["larger", "too few steps", "a person's", "accumulated", "few images", "no hybrid"],
 )
-def test_larger_batches_are_taken_where_they_make_epochs_fast(
-    clock: type[Measurements], overrides: dict[str, Any], budget: str, size: int | None, steps: int, tmp_path: Path
+def test_a_hybrid_gets_larger_batches_where_they_leave_enough_steps(
+    overrides: dict[str, Any], budget: str, size: int | None, steps: int, precision: str, tmp_path: Path
 ) -> None:
-    """Catches: batches of a person's replaced, steps that become few, epochs planned at the other pace."""
-    keys = {**TINY, "data.per_class": 60, "train.batch_size": None, **overrides}
+    """Catches: batches of a person's replaced, steps that become few, epochs planned at the other pace, a precision
+    that is chosen by batches of another size."""
+    hybrid = {"student.name": "hybrid_nano", "student.options": {"depth": 1}}
+    keys = {**TINY, **hybrid, "data.per_class": 60, "train.batch_size": None, **overrides}
     asked = Wish("digits", "default/digits", 0, tmp_path / "run", keys, Budget(budget))
-    student = make_plan(asked, "test", SetClock(), 0.0, clock).stages[-1]
+    student = make_plan(asked, "test", SetClock(), 0.0, LargerBatches).stages[-1]
+    assert student.values["engine"]["precision"] == precision
     assert student.values["train"]["batch_size"] == size
     assert student.pace.steps == steps, "of an epoch of 600 images"
 

@@ -24,15 +24,15 @@ MOST_EPOCHS = 2000
 """Of any stage; a longer budget ends early."""
 
 BATCH, BATCH_IMAGES, BATCH_STEPS = 64, 500, 600
-"""Images of a step, from so many images on, where a recipe leaves them open and would take fewer: an epoch then takes
-less time, and a budget buys more of them. Not where it would buy fewer steps than this, or epochs get hardly faster."""
+"""Images of a hybrid's step, from so many images on, where a recipe leaves them open and would take fewer: an epoch
+then takes less time, and learns as much. Not where a budget would buy fewer steps than this. A CNN learns less then."""
 
 VALIDATION_SHARE = 0.05
 """Of the time that images are learned from; where measuring after every epoch takes more, epochs are left out."""
 
-VIEWS_SHARE = 0.2
-"""Of the time; where asking held-out images by several views would take more, a student is asked once. A fifth more
-epochs are worth a fraction of a point, several views up to five."""
+VIEWS_SHARE = 0.3
+"""Of the time; where asking held-out images by several views would take more, a student is asked once. A third more
+epochs are worth a point or so, several views up to six."""
 
 TEACHER_FROM, TEACHER_SHARE = 2000, 0.35
 MAE_FROM, MAE_FROM_IMAGES, MAE_SHARE = 5000, 1000, 0.25

@@ -34,8 +34,7 @@ DIFFERENT = 64
 PRODUCT, PRODUCTS = 512, 7
 """Side of the matrices that are multiplied to learn of bfloat16, and how often."""
 WORTH = 0.9
-"""Mixed precision rounds, and larger batches take fewer steps; they are taken where an epoch takes no more than this
-share of the time."""
+"""Mixed precision rounds; it is taken where an epoch takes no more than this share of the time."""
 
 
 @dataclass(frozen=True)

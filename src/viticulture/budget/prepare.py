@@ -29,7 +29,7 @@ from . import recipes
 from .budget import Budget
 from .choices import BATCH_STEPS, Kind, Rung, teacher
 from .lengths import MARGIN, climb, cost, divide, fitting
-from .measure import WORTH, Measurements, paints
+from .measure import Measurements, paints
 from .plan import Plan, Stage
 
 
@@ -139,13 +139,13 @@ def _stages(
         return tried.pace(recipe, dataset)
 
     def in_time(recipe: Recipe) -> tuple[Recipe, Pace]:
-        """A stage in the precision and the batches that make an epoch fast and leave it enough steps, and its pace."""
-        plain, measured = tried.fastest(recipe, on_images)
-        larger = recipes.in_larger_batches(plain, len(dataset.train))
-        pace = on_images(larger) if larger is not None else measured
-        if larger is None or pace.epoch > WORTH * measured.epoch or fitting(pace, left()) * pace.steps < BATCH_STEPS:
-            return plain, measured
-        return larger, pace
+        """A stage in larger batches where these leave it enough steps, in the faster precision of those; its pace."""
+        larger = recipes.in_larger_batches(recipe, len(dataset.train))
+        if larger is not None:
+            found, pace = tried.fastest(larger, on_images)
+            if fitting(pace, left()) * pace.steps >= BATCH_STEPS:
+                return found, pace
+        return tried.fastest(recipe, on_images)
 
     student, alone = recipes.watched(wish.overrides, *in_time(recipe))
     if wish.budget.search:

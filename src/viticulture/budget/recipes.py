@@ -119,9 +119,10 @@ def in_bfloat16(recipe: Recipe) -> Recipe | None:
 
 
 def in_larger_batches(recipe: Recipe, images: int) -> Recipe | None:
-    """The recipe with `BATCH` images a step; None where it names a number, takes as many anyway, or has few images."""
+    """A hybrid's recipe with `BATCH` images a step; None where it names a number, takes as many anyway, or has few
+    images, and for other students."""
     train = recipe.section("train")
-    if train.batch_size is not None or images < BATCH_IMAGES or BATCH % train.accumulate:
+    if not is_hybrid(recipe) or train.batch_size is not None or images < BATCH_IMAGES or BATCH % train.accumulate:
         return None
     larger = {"train.batch_size": BATCH}
     return resolve(recipe.name, recipe.values, larger) if batch_size(recipe, images) < BATCH else None
