@@ -5,6 +5,7 @@ import logging
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ from .state import Ema, KeepLast, RandomState, WholeCheckpointIO
 
 ALONE = Shard()
 LOG_EVERY_STEPS = 50
+ACCURACIES = ("accuracy", "balanced_accuracy")
+"""Measures that are shares of images, whose standard error is known."""
 EVALUATION_BATCH, DENSE_BATCH = 256, 16  # of images with classes; with objects or masks
 
 
@@ -144,27 +147,36 @@ class ValidationLoader:
 
 
 class BestCheckpoint(Callback):
-    """Keeps the weights that measured best on the validation split.
+    """Keeps the weights that are best by the validation split: of the epochs that it cannot tell from the best one, the
+    last.
+
+    An accuracy is told from a higher one where it is more than the higher one's standard error below it: few images
+    would else choose an early epoch by chance, from a training whose rate had not fallen yet. Other measures must be as
+    high.
 
     Args:
         run: the run's folder.
         facts: for the weights' config.json.
+        images: of the split.
         best_by: the measure; None for the method's own.
     """
 
-    def __init__(self, run: RunDir, facts: dict[str, Any], best_by: str | None = None) -> None:
-        self.run, self.facts, self.best_by = run, facts, best_by
+    def __init__(self, run: RunDir, facts: dict[str, Any], images: int, best_by: str | None = None) -> None:
+        self.run, self.facts, self.images, self.best_by = run, facts, images, best_by
         self.best, self.best_epoch = float("-inf"), -1
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         found = trainer.callback_metrics
         assert isinstance(pl_module, Method)
-        best = f"val/{self.best_by or pl_module.chosen_by}"
+        measure = self.best_by or pl_module.chosen_by
+        best = f"val/{measure}"
         if self.best_by and best not in found:
             raise UserError(f"train.best_by: method {type(pl_module).__name__} does not measure {self.best_by}")
         value = float(found[best] if best in found else -found["val/loss"])
-        if value > self.best:
-            self.best, self.best_epoch = value, trainer.current_epoch
+        self.best = max(self.best, value)
+        error = sqrt(self.best * (1 - self.best) / self.images) if measure in ACCURACIES and best in found else 0.0
+        if value >= self.best - error:
+            self.best_epoch = trainer.current_epoch
             if trainer.is_global_zero:
                 self.run.check_there()
                 facts = {**self.facts, "epoch": self.best_epoch + 1}
@@ -274,7 +286,8 @@ def fit(
     callbacks += [replay] if replay else []
     validated = validation_split(session) is not None
     if validated and train.watch == "val":
-        callbacks.append(BestCheckpoint(run, facts, train.best_by))
+        assert session.dataset.val is not None
+        callbacks.append(BestCheckpoint(run, facts, len(session.dataset.val), train.best_by))
     if engine.compile or (engine.compile is None and on_gpu):
         method.taps.compile()
         for network in method.auxiliary.children():

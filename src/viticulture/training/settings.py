@@ -56,8 +56,9 @@ class Train:
         clip_norm: largest gradient norm; null does not clip.
         ema_decay: keep an exponential moving average of the weights with this decay per step; null keeps none.
         repeats: times each image appears in a batch, differently augmented (repeated augmentation; DeiT uses 3).
-        watch: split measured after every epoch: `val` chooses the best weights; `test` only draws the curve, as
-            papers do; `none` saves the time.
+        watch: split measured after every epoch: `val` chooses the best weights, those of the last epoch whose
+            accuracy is within a standard error of the highest; `test` only draws the curve, as papers do; `none` saves
+            the time.
         watch_every: epochs from one such measurement to the next; the last epoch is always measured.
         best_by: what chooses the best weights on validation images. null: the method's own measure, such as accuracy;
             balanced_accuracy: the mean over classes of the share of their images that is right, where classes are
