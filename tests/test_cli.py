@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 import yaml
+from rich.console import Console
 
 import viticulture
 from children import ends_well
@@ -107,6 +108,31 @@ def test_a_stopped_training_is_told_by_its_name(
     run = tmp_path / "run"
     assert cli.main(["train", "digits", "--per-class", "2", "--student", "vit_nano", "--out", str(run)]) == 130
     assert f"stopped; `viticulture resume {run}` goes on" in capsys.readouterr().err
+
+
+def test_a_reader_who_has_seen_enough_ends_a_list_without_a_word() -> None:
+    """`viticulture recipes | head -1`. Catches: a traceback of the pipe that nobody reads."""
+    program = [sys.executable, "-m", "viticulture", "recipes"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read().decode()
+    assert process.returncode == 0
+    assert "Traceback" not in said
+    assert "Broken pipe" not in said
+
+
+def test_recipes_begin_with_the_defaults_and_are_named_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """Fails if a name is cut where a terminal is narrow, or if beginners read the papers' recipes first."""
+    sheet = viticulture.recipes()
+    names = [str(row[0]) for row in sheet.rows]
+    defaults = [name.startswith("default/") for name in names]
+    assert defaults == sorted(defaults, reverse=True)
+    console = Console(width=100, record=True)
+    console.print(sheet)
+    shown = console.export_text()
+    assert all(f"{name} " in shown for name in names)
 
 
 def test_what_takes_long_says_so_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:

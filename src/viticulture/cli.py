@@ -42,6 +42,8 @@ def main(words: list[str] | None = None) -> int:
         _run(list(sys.argv[1:] if words is None else words))
     except UserError as error:
         return _refused(str(error))
+    except BrokenPipeError:  # nobody reads what is left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
@@ -50,8 +52,6 @@ def main(words: list[str] | None = None) -> int:
         on = f"; `{clean(str(stop))}` goes on from the last checkpoint" if str(stop) else ""
         print(f"stopped{on}", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads what is left
     return 0
 
 

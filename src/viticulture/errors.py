@@ -15,27 +15,31 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else many}"
 
 
+SHORTEST = 3
+"""Letters of a name that can be near another one."""
 LONGEST = 200
 """Letters of what was received that an error shows; no name that is meant is longer."""
 
 
-def unknown(kind: str, name: object, valid: Iterable[str]) -> UserError:
+def unknown(kind: str, name: object, valid: Iterable[str], listed_by: str = "") -> UserError:
     """An error for a name that does not exist, with the nearest names that do.
 
     Args:
         kind: what was looked for, in the singular: "recipe", "student".
         name: what was asked for, a word as a rule.
         valid: every name that exists; the nearest are shown, or all of them where there are few.
+        listed_by: a command that lists them, told where none is near.
     """
     names = sorted(valid)
     word = str(name)
-    near = get_close_matches(word, names, n=5, cutoff=0.5) if len(word) <= LONGEST else []
+    near = get_close_matches(word, names, n=5, cutoff=0.5) if SHORTEST <= len(word) <= LONGEST else []
     if near:
         hint = f"did you mean {' or '.join(map(_whole, near))}?"
     elif len(names) <= 20:
         hint = f"valid: {', '.join(map(_whole, names)) or 'none'}"
     else:
         hint = f"there are {len(names)}, such as {', '.join(map(_whole, names[:5]))}"
+        hint = f"`{listed_by}` lists those that there are" if listed_by else hint
     return UserError(f"unknown {kind} {shortened(repr(name))}; {hint}")
 
 

@@ -229,7 +229,8 @@ def test_a_person_probes_runs_with_and_without_labels(tmp_path: Path, capsys: py
         ([str(folder), "digits", "--weights", "best"], "is no run"),
         ([str(run.path), "digits", "--features", "token"], "unknown features"),
         ([str(run.path), "digits", "--weights", "best"], "no folder of weights"),
-        ([str(tmp_path / "nowhere"), "digits"], "nor is there such a file or folder"),
+        ([str(tmp_path / "nowhere"), "digits"], "does not exist: neither a run"),
+        (["nowhere", "digits"], "nor is there such a file or folder"),
     ):
         assert main(["probe", *words]) == 2
         assert said in capsys.readouterr().err

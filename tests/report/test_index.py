@@ -11,6 +11,7 @@ import viticulture
 from made_study import study
 from viticulture.errors import UserError
 from viticulture.report.tables.runs import find_runs
+from viticulture.training.rundir import RunDir
 
 EVIL = "javascript:alert(1) <b> \" 'q' &"
 
@@ -48,6 +49,17 @@ def test_runs_are_found_at_any_depth_and_a_damaged_one_says_so(folder: Path) -> 
     assert "damaged" in sheet.note
     with pytest.raises(UserError, match="no folder"):
         find_runs(folder / "nowhere")
+
+
+def test_a_run_that_no_process_trains_is_told_from_one_that_is(folder: Path) -> None:
+    """After kill -9 nobody is left to write that it stopped."""
+    run = RunDir(folder / "deep/er/plain")
+    run.update(status="running")
+    for trained, state in ((True, "running"), (False, "stopped"), (True, "running")):
+        if trained:
+            run.lock()
+        assert find_runs(folder).sheet.rows[0][4] == state
+        run.unlock()
 
 
 def test_the_page_of_runs_leads_to_their_pages_and_nowhere_else(folder: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from viticulture.data.images import Records, StoredImages
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions
 from viticulture.evaluation.results import PREDICTIONS, RESULTS, KeptPredictions, keep_predictions, read_predictions
+from viticulture.report.terminal import say
 from viticulture.training.rundir import RunDir
 
 SMALL = {
@@ -58,6 +59,20 @@ def run(grown: tuple[viticulture.Run, Path, bytes], tmp_path: Path) -> viticultu
     """A copy whose files a test may spoil."""
     shutil.copytree(grown[0].path, tmp_path / "run")
     return viticulture.Run(tmp_path / "run")
+
+
+def test_a_student_below_what_learns_no_features_is_told_so(
+    run: viticulture.Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where training ends, not on the page alone; and only where it is so."""
+    for share, told in ((1.1, True), (0.0, False)):
+        kept = run.folder.read("references.json")
+        names = ("always the commonest class", "logistic regression on pixels")
+        run.folder.write("references.json", {**kept, "accuracy": dict(zip(names, (0.0, share), strict=True))})
+        say(run)
+        shown = capsys.readouterr().out
+        assert ("note: logistic regression on pixels gets 110.0 %; a student below that" in shown) is told
+        assert "report: " in shown
 
 
 def refuse(*_: Any, **__: Any) -> Any:

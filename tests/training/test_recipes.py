@@ -31,6 +31,25 @@ from viticulture.training.references import replaced
 from viticulture.training.settings import Engine, Student, Train
 from viticulture.training.table import Row, Table, read_table, tables
 
+REFUSED = {
+    "images.image_size": ("big", "must be a whole number, a list or null, got big"),
+    "images.fit": ("padd", "must be crop, pad or stretch, got padd; did you mean pad?"),
+    "train.best_by": ("accuracy", "must be balanced_accuracy or null, got accuracy; did you mean balanced_accuracy?"),
+    "train.epochs": (1.5, "must be a whole number, got 1.5"),
+    "optim.betas": ([0.9], "must be a list of 2 elements, got [0.9]"),
+    "data.class_weights": ("even", "must be balanced, a group of keys or null, got even"),
+}
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_a_value_of_another_kind_is_refused_in_a_persons_words(key: str) -> None:
+    """Fails for words of the library that reads recipes, or a slip whose cure is not named."""
+    value, words = REFUSED[key]
+    with pytest.raises(UserError, match="must be") as refused:
+        resolve("default/photos", read("default/photos"), {key: value})
+    assert str(refused.value) == f'recipe key "{key}" {words}'
+
+
 TABLES = {name: read_table(name) for name in tables()}
 
 

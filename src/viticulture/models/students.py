@@ -29,6 +29,8 @@ from .vit import hybrid_vit, mae_vit, plain_vit
 
 FROM_DATA = {"num_classes", "img_size", "in_chans", "patch_size"}
 """Keywords that no option may set: the task, or `patch_size` beside the options, decides them."""
+LIST = "viticulture models"
+"""Lists students, and by a pattern timm's."""
 DEEPEST = 1000
 """Blocks of the deepest student; building many more takes minutes before anybody hears of a slip."""
 LARGEST = 10**10
@@ -68,7 +70,7 @@ def matching(pattern: str = "") -> list[str]:
         return [name for name in timm.list_models() if timm.model_entrypoint(name).__module__.startswith(registered)]
     names: list[str] = timm.list_models(pattern)
     if not names:
-        raise unknown("student", pattern, timm.list_models())
+        raise unknown("student", pattern, timm.list_models(), LIST)
     return names
 
 
@@ -116,7 +118,7 @@ def create_student(
             raise UserError(
                 f"a student starts from random weights and has no tag, got {name!r}; ask for {base!r}, init {name!r}"
             )
-        raise unknown("student", name, timm.list_models())
+        raise unknown("student", name, timm.list_models(), LIST)
     options = dict(options or {})
     for key in options.keys() & (FROM_DATA | _factory_keywords()):
         raise UserError(

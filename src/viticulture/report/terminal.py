@@ -24,6 +24,8 @@ from ..evaluation.judged import read_judged
 from ..evaluation.multilabel.predict import LabelsPrediction
 from ..evaluation.multilabel.results import LabelEvaluations
 from ..evaluation.predict import Prediction
+from ..evaluation.reference import read_references
+from ..evaluation.results import read_evaluations
 from ..models.catalog import Entry
 from ..study.folder import StudyDir
 from ..study.plan.plan import Plan
@@ -31,6 +33,7 @@ from ..study.study import Study
 from ..text import clean, command_line
 from ..training.assemble import batch_size
 from ..training.progress import ProgressBar
+from ..training.rundir import RunDir
 from ..training.session import Session
 from ..waiting import is_silent
 from .pages.run_page import named
@@ -132,6 +135,8 @@ def say(result: Any) -> None:
     elif hasattr(result, "evaluations"):
         if result.evaluations:
             print_table(results(result.evaluations))
+        if note := behind(result.folder):
+            print(note)
         print(clean(f"report: {result.path / 'report.html'}"))
     elif isinstance(result, DenseInspection):
         print_table(*dense_inspected(result))
@@ -154,15 +159,29 @@ def say(result: Any) -> None:
         print_table(_predictions(result))
 
 
+def behind(run: RunDir) -> str:
+    """What to know where a classifier that learns no features is right more often than the student; else nothing."""
+    references, evaluations = read_references(run), read_evaluations(run)
+    if references is None or evaluations is None or evaluations.counting is None or not references.accuracy:
+        return ""
+    name, share = max(references.accuracy.items(), key=lambda one: one[1])
+    if share <= evaluations.counting.top1:
+        return ""
+    return f"note: {name} gets {percent(share)}; a student below that wants more time, or more images"
+
+
 def results(evaluations: Mapping[str, Evaluation]) -> Sheet:
     """One column for each set of weights and split."""
     return summary([Evaluated(*named(key), evaluation) for key, evaluation in evaluations.items()])
 
 
 def recipe_list(headers: dict[str, dict[str, str]]) -> Sheet:
-    """Shipped recipes: what they train, what the paper and we got."""
-    columns = [Column("recipe"), *(Column(name, "prose") for name in ("what it trains", "published", "our result"))]
-    rows = [(name, head["What"], head.get("Published", ""), head.get("Result", "")) for name, head in headers.items()]
+    """Shipped recipes, the defaults first: what they train, what the paper and we got."""
+    columns = [Column("recipe", "name")]
+    columns += [Column(name, "prose") for name in ("what it trains", "published", "our result")]
+    names = sorted(headers, key=lambda name: (not name.startswith("default/"), name))
+    heads = [(name, headers[name]) for name in names]
+    rows = [(name, head["What"], head.get("Published", ""), head.get("Result", "")) for name, head in heads]
     return Sheet("", columns, rows)
 
 

@@ -34,6 +34,7 @@ from ..text import read_yaml, write_yaml
 from .older import check_older
 from .plugins import register_student
 from .raw import NAMED, ORDER, VIEWS, check_keys, check_names, leaves, nested, override, plain
+from .refusals import one_line
 from .settings import Engine, Student, Train
 
 METHODS = {
@@ -106,7 +107,7 @@ def read(name: str) -> dict[str, Any]:
     """The raw values of a shipped recipe, or of a YAML file given by its path."""
     files = shipped()
     if name not in files and not name.endswith((".yaml", ".yml")):
-        raise unknown("recipe", name, files)
+        raise unknown("recipe", name, files, "viticulture recipes")
     return parse(read_text(files.get(name, Path(name)), "recipe"), name)
 
 
@@ -258,7 +259,7 @@ def _filled_in(parser: ArgumentParser, section: str, values: dict[str, Any]) -> 
         try:
             filled = parser.parse_object({section: values}, defaults=True).clone(with_meta=False).as_dict()
         except ArgumentError as error:
-            raise UserError(_one_line(str(error))) from error
+            raise UserError(one_line(str(error))) from error
         if len(KNOWN) >= MOST_KNOWN:
             KNOWN.clear()
         KNOWN[key] = filled.get(section) or {}
@@ -289,9 +290,3 @@ def transforms(section: dict[str, Any]) -> list[Any]:
 def settings(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The constructor's keywords in an entry of a recipe: all but what names its class."""
     return {key: value for key, value in entry.items() if key != "class"}
-
-
-def _one_line(message: str) -> str:
-    """jsonargparse's message as one sentence that names the key first."""
-    message = message.replace("typing.", "").replace("<class '", "").replace("'>", "").replace("NoneType", "null")
-    return " ".join(message.replace("Parser key", "recipe key").split())

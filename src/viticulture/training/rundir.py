@@ -208,6 +208,17 @@ class RunDir:
         for part in self.path.rglob(".*.part"):
             part.unlink(missing_ok=True)
 
+    @property
+    def in_use(self) -> bool:
+        """Whether a process writes, or nobody can tell."""
+        if not (self.path / "run.lock").exists():
+            return False
+        try:
+            with file_lock(self.path / "run.lock", wait=False):
+                return False
+        except OSError:
+            return True
+
     def unlock(self) -> None:
         """Let another process write."""
         if self._lock is not None:

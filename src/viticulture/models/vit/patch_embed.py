@@ -22,8 +22,10 @@ class ConvolutionalEmbed(nn.Module, ABC):
         super().__init__()
         height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
         if height % patch_size or width % patch_size:
+            whole = [max(round(side / patch_size), 1) * patch_size for side in (height, width)]
             raise UserError(
-                f"the image size must be a multiple of the patch size, got {height}x{width} and {patch_size} pixels"
+                f"the image size must be a multiple of the patch size, got {height}x{width} and {patch_size} pixels; "
+                f"take images of {whole[0]}x{whole[1]}, or another patch size"
             )
         self.img_size, self.patch_size = (height, width), (patch_size, patch_size)
         self.grid_size = height // patch_size, width // patch_size

@@ -13,6 +13,7 @@ the settings (argparse.Namespace) that many scripts store beside them.
 import argparse
 import json
 import math
+import os
 import re
 import zlib
 from collections.abc import Mapping
@@ -237,6 +238,8 @@ def fetch(name: str) -> nn.Module:
     Raises: UserError if there is no such model, or its weights cannot be had.
     """
     if not name.startswith("hf-hub:") and not timm.is_model_pretrained(name):
+        if "/" in name or os.sep in name:
+            raise UserError(f"{name} does not exist: neither a run, nor a checkpoint, nor a folder of weights")
         raise unknown("pretrained model (nor is there such a file or folder)", name, timm.list_pretrained())
     try:
         return timm.create_model(name, pretrained=True)

@@ -75,4 +75,5 @@ def _row(name: str, path: Path) -> list[Cell]:
         low, high = told.interval
         measured = [f"mAP {percent(told.map)}", f"{100 * low:.1f}–{100 * high:.1f} %"]
     begun = facts["started"][:16].replace("T", " ")
-    return [name, facts["data"]["name"], facts["student"]["name"], facts["recipe"], facts["status"], *measured, begun]
+    state = "stopped" if facts["status"] == "running" and not run.in_use else facts["status"]
+    return [name, facts["data"]["name"], facts["student"]["name"], facts["recipe"], state, *measured, begun]

@@ -20,10 +20,10 @@ from ...outputs import csv_text
 from ...text import clean
 
 GAP = 3  # columns of a terminal between two of a table
-LEAST = {"text": 10, "prose": 24}
+LEAST = {"text": 10, "prose": 24, "name": 80}
 """To which columns of words shrink before others have to stand below."""
 
-Form = Literal["text", "prose", "count", "percent", "decimal", "signed", "significant", "spread"]
+Form = Literal["text", "prose", "name", "count", "percent", "decimal", "signed", "significant", "spread"]
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ Cell = str | int | float | Spread | None
 class Column:
     """A heading and how the values below it are written.
 
-    `text` is cut where space is short, `prose` is wrapped; `percent` takes shares in [0, 1]; `signed` has its sign and
-    one decimal, `significant` three digits.
+    `text` is cut where space is short, `prose` is wrapped, a `name` stays whole, to be copied; `percent` takes shares
+    in [0, 1]; `signed` has its sign and one decimal, `significant` three digits.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Column:
     @property
     def words(self) -> bool:
         """Whether it reads from the left."""
-        return self.form in ("text", "prose")
+        return self.form in ("text", "prose", "name")
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Sheet:
             if not column.words:  # a long heading breaks rather than widens
                 heading = fill(heading, widths[number])
             justify: Literal["left", "right"] = "left" if column.words else "right"
-            table.add_column(Text(heading), justify=justify, no_wrap=not column.words)
+            table.add_column(Text(heading), justify=justify, no_wrap=not column.words or column.form == "name")
         for row in texts:
             prose = [self.columns[number].form == "prose" for number in columns]
             cells = zip((row[number] for number in columns), prose, strict=True)

@@ -14,7 +14,8 @@ def duration(words: str) -> float:
     """Seconds of a time such as 90s, 30m, 2h, 1night (ten hours) or 1d. Raises: UserError if it is none."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(words).lower())
     if not match or match[2] not in UNITS or float(match[1]) <= 0:
-        raise UserError(f"a budget is a time such as 90min, 2h or 1d, got {words!r}")
+        only = "; only `train` counts the time of processors" if "core" in str(words) else ""
+        raise UserError(f"a budget is a time such as 90s, 30m, 2h or 1night, got {words!r}{only}")
     return float(match[1]) * UNITS[match[2]]
 
 
