@@ -6,9 +6,9 @@
 
 Each row is the command `viticulture train` with `--budget`, on one thread, once for each seed (start, order and
 validation images). What is interrupted goes on when the command is given again; what is finished stays. Cost is the
-processor time of the command by its own count, from when its libraries are loaded: decoding, measuring, training,
-validation, and the only look at the test images, at the end. A stage that was interrupted counts for the time that was
-planned for it, and the cost of its row has a *.
+processor time of the command by its own count, from when its libraries are loaded: decoding, measuring, training and
+validation. The only look at the test images comes afterwards, and is not counted. A stage that was interrupted counts
+for the time that was planned for it, and the cost of its row has a *. A set must have test images of its own.
 
 Rows: `ROWS` below. Rules: a CNN's row is the default recipe, asked once about an image, in float32 as it stands there,
 again ("-fast") in whichever precision is faster, and again ("-views") asked by the views that validation images find
@@ -29,7 +29,11 @@ from statistics import mean
 
 from viticulture.budget.budget import Budget
 from viticulture.budget.plan import read_plan
+from viticulture.data.open import open_source
+from viticulture.evaluation.other import evaluate_other
+from viticulture.evaluation.results import read_evaluations
 from viticulture.study.conclude.statistics import Estimate, estimate
+from viticulture.training.rundir import RunDir
 
 from .clock import processor
 
@@ -67,7 +71,7 @@ class Images:
         """Words of `viticulture train`."""
         data, per_class = _number_after("@", self.words.partition("=")[2])
         data, pixels = _number_after(":", data)
-        words = [data, *(["--image-size", pixels] if pixels else [])]
+        words = [data, "--data.test_on", "none", *(["--image-size", pixels] if pixels else [])]
         return words + (["--per-class", per_class, "--data.subset_seed", "0"] if per_class else [])
 
 
@@ -111,6 +115,9 @@ def main() -> None:
     options = parser.parse_args()
     if not Budget(options.budget).counts_processors:
         parser.error(f"a contest counts the time of processors, such as 15core-m, got {options.budget}")
+    for words in options.images:
+        if "test" not in open_source(data := Images(words).options[0]).splits:
+            parser.error(f"{data} has no test images of its own")
     for seed, words, row in product(options.seeds, options.images, options.rows):
         cell = Cell(Images(words), row, options.budget, seed)
         if not (cell.folder(options.out) / RESULT).exists():
@@ -130,12 +137,13 @@ def train(cell: Cell, out: Path) -> None:
             [sys.executable, "-m", "viticulture", *words],
             env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log, check=True,
         )  # fmt: skip
-    judged = json.loads((folder / "evaluation.json").read_text())
-    top1 = {
-        split: 100 * judged["results"][judged["counts"].replace("test", split)]["top1"] for split in ("test", "val")
-    }
+    run, data = RunDir(folder), cell.images.options[0]
+    judged, tested = read_evaluations(run), evaluate_other(run, data).results
+    assert judged is not None
+    assert judged.counting is not None
+    val, test = judged.counting.top1, tested[f"{run.which()[0]}/{data}"].evaluation.top1
     cost = {"core_s": read_plan(folder).spent, "resumed": float(words[0] == "resume")}
-    (folder / RESULT).write_text(json.dumps({**top1, **cost}))
+    (folder / RESULT).write_text(json.dumps({"val": 100 * val, "test": 100 * test, **cost}))
 
 
 def read(out: Path) -> dict[tuple[str, str], dict[str, dict[int, dict[str, float]]]]:

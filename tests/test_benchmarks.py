@@ -26,6 +26,9 @@ COUNTED = {
 }
 
 
+UNTESTED = ["--data.test_on", "none"]
+
+
 @pytest.mark.parametrize("name", COUNTED)
 def test_a_benchmark_refuses_counts_that_leave_nothing_to_measure(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -42,10 +45,10 @@ def test_a_benchmark_refuses_counts_that_leave_nothing_to_measure(
 @pytest.mark.parametrize(
     ("words", "options"),
     [
-        ("x=./photos", ["./photos"]),
-        ("x=./photos:64", ["./photos", "--image-size", "64"]),
-        ("x=hf:someone/set:64@50", ["hf:someone/set", "--image-size", "64", "--per-class", "50"]),
-        ("x=./a@b:c", ["./a@b:c"]),
+        ("x=./photos", ["./photos", *UNTESTED]),
+        ("x=./photos:64", ["./photos", *UNTESTED, "--image-size", "64"]),
+        ("x=hf:someone/set:64@50", ["hf:someone/set", *UNTESTED, "--image-size", "64", "--per-class", "50"]),
+        ("x=./a@b:c", ["./a@b:c", *UNTESTED]),
     ],
 )
 def test_a_contest_reads_its_sets(words: str, options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -287,6 +287,9 @@ def test_a_person_is_warned(tmp_path: Path) -> None:
     text = "\n".join(prepare(root, Selection(val_fraction=0, per_class=10)).warnings)
     assert "fewer than 10 training images in 1 class: b" in text
     assert prepare(source({"train": [30, 30, 30], "test": [5, 5, 5]})).warnings == ()
+    (unmeasured,) = prepare(source({"train": [30, 30, 30], "test": [5, 0, 5]})).warnings
+    assert unmeasured == "no test image shows class 1: nothing is measured of what no image shows"
+    assert prepare(source({"train": [30, 30, 30], "test": [5, 0, 5]}), labeled=False).warnings == ()
 
 
 @pytest.mark.parametrize(

@@ -297,7 +297,8 @@ def _warnings(source: Source, read: _Read, selection: Selection, skipped: dict[s
     tiny = [name for name, count in zip(source.classes, counts, strict=True) if count < _TINY]
     if tiny and selection.per_class is None:
         found.append(f"fewer than {_TINY} training images in {counted(len(tiny), 'class')}: {some(tiny, 5)}")
-    for kind in ("val", "test") if source.labels.ndim == 2 else ():
+    told = ("val", "test") if source.labels.ndim == 2 else ("test",) if labeled else ()
+    for kind in told:  # of one class an image, validation images only choose
         rows = read.splits.get(kind, np.empty(0, np.int64))
         held = subsets.count_by_class(source.labels[rows], len(source.classes))
         if len(rows) and (absent := [name for name, n in zip(source.classes, held, strict=True) if not n]):

@@ -33,7 +33,8 @@ class Selection:
         subset_seed: draws what is learnt from, in place of the run's seed, so that runs of other seeds, such as a
             student and its teacher, learn from the same images.
         train_on: train, or train+val to learn from the data's own validation images as well.
-        test_on: test, or val to test on the data's own validation images, as papers do where no test has labels.
+        test_on: test, or val to test on the data's own validation images, as papers do where no test has labels; none
+            to leave test images aside, for a look of their own by `evaluate`.
         sampling: natural: an epoch shows every training image once; balanced: every class as often as any other, images
             of small classes several times.
         folds: number of folds that the images are divided into, of which one is held out, in place of test_fraction;
@@ -52,7 +53,7 @@ class Selection:
     split_seed: int = 0
     subset_seed: int | None = None
     train_on: Literal["train", "train+val"] = "train"
-    test_on: Literal["test", "val"] = "test"
+    test_on: Literal["test", "val", "none"] = "test"
     sampling: Literal["natural", "balanced"] = "natural"
     class_weights: Literal["balanced"] | dict[str, float] | None = None
     folds: int | None = None
@@ -79,6 +80,10 @@ class Selection:
             raise UserError("the rule bootstrapping is one fixed subset of all training images; leave the folds out")
         if self.train_on == "train+val" and self.test_on == "val":
             raise UserError("train_on train+val and test_on val would test on what was learnt; choose one of them")
+        if self.folds is not None and self.test_on == "none":
+            raise UserError(
+                "data.folds holds out images to test on, and data.test_on none asks for no test; choose one"
+            )
         if self.class_weights is not None and self.sampling == "balanced":
             raise UserError(
                 "data.sampling and data.class_weights make up for the same thing twice; leave one of them out"
@@ -102,6 +107,8 @@ def select(source: Source, selection: Selection, seed: int, labeled: bool = True
     Raises: UserError if nothing is left to train on.
     """
     splits, notes = _with_labels(source) if labeled else (dict(source.splits), list[str]())
+    if selection.test_on == "none":
+        splits.pop("test", None)
     _use_validation(splits, selection, source.name)
     if "train" not in splits:
         raise UserError(
@@ -110,7 +117,8 @@ def select(source: Source, selection: Selection, seed: int, labeled: bool = True
     if selection.folds is not None:
         notes += _hold_out_fold(source, splits, selection)
     for kind, fraction in (("test", selection.test_fraction), ("val", selection.val_fraction)):
-        if kind not in splits and fraction > 0 and source.classes:
+        wanted = fraction > 0 and not (kind == "test" and selection.test_on == "none")
+        if kind not in splits and wanted and source.classes:
             splits["train"], held = _hold_out(source, splits["train"], fraction, selection.split_seed)
             if len(held):
                 splits[kind] = held

@@ -238,7 +238,9 @@ def _inspected(found: Inspection) -> list[Sheet]:
         keys = [
             f"data.{kind}_fraction" for kind in ("val", "test") if kind in found.planned and kind not in found.counts
         ]
-        facts["train would"] = ", ".join(parts) + (f" ({' and '.join(keys)} say how many)" if keys else "")
+        facts["train would"] = ", ".join(parts) + (
+            f" ({' and '.join(keys)} {'say' if len(keys) > 1 else 'says'} how many)" if keys else ""
+        )
     if found.several:
         facts["labels an image"] = found.several
     facts["colors"] = ", ".join(f"{mode}: {count:,}" for mode, count in Counter(found.modes).most_common())

@@ -208,6 +208,11 @@ def test_validation_images_of_the_data_may_be_learnt_from_or_tested_on(tmp_path:
     assert np.array_equal(tested["train"], plain["train"])
     with pytest.raises(UserError, match="test on what was learnt"):
         Selection(train_on="train+val", test_on="val")
+    untested, _ = select(source, Selection(test_on="none", val_fraction=0.5), 0)
+    assert "test" not in untested
+    assert untested.keys() >= {"train", "val"}
+    with pytest.raises(UserError, match=r"holds out images to test on, and data.test_on none"):
+        Selection(test_on="none", folds=5)
     with pytest.raises(UserError, match="asks for validation images, and digits declares none"):
         select(open_source("digits"), Selection(train_on="train+val"), 0)
 

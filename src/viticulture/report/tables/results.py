@@ -108,10 +108,9 @@ def inspection(
     if len(rows) > LONGEST_LIST:
         note += f" (the first {LONGEST_LIST} classes are shown)"
     columns = [Column("class"), *(Column(split, "count") for split in splits)]
-    sheets = [
-        Sheet("Data", [Column(""), Column("", "prose")], list(facts.items())),
-        Sheet("Images by class", columns, rows[:LONGEST_LIST], note),
-    ]
+    sheets = [Sheet("Data", [Column(""), Column("", "prose")], list(facts.items()))]
+    if rows:
+        sheets.append(Sheet("Images by class", columns, rows[:LONGEST_LIST], note))
     if warnings:
         sheets.append(Sheet("", [Column("Please look at", "prose")], [[warning] for warning in warnings]))
     return sheets
