@@ -54,7 +54,7 @@ def test_a_grid_survives_yaml() -> None:
         ("data: x\ncandidates: []", "candidates"),
         ("data: x\ncandidates: [{name: a, recipe: b}, {name: a, recipe: c}]", "different names"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nseeds: [0, 0]", "different numbers"),
-        ("data: x\ncandidates: [{name: a, recipe: b}]\nterms: {budget: soon}", "90min"),
+        ("data: x\ncandidates: [{name: a, recipe: b}]\nterms: {budget: soon}", "such as 90s, 30m"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nterms: {equal: time}", "budget to divide"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nsubsets: {fractions: [5]}", "ten percent are 0.1"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nconditions: {data.per_class: 3}", "--per-class"),
