@@ -244,7 +244,7 @@ def test_the_page_begins_with_what_was_found_beside_what_takes_no_training() -> 
 
 def test_means_over_epochs_are_drawn_in_place_of_single_batches() -> None:
     """Catches: the last batch's loss read as the epoch's, a loss with one term drawn twice, a page that does not say
-    that training images are augmented; and the first of two equal epochs is the best, as training keeps it."""
+    that training images are augmented; and the last of two equal epochs is the best, as training keeps it."""
     curves = {
         "train/loss": [(0.5, 9.0), (1.0, 8.0)],
         "train/label": [(0.5, 9.0), (1.0, 8.0)],
@@ -257,10 +257,21 @@ def test_means_over_epochs_are_drawn_in_place_of_single_batches() -> None:
     assert re.findall(r'data-name="train" data-points="([^"]*)"', page) == 2 * ["[[1.0,3.0],[2.0,2.0]]"]
     assert "augmented" in page
     (moment, *_) = re.findall(r'class="level" d="M([\d.]+) ', page)
-    (first, *_) = re.findall(r'class="curve" d="M([\d.]+) [\d.]+L', page)
-    assert moment == first
+    (last, *_) = re.findall(r'class="curve" d="M[\d.]+ [\d.]+L([\d.]+) ', page)
+    assert moment == last
     two_terms = render(RunPage("t", "s", curves={**curves, "train/label_epoch": [(1.0, 1.0), (2.0, 1.0)]}))
     assert "Loss term: label" in two_terms
+
+
+@pytest.mark.parametrize(("images", "epoch"), [(10, 3), (1000, 2)])
+def test_the_best_epoch_is_drawn_where_training_kept_it(images: int, epoch: int) -> None:
+    """Catches: a line at the highest of few images' accuracies, whose weights were replaced later."""
+    curves = {"val/accuracy": [(1.0, 0.3), (2.0, 0.7), (3.0, 0.6), (4.0, 0.4)]}
+    page = render(RunPage("t", "s", curves=curves, val_images=images))
+    (moment,) = re.findall(r'class="level" d="M([\d.]+) ', page)
+    ((start, rest),) = re.findall(r'class="curve" d="M([\d.]+) ([\d.]+L[^"]*)"', page)
+    places = [start, *re.findall(r"L([\d.]+) ", rest)]
+    assert moment == places[epoch - 1]
 
 
 def test_a_segmenters_best_epoch_is_that_of_its_miou() -> None:

@@ -5,7 +5,6 @@ import logging
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from ..errors import UserError
 from ..methods.method import Course, Method
 from ..models.views import VIEWS
 from ..models.weights.files import save
+from ..scores.intervals import indistinct
 from .allocator import keep_freed_memory
 from .assemble import augmentations, batch_size
 from .loggers import close, loggers
@@ -40,8 +40,6 @@ from .state import Ema, KeepLast, RandomState, WholeCheckpointIO
 
 ALONE = Shard()
 LOG_EVERY_STEPS = 50
-ACCURACIES = ("accuracy", "balanced_accuracy")
-"""Measures that are shares of images, whose standard error is known."""
 EVALUATION_BATCH, DENSE_BATCH = 256, 16  # of images with classes; with objects or masks
 
 
@@ -174,8 +172,7 @@ class BestCheckpoint(Callback):
             raise UserError(f"train.best_by: method {type(pl_module).__name__} does not measure {self.best_by}")
         value = float(found[best] if best in found else -found["val/loss"])
         self.best = max(self.best, value)
-        error = sqrt(self.best * (1 - self.best) / self.images) if measure in ACCURACIES and best in found else 0.0
-        if value >= self.best - error:
+        if value >= self.best - indistinct(measure if best in found else "loss", self.best, self.images):
             self.best_epoch = trainer.current_epoch
             if trainer.is_global_zero:
                 self.run.check_there()

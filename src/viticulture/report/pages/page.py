@@ -4,10 +4,11 @@
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
+from math import inf, isfinite
 
 from ...analysis.galleries import Gallery
 from ...evaluation.accuracy import Evaluation, joined
+from ...scores.intervals import indistinct
 from ..charts.chart import Axes, Points, Series, line_chart, row_chart
 from ..charts.heat_map import heat_map
 from ..charts.pictures import galleries
@@ -72,6 +73,7 @@ class RunPage:
         costs: see `Costs`.
         references: accuracies of chance and of plain classifiers on the first evaluation's images, by name.
         learnt_from: training images of each class.
+        val_images: how many chose the best weights; 0 where none did.
         curves: `train/loss`, `val/accuracy`, `val/GUIDE_accuracy`, `lr`, ... -> (epoch, value); accuracies as shares.
         mistakes: the most confident ones first.
         examples: of every class.
@@ -90,6 +92,7 @@ class RunPage:
     costs: Costs = Costs()
     references: Mapping[str, float] = field(default_factory=dict)
     learnt_from: Sequence[int] = ()
+    val_images: int = 0
     curves: Mapping[str, Points] = field(default_factory=dict)
     mistakes: Sequence[Gallery] = ()
     examples: Sequence[Gallery] = ()
@@ -106,7 +109,7 @@ def render(page: RunPage) -> str:
     head = Head(page.title, _answer(page), page.sentence, page.warnings, _tiles(page), renews=bool(page.state))
     sections = [
         Section("Results", _results(page.evaluations, page.references)),
-        Section("Learning curves", _curves(page.curves, page.references)),
+        Section("Learning curves", _curves(page.curves, page.references, page.val_images)),
         *(_classes(page.evaluations[0].evaluation, page.learnt_from) if page.evaluations else []),
         Section("Most confident mistakes", galleries(page.mistakes)),
         *page.sections,
@@ -157,7 +160,7 @@ def _tiles(page: RunPage) -> list[Tile]:
     ]
 
 
-def _curves(curves: Mapping[str, Points], references: Mapping[str, float]) -> Markup:
+def _curves(curves: Mapping[str, Points], references: Mapping[str, float], val_images: int) -> Markup:
     """Small multiples: one chart a quantity, its splits as lines; losses also with a logarithmic axis."""
     groups: dict[str, dict[str, Points]] = {}
     curves = _means(curves)
@@ -173,7 +176,7 @@ def _curves(curves: Mapping[str, Points], references: Mapping[str, float]) -> Ma
             scale = 100
         groups.setdefault(quantity, {})[line] = [(x, scale * y) for x, y in points]
     rank = {**dict.fromkeys(CHOOSE, 0), "loss": 1, "lr": 3, "images_per_second": 4}
-    charts, any_loss, moments = [], False, _best(curves)
+    charts, any_loss, moments = [], False, _best(curves, val_images)
     for quantity in sorted(groups, key=lambda quantity: rank.get(quantity, 2)):
         divergence = quantity.endswith("_kl")
         usual = (f"Divergence (KL): {quantity[:-3]}", "nats") if divergence else (f"Loss term: {quantity}", "loss")
@@ -202,11 +205,16 @@ def _means(curves: Mapping[str, Points]) -> dict[str, Points]:
     return {key: points for key, points in kept.items() if key not in same}
 
 
-def _best(curves: Mapping[str, Points]) -> list[tuple[str, float]]:
-    """The epoch whose weights are kept as the best: the first of the highest share on validation, or lowest loss."""
-    shares = (curves.get(f"val/{quantity}") for quantity in CHOOSE)
-    known = next(filter(None, shares), None) or [(x, -y) for x, y in curves.get("val/loss", ())]
-    return [("best", max(known, key=lambda point: point[1])[0])] if known else []
+def _best(curves: Mapping[str, Points], val_images: int) -> list[tuple[str, float]]:
+    """The epoch whose weights are kept as the best: the last that validation images cannot tell from the best one."""
+    measure = next((quantity for quantity in CHOOSE if curves.get(f"val/{quantity}")), "loss")
+    known = curves.get(f"val/{measure}", ())
+    kept, best = list[tuple[str, float]](), -inf
+    for epoch, value in known if measure != "loss" else [(x, -y) for x, y in known]:
+        best = max(best, value)
+        if value >= best - indistinct(measure, best, val_images):
+            kept = [("best", epoch)]
+    return kept
 
 
 def _lines(lines: Mapping[str, Points]) -> list[Series]:

@@ -71,6 +71,7 @@ def page_of(run: RunDir) -> RunPage:
         costs=costs_of(facts),
         references=references.accuracy if references is not None else {},
         learnt_from=references.images.get("train", ()) if references is not None else (),
+        val_images=facts["data"]["images"].get("val", 0),
         curves=curves,
         mistakes=kept.get("mistakes", ()),
         examples=kept.get("examples", ()),
