@@ -40,6 +40,7 @@ def main(words: list[str] | None = None) -> int:
     """Run one verb. Returns: 0, or 2 after a mistake that a person can mend, said in a line or two."""
     try:
         _run(list(sys.argv[1:] if words is None else words))
+        sys.stdout.flush()  # a closed pipe is told of here, not while Python ends
     except UserError as error:
         return _refused(str(error))
     except BrokenPipeError:  # nobody reads what is left

@@ -26,11 +26,12 @@ from viticulture.report.charts.curves import read_curves
 from viticulture.training.metrics import MetricsFile, cut, read_history
 from viticulture.training.progress import StopOnNonFinite
 from viticulture.training.recipe import read, resolve
-from viticulture.training.run import BestCheckpoint, fit
+from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import begin, default_recipe, reopen
 from viticulture.training.state import Ema, WholeCheckpointIO, load_checkpoint
 from viticulture.training.table import read_table
+from viticulture.training.watching import BestCheckpoint
 
 FAST: dict[str, Any] = {"data.per_class": 4, "train.epochs": 2, "schedule.warmup_epochs": 0}
 
@@ -78,6 +79,8 @@ def test_epochs_without_a_validation_are_the_same_ones_after_a_stop(tmp_path: Pa
         ("accuracy", [0.5, 0.6, 0.5, 0.9, 0.7], 10, 4),
         ("accuracy", [0.0, 0.0, 0.0], 10, 3),
         ("accuracy", [1.0, 0.9, 1.0, 0.9], 10, 3),
+        ("balanced_accuracy", [1.0 + 1e-7, 0.9], 10, 1),
+        ("accuracy", [float("nan"), 0.5], 10, 2),
         ("balanced_accuracy", [0.5, 0.7, 0.6, 0.5], 10, 3),
         ("loss", [-0.7, -0.5, -0.6], 10, 2),
     ],
@@ -94,7 +97,7 @@ def test_the_best_weights_are_the_last_that_cannot_be_told_from_the_best(
     def save(student: nn.Module, folder: Path, task: Any, facts: dict[str, Any]) -> None:
         saved.append(facts["epoch"])
 
-    monkeypatch.setattr("viticulture.training.run.save", save)
+    monkeypatch.setattr("viticulture.training.watching.save", save)
     method: Any = small(tmp_path / "run").method
     run: Any = SimpleNamespace(check_there=lambda: None, weights=lambda name: tmp_path)
 

@@ -26,4 +26,5 @@ def indistinct(measure: str, best: float, images: int) -> float:
         best: the highest value, in [0, 1] for an accuracy.
         images: that were measured; 0 where that is not known.
     """
-    return sqrt(best * (1 - best) / images) if measure in ACCURACIES and images else 0.0
+    known = measure in ACCURACIES and images and 0 < best < 1  # a mean of rounded weights may exceed 1
+    return sqrt(best * (1 - best) / images) if known else 0.0

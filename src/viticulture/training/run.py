@@ -21,11 +21,9 @@ from ..data.dense.loader import DenseLoader, dense_batches
 from ..data.image_settings import CROP_MODES
 from ..data.images import Images
 from ..disk import FULL, unwritable
-from ..errors import UserError
-from ..methods.method import Course, Method
+from ..methods.method import Course
 from ..models.views import VIEWS
 from ..models.weights.files import save
-from ..scores.intervals import indistinct
 from .allocator import keep_freed_memory
 from .assemble import augmentations, batch_size
 from .loggers import close, loggers
@@ -33,10 +31,10 @@ from .metrics import EpochMeans, cut
 from .processes import is_leader
 from .progress import EachEpoch, ProgressBar, StopOnNonFinite
 from .replay import Replay
-from .rundir import RunDir
 from .session import Session
 from .settings import Engine, Train
 from .state import Ema, KeepLast, RandomState, WholeCheckpointIO
+from .watching import BestCheckpoint, WatchEvery
 
 ALONE = Shard()
 LOG_EVERY_STEPS = 50
@@ -142,71 +140,6 @@ class ValidationLoader:
             return batches
         weights = self.weights.to(self.device)
         return ({**batch, "class_weight": weights[batch["label"]]} for batch in batches)
-
-
-class BestCheckpoint(Callback):
-    """Keeps the weights that are best by the validation split: of the epochs that it cannot tell from the best one, the
-    last.
-
-    An accuracy is told from a higher one where it is more than the higher one's standard error below it: few images
-    would else choose an early epoch by chance, from a training whose rate had not fallen yet. Other measures must be as
-    high.
-
-    Args:
-        run: the run's folder.
-        facts: for the weights' config.json.
-        images: of the split.
-        best_by: the measure; None for the method's own.
-    """
-
-    def __init__(self, run: RunDir, facts: dict[str, Any], images: int, best_by: str | None = None) -> None:
-        self.run, self.facts, self.images, self.best_by = run, facts, images, best_by
-        self.best, self.best_epoch = float("-inf"), -1
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        found = trainer.callback_metrics
-        assert isinstance(pl_module, Method)
-        measure = self.best_by or pl_module.chosen_by
-        best = f"val/{measure}"
-        if self.best_by and best not in found:
-            raise UserError(f"train.best_by: method {type(pl_module).__name__} does not measure {self.best_by}")
-        value = float(found[best] if best in found else -found["val/loss"])
-        self.best = max(self.best, value)
-        if value >= self.best - indistinct(measure if best in found else "loss", self.best, self.images):
-            self.best_epoch = trainer.current_epoch
-            if trainer.is_global_zero:
-                self.run.check_there()
-                facts = {**self.facts, "epoch": self.best_epoch + 1}
-                save(pl_module.student, self.run.weights("best"), pl_module.task, facts)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best, "best_epoch": self.best_epoch}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
-
-
-class WatchEvery(Callback):
-    """Validates after every n-th epoch and the last one.
-
-    Args:
-        every: n.
-    """
-
-    def __init__(self, every: int) -> None:
-        self.every = every
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._decide(trainer, pl_module)  # the epoch that a resumed run is in the middle of does not start again
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._decide(trainer, pl_module)
-
-    def _decide(self, trainer: Trainer, method: LightningModule) -> None:
-        assert isinstance(method, Method)
-        number = trainer.current_epoch + 1
-        due = number % self.every == 0 or number == method.course.epochs
-        trainer.check_val_every_n_epoch = number if due else number + 1  # Lightning validates where this divides
 
 
 class StopAfter(Callback):

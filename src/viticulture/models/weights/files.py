@@ -13,7 +13,6 @@ the settings (argparse.Namespace) that many scripts store beside them.
 import argparse
 import json
 import math
-import os
 import re
 import zlib
 from collections.abc import Mapping
@@ -238,7 +237,7 @@ def fetch(name: str) -> nn.Module:
     Raises: UserError if there is no such model, or its weights cannot be had.
     """
     if not name.startswith("hf-hub:") and not timm.is_model_pretrained(name):
-        if "/" in name or os.sep in name:
+        if "/" in name:
             raise UserError(f"{name} does not exist: neither a run, nor a checkpoint, nor a folder of weights")
         raise unknown("pretrained model (nor is there such a file or folder)", name, timm.list_pretrained())
     try:
