@@ -3,17 +3,21 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import timm
 import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
 from timm.optim._param_groups import param_groups_layer_decay, param_groups_weight_decay
 from torch import nn
 
+import viticulture
 from conftest import Golden
 from viticulture.errors import UserError
 from viticulture.optim import Optim, Schedule
+from viticulture.optim.muon import Muon, orthogonalize
 
 
 def small_vit(depth: int = 3, name: str = "vit_tiny_patch16_224", **options: Any) -> nn.Module:
@@ -260,6 +264,46 @@ def test_muon_steps_matrices_along_their_polar_factor() -> None:
         assert ((inside.diagonal() > 0.6) & (inside.diagonal() < 1.3)).all()
         torch.testing.assert_close(inside, inside.diagonal().diag(), rtol=0, atol=1e-3)  # 0.6 beside rounding
         torch.testing.assert_close(net.stem, stem - 0.1)  # Adam's first step is the sign of the gradient
+
+
+def test_muon_iterates_in_the_type_it_is_given() -> None:
+    """bfloat16 has eight bits, so that singular values and vectors are true to a few hundredths; the result keeps the
+    type of the momentum.
+
+    Catches: float32 that is iterated all the same, which would be exact to 1e-5; bfloat16 left in the weights.
+    """
+    torch.manual_seed(0)
+    momentum = torch.randn(2, 12, 20)
+    exact, rough = orthogonalize(momentum), orthogonalize(momentum, torch.bfloat16)
+    assert rough.dtype is torch.float32
+    assert 1e-4 < (rough - exact).abs().max() < 0.1
+
+
+class Types(Callback):
+    """Notes the type in which the optimizer iterates."""
+
+    def __init__(self) -> None:
+        self.seen: list[torch.dtype] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        (optimizer,) = trainer.optimizers
+        assert isinstance(optimizer, Muon)
+        self.seen.append(optimizer.dtype)
+
+
+def test_a_training_in_bfloat16_iterates_in_it(tmp_path: Path) -> None:
+    """Every other one iterates in float32: a processor without bfloat16 would take many times as long.
+
+    Catches: one type for all trainings.
+    """
+    watch = Types()
+    keys = {"optim.name": "muon", "data.per_class": 4, "student.options": {"depth": 1, "embed_dim": 16, "num_heads": 2}}
+    for precision in ("32", "bf16-mixed"):
+        viticulture.train(
+            "digits", "default/digits", out=str(tmp_path / precision), epochs=1, callbacks=[watch], progress=False,
+            overrides={**keys, "engine.precision": precision, "schedule.warmup_epochs": 0},
+        )  # fmt: skip
+    assert watch.seen == [torch.float32, torch.bfloat16]
 
 
 def test_muon_takes_the_matrices_between_stem_and_head() -> None:

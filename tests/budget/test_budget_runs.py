@@ -84,7 +84,10 @@ def planned(
     out: Path, budget: str = "60s", overrides: dict[str, Any] | None = None, search: bool = True, **wish: Any
 ) -> Plan:
     """The plan of a run on digits, in its folder."""
-    asked = Wish("digits", "default", 0, out, {**TINY, **(overrides or {})}, Budget(budget, search), **wish)
+    given = {"recipe": "default", **wish}
+    asked = Wish(
+        "digits", seed=0, out=out, overrides={**TINY, **(overrides or {})}, budget=Budget(budget, search), **given
+    )
     plan = make_plan(asked, "test", SetClock(), 0.0, Told)
     make_folder(asked, plan)
     return plan
@@ -360,6 +363,35 @@ def test_a_hybrids_images_are_mixed_in_long_trainings(
     assert augment == recipe.values["augment"] | ({"mix": augment.get("mix")} if mixed else {})
     if mixed:
         assert augment["mix"] == {**choices.MIX, "switch": 0.5, "smoothing": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "steered"),
+    [
+        ({}, True),
+        ({"optim.lr": 3e-3}, False),
+        ({"student.name": "resnet10t"}, False),
+        ({"method.name": "multilabel"}, False),
+    ],
+    ids=["a hybrid", "a person's", "a CNN", "several labels"],
+)
+def test_a_hybrid_learns_by_muon(overrides: dict[str, Any], steered: bool) -> None:
+    """Catches: a person's optimizer replaced, and students or labels with which it was not tried."""
+    recipe = resolve("default/photos", read("default/photos"), overrides)
+    given = recipe.values["optim"]
+    assert recipes.steered(recipe, overrides).values["optim"] == (
+        {**given, "name": "muon", "lr": 2e-3, "momentum": 0.95} if steered else given
+    )
+
+
+@pytest.mark.parametrize(("search", "named"), [(True, False), (False, False), (True, True)])
+def test_the_plan_says_who_steers(search: bool, named: bool, tmp_path: Path) -> None:
+    """Fails if a plain run or a named recipe gets another optimizer, or the plan trains another than it tells of."""
+    keys = {"student.name": "hybrid_nano", "student.options": {"depth": 1}}
+    plan = planned(tmp_path / "run", "4h", keys, search, recipe="default/digits" if named else "default")
+    muon = search and not named
+    assert plan.stages[-1].values["optim"]["name"] == ("muon" if muon else "adamw")
+    assert ("Muon" in str(plan_sheet(plan).note)) is muon
 
 
 @pytest.mark.parametrize(("search", "mixed"), [(True, True), (False, False)])

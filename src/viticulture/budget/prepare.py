@@ -118,7 +118,8 @@ def _chosen(wish: Wish, base: Recipe, named: bool, tried: Measurements, left: Ca
     """The recipe with the student and the image size that the budget affords."""
 
     def of_rung(rung: Rung) -> Recipe:
-        return recipes.of_rung(base, rung, wish.overrides)
+        recipe = recipes.of_rung(base, rung, wish.overrides)
+        return recipe if named or not wish.budget.search else recipes.steered(recipe, wish.overrides)
 
     ladder = recipes.ladder(base, wish.overrides, named, tried.side)
 

@@ -26,6 +26,7 @@ from .choices import (
     MIX,
     MIX_FROM,
     MIX_STEPS,
+    STEERED,
     UNDER_TEACHER,
     VALIDATION_SHARE,
     VIEWS_SHARE,
@@ -93,6 +94,15 @@ def of_rung(recipe: Recipe, rung: Rung, overrides: Mapping[str, Any]) -> Recipe:
     if "student.patch_size" in overrides:
         keys["student.patch_size"] = overrides["student.patch_size"]
     return resolve(recipe.name, recipe.values, keys)
+
+
+def steered(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
+    """A default recipe with the optimizer by which hybrids learn classes best; the same where it learns something else,
+    by another student, or a person says anything of the optimizer."""
+    said = any(key.partition(".")[0] == "optim" for key in overrides)
+    if said or not (is_hybrid(recipe) and learns_classes(recipe)):
+        return recipe
+    return resolve(recipe.name, recipe.values, STEERED)
 
 
 def watched(overrides: Mapping[str, Any], recipe: Recipe, pace: Pace) -> tuple[Recipe, Pace]:

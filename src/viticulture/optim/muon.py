@@ -4,8 +4,9 @@
 Sources: Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024; Liu et al., "Muon is Scalable
 for LLM Training", 2025, arXiv:2502.16982, for the scale at which AdamW's rate and decay can stay.
 
-Not timm's or torch's Muon, because both iterate in bfloat16, which a processor without it emulates at a thirtieth of
-the speed; in float32 a step is also nearly the same on all processors. Kernels of equal shape are iterated together.
+Not timm's or torch's Muon, because both always iterate in bfloat16, which a processor without it emulates at a
+thirtieth of the speed. Here a training in bfloat16 iterates in it, any other in float32. Kernels of equal shape are
+iterated together.
 """
 
 from collections.abc import Callable
@@ -21,21 +22,25 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 
 
-def orthogonalize(momentum: Tensor) -> Tensor:
+def orthogonalize(momentum: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """U V^T for matrices U S V^T, roughly: singular values end between about 0.7 and 1.2.
 
         X <- a X + (b X X^T + c (X X^T)^2) X,    from X = M / ||M||_F        Newton and Schulz, fifth order
 
-    Shape: [N, R, C] -> [N, R, C], N matrices.
+    Args:
+        momentum: M of N matrices, [N, R, C].
+        dtype: in which to iterate.
+
+    Returns: [N, R, C], in M's own type.
     """
     a, b, c = COEFFICIENTS
     tall = momentum.shape[1] > momentum.shape[2]
     x = momentum.mT if tall else momentum
-    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    x = (x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)).to(dtype)
     for _ in range(ITERATIONS):
         gram = x @ x.mT  # [N, R, R]
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.mT if tall else x
+    return (x.mT if tall else x).to(momentum.dtype)
 
 
 class Muon(AdamW):
@@ -52,11 +57,19 @@ class Muon(AdamW):
         lr: learning rate of groups that name none.
         betas: AdamW's.
         momentum: beta.
+        dtype: of `orthogonalize`.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], lr: float, betas: tuple[float, float], momentum: float) -> None:
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        lr: float,
+        betas: tuple[float, float],
+        momentum: float,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         super().__init__(groups, lr=lr, betas=betas, fused=True)
-        self.momentum = momentum
+        self.momentum, self.dtype = momentum, dtype
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -88,7 +101,7 @@ class Muon(AdamW):
                 mean.lerp_(slope, 1 - self.momentum)
                 aims.append(slope.lerp(mean, self.momentum).flatten(1))
                 parameter.grad = None  # AdamW's step passes over it
-            steps = orthogonalize(torch.stack(aims))
+            steps = orthogonalize(torch.stack(aims), self.dtype)
             length = 0.2 * max(steps.shape[1:]) ** 0.5
             for parameter, step in zip(parameters, steps, strict=True):
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])

@@ -35,6 +35,8 @@ def plan_sheet(plan: Plan) -> Sheet:
     free = Budget(plan.budget).seconds * (1 - MARGIN) - plan.planned
     if free > plan.stages[-1].pace.epoch:
         words += " Longer trainings than these make no sense, so it ends early."
+    if plan.stages[-1].values["optim"]["name"] == "muon":
+        words += " The student learns by Muon (optim.name)."
     if of_class(plan.stages[-1].values["augment"], "mix"):
         words += " The student's images are mixed (augment.mix)."
     if plan.stages[-1].resolved.section("images").eval_views == "best":
