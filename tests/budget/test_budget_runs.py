@@ -384,12 +384,22 @@ def test_a_hybrid_learns_by_muon(overrides: dict[str, Any], steered: bool) -> No
     )
 
 
-@pytest.mark.parametrize(("search", "named"), [(True, False), (False, False), (True, True)])
-def test_the_plan_says_who_steers(search: bool, named: bool, tmp_path: Path) -> None:
-    """Fails if a plain run or a named recipe gets another optimizer, or the plan trains another than it tells of."""
-    keys = {"student.name": "hybrid_nano", "student.options": {"depth": 1}}
-    plan = planned(tmp_path / "run", "4h", keys, search, recipe="default/digits" if named else "default")
-    muon = search and not named
+@pytest.mark.parametrize(
+    ("search", "recipe", "size", "muon"),
+    [
+        (True, "default", BATCH, True),
+        (False, "default", BATCH, False),
+        (True, "default/digits", BATCH, False),
+        (True, "default", 20, False),
+    ],
+    ids=["large steps", "a plain run", "a named recipe", "small steps"],
+)
+def test_the_plan_says_who_steers(search: bool, recipe: str, size: int, muon: bool, tmp_path: Path) -> None:
+    """Catches: Muon where it takes longer than the rest of a step, or where a person named a recipe or wanted a plain
+    run; a plan that trains another optimizer than it tells of."""
+    hybrid = {"student.name": "hybrid_nano", "student.options": {"depth": 1}}
+    keys = {**hybrid, "data.per_class": 8, "train.batch_size": size}
+    plan = planned(tmp_path / "run", "4h", keys, search, recipe=recipe)
     assert plan.stages[-1].values["optim"]["name"] == ("muon" if muon else "adamw")
     assert ("Muon" in str(plan_sheet(plan).note)) is muon
 

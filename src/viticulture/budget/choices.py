@@ -41,8 +41,9 @@ FEWEST_EPOCHS: dict[Kind, int] = {"mae": 20, "teacher": 5, "student": 10}
 """A stage that gets fewer is left out; where it is the student's own, it trains alone."""
 
 STEERED: dict[str, Any] = {"optim.name": "muon", "optim.lr": 2e-3, "optim.momentum": 0.95}
-"""Recipe keys of a hybrid, unless a person names a recipe or an optimizer. A step takes up to a third longer, and what
-is learnt in the same time is worth two to five points more; a CNN's wide kernels make such steps too dear for it."""
+"""Recipe keys of a hybrid whose steps have `BATCH` images or more, unless a person names a recipe or an optimizer. Such
+a step takes a third longer, and what is learnt in the same time is worth up to four points more; of smaller batches,
+and with a CNN's wide kernels, it takes more than twice as long."""
 
 MIX_FROM, MIX_STEPS = 60, 1500
 """Epochs and steps of a hybrid's from which images are mixed: in shorter trainings that takes points, in longer ones it

@@ -22,12 +22,13 @@ from ..data.open import open_source
 from ..disk import unwritable
 from ..errors import UserError
 from ..study.plan.pace import Pace
+from ..training.assemble import batch_size
 from ..training.recipe import Recipe, read, resolve
 from ..training.rundir import STAGES, RunDir
 from ..training.session import check_seed, default_recipe, for_method, load_dataset, refuse_annotated
 from . import recipes
 from .budget import Budget
-from .choices import BATCH_STEPS, Kind, Rung, teacher
+from .choices import BATCH, BATCH_STEPS, Kind, Rung, teacher
 from .lengths import MARGIN, climb, cost, divide, fitting
 from .measure import Measurements, paints
 from .plan import Plan, Stage
@@ -55,6 +56,15 @@ class Wish:
     budget: Budget
     overwrite: bool = False
 
+    @property
+    def named(self) -> bool:
+        """Whether the person named the recipe."""
+        return self.recipe != "default"
+
+    def steered(self, recipe: Recipe) -> Recipe:
+        """The recipe with the optimizer of large steps, where a plan may choose one."""
+        return recipe if self.named or not self.budget.search else recipes.steered(recipe, self.overrides)
+
 
 def make_plan(
     wish: Wish,
@@ -74,8 +84,7 @@ def make_plan(
     """
     check_seed(wish.seed)
     RunDir.check_free(wish.out, wish.overwrite)
-    named = wish.recipe != "default"
-    base = resolve(wish.recipe, read(wish.recipe), wish.overrides) if named else None
+    base = resolve(wish.recipe, read(wish.recipe), wish.overrides) if wish.named else None
     if base is not None:
         recipes.check_classes(base)
     source = open_source(wish.data)
@@ -90,7 +99,7 @@ def make_plan(
 
     with _workshop(wish.out) as folder:
         tried = measurements(source, wish.seed, Path(folder), now, wish.budget.seconds)
-        recipe = _chosen(wish, base, named, tried, left)
+        recipe = _chosen(wish, base, tried, left)
         dataset = load_dataset(source, recipe, wish.seed)
         return Plan(
             budget=wish.budget.words,
@@ -114,17 +123,16 @@ def _workshop(out: Path) -> TemporaryDirectory[str]:
         raise unwritable(place, error) from error
 
 
-def _chosen(wish: Wish, base: Recipe, named: bool, tried: Measurements, left: Callable[[], float]) -> Recipe:
+def _chosen(wish: Wish, base: Recipe, tried: Measurements, left: Callable[[], float]) -> Recipe:
     """The recipe with the student and the image size that the budget affords."""
 
     def of_rung(rung: Rung) -> Recipe:
-        recipe = recipes.of_rung(base, rung, wish.overrides)
-        return recipe if named or not wish.budget.search else recipes.steered(recipe, wish.overrides)
+        return recipes.of_rung(base, rung, wish.overrides)
 
-    ladder = recipes.ladder(base, wish.overrides, named, tried.side)
+    ladder = recipes.ladder(base, wish.overrides, wish.named, tried.side)
 
     def pace(rung: Rung) -> Pace:
-        return recipes.watched(wish.overrides, *tried.fastest(of_rung(rung), tried.guessed))[1]
+        return recipes.watched(wish.overrides, *tried.fastest(wish.steered(of_rung(rung)), tried.guessed))[1]
 
     return of_rung(climb(ladder, left, pace, lambda rung: tried.macs(of_rung(rung))))
 
@@ -140,12 +148,15 @@ def _stages(
         return tried.pace(recipe, dataset)
 
     def in_time(recipe: Recipe) -> tuple[Recipe, Pace]:
-        """A stage in larger batches where these leave it enough steps, in the faster precision of those; its pace."""
+        """A stage in larger batches where these leave it enough steps, in the faster precision of those; its pace. Of
+        large batches Muon is worth its time, in small ones it takes longer than all the rest of a step."""
         larger = recipes.in_larger_batches(recipe, len(dataset.train))
         if larger is not None:
-            found, pace = tried.fastest(larger, on_images)
+            found, pace = tried.fastest(wish.steered(larger), on_images)
             if fitting(pace, left()) * pace.steps >= BATCH_STEPS:
                 return found, pace
+        elif batch_size(recipe, len(dataset.train)) >= BATCH:
+            recipe = wish.steered(recipe)
         return tried.fastest(recipe, on_images)
 
     student, alone = recipes.watched(wish.overrides, *in_time(recipe))
