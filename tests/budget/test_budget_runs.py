@@ -342,24 +342,26 @@ def test_what_a_person_says_is_left_alone(
 @pytest.mark.parametrize(
     ("fewer", "overrides", "mixed"),
     [
-        ((0, 0), {}, True),
-        ((1, 0), {}, False),
-        ((0, 1), {}, False),
-        ((0, 0), {"augment.mix": None}, False),
-        ((0, 0), {"augment.mix.mixup": 0.3}, False),
-        ((0, 0), {"student.name": "resnet10t"}, False),
-        ((0, 0), {"method.name": "multilabel"}, False),
+        ((0, 0, 0), {}, True),
+        ((1, 0, 0), {}, False),
+        ((0, 1, 0), {}, False),
+        ((0, 0, 1), {}, False),
+        ((0, 0, 0), {"augment.mix": None}, False),
+        ((0, 0, 0), {"augment.mix.mixup": 0.3}, False),
+        ((0, 0, 0), {"student.name": "resnet10t"}, False),
+        ((0, 0, 0), {"method.name": "multilabel"}, False),
     ],
-    ids=["long", "few epochs", "few steps", "none wanted", "a person's", "a CNN", "several labels"],
+    ids=["long", "few epochs", "few steps", "few of a class", "none wanted", "a person's", "a CNN", "several labels"],
 )
 def test_a_hybrids_images_are_mixed_in_long_trainings(
-    fewer: tuple[int, int], overrides: dict[str, Any], mixed: bool
+    fewer: tuple[int, int, int], overrides: dict[str, Any], mixed: bool
 ) -> None:
-    """Catches: short trainings that are mixed, which takes points; a person's mixing replaced; students on which it
-    was not tried."""
+    """Catches: trainings that are mixed where it takes points, short ones or of few images a class; a person's mixing
+    replaced; students on which it was not tried."""
     recipe = resolve("default/photos", read("default/photos"), overrides)
-    epochs, steps = choices.MIX_FROM - fewer[0], choices.MIX_STEPS - fewer[1]
-    augment = recipes.mixed(recipe, overrides, epochs, steps).values["augment"]
+    least = (choices.MIX_FROM, choices.MIX_STEPS, choices.MIX_PER_CLASS)
+    epochs, steps, per_class = (bound - less for bound, less in zip(least, fewer, strict=True))
+    augment = recipes.mixed(recipe, overrides, epochs, steps, per_class).values["augment"]
     assert augment == recipe.values["augment"] | ({"mix": augment.get("mix")} if mixed else {})
     if mixed:
         assert augment["mix"] == {**choices.MIX, "switch": 0.5, "smoothing": 0.1}
@@ -407,7 +409,7 @@ def test_the_plan_says_who_steers(search: bool, recipe: str, size: int, muon: bo
 @pytest.mark.parametrize(("search", "mixed"), [(True, True), (False, False)])
 def test_the_plan_mixes_and_says_so(search: bool, mixed: bool, tmp_path: Path) -> None:
     """Fails if a plain run is mixed, or the plan trains another recipe than it tells of."""
-    keys = {"student.name": "hybrid_nano", "student.options": {"depth": 1}}
+    keys = {"student.name": "hybrid_nano", "student.options": {"depth": 1}, "data.per_class": choices.MIX_PER_CLASS}
     plan = planned(tmp_path / "run", "4h", keys, search)
     assert ("mix" in plan.stages[-1].resolved.values["augment"]) is mixed
     assert ("mixed" in str(plan_sheet(plan).note)) is mixed

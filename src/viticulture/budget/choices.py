@@ -45,9 +45,9 @@ STEERED: dict[str, Any] = {"optim.name": "muon", "optim.lr": 2e-3, "optim.moment
 a step takes two fifths longer, and what is learnt in the same time is worth half a point to four; of smaller batches,
 and with a CNN's wide kernels, it takes more than twice as long."""
 
-MIX_FROM, MIX_STEPS = 60, 1500
-"""Epochs and steps of a hybrid's from which images are mixed: in shorter trainings that takes points, in longer ones it
-keeps a network from learning its images by heart."""
+MIX_FROM, MIX_STEPS, MIX_PER_CLASS = 25, 1200, 50
+"""Epochs, steps and images a class from which a hybrid's images are mixed: it keeps a network from learning many images
+by heart (worth two points at 150 a class). Of ten a class it takes three, in trainings of any length."""
 MIX: dict[str, Any] = {"mixup": 0.0, "cutmix": 1.0, "probability": 0.5}
 """Keys of `augment.mix` then."""
 
@@ -84,11 +84,10 @@ class Rung:
 
 
 LADDER = (
-    Rung("hybrid_nano", 64),
-    Rung("hybrid_nano", 96),
-    Rung("hybrid_micro", 96),
-    Rung("hybrid_micro", 128, 16),
-    Rung("hybrid_micro", 224, 16),
+    Rung("botnet14t", 64),
+    Rung("botnet14t", 96),
+    Rung("botnet14t", 128, 16),
+    Rung("botnet14t", 224, 16),
 )
 """From cheap to large."""
 TINY, TINY_LADDER = 32, tuple(Rung(name, 64) for name in ("dhvt_nano", "dhvt_micro", "dhvt_mini"))

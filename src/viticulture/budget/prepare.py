@@ -191,8 +191,8 @@ def _stages(
     places = {kind: str(wish.out.absolute() / STAGES / name) for kind, name in zip(kinds, names, strict=True)}
     made["student"] = recipes.of_student(student, wish.overrides, places.get("mae", ""), places.get("teacher", ""))
     if wish.budget.search:
-        epochs = lengths[-1].epochs
-        made["student"] = recipes.mixed(made["student"], wish.overrides, epochs, epochs * alone.steps)
+        epochs, per_class = lengths[-1].epochs, len(dataset.train) / len(dataset.classes)
+        made["student"] = recipes.mixed(made["student"], wish.overrides, epochs, epochs * alone.steps, per_class)
     if "schedule.warmup_epochs" in wish.overrides:  # a person's is meant for the length that is planned
         made["student"] = recipes.of_length(made["student"], lengths[-1].epochs, lengths[-1].epochs)
     stages = []

@@ -10,7 +10,7 @@ import torch
 
 from ..data.dataset import Dataset
 from ..errors import UserError
-from ..models.vit import hybrid_vit
+from ..models.students import HYBRIDS
 from ..optim import shortened_warmup
 from ..study.plan.pace import Pace, held_out_images
 from ..training.assemble import batch_size
@@ -25,6 +25,7 @@ from .choices import (
     BATCH_IMAGES,
     MIX,
     MIX_FROM,
+    MIX_PER_CLASS,
     MIX_STEPS,
     STEERED,
     UNDER_TEACHER,
@@ -173,20 +174,22 @@ def of_student(recipe: Recipe, overrides: Mapping[str, Any], start: str, teacher
     return resolve(recipe.name, recipe.values, kept) if kept else recipe
 
 
-def mixed(recipe: Recipe, overrides: Mapping[str, Any], epochs: int, steps: int) -> Recipe:
-    """The recipe with `MIX`, where a hybrid learns classes for so long; what says of mixing itself stays.
+def mixed(recipe: Recipe, overrides: Mapping[str, Any], epochs: int, steps: int, per_class: float) -> Recipe:
+    """The recipe with `MIX`, where a hybrid learns classes of so many images for so long; what says of mixing itself
+    stays.
 
     Args:
         recipe: of the student.
         overrides: a person's keys.
         epochs: that it is to train.
         steps: that these are.
+        per_class: training images a class, on average.
     """
     said = any(key in ("augment", "augment.mix") or key.startswith("augment.mix.") for key in overrides)
     if said or of_class(recipe.values["augment"], "mix") or not (is_hybrid(recipe) and learns_classes(recipe)):
         return recipe
-    long = epochs >= MIX_FROM and steps >= MIX_STEPS
-    return resolve(recipe.name, recipe.values, {"augment.mix": MIX}) if long else recipe
+    worth = epochs >= MIX_FROM and steps >= MIX_STEPS and per_class >= MIX_PER_CLASS
+    return resolve(recipe.name, recipe.values, {"augment.mix": MIX}) if worth else recipe
 
 
 def asked_well(
@@ -227,7 +230,7 @@ def learns_classes(recipe: Recipe) -> bool:
 
 def is_hybrid(recipe: Recipe) -> bool:
     """Whether its student is a hybrid ViT of ours."""
-    return recipe.values["student"]["name"] in hybrid_vit.SIZES
+    return recipe.values["student"]["name"] in HYBRIDS
 
 
 def may_be_started(recipe: Recipe) -> bool:

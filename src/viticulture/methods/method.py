@@ -127,6 +127,7 @@ class Method(LightningModule, ABC):
         weighs_classes: whether `losses` heeds the setup's class weights.
         described: what a folder of weights must say beside the student, for the network to be built anew.
         sam: the optimizer, where it takes two gradients a step.
+        convolves: whether the student's first layer is a convolution whose windows overlap, as a CNN's.
     """
 
     gives: ClassVar[frozenset[Given]] = frozenset(Given)
@@ -148,6 +149,8 @@ class Method(LightningModule, ABC):
         self.seen_terms: dict[str, Tensor] = {}
         self.described: dict[str, Any] = {}
         self.sam: SAM | None = None
+        first = next((layer for layer in setup.student.modules() if isinstance(layer, nn.Conv2d)), None)
+        self.convolves = first is not None and first.kernel_size != first.stride
 
     @abstractmethod
     def losses(self, batch: Batch) -> dict[str, Tensor]:
@@ -200,6 +203,13 @@ class Method(LightningModule, ABC):
     def begins_step(self) -> bool:
         """Whether what follows the student moves now: once a step, with its first pass over its first micro-batch."""
         return self.moment.first and not self.perturbed
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """Images for a CNN get their channels last in memory on a CPU, whose kernels are a fifth faster then."""
+        images = batch["image"]
+        if self.convolves and isinstance(images, Tensor) and images.is_cpu and images.ndim == 4:
+            batch["image"] = images.contiguous(memory_format=torch.channels_last)
+        return batch
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Sum the terms; Lightning calls backward and steps."""

@@ -24,6 +24,7 @@ FAMILIES = {
     "plain_vit": "plain ViT",
     "mae_vit": "plain ViT to be pre-trained without labels",
     "hybrid_vit": "convolutions, then a few blocks; learns fast",
+    "botnet": "convolutions, then attention in bottlenecks; learns fastest",
     "dhvt": "hybrid ViT for small sets",
     "cit": "ViT taught through tokens of its own",
     "many_heads": "no ViT, taught through heads of its own",

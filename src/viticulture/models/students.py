@@ -25,10 +25,12 @@ from .co_advise import cit, many_heads
 from .cvt import cvt  # noqa: F401  (registers its student)
 from .dhvt import registered as dhvt_models
 from .task import Task
-from .vit import hybrid_vit, mae_vit, plain_vit
+from .vit import botnet, hybrid_vit, mae_vit, plain_vit
 
 FROM_DATA = {"num_classes", "img_size", "in_chans", "patch_size"}
 """Keywords that no option may set: the task, or `patch_size` beside the options, decides them."""
+HYBRIDS = frozenset({*hybrid_vit.SIZES, *botnet.SIZES})
+"""Students that convolve down to few patches, and then attend between these."""
 LIST = "viticulture models"
 """Lists students, and by a pattern timm's."""
 DEEPEST = 1000
@@ -76,7 +78,7 @@ def matching(pattern: str = "") -> list[str]:
 
 def takes_patch_size(name: str) -> bool:
     """Whether a student leaves its patch size open, for the data to decide."""
-    vits = (plain_vit.SIZES, plain_vit.SPARSE, mae_vit.SIZES, hybrid_vit.SIZES)
+    vits = (plain_vit.SIZES, plain_vit.SPARSE, mae_vit.SIZES, HYBRIDS)
     return any(name in family for family in (*vits, dhvt_models.OPEN, cit.SIZES, many_heads.OPEN))
 
 
@@ -88,7 +90,7 @@ def fitting_patch(name: str, image_size: tuple[int, int]) -> int | None:
     """
     if not takes_patch_size(name):
         return None
-    if name in hybrid_vit.SIZES:
+    if name in HYBRIDS:
         return hybrid_vit.fitting_patch(image_size)
     return next((patch for patch in (16, 8, 4) if min(image_size) >= 8 * patch), 2)
 

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hybrid ViTs: residual convolutions down to patches, then a ViT; the most accurate of our students for its time.
 
-    hybrid_nano         width 256, 2 blocks of 8 heads
-    hybrid_micro        width 256, 4 blocks of 8 heads
-    hybrid_bottleneck   width 512, 2 bottlenecks of 4 heads and width 128 behind ResNet-10's stages (bottlenecks.py)
+    hybrid_nano    width 256, 2 blocks of 8 heads      hybrid_micro   width 256, 4 blocks of 8 heads
 
 Convolutions see edges and textures from the first step on, where a ViT has to learn from many images that neighbors
 belong together; attention sees the whole image where only few pixels are left. Dosovitskiy et al., "An Image is Worth
@@ -29,10 +27,27 @@ from torch import Tensor, nn
 from ...errors import UserError
 from ..registering import register, timm_config
 from .attention import DroppedAttention
-from .bottlenecks import Bottleneck, Residual, ResNetEmbed
 from .convolution import Convolution
 from .patch_embed import ConvolutionalEmbed, halving_widths
 from .patches import PatchGrid
+
+
+class Residual(nn.Module):
+    """relu(x + norm(conv(relu(norm(conv(x)))))), 3x3 kernels; the second norm's scale starts at zero.
+
+    Shape: [B, C, H, W] -> [B, C, H, W]. He et al., "Deep Residual Learning", CVPR 2016.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = Convolution(width, width), nn.BatchNorm2d(width)
+        self.conv2, self.norm2 = Convolution(width, width), nn.BatchNorm2d(width)
+        self.act = nn.ReLU(inplace=True)
+        nn.init.zeros_(self.norm2.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.act(self.norm1(self.conv1(x)))
+        return self.act(self.norm2(self.conv2(y)).add_(x))
 
 
 class ResidualEmbed(ConvolutionalEmbed):
@@ -77,33 +92,23 @@ class ResidualEmbed(ConvolutionalEmbed):
 
 
 class HybridViT(VisionTransformer):
-    """timm's ViT behind `ResidualEmbed`, or `Bottleneck`s behind `ResNetEmbed`.
+    """timm's ViT behind `ResidualEmbed`.
 
     Args:
         residual_blocks: of `ResidualEmbed`.
-        bottlenecks: whether it is the latter.
         position_std: standard deviation of the learned position table at the start.
         settings: keywords of timm's `VisionTransformer`.
     """
 
-    def __init__(
-        self,
-        residual_blocks: Sequence[int] = (1, 1),
-        bottlenecks: bool = False,
-        position_std: float = 0.02,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, residual_blocks: Sequence[int] = (1, 1), position_std: float = 0.02, **settings: Any) -> None:
         for key in settings.keys() & {"embed_layer", "attn_layer", "dynamic_img_size"}:
             raise UserError(f"a hybrid ViT decides {key} itself, got {settings[key]!r}; leave it out")
-        if bottlenecks:
-            super().__init__(embed_layer=ResNetEmbed, block_fn=Bottleneck, **settings)
-        else:
-            embed = partial(ResidualEmbed, residual_blocks=tuple(residual_blocks))
-            super().__init__(embed_layer=embed, attn_layer=DroppedAttention, **settings)
+        embed = partial(ResidualEmbed, residual_blocks=tuple(residual_blocks))
+        super().__init__(embed_layer=embed, attn_layer=DroppedAttention, **settings)
         if not self.num_prefix_tokens:  # timm would cut off none of the tokens by an operation that Core ML lacks
             self.pool_include_prefix = True
         for name, layer in self.blocks.named_modules():
-            if not bottlenecks and isinstance(layer, nn.Linear) and name.endswith((".attn.proj", ".mlp.fc2")):
+            if isinstance(layer, nn.Linear) and name.endswith((".attn.proj", ".mlp.fc2")):
                 nn.init.zeros_(layer.weight)
         if self.pos_embed is not None:
             nn.init.normal_(self.pos_embed, std=position_std)
@@ -112,7 +117,6 @@ class HybridViT(VisionTransformer):
 SIZES: dict[str, dict[str, Any]] = {
     "hybrid_nano": {"embed_dim": 256, "depth": 2, "num_heads": 8, "mlp_ratio": 2},
     "hybrid_micro": {"embed_dim": 256, "depth": 4, "num_heads": 8, "mlp_ratio": 2},
-    "hybrid_bottleneck": {"embed_dim": 512, "depth": 2, "num_heads": 4, "mlp_ratio": 0.25, "bottlenecks": True},
 }
 
 FEWEST_PATCHES = 4

@@ -20,15 +20,9 @@ class ConvolutionalEmbed(nn.Module, ABC):
 
     def __init__(self, img_size: int | PatchGrid, patch_size: int) -> None:
         super().__init__()
-        height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
-        if height % patch_size or width % patch_size:
-            whole = [max(round(side / patch_size), 1) * patch_size for side in (height, width)]
-            raise UserError(
-                f"the image size must be a multiple of the patch size, got {height}x{width} and {patch_size} pixels; "
-                f"take images of {whole[0]}x{whole[1]}, or another patch size"
-            )
-        self.img_size, self.patch_size = (height, width), (patch_size, patch_size)
-        self.grid_size = height // patch_size, width // patch_size
+        self.grid_size = fitting_grid(img_size, patch_size)
+        self.patch_size = patch_size, patch_size
+        self.img_size = self.grid_size[0] * patch_size, self.grid_size[1] * patch_size
         self.num_patches = self.grid_size[0] * self.grid_size[1]
 
     def feat_ratio(self) -> int:
@@ -50,6 +44,18 @@ class ConvolutionalEmbed(nn.Module, ABC):
         if not torch.compiler.is_exporting():  # speed alone; with a free batch ExecuTorch makes zeros of it
             images = images.contiguous(memory_format=torch.channels_last)
         return self.tokens(images)
+
+
+def fitting_grid(img_size: int | PatchGrid, patch_size: int) -> PatchGrid:
+    """Rows and columns of patches. Raises: UserError where patches do not tile the image."""
+    height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
+    if height % patch_size or width % patch_size:
+        whole = [max(round(side / patch_size), 1) * patch_size for side in (height, width)]
+        raise UserError(
+            f"the image size must be a multiple of the patch size, got {height}x{width} and {patch_size} pixels; "
+            f"take images of {whole[0]}x{whole[1]}, or another patch size"
+        )
+    return height // patch_size, width // patch_size
 
 
 def halving_widths(in_chans: int, embed_dim: int, patch_size: int) -> list[int]:

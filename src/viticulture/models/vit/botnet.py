@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bottleneck transformer of ResNet-10's size: residual convolutions down to patches, then attention in bottlenecks.
+
+    botnet14t   three residual stages up to width 256, 2 bottlenecks of width 512, 4 heads of width 32
+
+Srinivas et al., "Bottleneck Transformers for Visual Recognition", CVPR 2021, arXiv:2101.11605: in a ResNet's last
+stage, attention between all pixels with relative positions takes the place of 3x3 kernels. The network is timm's
+`ByobNet`, whose class says what its layers are; the size, and what a patch does to it, are ours (LOG.md).
+
+    timm.create_model("botnet14t", patch_size=16, img_size=64, num_classes=10)
+
+An epoch teaches it as much as ResNet-10, whose stem and first stages it has; its last stage has a tenth of the
+parameters, so that Muon costs little. Nine tenths of its multiply-adds are convolutions of 3x3 kernels.
+"""
+
+from typing import Any
+
+import torch
+from timm.models import build_model_with_cfg
+from timm.models.byobnet import ByoBlockCfg, ByobNet, ByoModelCfg
+
+from ..registering import register, timm_config
+from .patch_embed import fitting_grid, halving_widths
+
+SIZES: dict[str, dict[str, Any]] = {"botnet14t": {"embed_dim": 512, "depth": 2, "num_heads": 4}}
+
+POOLED = 16
+"""Pixels of a patch from which the stem pools, as a ResNet's does; of smaller ones its last convolution is strided."""
+
+
+class BotNet(ByobNet):
+    """timm's `ByobNet`, whose relative positions are spared weight decay as a ViT's table is."""
+
+    @torch.jit.ignore  # type: ignore[untyped-decorator, unused-ignore]
+    def no_weight_decay(self) -> set[str]:
+        return {name for name, _ in self.named_parameters() if ".pos_embed." in name}
+
+
+def stages(patch_size: int, embed_dim: int, depth: int, num_heads: int) -> ByoModelCfg:
+    """timm's description of the network.
+
+        three 3x3 convolutions with strides 2, 1, 1 and max pooling, or with strides 2, 1, 2; one for patches of 2
+        -> two 3x3 convolutions around a shortcut -> [the same, stride 2, twice as wide], as often as the patch asks
+        -> [1x1 -> attention -> 1x1, around a shortcut]
+
+    Args:
+        patch_size: pixels that a pixel of the last map stands for, a power of two.
+        embed_dim: its width; attention has a quarter of it, the last convolutions half.
+        depth: bottlenecks of attention.
+        num_heads: of each.
+    """
+    halvings = len(halving_widths(3, embed_dim, patch_size)) - 1
+    widths = [embed_dim // 2 >> k for k in reversed(range(max(halvings - 1, 1)))]
+    blocks = [ByoBlockCfg(type="basic", d=1, c=width, s=2 if k else 1, gs=0, br=1.0) for k, width in enumerate(widths)]
+    return ByoModelCfg(
+        blocks=(*blocks, ByoBlockCfg(type="self_attn", d=depth, c=embed_dim, s=1, gs=0, br=0.25)),
+        stem_chs=widths[0],
+        downsample="avg",  # where a branch is silent, a strided shortcut alone would drop three pixels of four
+        stem_type="tiered" if halvings > 1 else "3x3",
+        stem_pool="maxpool" if patch_size >= POOLED else "",
+        self_attn_layer="bottleneck",
+        self_attn_kwargs={"num_heads": num_heads},
+        fixed_input_size=True,
+    )
+
+
+def create(
+    variant: str,
+    pretrained: bool = False,
+    img_size: int | tuple[int, int] = 64,
+    patch_size: int = 16,
+    **settings: Any,
+) -> BotNet:
+    """Build a model by timm's habits: a key of `SIZES`, and keywords of `ByobNet` besides what `stages` takes.
+
+    Raises: UserError for images that patches do not tile, and for patches and widths that stages cannot have.
+    """
+    size = {**SIZES[variant], **{key: settings.pop(key) for key in SIZES[variant].keys() & settings.keys()}}
+    fitting_grid(img_size, patch_size)
+    return build_model_with_cfg(
+        BotNet,
+        variant,
+        pretrained,
+        model_cfg=stages(patch_size, **size),
+        feature_cfg={"flatten_sequential": True},
+        img_size=img_size,
+        **settings,
+    )
+
+
+register(create, SIZES, timm_config(64, fixed_input_size=True, first_conv="stem.conv1.conv", classifier="head.fc"))
