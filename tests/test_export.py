@@ -74,7 +74,7 @@ def test_exported_equals_eager_for_any_batch(exported: tuple[nn.Module, dict[str
 
 
 @needs_onnx
-@pytest.mark.parametrize("name", ["hybrid_nano", "dhvt_nano", "resnet10t"])
+@pytest.mark.parametrize("name", ["botnet14t", "hybrid_nano", "dhvt_nano", "resnet10t"])
 def test_what_a_budget_chooses_can_be_exported(name: str, tmp_path: Path) -> None:
     """Fails if a student that people are given asks, while it is traced, how many images there are."""
     import onnxruntime

@@ -17,7 +17,7 @@ timmx = pytest.importorskip("timmx", reason="environments of their own: docs/tut
 pytestmark = pytest.mark.slow
 
 TASK = Task(("a", "b", "c"), (32, 32), (0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
-STUDENTS = [("hybrid_nano", 8), ("vit_nano", 4), ("dhvt_nano", 4), ("resnet10t", None)]
+STUDENTS = [("botnet14t", 8), ("hybrid_nano", 8), ("vit_nano", 4), ("dhvt_nano", 4), ("resnet10t", None)]
 TOLERANCE = 1e-4
 """Of the largest logit: float32 with other kernels."""
 
