@@ -191,6 +191,23 @@ def test_a_cnns_blocks_are_its_stages() -> None:
         Taps(net, BOTH)
 
 
+def test_a_bottlenecks_attention_is_what_timm_mixes_values_by() -> None:
+    """Of an oblong map, positions included. Catches: positions left out or turned, queries taken for keys, a grid of
+    another stage's."""
+    task = Task(("a", "b"), (64, 32), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    net = create_student("botnet14t", task, 8, {"embed_dim": 32, "num_heads": 2}).eval()
+    given: list[Tensor] = []
+    for block in net.stages[-1]:
+        block.self_attn.register_forward_hook(lambda _m, _i, output: given.append(output))
+    readings = Taps(net, BOTH)(torch.randn(2, 3, 64, 32))
+    assert [tuple(maps.shape[1:]) for maps in readings.blocks[-2:]] == [(8, 16, 8), (32, 8, 4)]
+    for reading, expected in zip(readings.attention, given, strict=True):
+        assert (reading.grid, reading.patches, reading.prefix) == ((8, 4), 32, 0)
+        values = reading.qkv.unflatten(-1, (3, 2, -1))[:, :, 2].transpose(1, 2)
+        mixed = reading.scores().softmax(-1) @ values
+        torch.testing.assert_close(mixed.transpose(1, 2).flatten(2), expected.flatten(2).mT)
+
+
 def test_what_cannot_be_tapped_is_refused() -> None:
     with pytest.raises(UserError, match=r"unknown tap 'atention'; did you mean attention"):
         Taps(student(), frozenset({"atention"}))

@@ -11,6 +11,8 @@ following timm's habits: a `feature_info` that names their blocks, `num_prefix_t
 module with `qkv`, `num_heads` and `scale`. An attention of ours whose scores are scale * q k^T and nothing more says
 so with an attribute `plain_scores = True`.
 
+Of a bottleneck transformer's attention (timm's BottleneckAttn) the scores hold its relative positions, too.
+
 In a PiT, every stage has a grid of its own, and so have its readings. In a ConViT, only the layers behind the point
 where the class token joins are read, the last two: those before it have no class token, and mix gated positions into
 their attention.
@@ -23,6 +25,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from timm.layers.bottleneck_attn import BottleneckAttn
 from timm.models.pit import PoolingVisionTransformer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -82,7 +85,7 @@ def layout(student: nn.Module) -> Layout:
         raise UserError(
             f"{type(student).__name__} does not name its blocks (timm's feature_info), so nothing can be tapped"
         )
-    attention = {name: module for name, module in student.named_modules() if is_plain(module)}
+    attention = {name: module for name, module in student.named_modules() if _is_read(module)}
     reductions = {stage["module"]: _pixels(stage["reduction"]) for stage in stages}
     patch = next(iter(reductions.values()))
     prefix, overlap = getattr(student, "num_prefix_tokens", 0), 0
@@ -98,6 +101,11 @@ def layout(student: nn.Module) -> Layout:
         pooling=tuple(_around(name, reductions) // patch for name in attention),
         class_token=isinstance(getattr(student, "cls_token", None), Tensor),
     )
+
+
+def _is_read(layer: nn.Module) -> bool:
+    """Whether a layer's queries and keys say how much it attends to what."""
+    return is_plain(layer) or type(layer) is BottleneckAttn
 
 
 def first_norms(student: nn.Module, blocks: tuple[str, ...]) -> tuple[str, ...]:
@@ -167,8 +175,12 @@ class AttentionReading:
         return _normalized(self.layer, "k_norm", self._part(1))
 
     def scores(self) -> Tensor:
-        """q k^T / sqrt(d) before the softmax, [B, h, T, T], row: query."""
-        return self.layer.scale * self.queries() @ self.keys().transpose(-2, -1)
+        """q k^T / sqrt(d) before the softmax, [B, h, T, T], row: query; with a layer's relative positions."""
+        queries = self.queries()
+        scores = self.layer.scale * queries @ self.keys().transpose(-2, -1)
+        if isinstance(self.layer, BottleneckAttn):
+            scores = scores + self.layer.pos_embed(queries.flatten(0, 1)).view_as(scores)
+        return scores
 
     def class_scores(self) -> Tensor:
         """The class token's row of `scores` over the patches alone, [B, h, P]; its cost grows linearly in P.
@@ -322,6 +334,8 @@ class Taps:
 
 
 def _reading(layer: nn.Module, where: Layout, grid: PatchGrid, qkv: Tensor) -> AttentionReading:
+    if qkv.ndim == 4:  # of maps, [B, 3 h d, H, W]
+        qkv = qkv.flatten(2).mT
     patches = min(math.prod(grid), qkv.shape[1] - where.prefix)
     return AttentionReading(qkv, layer, where.prefix, patches, grid, where.class_token)
 

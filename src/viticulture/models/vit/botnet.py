@@ -29,7 +29,15 @@ POOLED = 16
 
 
 class BotNet(ByobNet):
-    """timm's `ByobNet`, whose relative positions are spared weight decay as a ViT's table is."""
+    """timm's `ByobNet`, whose relative positions are spared weight decay as a ViT's table is.
+
+    Args:
+        settings: keywords of timm's `ByobNet`.
+    """
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.feature_info[-1]["module"] = f"stages.{len(self.stages) - 1}"  # timm names what follows and does nothing
 
     @torch.jit.ignore  # type: ignore[untyped-decorator, unused-ignore]
     def no_weight_decay(self) -> set[str]:
