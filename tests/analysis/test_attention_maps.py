@@ -94,3 +94,14 @@ def test_a_drawn_map_keeps_place_and_order() -> None:
     assert (light[block:, 2 * block :] == light.max()).all()
     assert (light[:block] == light.min()).all()
     assert heat(torch.ones(2, 2).numpy()).shape[-1] == 3
+
+
+def test_maps_of_positions_that_are_learnt_hold_no_gradient() -> None:
+    """Of a bottleneck transformer; catches: a picture that cannot be drawn because a table of positions is trained."""
+    _, found = read("botnet14t", embed_dim=32, num_heads=2)
+    for reading in found.attention:
+        among = class_map(reading, reading.grid)
+        assert not among.requires_grad
+        assert not averaged(reading).requires_grad
+        assert among.shape == (2, *GRID)
+        torch.testing.assert_close(among.sum((1, 2)), torch.ones(2))

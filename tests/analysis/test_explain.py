@@ -164,3 +164,17 @@ def test_two_students_are_compared_layer_by_layer() -> None:
     assert found.shape == (len(look_inside(first, [IMAGES]).cka), 2 + 1)
     torch.testing.assert_close(found, similarity(second, first, pairs[:2]).T)
     assert (found < 0.999).all()
+
+
+def test_layers_without_norms_before_them_are_read_by_what_they_give(tmp_path: Path) -> None:
+    """A bottleneck transformer's, without a word from the person. Catches: an option asked for that only one value of
+    can work."""
+    options = {"student.name": "botnet14t", "student.options": {"embed_dim": 32, "num_heads": 2}}
+    small = {"data.per_class": 4, "train.epochs": 1, "schedule.warmup_epochs": 0, **options}
+    run = viticulture.train("digits", "default/digits", out=str(tmp_path / "run"), overrides=small)
+    assert cli.main(["explain", str(run.path), "--images", "16"]) == 0
+    kept = read_explanation(run.folder)
+    assert kept is not None
+    assert kept.inside.reading == "blocks"
+    assert len(kept.inside.distance) == 2
+    assert kept.attention

@@ -36,6 +36,7 @@ def chosen_layers(layers: Sequence[int], depth: int, whose: str = "the student")
     return sorted({layer - 1 for layer in layers}) or shown_layers(depth)
 
 
+@torch.no_grad()
 def averaged(reading: AttentionReading) -> Tensor:
     """Attention of every token to every token, mean over heads, [B, T, T]; each row (a query) sums to 1.
 
@@ -44,6 +45,7 @@ def averaged(reading: AttentionReading) -> Tensor:
     return reading.scores().softmax(-1).mean(1)
 
 
+@torch.no_grad()
 def class_map(reading: AttentionReading, grid: PatchGrid) -> Tensor:
     """Attention among the patches of what the class is read from, mean over heads, [B, rows, columns]; sums to 1.
 
@@ -56,6 +58,7 @@ def class_map(reading: AttentionReading, grid: PatchGrid) -> Tensor:
     return reading.class_scores().softmax(-1).mean(1).unflatten(-1, grid)  # type: ignore[no-untyped-call]
 
 
+@torch.no_grad()
 def head_token_maps(reading: AttentionReading, grid: PatchGrid) -> Tensor:
     """Attention of head token i to the patches in its own head i, [B, h, rows, columns]; shares of all tokens.
 

@@ -16,6 +16,7 @@ from ..data.splits import Selection
 from ..errors import UserError, counted
 from ..evaluation.kept import read_kept
 from ..evaluation.subject import Subject, of_run, of_source
+from ..models.taps import has_norms
 from ..training.progress import showing
 from ..training.rundir import RunDir
 from ..training.session import dataset_of, recipe_of, stands_for_own
@@ -37,13 +38,14 @@ class Wanted:
     Args:
         images: how many; which ones is drawn once and for all.
         beside: another network, a run or what `subject.of_source` takes, whose layers are compared on the same images.
-        reading: what stands for a layer in the numbers, norms or blocks, see `inside`.
+        reading: what stands for a layer in the numbers, norms or blocks, see `inside`; "" takes norms where all
+            networks have them.
         layers: whose attention and features are drawn, counted from 1; empty takes up to four, spread over the depth.
     """
 
     images: int = 1152
     beside: str = ""
-    reading: str = "norms"
+    reading: str = ""
     layers: Sequence[int] = ()
 
 
@@ -123,12 +125,14 @@ def explain(subject: Subject, dataset: Dataset, wanted: Wanted, agents: Mapping[
             )
         networks[f"{name}, beside" if name in networks else name] = other
     features = feature_galleries(networks, some, wanted.layers)  # first, for they tell a layer that is not there
-    found = Explanation("its", split, look_inside(subject.network, _shown(subject, some), wanted.reading))
+    compared = [subject.network] if other is None else [subject.network, other.network]
+    reading = wanted.reading or ("norms" if all(map(has_norms, compared)) else "blocks")
+    found = Explanation("its", split, look_inside(subject.network, _shown(subject, some), reading))
     found = replace(found, features=features, attention=attention(subject, some, wanted.layers))
     if other is None:
         return found
     pairs = zip(_shown(subject, some), _shown(other, some), strict=True)
-    return replace(found, beside=name, cka=similarity(subject.network, other.network, pairs, wanted.reading))
+    return replace(found, beside=name, cka=similarity(subject.network, other.network, pairs, reading))
 
 
 def explain_any(source: str, data: str | Source, wanted: Wanted) -> Explanation:

@@ -99,7 +99,7 @@ def explain(
     data: Any = "",
     beside: str = "",
     images: int = 1152,
-    reading: str = "norms",
+    reading: str = "",
     layers: tuple[int, ...] = (),
     out: str = "",
 ) -> Path:
@@ -113,7 +113,8 @@ def explain(
             `train`; that which the run learnt from stands for its own images.
         beside: another run or network, whose layers are compared with this one's on the same images.
         images: how many to look at, of those that did not teach where there are any.
-        reading: what stands for a layer: norms (its input, normalized) or blocks (its output, of any network).
+        reading: what stands for a layer: norms (its input, normalized) or blocks (its output, of any network). Left
+            out: norms, where the networks have them.
         layers: whose attention and features are drawn, as 2,4,6, the first being 1; by default up to four of all.
         out: an .html file to write instead of explain.html in the run's folder; the numbers go into a .json beside it.
 
