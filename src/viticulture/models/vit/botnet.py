@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bottleneck transformer of ResNet-10's size: residual convolutions down to patches, then attention in bottlenecks.
+"""A bottleneck transformer of ResNet-10's cost: residual convolutions down to patches, then attention in bottlenecks.
 
     botnet14t   three residual stages up to width 256, 2 bottlenecks of width 512, 4 heads of width 32
 
@@ -9,8 +9,8 @@ stage, attention between all pixels with relative positions takes the place of 3
 
     timm.create_model("botnet14t", patch_size=16, img_size=64, num_classes=10)
 
-An epoch teaches it as much as ResNet-10, whose stem and first stages it has; its last stage has a tenth of the
-parameters, so that Muon costs little. Nine tenths of its multiply-adds are convolutions of 3x3 kernels.
+An epoch teaches it more than other hybrids. Stem and first stages are ResNet-10's, whose last stage has eight times the
+parameters of this one's, so that Muon costs little here. Nine tenths of the multiply-adds are of 3x3 kernels.
 """
 
 from typing import Any
