@@ -42,8 +42,8 @@ FEWEST_EPOCHS: dict[Kind, int] = {"mae": 20, "teacher": 5, "student": 10}
 
 STEERED: dict[str, Any] = {"optim.name": "muon", "optim.lr": 2e-3, "optim.momentum": 0.95}
 """Recipe keys of a hybrid whose steps have `BATCH` images or more, unless a person names a recipe or an optimizer. Such
-a step takes a quarter to two fifths longer, and what is learnt in the same time is worth half a point to four; of smaller batches,
-and with a CNN's wide kernels, it takes more than twice as long."""
+a step takes a quarter to two fifths longer, and what is learnt in the same time is worth half a point to four; of
+smaller batches, and with a CNN's wide kernels, it takes more than twice as long."""
 
 MIX_FROM, MIX_STEPS, MIX_PER_CLASS = 25, 1200, 50
 """Epochs, steps and images a class from which a hybrid's images are mixed: it keeps a network from learning many images
