@@ -16,14 +16,13 @@ from ..data.splits import Selection
 from ..errors import UserError, counted
 from ..evaluation.kept import read_kept
 from ..evaluation.subject import Subject, of_run, of_source
-from ..models.taps import has_norms
 from ..training.progress import showing
 from ..training.rundir import RunDir
 from ..training.session import dataset_of, recipe_of, stands_for_own
 from .agents import agents_of
 from .feature_maps import feature_galleries
 from .galleries import Gallery, keep_galleries, read_galleries
-from .inside import Inside, look_inside, numbers, similarity, tensor
+from .inside import Inside, look_inside, numbers, similarity, tensor, usual_reading
 from .pictures import attention
 
 BATCH = 128  # images at once, the size that CKA is estimated by
@@ -126,7 +125,7 @@ def explain(subject: Subject, dataset: Dataset, wanted: Wanted, agents: Mapping[
         networks[f"{name}, beside" if name in networks else name] = other
     features = feature_galleries(networks, some, wanted.layers)  # first, for they tell a layer that is not there
     compared = [subject.network] if other is None else [subject.network, other.network]
-    reading = wanted.reading or ("norms" if all(map(has_norms, compared)) else "blocks")
+    reading = wanted.reading or usual_reading(compared)
     found = Explanation("its", split, look_inside(subject.network, _shown(subject, some), reading))
     found = replace(found, features=features, attention=attention(subject, some, wanted.layers))
     if other is None:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import unknown
+from ..errors import UserError, unknown
 from ..models.taps import Layout, Taps
 from ..models.vit.patches import PatchGrid
 from .attention_statistics import AttentionStatistics, spacings, uniform_distance
@@ -139,6 +139,16 @@ def look_inside(student: nn.Module, batches: Iterable[Tensor], reading: str = "n
         frequencies(grids[0]) if one_grid else [],
         torch.stack([mean.value() for mean in amplitudes]) if one_grid else torch.zeros(len(grids), 0),
     )
+
+
+def usual_reading(networks: Iterable[nn.Module]) -> str:
+    """Norms, where all networks have one before each block; else blocks."""
+    try:
+        for network in networks:
+            tapped(network, "norms")
+    except UserError:
+        return "blocks"
+    return "norms"
 
 
 def tapped(student: nn.Module, reading: str, *more: str) -> Taps:

@@ -47,7 +47,7 @@ smaller batches, and with a CNN's wide kernels, it takes more than twice as long
 
 MIX_FROM, MIX_STEPS, MIX_PER_CLASS = 25, 1200, 50
 """Epochs, steps and images a class from which a hybrid's images are mixed: it keeps a network from learning many images
-by heart (worth two points at 150 a class). Of ten a class it takes three, in trainings of any length."""
+by heart (worth two points at 150 a class). Of ten a class it takes three, in 62 epochs and in 180."""
 MIX: dict[str, Any] = {"mixup": 0.0, "cutmix": 1.0, "probability": 0.5}
 """Keys of `augment.mix` then."""
 

@@ -108,26 +108,18 @@ def _is_read(layer: nn.Module) -> bool:
     return is_plain(layer) or type(layer) is BottleneckAttn
 
 
-def _norms_before(blocks: tuple[str, ...]) -> tuple[str, ...]:
-    """Module names of what normalizes the input of each block, in timm's ViTs."""
-    return tuple(f"{block}.norm1" for block in blocks)
-
-
-def has_norms(student: nn.Module) -> bool:
-    """Whether every block has a norm before it, and the student a last one, as timm's ViTs do."""
-    return {*_norms_before(layout(student).blocks), "norm"} <= dict(student.named_modules()).keys()
-
-
 def first_norms(student: nn.Module, blocks: tuple[str, ...]) -> tuple[str, ...]:
     """Module names of what normalizes the input of each block, `norm1` in timm's ViTs.
 
     Raises: UserError unless every block has one and the student a last norm.
     """
-    if not has_norms(student):
+    modules = dict(student.named_modules())
+    names = tuple(f"{block}.norm1" for block in blocks)
+    if not {*names, "norm"} <= modules.keys():
         raise UserError(
             f"{type(student).__name__} has no norm before each block to read; say `blocks` to read what its blocks give"
         )
-    return _norms_before(blocks)
+    return names
 
 
 def last_norm(student: nn.Module, x: Tensor) -> Tensor:
