@@ -90,6 +90,8 @@ LADDER = (
     Rung("botnet14t", 224, 16),
 )
 """From cheap to large."""
+SMALL, SMALL_LADDER = 64, (Rung("hybrid_nano", 64), Rung("hybrid_micro", 64))
+"""Images shown at fewer pixels: a bottleneck transformer learns less from them."""
 TINY, TINY_LADDER = 32, tuple(Rung(name, 64) for name in ("dhvt_nano", "dhvt_micro", "dhvt_mini"))
 """Images of fewer pixels leave a hybrid nothing to convolve; DHVT leads there."""
 
@@ -103,7 +105,8 @@ def rungs(side: int, student: str = "", image_size: int | None = None) -> tuple[
         image_size: the side that a person wants; None leaves it open.
     """
     found: dict[Rung, None] = {}  # an ordered set
-    for rung in LADDER if side >= TINY else TINY_LADDER:
+    ladder = LADDER if min(side, image_size or side) >= SMALL else SMALL_LADDER
+    for rung in ladder if side >= TINY else TINY_LADDER:
         size = image_size or min(rung.image_size, side)
         patch = rung.patch_size if size == rung.image_size and not student else None
         if image_size is None and size < LADDER[0].image_size:
