@@ -13,7 +13,7 @@ for the time that was planned for it, and the cost of its row has a *. A set mus
 Rows: `ROWS` below. Rules: a CNN's row is the default recipe, asked once about an image, in float32 as it stands there,
 again ("-fast") in whichever precision is faster, and again ("-views") asked by the views that validation images find
 best; ours is what `--budget` chooses by itself, several views among it, and again in float32, for processors that have
-nothing faster.
+nothing faster; a plain ViT's and a DHVT's are as a CNN's with views. `python -m benchmarks.contest_page` draws results.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -38,6 +38,7 @@ from viticulture.training.rundir import RunDir
 from .clock import processor
 
 CNN = ["--method-search", "off", "--engine.precision", "32"]
+VIEWS = ["--images.eval_views", "best"]
 OURS = "ours"
 ROWS: dict[str, list[str]] = {
     OURS: [],
@@ -46,7 +47,9 @@ ROWS: dict[str, list[str]] = {
     "resnet18": ["--student", "resnet18", *CNN],
     "resnet10t-fast": ["--student", "resnet10t", *CNN[:2]],
     "resnet18-fast": ["--student", "resnet18", *CNN[:2]],
-    "resnet10t-views": ["--student", "resnet10t", *CNN[:2], "--images.eval_views", "best"],
+    "resnet10t-views": ["--student", "resnet10t", *CNN[:2], *VIEWS],
+    "vit": ["--student", "vit_nano", *CNN[:2], *VIEWS],
+    "dhvt": ["--student", "dhvt_nano", *CNN[:2], *VIEWS],
 }
 """What is compared -> words of `viticulture train` besides data, seed, size and budget."""
 RESULT = "contest.json"
@@ -64,7 +67,10 @@ class Images:
 
     @property
     def name(self) -> str:
-        return self.words.partition("=")[0]
+        """NAME, or NAME@PER_CLASS."""
+        name, _, data = self.words.partition("=")
+        per_class = _number_after("@", data)[1]
+        return f"{name}@{per_class}" if per_class else name
 
     @property
     def options(self) -> list[str]:
@@ -102,6 +108,33 @@ class Cell:
             "train", *self.images.options, *ROWS[self.row], "--budget", self.budget, "--seed", str(self.seed),
             "--data.val_fraction", "0.1", "--out", str(folder),
         ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished training.
+
+    Args:
+        budget: as `viticulture train` takes it.
+        images: name of the set.
+        row: of `ROWS`.
+        seed: of start, order and validation images.
+        per_class: images a class to learn from.
+        val: accuracy on validation images, %.
+        test: on test images, %.
+        core_s: processor time, s.
+        resumed: 1 where the training was interrupted.
+    """
+
+    budget: str
+    images: str
+    row: str
+    seed: int
+    per_class: float
+    val: float
+    test: float
+    core_s: float
+    resumed: float
 
 
 def main() -> None:
@@ -146,33 +179,37 @@ def train(cell: Cell, out: Path) -> None:
     (folder / RESULT).write_text(json.dumps({"val": 100 * val, "test": 100 * test, **cost}))
 
 
-def read(out: Path) -> dict[tuple[str, str], dict[str, dict[int, dict[str, float]]]]:
-    """Whatever is finished: (budget, set) -> row -> seed -> result."""
-    found: dict[tuple[str, str], dict[str, dict[int, dict[str, float]]]] = {}
+def read(out: Path) -> list[Result]:
+    """Whatever is finished."""
+    found = []
     for path in sorted(out.glob(f"*/*/*/*/{RESULT}")):
         budget, images, row, seed = path.relative_to(out).parts[:4]
-        found.setdefault((budget, images), {}).setdefault(row, {})[int(seed)] = json.loads(path.read_text())
+        data = json.loads((path.parent / "run.json").read_text())["data"]
+        per_class = data["images"]["train"] / len(data["classes"])
+        found.append(Result(budget, images, row, int(seed), per_class, **json.loads(path.read_text())))
     return found
 
 
-def table(results: Mapping[tuple[str, str], Mapping[str, Mapping[int, Mapping[str, float]]]]) -> str:
+def table(results: Sequence[Result]) -> str:
     """Markdown: mean and standard deviation over seeds, and what `OURS` is ahead by, with Student's interval."""
+    rows: dict[tuple[str, str, str], dict[int, Result]] = {}
+    for one in results:
+        rows.setdefault((one.budget, one.images, one.row), {})[one.seed] = one
     lines = [
         "| budget | images | row | seeds | validation, % | test, % | ours is ahead by | core-s |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for (budget, images), rows in results.items():
-        ours = rows.get(OURS, {})
-        for row, seeds in rows.items():
-            validation, test = (estimate([result[split] for result in seeds.values()]) for split in ("val", "test"))
-            shared = sorted(ours.keys() & seeds.keys()) if row != OURS else []
-            ahead = estimate([ours[seed]["test"] - seeds[seed]["test"] for seed in shared]) if shared else None
-            cost = f"{mean(result['core_s'] for result in seeds.values()):.0f}"
-            cost += "*" if any(result["resumed"] for result in seeds.values()) else ""
-            lines.append(
-                f"| {budget} | {images} | {row} | {len(seeds)} | {spread(validation)} | {spread(test)} "
-                f"| {interval(ahead)} | {cost} |"
-            )
+    for (budget, images, row), seeds in rows.items():
+        ours = rows.get((budget, images, OURS), {}) if row != OURS else {}
+        validation, test = (estimate([getattr(one, split) for one in seeds.values()]) for split in ("val", "test"))
+        shared = sorted(ours.keys() & seeds.keys())
+        ahead = estimate([ours[seed].test - seeds[seed].test for seed in shared]) if shared else None
+        cost = f"{mean(one.core_s for one in seeds.values()):.0f}"
+        cost += "*" if any(one.resumed for one in seeds.values()) else ""
+        lines.append(
+            f"| {budget} | {images} | {row} | {len(seeds)} | {spread(validation)} | {spread(test)} "
+            f"| {interval(ahead)} | {cost} |"
+        )
     return "\n".join(lines)
 
 

@@ -59,6 +59,26 @@ def test_a_contest_reads_its_sets(words: str, options: list[str], monkeypatch: p
     assert ("--data.subset_seed" in contest.Images(words).options) is ("--per-class" in options)
 
 
+def test_a_contest_is_drawn_over_time_and_over_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if sets of some images a class are drawn as other sets, or seeds as points of their own."""
+    monkeypatch.syspath_prepend(ROOT)
+    contest, page = importlib.import_module("benchmarks.contest"), importlib.import_module("benchmarks.contest_page")
+    assert contest.Images("tiny=./tiny:64@15").name == "tiny@15"
+    results = [
+        contest.Result(budget, images, row, seed, per_class, 50.0, test + seed, core_s, 0.0)
+        for row, test in (("ours", 60.0), ("vit", 30.0))
+        for seed in (0, 1)
+        for budget, images, per_class, core_s in (
+            ("1core-m", "tiny", 225.0, 60.0), ("5core-m", "tiny", 225.0, 300.0), ("1core-m", "tiny@15", 13.5, 60.0),
+        )
+    ]  # fmt: skip
+    ours, vit = page.lines([one for one in results if one.images == "tiny"], lambda one: (one.budget, one.core_s / 60))
+    assert (ours.points, vit.points) == ([(1.0, 60.5), (5.0, 60.5)], [(1.0, 30.5), (5.0, 30.5)])
+    assert ours.bands[0] == pytest.approx((60.5 - 0.5**0.5, 60.5 + 0.5**0.5))
+    assert len(page.against_time(results)) == 1
+    assert [("tiny, 1core-m" in chart) for chart in page.against_images(results)] == [True]
+
+
 def test_a_contest_counts_the_time_of_processors(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A contest in pictures: accuracy against processor time, and against images a class, as one page.
+
+    python -m benchmarks.contest_page CONTEST PAGE.html
+
+Whatever `python -m benchmarks.contest --out CONTEST` has finished is drawn: a chart for every set with more than one
+budget, and one for every set and budget that was run with several numbers of images a class (NAME=FOLDER@PER_CLASS).
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from viticulture.report.charts.chart import Axes, Series, line_chart
+from viticulture.report.document import Head, Section, beside, document
+from viticulture.report.html import Markup
+from viticulture.study.conclude.statistics import estimate
+
+from .clock import processor
+from .contest import ROWS, Result, read
+
+NOTE = "Test images; mean and standard deviation over seeds, where there are several."
+ACCURACY = "accuracy on test, %"
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("contest", type=Path)
+    parser.add_argument("page", type=Path)
+    options = parser.parse_args()
+    options.page.write_text(render(read(options.contest)), encoding="utf-8")
+
+
+def render(results: Sequence[Result]) -> str:
+    """The page as HTML text."""
+    sections = [
+        Section("Accuracy against time", beside(*against_time(results))),
+        Section("Accuracy against images a class", beside(*against_images(results))),
+    ]
+    return document(Head("What a budget buys", sentence=processor()), sections)
+
+
+def against_time(results: Sequence[Result]) -> list[Markup]:
+    """A chart a set that was given several budgets."""
+    charts = []
+    for images in dict.fromkeys(one.images for one in results):
+        here = [one for one in results if one.images == images]
+        if len({one.budget for one in here}) > 1:
+            minutes = lines(here, lambda one: (one.budget, one.core_s / 60))
+            charts.append(line_chart(images, minutes, Axes("core-minutes", ACCURACY, log_x=True), NOTE))
+    return charts
+
+
+def against_images(results: Sequence[Result]) -> list[Markup]:
+    """A chart a set and budget that were run with several numbers of images a class."""
+    charts = []
+    for budget, name in dict.fromkeys((one.budget, one.images.partition("@")[0]) for one in results):
+        here = [one for one in results if (one.budget, one.images.partition("@")[0]) == (budget, name)]
+        if len({one.images for one in here}) > 1:
+            amounts = lines(here, lambda one: (one.images, one.per_class))
+            axes = Axes("images a class to learn from", ACCURACY, log_x=True)
+            charts.append(line_chart(f"{name}, {budget}", amounts, axes, NOTE))
+    return charts
+
+
+def lines(results: Sequence[Result], place: Callable[[Result], tuple[str, float]]) -> list[Series]:
+    """A line a row of the contest, through the means over seeds.
+
+    Args:
+        results: of one chart.
+        place: what a result has in common with others of its point, and its x.
+    """
+    found = []
+    for style, row in enumerate(ROWS):
+        points: dict[str, list[tuple[float, float]]] = {}
+        for one in results:
+            if one.row == row:
+                points.setdefault(place(one)[0], []).append((place(one)[1], one.test))
+        means = sorted((fmean(x for x, _ in same), estimate([y for _, y in same])) for same in points.values())
+        if means:
+            bands = [None if y.sd is None else (y.mean - y.sd, y.mean + y.sd) for _, y in means]
+            found.append(Series(row, style, [(x, y.mean) for x, y in means], bands))
+    return found
+
+
+if __name__ == "__main__":
+    main()
