@@ -382,7 +382,7 @@ def test_a_hybrid_learns_by_muon(overrides: dict[str, Any], steered: bool) -> No
     recipe = resolve("default/photos", read("default/photos"), overrides)
     given = recipe.values["optim"]
     assert recipes.steered(recipe, overrides).values["optim"] == (
-        {**given, "name": "muon", "lr": 2e-3, "matrix_lr": 6e-3, "momentum": 0.95} if steered else given
+        {**given, "name": "muon", "lr": 2e-3, "matrix_lr": 2e-2, "momentum": 0.95} if steered else given
     )
 
 

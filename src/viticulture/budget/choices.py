@@ -43,7 +43,7 @@ FEWEST_EPOCHS: dict[Kind, int] = {"mae": 20, "teacher": 5, "student": 10}
 STEERED: dict[str, Any] = {
     "optim.name": "muon",
     "optim.lr": 2e-3,
-    "optim.matrix_lr": 6e-3,
+    "optim.matrix_lr": 2e-2,
     "optim.momentum": 0.95,
 }
 """Recipe keys of a hybrid whose steps have `BATCH` images or more, unless a person names a recipe or an optimizer. Such
