@@ -28,6 +28,7 @@ from pathlib import Path
 from statistics import mean
 
 from viticulture.budget.budget import Budget
+from viticulture.budget.choices import BATCH, STEERED
 from viticulture.budget.plan import read_plan
 from viticulture.data.open import open_source
 from viticulture.evaluation.other import evaluate_other
@@ -39,6 +40,7 @@ from .clock import processor
 
 CNN = ["--method-search", "off", "--engine.precision", "32"]
 VIEWS = ["--images.eval_views", "best"]
+MUON = [f"--{key}={value}" for key, value in {**STEERED, "optim.matrix_lr": 2e-2, "train.batch_size": BATCH}.items()]
 OURS = "ours"
 ROWS: dict[str, list[str]] = {
     OURS: [],
@@ -48,6 +50,7 @@ ROWS: dict[str, list[str]] = {
     "resnet10t-fast": ["--student", "resnet10t", *CNN[:2]],
     "resnet18-fast": ["--student", "resnet18", *CNN[:2]],
     "resnet10t-views": ["--student", "resnet10t", *CNN[:2], *VIEWS],
+    "resnet10t-muon": ["--student", "resnet10t", *CNN[:2], *VIEWS, *MUON],
     "vit": ["--student", "vit_nano", *CNN[:2], *VIEWS],
     "dhvt": ["--student", "dhvt_nano", *CNN[:2], *VIEWS],
 }

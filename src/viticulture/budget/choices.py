@@ -40,15 +40,14 @@ MAE_FROM, MAE_FROM_IMAGES, MAE_SHARE = 5000, 1000, 0.25
 FEWEST_EPOCHS: dict[Kind, int] = {"mae": 20, "teacher": 5, "student": 10}
 """A stage that gets fewer is left out; where it is the student's own, it trains alone."""
 
-STEERED: dict[str, Any] = {
-    "optim.name": "muon",
-    "optim.lr": 2e-3,
-    "optim.matrix_lr": 2e-2,
-    "optim.momentum": 0.95,
-}
+STEERED: dict[str, Any] = {"optim.name": "muon", "optim.lr": 2e-3, "optim.momentum": 0.95}
 """Recipe keys of a hybrid whose steps have `BATCH` images or more, unless a person names a recipe or an optimizer. Such
 a step takes a quarter to two fifths longer, and what is learnt in the same time is worth half a point to four; of
 smaller batches, and with a CNN's wide kernels, it takes more than twice as long."""
+
+MATRIX_LR = {"botnet14t": 2e-2}
+"""Student -> `optim.matrix_lr` then; of any other it is the rate of all else. Kernels before a batch norm bear ten
+times that rate, and it is worth two to five points; a hybrid whose blocks are a ViT's loses four by it."""
 
 MIX_FROM, MIX_STEPS, MIX_PER_CLASS = 25, 1200, 50
 """Epochs, steps and images a class from which a hybrid's images are mixed: it keeps a network from learning many images
