@@ -40,7 +40,7 @@ from .clock import processor
 
 CNN = ["--method-search", "off", "--engine.precision", "32"]
 VIEWS = ["--images.eval_views", "best"]
-MUON = [f"--{key}={value}" for key, value in {**STEERED, "optim.matrix_lr": 2e-2, "train.batch_size": BATCH}.items()]
+MUON = [f"--{key}={value}" for key, value in {**STEERED, "train.batch_size": BATCH}.items()]
 OURS = "ours"
 ROWS: dict[str, list[str]] = {
     OURS: [],

@@ -211,8 +211,8 @@ def test_settings_that_cannot_work_are_refused() -> None:
     for keywords, words in (
         ({"name": "adam"}, "adamw, sgd, nesterov or muon"),
         ({"lr": 0.0}, "optim.lr must be positive"),
-        ({"matrix_lr": 1e-2}, "a rate of muon's, and optim.name is adamw"),
-        ({"name": "muon", "matrix_lr": 0.0}, "matrix_lr must be positive"),
+        ({"kernel_lr": 1e-2}, "a rate of muon's, and optim.name is adamw"),
+        ({"name": "muon", "kernel_lr": 0.0}, "kernel_lr must be positive"),
         ({"weight_decay": -1.0}, "negative"),
         ({"betas": (0.9, 1.0)}, r"\[0, 1\)"),
         ({"name": "nesterov", "momentum": 0.0}, "needs a momentum"),
@@ -320,13 +320,16 @@ def test_muon_takes_the_matrices_between_stem_and_head() -> None:
     assert routed.keys() == dict(student.named_parameters()).keys()
 
 
-def test_matrices_have_a_rate_of_their_own() -> None:
-    """Catches: a rate that reaches AdamW's parameters, or forgets the layers' factors."""
+def test_kernels_have_a_rate_of_their_own() -> None:
+    """Catches: a rate that reaches a ViT's matrices or AdamW's parameters, or forgets the layers' factors."""
     student = small_vit(depth=1)
-    groups = Optim(name="muon", lr=1e-3, matrix_lr=1e-2, layer_decay=0.5).groups(student)
+    student.blocks[0].mlp.fc2 = nn.Conv2d(4, 8, 1)
+    groups = Optim(name="muon", lr=1e-3, kernel_lr=1e-2, layer_decay=0.5).groups(student)
     rates = {name: rate for name, (rate, _) in settings(groups).items()}
-    assert rates["blocks.0.mlp.fc1.weight"] == pytest.approx(5e-3)
-    assert rates["blocks.0.mlp.fc1.bias"] == pytest.approx(5e-4)
+    assert rates["blocks.0.mlp.fc2.weight"] == pytest.approx(5e-3)
+    assert rates["blocks.0.mlp.fc1.weight"] == pytest.approx(5e-4)
+    assert rates["blocks.0.mlp.fc2.bias"] == pytest.approx(5e-4)
+    assert rates["patch_embed.proj.weight"] == pytest.approx(2.5e-4)
     assert rates["head.weight"] == pytest.approx(1e-3)
 
 

@@ -40,14 +40,16 @@ MAE_FROM, MAE_FROM_IMAGES, MAE_SHARE = 5000, 1000, 0.25
 FEWEST_EPOCHS: dict[Kind, int] = {"mae": 20, "teacher": 5, "student": 10}
 """A stage that gets fewer is left out; where it is the student's own, it trains alone."""
 
-STEERED: dict[str, Any] = {"optim.name": "muon", "optim.lr": 2e-3, "optim.momentum": 0.95}
+STEERED: dict[str, Any] = {
+    "optim.name": "muon",
+    "optim.lr": 2e-3,
+    "optim.kernel_lr": 2e-2,
+    "optim.momentum": 0.95,
+}
 """Recipe keys of a hybrid whose steps have `BATCH` images or more, unless a person names a recipe or an optimizer. Such
-a step takes a quarter to two fifths longer, and what is learnt in the same time is worth half a point to four; of
-smaller batches, and with a CNN's wide kernels, it takes more than twice as long."""
-
-MATRIX_LR = {"botnet14t": 2e-2}
-"""Student -> `optim.matrix_lr` then; of any other it is the rate of all else. Kernels before a batch norm bear ten
-times that rate, and it is worth two to five points; a hybrid whose blocks are a ViT's loses four by it."""
+a step takes a quarter to two fifths longer, and what is learnt in the same time is worth half a point to seven; of
+smaller batches, and with a CNN's wide kernels, it takes more than twice as long. Kernels before a batch norm bear ten
+times the rate of all else, which is most of that gain; matrices of a ViT's blocks do not bear it."""
 
 MIX_FROM, MIX_STEPS, MIX_PER_CLASS = 25, 1200, 50
 """Epochs, steps and images a class from which a hybrid's images are mixed: it keeps a network from learning many images
@@ -94,8 +96,6 @@ LADDER = (
     Rung("botnet14t", 224, 16),
 )
 """From cheap to large."""
-SMALL, SMALL_LADDER = 64, (Rung("hybrid_nano", 64), Rung("hybrid_micro", 64))
-"""Images shown at fewer pixels: a bottleneck transformer learns less from them."""
 TINY, TINY_LADDER = 32, tuple(Rung(name, 64) for name in ("dhvt_nano", "dhvt_micro", "dhvt_mini"))
 """Images of fewer pixels leave a hybrid nothing to convolve; DHVT leads there."""
 
@@ -109,8 +109,7 @@ def rungs(side: int, student: str = "", image_size: int | None = None) -> tuple[
         image_size: the side that a person wants; None leaves it open.
     """
     found: dict[Rung, None] = {}  # an ordered set
-    ladder = LADDER if min(side, image_size or side) >= SMALL else SMALL_LADDER
-    for rung in ladder if side >= TINY else TINY_LADDER:
+    for rung in LADDER if side >= TINY else TINY_LADDER:
         size = image_size or min(rung.image_size, side)
         patch = rung.patch_size if size == rung.image_size and not student else None
         if image_size is None and size < LADDER[0].image_size:

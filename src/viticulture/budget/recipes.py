@@ -23,7 +23,6 @@ from .choices import (
     AFTER_MAE,
     BATCH,
     BATCH_IMAGES,
-    MATRIX_LR,
     MIX,
     MIX_FROM,
     MIX_PER_CLASS,
@@ -104,8 +103,7 @@ def steered(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
     said = any(key.partition(".")[0] == "optim" for key in overrides)
     if said or not (is_hybrid(recipe) and learns_classes(recipe)):
         return recipe
-    rate = MATRIX_LR.get(recipe.values["student"]["name"])
-    return resolve(recipe.name, recipe.values, {**STEERED, "optim.matrix_lr": rate})
+    return resolve(recipe.name, recipe.values, STEERED)
 
 
 def watched(overrides: Mapping[str, Any], recipe: Recipe, pace: Pace) -> tuple[Recipe, Pace]:

@@ -34,8 +34,7 @@ class Optim:
         name: adamw, sgd, nesterov (sgd with Nesterov momentum), or muon (orthogonalized momentum for the matrices and
             kernels between stem and head; adamw for the rest).
         lr: learning rate at its highest, for the batch size in use; nothing scales it.
-        matrix_lr: that of muon's matrices and kernels, whose steps are scaled to be as long as adamw's at the same
-            rate; null is `lr`.
+        kernel_lr: that of muon's convolution kernels, which bear larger steps where a batch norm follows; null is `lr`.
         weight_decay: pulls weights to zero; decoupled from the gradient in adamw and muon, added to it in sgd.
         betas: decay of adamw's two running means.
         momentum: of sgd, nesterov and muon; 0 is plain gradient descent.
@@ -49,7 +48,7 @@ class Optim:
 
     name: Literal["adamw", "sgd", "nesterov", "muon"] = "adamw"
     lr: float = 1e-3
-    matrix_lr: float | None = None
+    kernel_lr: float | None = None
     weight_decay: float = 0.05
     betas: tuple[float, float] = (0.9, 0.999)
     momentum: float = 0.9
@@ -62,11 +61,11 @@ class Optim:
         check_fields("optim", self)
         if self.lr <= 0:
             raise UserError(f"optim.lr must be positive, got {self.lr}")
-        if self.matrix_lr is not None:
+        if self.kernel_lr is not None:
             if self.name != "muon":
-                raise UserError(f"optim.matrix_lr is a rate of muon's, and optim.name is {self.name}; leave it out")
-            if self.matrix_lr <= 0:
-                raise UserError(f"optim.matrix_lr must be positive, got {self.matrix_lr}; null is optim.lr")
+                raise UserError(f"optim.kernel_lr is a rate of muon's, and optim.name is {self.name}; leave it out")
+            if self.kernel_lr <= 0:
+                raise UserError(f"optim.kernel_lr must be positive, got {self.kernel_lr}; null is optim.lr")
         if self.weight_decay < 0:
             raise UserError(f"optim.weight_decay must not be negative, got {self.weight_decay}")
         if not all(0 <= share < 1 for share in (*self.betas, self.momentum)):
@@ -97,11 +96,11 @@ class Optim:
         for name, parameter, scale, decays in trainable:
             decay = self.weight_decay if decays or self.decay_everything else 0.0
             inner = self.name == "muon" and decays and name not in outer and min(parameter.shape[:2]) > 1
-            rate = self.matrix_lr if inner and self.matrix_lr is not None else self.lr
+            rate = self.lr if self.kernel_lr is None or not inner or parameter.ndim < 3 else self.kernel_lr
             new = {"params": [], "lr": rate * scale, "weight_decay": decay}
             if self.name == "muon":
                 new["use_muon"] = inner
-            groups.setdefault((scale, decay > 0, inner), new)["params"].append((name, parameter))
+            groups.setdefault((rate * scale, decay > 0, inner), new)["params"].append((name, parameter))
         return list(groups.values())
 
     def build(self, groups: list[Group], dtype: torch.dtype = torch.float32) -> Optimizer:
