@@ -48,7 +48,7 @@ def against_time(results: Sequence[Result]) -> list[Markup]:
     for images in dict.fromkeys(one.images for one in results):
         here = [one for one in results if one.images == images]
         if len({one.budget for one in here}) > 1:
-            minutes = lines(here, lambda one: (one.budget, one.core_s / 60))
+            minutes = lines(here, rows_of(results), lambda one: (one.budget, one.core_s / 60))
             charts.append(line_chart(images, minutes, Axes("core-minutes", ACCURACY, log_x=True), NOTE))
     return charts
 
@@ -59,21 +59,27 @@ def against_images(results: Sequence[Result]) -> list[Markup]:
     for budget, name in dict.fromkeys((one.budget, one.images.partition("@")[0]) for one in results):
         here = [one for one in results if (one.budget, one.images.partition("@")[0]) == (budget, name)]
         if len({one.images for one in here}) > 1:
-            amounts = lines(here, lambda one: (one.images, one.per_class))
+            amounts = lines(here, rows_of(results), lambda one: (one.images, one.per_class))
             axes = Axes("images a class to learn from", ACCURACY, log_x=True)
             charts.append(line_chart(f"{name}, {budget}", amounts, axes, NOTE))
     return charts
 
 
-def lines(results: Sequence[Result], place: Callable[[Result], tuple[str, float]]) -> list[Series]:
+def rows_of(results: Sequence[Result]) -> list[str]:
+    """Rows of a page, in the contest's order; a row's number among them is its color on every chart."""
+    return [row for row in ROWS if any(one.row == row for one in results)]
+
+
+def lines(results: Sequence[Result], rows: Sequence[str], place: Callable[[Result], tuple[str, float]]) -> list[Series]:
     """A line a row of the contest, through the means over seeds.
 
     Args:
         results: of one chart.
+        rows: of the page.
         place: what a result has in common with others of its point, and its x.
     """
     found = []
-    for style, row in enumerate(ROWS):
+    for style, row in enumerate(rows):
         points: dict[str, list[tuple[float, float]]] = {}
         for one in results:
             if one.row == row:
