@@ -242,7 +242,7 @@ class Schedule:
             optimizer: built at its highest rates.
             steps_per_epoch: updates in an epoch, after gradient accumulation.
             epochs: length of the training.
-            lr: the highest rate, that of groups without layer-wise decay.
+            lr: `optim.lr`; groups of another rate, kernels' above it too, follow in proportion.
         """
         self.warmup(epochs)
         return LambdaLR(optimizer, lambda update: self.rate(update, steps_per_epoch, epochs, lr) / lr)
