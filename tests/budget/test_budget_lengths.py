@@ -165,19 +165,22 @@ def test_a_single_rung_is_not_measured() -> None:
 
 
 def test_the_ladder_suits_images_of_any_size() -> None:
-    """Fails for images larger than there are pixels, sizes that patches do not tile, a person's choice replaced, or a
-    rung that stands twice."""
+    """Fails for images larger than there are pixels but where a hybrid's are enlarged, sizes that patches do not tile,
+    a person's choice replaced, or a rung that stands twice."""
     assert rungs(224) == LADDER
     for side in (8, 17, 28, 32, 45, 64, 96, 128, 160, 224):
         found = rungs(side)
         assert len(set(found)) == len(found)
-        for rung in found:
+        enlarged = 32 <= side < 64
+        assert (found[-1] == LADDER[0]) == (enlarged or side == 64)
+        for rung in found[:-1] if enlarged else found:
             patch = rung.patch_size or fitting_patch(rung.student, (rung.image_size, rung.image_size))
             assert patch is not None
             assert rung.image_size <= side
             assert rung.image_size > side - patch or side > 64
             assert rung.image_size % patch == 0
     assert {rung.student for rung in rungs(32)} == {rung.student for rung in LADDER}
+    assert rungs(32, "botnet14t") == rungs(32, image_size=32) == (Rung("botnet14t", 32),)
     assert {rung.student for rung in rungs(96, "vit_tiny")} == {"vit_tiny"}
     assert {rung.image_size for rung in rungs(224, image_size=50)} == {50}
     assert rungs(224, "vit_tiny", 50) == (Rung("vit_tiny", 50),)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 Kind = Literal["mae", "teacher", "student"]
 """Stages in the order in which they are trained; the last one's student is kept."""
 
-LEAST_EPOCHS, LEAST_STEPS = 30, 1000
+LEAST_EPOCHS, LEAST_STEPS = 20, 1000
 """A larger student, or larger images, are taken only where the budget buys so many of both; the smallest always is."""
 MOST_EPOCHS = 2000
 """Of any stage; a longer budget ends early."""
@@ -74,7 +74,7 @@ class Rung:
 
     Args:
         student: its name.
-        image_size: pixels; images that are smaller stay as they are.
+        image_size: side at which they are shown, pixels.
         patch_size: side of a patch, pixels; None goes by the images, as for any recipe.
     """
 
@@ -103,8 +103,11 @@ TINY, TINY_LADDER = 32, tuple(Rung(name, 64) for name in ("dhvt_nano", "dhvt_mic
 def rungs(side: int, student: str = "", image_size: int | None = None) -> tuple[Rung, ...]:
     """The ladder for images of a size, from cheap to large.
 
+    Smaller images than a rung's stay as they are; the first rung's student is also shown them enlarged, as its first
+    convolution halves them.
+
     Args:
-        side: of the images, pixels: no rung has larger ones.
+        side: of the images, pixels.
         student: the one that a person wants; "" leaves it open. A named one's patches go by the images.
         image_size: the side that a person wants; None leaves it open.
     """
@@ -115,6 +118,8 @@ def rungs(side: int, student: str = "", image_size: int | None = None) -> tuple[
         if image_size is None and size < LADDER[0].image_size:
             size = max(size - size % 4, 4) if size >= 32 else size - size % 2  # what patches of that size tile
         found[Rung(student or rung.student, size, patch)] = None
+    if TINY <= side < LADDER[0].image_size and image_size is None and not student:
+        found[LADDER[0]] = None
     return tuple(found)
 
 
