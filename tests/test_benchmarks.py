@@ -19,6 +19,7 @@ COUNTED = {
     "dhvt_step": ["--steps", "0"],
     "loader": ["--epochs", "0", "nowhere"],
     "mae_step": ["--threads", "0"],
+    "record": ["nowhere", "run", "--epochs", "0"],
     "rednet_forward": ["--pixels", "0"],
     "step": ["3"],
     "throughput": ["--rounds", "0"],
