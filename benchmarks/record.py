@@ -38,7 +38,7 @@ RECIPE: dict[str, Any] = {
     "images.eval_views": "mirrored",
     "data.test_on": "none",
 }
-"""Of an image that is seen a few times, nothing is cut away and nothing of its label taken: no one learns it by heart."""
+"""An image that is seen a few times is not learned by heart: nothing of it is cut away, nor of its label taken."""
 WARMUP = 0.2
 """Of the epochs."""
 HELD_OUT = 0.04
