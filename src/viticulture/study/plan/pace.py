@@ -23,6 +23,8 @@ from ...training.session import Session
 
 MOST_SECONDS = 1.5
 MOST_STEPS = 8
+FEWEST_STEPS = 4
+"""The first one pays for what happens once, and of three others one may be an outlier."""
 EVALUATION_BATCH = 64
 EPOCH = 0.03
 """Seconds that the engine takes for an epoch's beginning and end, two CPU cores."""
@@ -131,7 +133,7 @@ def measure_pace(
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return Pace(
-        step=median(clock.steps[1:] or clock.steps),  # the first one pays for what happens once
+        step=median(clock.steps[1:] or clock.steps),
         steps=method.course.steps_per_epoch,
         inference=clock.inference,
         val_images=len(watch) if watch is not None else 0,
@@ -173,7 +175,7 @@ class Clock(Callback):
         now = self._now()
         self.steps.append(now - self.last)
         self.last = now
-        enough = len(self.steps) > 1 and now - self.began > MOST_SECONDS * self.patience
+        enough = len(self.steps) >= FEWEST_STEPS and now - self.began > MOST_SECONDS * self.patience
         trainer.should_stop = enough or len(self.steps) >= int(MOST_STEPS * self.patience)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
