@@ -133,7 +133,7 @@ def measure_pace(
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return Pace(
-        step=median(clock.steps[1:] or clock.steps),
+        step=median(clock.steps[1:]),
         steps=method.course.steps_per_epoch,
         inference=clock.inference,
         val_images=len(watch) if watch is not None else 0,
