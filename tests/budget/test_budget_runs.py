@@ -443,7 +443,7 @@ def test_validation_images_choose_the_views(overrides: dict[str, Any], more: dic
         assert dataset.val is not None
         assert dataset.test is not None
         val, test = len(dataset.val), len(dataset.test)
-        assert (once, dearer.held_out_images) == (val + test, 4 * (val + test) + 4 * (val // 2)), (
+        assert (once, dearer.held_out_images) == (val + test, 6 * (val + test) + 6 * (val // 2)), (
             "of two sets of weights"
         )
 

@@ -66,11 +66,13 @@ def test_answers_are_the_mean_over_views(name: Views, several: bool) -> None:
     that is not the middle, upside down for mirrored."""
     images = torch.randn(5, 3, 10, 10, generator=torch.Generator().manual_seed(0))
     middle = F.interpolate(images[:, :, 1:9, 1:9], (10, 10), mode="bicubic")
+    heart = F.interpolate(images[:, :, 2:8, 2:8], (10, 10), mode="bicubic")
     asked = {
         "one": [images],
         "mirrored": [images, images.flip(3)],
         "middle": [images, middle],
         "four": [images, images.flip(3), middle, middle.flip(3)],
+        "six": [images, images.flip(3), middle, middle.flip(3), heart, heart.flip(3)],
     }[name]
     decide = task(several).probabilities
     expected = torch.stack([decide(LeftAndMiddle()(view)) for view in asked]).mean(0)

@@ -61,9 +61,10 @@ class ImageSettings:
         eval_interpolation: filter of that resize.
         eval_views: what a trained classifier is asked about, its answer being the mean of probabilities. one: the image
             as evaluation shows it; mirrored: and its mirror image; middle: and its middle, a tenth cut off at every
-            edge; four: both, each also mirrored; best: whichever of these is most often right on validation images
-            after training (of several labels, has the highest mAP), one where there are none. Answers by two or four
-            views take as many times as long. Teachers, and what is measured while training, are asked once.
+            edge; four: both, each also mirrored; six: and with a fifth cut off, also mirrored; best: whichever of these
+            is most often right on validation images after training (of several labels, has the highest mAP), one where
+            there are none. Answers by two, four or six views take as many times as long. Teachers, and what is measured
+            while training, are asked once.
         fit: what becomes of images of another shape than the network's input. crop: training and evaluation cut parts
             of its shape out of them; pad: they are kept whole, with the normalization's mean color around them (where
             that is computed, ImageNet's, and of other than three channels middle gray); stretch: they are kept whole,
@@ -82,7 +83,7 @@ class ImageSettings:
     stream: bool | None = None
     eval_crop: float = 1.0
     eval_interpolation: Literal["bilinear", "bicubic"] = "bicubic"
-    eval_views: Literal["one", "mirrored", "middle", "four", "best"] = "one"
+    eval_views: Literal["one", "mirrored", "middle", "four", "six", "best"] = "one"
     fit: Fitting = "crop"
     channels: int = 3
     range: list[float] | list[list[float]] | None = None

@@ -5,9 +5,10 @@
     mirrored    and its mirror image
     middle      the image, and its middle resized to the same size
     four        all of these: the image and its middle, each as it is and mirrored
+    six         and the heart of the image, as it is and mirrored
 
-Training crops show things larger than the whole image does; the middle undoes that. What a network says is the mean of
-the probabilities that it gives to the views.
+Training crops show things larger than the whole image does; the middle and the heart undo that. What a network says is
+the mean of the probabilities that it gives to the views.
 """
 
 from collections.abc import Sequence
@@ -21,36 +22,48 @@ from torch import Tensor, nn
 from ..errors import unknown
 from .task import Task
 
-Views = Literal["one", "mirrored", "middle", "four"]
+Views = Literal["one", "mirrored", "middle", "four", "six"]
 VIEWS = "views"
 """Key of config.json beside weights; what has none is asked once."""
-MARGIN = 0.1
-"""Share of each side that is cut off for the middle, rounded to whole pixels of the network's input."""
+MIDDLE, HEART = 0.1, 0.2
+"""Share of a side that is cut off at each edge, rounded to whole pixels of the network's input."""
 
 
 @dataclass(frozen=True)
 class View:
-    """One way to look at an image."""
+    """One way to look at an image.
 
-    middle: bool = False
+    Args:
+        margin: cut off at each edge, as a share of the side; what is left is resized to the same size.
+        mirrored: left and right exchanged.
+    """
+
+    margin: float = 0.0
     mirrored: bool = False
 
     def of(self, images: Tensor) -> Tensor:
         """[B, C, H, W] -> the same shape."""
         height, width = images.shape[-2:]
-        if self.middle:
-            y, x = round(MARGIN * height), round(MARGIN * width)
+        if self.margin:
+            y, x = round(self.margin * height), round(self.margin * width)
             images = F.interpolate(images[..., y : height - y, x : width - x], (height, width), mode="bicubic")
         return images.flip(-1) if self.mirrored else images
 
 
-EVERY = (View(), View(mirrored=True), View(middle=True), View(middle=True, mirrored=True))
-NAMED: dict[Views, tuple[View, ...]] = {"one": EVERY[:1], "mirrored": EVERY[:2], "middle": EVERY[:3:2], "four": EVERY}
+EVERY = tuple(View(margin, mirrored) for margin in (0.0, MIDDLE, HEART) for mirrored in (False, True))
+NAMED: dict[Views, tuple[View, ...]] = {
+    "one": EVERY[:1],
+    "mirrored": EVERY[:2],
+    "middle": EVERY[:3:2],
+    "four": EVERY[:4],
+    "six": EVERY,
+}
 """From cheap to dear."""
 TOLD: dict[Views, str] = {
     "mirrored": "2 views (mirrored)",
     "middle": "2 views (middle)",
     "four": "4 views",
+    "six": "6 views",
 }
 """What a person reads; nothing of one."""
 
