@@ -84,8 +84,8 @@ def test_what_is_planned_fits_and_more_time_never_buys_less(seed: int) -> None:
     paces, images = drawn(random_numbers)
     before: tuple[lengths.Length, ...] = ()
     for seconds in sorted(10 ** random_numbers.uniform(0, 6) for _ in range(60)):
-        search, paints = random_numbers.random() < 0.8, random_numbers.random() < 0.8
-        found = divide(seconds, images, lambda kind, taught: paces[kind, taught], search, paints)
+        search, startable = random_numbers.random() < 0.8, random_numbers.random() < 0.8
+        found = divide(seconds, images, lambda kind, taught: paces[kind, taught], search, startable)
         always = divide(seconds, images, lambda kind, taught: paces[kind, taught], True, True)
         for plan in (found, always):
             assert sum(length.seconds for length in plan) <= seconds
@@ -98,7 +98,7 @@ def test_what_is_planned_fits_and_more_time_never_buys_less(seed: int) -> None:
             own = paces["student", len(always) > 1 and always[-2].kind == "teacher"].epoch
             assert always[-1].seconds > before[-1].seconds - rest - own
         assert len(found) <= 1 or search
-        assert "mae" not in {length.kind for length in found} or paints
+        assert "mae" not in {length.kind for length in found} or startable
         before = always
 
 

@@ -308,11 +308,11 @@ def test_stages_build_on_one_another(
     [
         ({}, {"search": False}, ["student"]),
         ({"student.init": "x"}, {}, ["teacher", "student"]),
-        ({"student.name": "dhvt_nano"}, {}, ["teacher", "student"]),
+        ({"student.name": "dhvt_nano"}, {}, ["student"]),
         ({"student.name": "hybrid_nano"}, {}, ["student"]),
         ({}, {}, ["mae", "teacher", "student"]),
     ],
-    ids=["no search", "a start of one's own", "no plain ViT", "a hybrid", "all"],
+    ids=["no search", "a start of one's own", "a DHVT", "a hybrid", "all"],
 )
 def test_what_a_person_says_is_left_alone(
     overrides: dict[str, Any], wish: dict[str, Any], kinds: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,9 +7,11 @@ steps that count here are those which the whole budget would buy for the student
 
     plain steps          stages
     any                  the student on labels
-    from TEACHER_FROM    a CNN on the same images first, whose decisions are labels besides the true ones; not for
-                         hybrids, to which it is worth no more than the time it takes
-    from MAE_FROM        before both, the student paints masked patches of all images, where it is a plain ViT
+    from TEACHER_FROM    a CNN on the same images first, whose decisions are labels besides the true ones
+    from MAE_FROM        before both, the student paints masked patches of all images
+
+Both are for plain ViTs alone: patches that other students have convolved with their neighbors cannot be masked, and a
+teacher is worth less to a hybrid than the time it takes, and to DHVT nothing.
 """
 
 from dataclasses import dataclass
@@ -123,16 +125,16 @@ def rungs(side: int, student: str = "", image_size: int | None = None) -> tuple[
     return tuple(found)
 
 
-def kinds(images: int, steps: int, paints: bool) -> tuple[tuple[Kind, float], ...]:
+def kinds(images: int, steps: int, startable: bool) -> tuple[tuple[Kind, float], ...]:
     """Stages and their shares of the time; the student's own takes what the others leave.
 
     Args:
         images: to learn from.
         steps: plain ones.
-        paints: whether the student is one that masked patches can be taken from.
+        startable: whether the student may start from what it has painted.
     """
     found: list[tuple[Kind, float]] = []
-    if paints and steps >= MAE_FROM and images >= MAE_FROM_IMAGES:
+    if startable and steps >= MAE_FROM and images >= MAE_FROM_IMAGES:
         found.append(("mae", MAE_SHARE))
     if steps >= TEACHER_FROM:
         found.append(("teacher", TEACHER_SHARE))

@@ -94,7 +94,7 @@ def climb(
     return ladder[best]
 
 
-def divide(seconds: float, images: int, pace: PaceOf, search: bool, paints: bool) -> tuple[Length, ...]:
+def divide(seconds: float, images: int, pace: PaceOf, search: bool, startable: bool) -> tuple[Length, ...]:
     """The stages and their lengths; at least one epoch each, or nothing where not even the student's own one fits.
 
     Args:
@@ -102,11 +102,11 @@ def divide(seconds: float, images: int, pace: PaceOf, search: bool, paints: bool
         images: to learn from.
         pace: of a stage; asked for those that come into question.
         search: whether stages before the student's own are wanted.
-        paints: whether the student is one that masked patches can be taken from.
+        startable: whether the student may start from what it has painted.
     """
     alone = pace("student", False)
     plain = fitting(alone, seconds)
-    wanted = kinds(images, plain * alone.steps, paints) if search else (("student", 1.0),)
+    wanted = kinds(images, plain * alone.steps, startable) if search else (("student", 1.0),)
     while True:
         lengths = _shared(seconds, wanted, pace)
         missing = {length.kind for length in lengths if length.epochs < FEWEST_EPOCHS[length.kind]}

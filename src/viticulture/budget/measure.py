@@ -162,8 +162,8 @@ class Measurements:
         )
 
 
-def paints(recipe: Recipe, dataset: Dataset) -> bool:
-    """Whether masked patches can be taken from a recipe's student."""
+def is_plain_vit(recipe: Recipe, dataset: Dataset) -> bool:
+    """Whether a recipe's student is a plain ViT, from which masked patches can be taken."""
     wanted, task = recipe.section("student"), task_of(dataset)
     student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
     try:

@@ -30,7 +30,7 @@ from . import recipes
 from .budget import Budget
 from .choices import BATCH, BATCH_STEPS, Kind, Rung, teacher
 from .lengths import MARGIN, climb, cost, divide, fitting
-from .measure import Measurements, paints
+from .measure import Measurements, is_plain_vit
 from .plan import Plan, Stage
 
 
@@ -179,11 +179,11 @@ def _stages(
                 known[kind, taught] = tried.pace(recipes.of_student(student, wish.overrides, "", double), dataset)
         return known[kind, taught]
 
-    may_start = recipes.may_be_started(recipe) and paints(recipe, dataset)
-    search = wish.budget.search and recipes.may_be_taught(recipe)
-    lengths = divide(left(), len(dataset.train), pace, search, may_start)
+    search = wish.budget.search and recipes.may_be_taught(recipe) and is_plain_vit(recipe, dataset)
+    startable = recipes.may_be_started(recipe)
+    lengths = divide(left(), len(dataset.train), pace, search, startable)
     if lengths:  # measuring took some of the time that was divided
-        lengths = divide(left(), len(dataset.train), pace, search, may_start)
+        lengths = divide(left(), len(dataset.train), pace, search, startable)
     if not lengths:
         raise UserError(_too_short(wish, recipe, alone, left()))
     kinds = [length.kind for length in lengths]

@@ -218,8 +218,8 @@ def asked_well(
 
 def may_be_taught(recipe: Recipe) -> bool:
     """Whether a teacher may be put beside the student: it learns classes from labels, from no guide that a person
-    chose, and is no hybrid, to which a teacher is worth no more than the time it takes."""
-    return learns_classes(recipe) and not recipe.values["guides"] and not is_hybrid(recipe)
+    chose."""
+    return learns_classes(recipe) and not recipe.values["guides"]
 
 
 def learns_classes(recipe: Recipe) -> bool:
