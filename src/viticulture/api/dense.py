@@ -30,10 +30,13 @@ def measure_dense(run: "RunDir", dataset: "Dataset") -> "DenseEvaluations":
 def evaluate_dense(run: "RunDir", data: str = "") -> "DenseEvaluations":
     """Measure on the run's own images, or on others with objects or masks of the same classes."""
     from ..evaluation.dense.judge import judge_other
+    from ..evaluation.evaluate import check_held_out
     from ..training.session import dataset_of, recipe_of
 
     if not data:
-        return measure_dense(run, dataset_of(run, recipe_of(run)))
+        judged = measure_dense(run, dataset_of(run, recipe_of(run)))
+        check_held_out(run, judged.results)
+        return judged
     judged, notes = judge_other(run, data)
     for note in notes:
         tell(f"note: {note}")

@@ -30,6 +30,7 @@ def evaluate_labels(run: "RunDir", data: "str | Source" = "", out: str = "") -> 
     """Measure on the run's own images, or on others with the same labels; `out` of others is an .html page or .json."""
     from ..data.open import open_source
     from ..disk import write_whole
+    from ..evaluation.evaluate import check_held_out
     from ..evaluation.multilabel.judge import judge_other
     from ..outputs import check_out
     from ..report.pages.other_page import other_labels_page
@@ -40,7 +41,9 @@ def evaluate_labels(run: "RunDir", data: "str | Source" = "", out: str = "") -> 
     if stands_for_own(run, source):
         if out:
             raise UserError(f"--out is for other images; of its own, {run.path} keeps multilabel.json and report.html")
-        return measure_labels(run, dataset_of(run, recipe, data))
+        measured = measure_labels(run, dataset_of(run, recipe, data))
+        check_held_out(run, measured.results)
+        return measured
     assert not isinstance(source, str)
     path = check_out(out, ".html", ".json") if out else None
     judged, notes = judge_other(run, for_method(recipe, source))

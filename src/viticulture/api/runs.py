@@ -42,7 +42,7 @@ def evaluate(
 
     Returns: results by weights and split, such as `best/test`.
     """
-    from ..evaluation.evaluate import check_classes
+    from ..evaluation.evaluate import check_classes, check_held_out
     from ..hub.fetch import HUB, located
     from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of, stands_for_own
@@ -72,9 +72,10 @@ def evaluate(
     if out:
         raise UserError(f"--out is for other images; of its own, {run_word(run)} keeps evaluation.json and report.html")
     dataset = dataset_of(folder, recipe_of(folder), data)
-    evaluations = measure(folder, dataset)
+    evaluations = cast("Evaluations", measure(folder, dataset))
     check_classes(folder, dataset.classes)  # after its page, which shows more than accuracy
-    return cast("Evaluations", evaluations)
+    check_held_out(folder, evaluations)
+    return evaluations
 
 
 def predict(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure every set of weights that a run keeps, on every split that did not teach it."""
 
+from collections.abc import Sized
 from dataclasses import dataclass, replace
 
 import torch
@@ -93,6 +94,14 @@ def check_classes(run: RunDir, classes: tuple[str, ...]) -> None:
         raise UserError(
             f"{run.path} learnt without labels, so it tells no classes apart; teach it some first: "
             f"viticulture train DATA --student {student} --init {run.path}"
+        )
+
+
+def check_held_out(run: RunDir, results: Sized) -> None:
+    """Raises: UserError for a run that kept no image back, so that there is nothing to measure on."""
+    if not results:
+        raise UserError(
+            f"{run.path} held out none of its images; name others to measure on: viticulture evaluate {run.path} DATA"
         )
 
 
