@@ -149,7 +149,7 @@ def test_more_time_never_buys_a_smaller_student(power: float) -> None:
 
         rung = climb(ladder, lambda seconds=seconds: seconds, pace, macs.__getitem__)  # type: ignore[misc]
         taken.append(ladder.index(rung))
-        assert rung == ladder[0] or lengths.affords(pace(rung), seconds)
+        assert rung == ladder[0] or lengths.affords(rung, pace(rung), seconds)
         assert len(set(measured)) <= len(ladder)
         assert seconds > 100 or ladder[-1] not in measured
     assert taken == sorted(taken)
@@ -184,6 +184,20 @@ def test_the_ladder_suits_images_of_any_size() -> None:
     assert {rung.student for rung in rungs(96, "vit_tiny")} == {"vit_tiny"}
     assert {rung.image_size for rung in rungs(224, image_size=50)} == {50}
     assert rungs(224, "vit_tiny", 50) == (Rung("vit_tiny", 50),)
+
+
+@pytest.mark.parametrize(
+    ("side", "epochs", "taken"), [(224, 59, 64), (224, 61, 96), (48, 19, 48), (48, 21, 64)], ids=str
+)
+def test_more_pixels_want_more_epochs_than_small_images_enlarged(side: int, epochs: int, taken: int) -> None:
+    """A budget that buys so many epochs of the second rung. Fails for one threshold for both."""
+
+    def pace(rung: Rung) -> Pace:
+        return Pace(1.0 if rung == rungs(side)[1] else 0.5, 100, 0.0, 0, 0)
+
+    seconds = lengths.cost(pace(rungs(side)[1]), epochs) + 0.5
+    rung = climb(rungs(side)[:2], lambda: seconds, pace, lambda rung: rung.image_size**2)
+    assert rung.image_size == taken
 
 
 def test_stages_share_the_time() -> None:

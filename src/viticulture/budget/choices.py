@@ -14,14 +14,16 @@ Both are for plain ViTs alone: patches that other students have convolved with t
 teacher is worth less to a hybrid than the time it takes, and to DHVT nothing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Kind = Literal["mae", "teacher", "student"]
 """Stages in the order in which they are trained; the last one's student is kept."""
 
-LEAST_EPOCHS, LEAST_STEPS = 20, 1000
-"""A larger student, or larger images, are taken only where the budget buys so many of both; the smallest always is."""
+LEAST_EPOCHS, LARGER_EPOCHS, LEAST_STEPS = 20, 60, 1000
+"""A larger student, or small images enlarged, are taken only where the budget buys so many epochs, photographs of more
+pixels where it buys the second number (in the time of 48 they learn less than of fewer pixels), and so many steps; the
+smallest always is."""
 MOST_EPOCHS = 2000
 """Of any stage; a longer budget ends early."""
 
@@ -78,11 +80,13 @@ class Rung:
         student: its name.
         image_size: side at which they are shown, pixels.
         patch_size: side of a patch, pixels; None goes by the images, as for any recipe.
+        epochs: that a budget must buy of it.
     """
 
     student: str
     image_size: int
     patch_size: int | None = None
+    epochs: int = field(default=LEAST_EPOCHS, compare=False)
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -93,9 +97,9 @@ class Rung:
 
 LADDER = (
     Rung("botnet14t", 64),
-    Rung("botnet14t", 96),
-    Rung("botnet14t", 128, 16),
-    Rung("botnet14t", 224, 16),
+    Rung("botnet14t", 96, None, LARGER_EPOCHS),
+    Rung("botnet14t", 128, 16, LARGER_EPOCHS),
+    Rung("botnet14t", 224, 16, LARGER_EPOCHS),
 )
 """From cheap to large."""
 TINY, TINY_LADDER = 32, tuple(Rung(name, 64) for name in ("dhvt_nano", "dhvt_micro", "dhvt_mini"))
@@ -119,7 +123,7 @@ def rungs(side: int, student: str = "", image_size: int | None = None) -> tuple[
         patch = rung.patch_size if size == rung.image_size and not student else None
         if image_size is None and size < LADDER[0].image_size:
             size = max(size - size % 4, 4) if size >= 32 else size - size % 2  # what patches of that size tile
-        found[Rung(student or rung.student, size, patch)] = None
+        found[Rung(student or rung.student, size, patch, rung.epochs)] = None
     if TINY <= side < LADDER[0].image_size and image_size is None and not student:
         found[LADDER[0]] = None
     return tuple(found)

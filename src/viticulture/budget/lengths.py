@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..study.plan.pace import Pace
-from .choices import FEWEST_EPOCHS, LEAST_EPOCHS, LEAST_STEPS, MOST_EPOCHS, Kind, Rung, kinds
+from .choices import FEWEST_EPOCHS, LEAST_STEPS, MOST_EPOCHS, Kind, Rung, kinds
 
 MARGIN = 0.05
 """Share of a budget that is not planned: paces of a few steps err by as much."""
@@ -60,10 +60,10 @@ def fitting(pace: Pace, seconds: float) -> int:
     return max(0, min(MOST_EPOCHS, int((seconds - cost(pace, 0)) / pace.epoch)))
 
 
-def affords(pace: Pace, seconds: float) -> bool:
-    """Whether there is time for a training that deserves the student."""
+def affords(rung: Rung, pace: Pace, seconds: float) -> bool:
+    """Whether there is time for a training that deserves the rung."""
     epochs = fitting(pace, seconds)
-    return epochs >= LEAST_EPOCHS and epochs * pace.steps >= LEAST_STEPS
+    return epochs >= rung.epochs and epochs * pace.steps >= LEAST_STEPS
 
 
 def climb(
@@ -83,11 +83,11 @@ def climb(
     best, ceiling, known = 0, len(ladder), pace(ladder[0]) if len(ladder) > 1 else None
     while known is not None and best + 1 < ceiling:
         guesses = {i: known.scaled(macs(ladder[i]) / macs(ladder[best]) / HASTE) for i in range(best + 1, ceiling)}
-        promising = [i for i, guess in guesses.items() if affords(guess, seconds())]
+        promising = [i for i, guess in guesses.items() if affords(ladder[i], guess, seconds())]
         if not promising:
             break
         measured = pace(ladder[promising[-1]])
-        if affords(measured, seconds()):
+        if affords(ladder[promising[-1]], measured, seconds()):
             best, known = promising[-1], measured
         else:
             ceiling = promising[-1]
