@@ -795,6 +795,32 @@ def test_a_stage_settled_under_way_learns_as_one_of_that_length(slowness: float,
     assert (run / "metrics.csv").read_text() == (straight / "metrics.csv").read_text()
 
 
+@pytest.mark.parametrize("slowness", [0.5, 1.5])
+def test_the_first_of_a_few_epochs_settles_how_many(slowness: float, tmp_path: Path) -> None:
+    """A stage that has no whole epoch of warm-up by its recipe. Fails if it keeps a length that its first epoch has
+    shown to be wrong, or if its rate falls before that is known."""
+    run = tmp_path / "run"
+    overrides = {"schedule.warmup_epochs": None, "train.watch_every": 3}
+    first = planned(run, "100s", overrides, search=False).stages[0].epochs
+    assert 3 <= first < 20
+    trained(run, slowness=slowness)
+    plan = read_plan(run)
+    assert (plan.stages[0].epochs > first, plan.stages[0].epochs < first) == (slowness < 1, slowness > 1)
+    assert 100 * 0.95 - slowness * plan.stages[0].pace.epoch < plan.spent <= 100 * 0.95
+    assert recipe_of(RunDir(run)).section("schedule").warmup_epochs == 1.0
+
+
+@pytest.mark.parametrize(
+    ("own", "epochs", "warmup"), [(None, 3, 1.0), (None, 19, 1.0), (None, 2, None), (None, 20, None), (5.0, 10, 5.0)]
+)
+def test_a_warm_up_that_a_recipe_leaves_open_takes_an_epoch(
+    own: float | None, epochs: int, warmup: float | None
+) -> None:
+    """Fails for half of a training spent on it, one that a recipe or a person names, or one that is longer anyway."""
+    recipe = resolve("default/photos", read("default/photos"), {"schedule.warmup_epochs": own})
+    assert recipes.warmed(recipe, epochs).values["schedule"]["warmup_epochs"] == warmup
+
+
 def dies_while_its_length_is_set(out: str, moment: int) -> None:
     """Runs in a child."""
 

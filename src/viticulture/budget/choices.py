@@ -31,6 +31,10 @@ BATCH, BATCH_IMAGES, BATCH_STEPS = 64, 500, 600
 """Images of a hybrid's step, from so many images on, where a recipe leaves them open and would take fewer: an epoch
 then takes less time, and learns as much. Not where a budget would buy fewer steps than this. A CNN learns less then."""
 
+WHOLE_WARMUP = (3, 20)
+"""From so many epochs, and in fewer than so many, a warm-up that a recipe leaves open takes one. It would take less
+than that, so the first epoch could not tell how many there are to be; of four it is as good as a fifth of an epoch."""
+
 VALIDATION_SHARE = 0.05
 """Of the time that images are learned from; where measuring after every epoch takes more, epochs are left out."""
 

@@ -197,6 +197,7 @@ def _stages(
         made["student"] = recipes.of_length(made["student"], lengths[-1].epochs, lengths[-1].epochs)
     stages = []
     for name, (kind, epochs, seconds) in zip(names, map(astuple, lengths), strict=True):
+        made[kind] = recipes.warmed(made[kind], epochs)
         own = known[kind, kind == "student" and "teacher" in kinds]
         stages.append(Stage(name, kind, made[kind].name, made[kind].values, own, epochs, seconds))
     return tuple(stages)

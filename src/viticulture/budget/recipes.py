@@ -31,6 +31,7 @@ from .choices import (
     UNDER_TEACHER,
     VALIDATION_SHARE,
     VIEWS_SHARE,
+    WHOLE_WARMUP,
     Rung,
     rungs,
 )
@@ -190,6 +191,14 @@ def mixed(recipe: Recipe, overrides: Mapping[str, Any], epochs: int, steps: int,
         return recipe
     worth = epochs >= MIX_FROM and steps >= MIX_STEPS and per_class >= MIX_PER_CLASS
     return resolve(recipe.name, recipe.values, {"augment.mix": MIX}) if worth else recipe
+
+
+def warmed(recipe: Recipe, epochs: int) -> Recipe:
+    """The recipe of a stage of so many epochs with `WHOLE_WARMUP`; one that says how long it warms up stays."""
+    first, until = WHOLE_WARMUP
+    if recipe.values["schedule"]["warmup_epochs"] is not None or not first <= epochs < until:
+        return recipe
+    return resolve(recipe.name, recipe.values, {"train.epochs": epochs, "schedule.warmup_epochs": 1.0})
 
 
 def asked_well(
