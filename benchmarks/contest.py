@@ -77,12 +77,16 @@ class Images:
         return f"{name}@{per_class}" if per_class else name
 
     @property
-    def options(self) -> list[str]:
-        """Words of `viticulture train`."""
+    def data(self) -> str:
+        """FOLDER."""
+        return self.options()[0]
+
+    def options(self, draw: int = 0) -> list[str]:
+        """Words of `viticulture train`; `draw` is the seed by which PER_CLASS images are drawn."""
         data, per_class = _number_after("@", self.words.partition("=")[2])
         data, pixels = _number_after(":", data)
         words = [data, "--data.test_on", "none", *(["--image-size", pixels] if pixels else [])]
-        return words + (["--per-class", per_class, "--data.subset_seed", "0"] if per_class else [])
+        return words + (["--per-class", per_class, "--data.subset_seed", str(draw)] if per_class else [])
 
 
 def _number_after(sign: str, words: str) -> tuple[str, str]:
@@ -106,10 +110,8 @@ class Cell:
     def words(self, out: Path) -> list[str]:
         """The command, or the one that goes on with it."""
         folder = self.folder(out)
-        if (folder / "run.json").exists() or (folder / "budget.json").exists():
-            return ["resume", str(folder)]
-        return [
-            "train", *self.images.options, *ROWS[self.row], "--budget", self.budget, "--seed", str(self.seed),
+        return going_on(folder) or [
+            "train", *self.images.options(), *ROWS[self.row], "--budget", self.budget, "--seed", str(self.seed),
             "--data.val_fraction", "0.1", "--out", str(folder),
         ]  # fmt: skip
 
@@ -150,11 +152,8 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=ROWS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     options = parser.parse_args()
-    if not Budget(options.budget).counts_processors:
-        parser.error(f"a contest counts the time of processors, such as 15core-m, got {options.budget}")
-    for words in options.images:
-        if "test" not in open_source(data := Images(words).options[0]).splits:
-            parser.error(f"{data} has no test images of its own")
+    check_budget(parser, options.budget)
+    check_images(parser, options.images)
     for seed, words, row in product(options.seeds, options.images, options.rows):
         cell = Cell(Images(words), row, options.budget, seed)
         if not (cell.folder(options.out) / RESULT).exists():
@@ -163,24 +162,52 @@ def main() -> None:
     print(table(read(options.out)))
 
 
-def train(cell: Cell, out: Path) -> None:
-    """One cell, in a process of its own on one thread."""
-    words = cell.words(out)
+def check_images(parser: argparse.ArgumentParser, images: Sequence[str]) -> None:
+    """Exits unless each has test images."""
+    for words in images:
+        if "test" not in open_source(data := Images(words).data).splits:
+            parser.error(f"{data} has no test images of its own")
+
+
+def check_budget(parser: argparse.ArgumentParser, budget: str) -> None:
+    """Exits unless it is a time of processors."""
+    if not Budget(budget).counts_processors:
+        parser.error(f"a contest counts the time of processors, such as 15core-m, got {budget}")
+
+
+def going_on(folder: Path) -> list[str]:
+    """Words of the command that goes on with a run; none where nothing has begun."""
+    begun = (folder / "run.json").exists() or (folder / "budget.json").exists()
+    return ["resume", str(folder)] if begun else []
+
+
+def on_one_thread(words: Sequence[str], folder: Path) -> None:
+    """A command of viticulture's in a process of its own, its words and whatever it tells in a file beside a folder."""
     print(" ".join(["viticulture", *words]), flush=True)
-    folder = cell.folder(out)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f"{cell.seed}.log").open("a") as log:
+    with (folder.parent / f"{folder.name}.log").open("a") as log:
         subprocess.run(
             [sys.executable, "-m", "viticulture", *words],
             env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log, check=True,
         )  # fmt: skip
-    run, data = RunDir(folder), cell.images.options[0]
-    judged, tested = read_evaluations(run), evaluate_other(run, data).results
+
+
+def tested(folder: Path, data: str) -> float:
+    """Share of a set's test images that a run's weights are right about, %."""
+    run = RunDir(folder)
+    return 100 * evaluate_other(run, data).results[f"{run.which()[0]}/{data}"].evaluation.top1
+
+
+def train(cell: Cell, out: Path) -> None:
+    """One cell."""
+    words, folder = cell.words(out), cell.folder(out)
+    on_one_thread(words, folder)
+    judged = read_evaluations(RunDir(folder))
     assert judged is not None
     assert judged.counting is not None
-    val, test = judged.counting.top1, tested[f"{run.which()[0]}/{data}"].evaluation.top1
     cost = {"core_s": read_plan(folder).spent, "resumed": float(words[0] == "resume")}
-    (folder / RESULT).write_text(json.dumps({"val": 100 * val, "test": 100 * test, **cost}))
+    found = {"val": 100 * judged.counting.top1, "test": tested(folder, cell.images.data)}
+    (folder / RESULT).write_text(json.dumps({**found, **cost}))
 
 
 def read(out: Path) -> list[Result]:

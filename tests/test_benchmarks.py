@@ -4,6 +4,7 @@
 import importlib
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -56,8 +57,9 @@ def test_a_contest_reads_its_sets(words: str, options: list[str], monkeypatch: p
     """Fails for a name with a colon that is cut, or a size that is lost."""
     monkeypatch.syspath_prepend(ROOT)
     contest = importlib.import_module("benchmarks.contest")
-    assert contest.Images(words).options[: len(options)] == options
-    assert ("--data.subset_seed" in contest.Images(words).options) is ("--per-class" in options)
+    images = contest.Images(words)
+    assert images.options()[: len(options)] == options
+    assert images.options(3)[len(options) :] == (["--data.subset_seed", "3"] if "--per-class" in options else [])
 
 
 def test_a_contest_is_drawn_over_time_and_over_images(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +82,38 @@ def test_a_contest_is_drawn_over_time_and_over_images(monkeypatch: pytest.Monkey
     assert ours.bands[0] == pytest.approx((60.5 - 0.5**0.5, 60.5 + 0.5**0.5))
     assert len(page.against_time(results)) == 1
     assert [("tiny, 1core-m" in chart) for chart in page.against_images(results)] == [True]
+
+
+def test_few_images_all_teach_and_each_seed_draws_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Commands that would be run, and the table of what they found. Fails if images are held out to choose by, one
+    draw serves all seeds, what is finished is trained again, or what was interrupted begins anew."""
+    monkeypatch.syspath_prepend(ROOT)
+    few = importlib.import_module("benchmarks.few_images")
+    commands: list[list[str]] = []
+    monkeypatch.setattr(few, "check_images", lambda parser, images: None)
+    monkeypatch.setattr(few, "read_plan", lambda folder: SimpleNamespace(spent=60.0))
+    monkeypatch.setattr(few, "tested", lambda folder, data: 50.0 + 2 * int(folder.name))
+
+    def run(words: list[str], folder: Path) -> None:
+        commands.append(words)
+        folder.mkdir(parents=True, exist_ok=True)
+
+    monkeypatch.setattr(few, "on_one_thread", run)
+    interrupted = tmp_path / "1core-m" / "x@50" / "1"
+    interrupted.mkdir(parents=True)
+    (interrupted / "budget.json").touch()
+    words = ["few", "--out", str(tmp_path), "--budget", "1core-m", "x=./set@50", "--seeds", "0", "1", "2"]
+    monkeypatch.setattr(sys, "argv", [*words, "--more", "--train.batch_size 32"])
+    few.main()
+    few.main()
+    assert [words[0] for words in commands] == ["train", "resume", "train"]
+    for seed in (0, 2):
+        told = " ".join(commands[seed])
+        assert f"--per-class 50 --data.subset_seed {seed} --data.val_fraction 0 " in told
+        assert f"--train.batch_size 32 --budget 1core-m --seed {seed} " in told
+    assert "| 1core-m | x@50 | 3 | 52.0 +- 2.0 | 60 |" in capsys.readouterr().out
 
 
 def test_a_contest_counts_the_time_of_processors(
