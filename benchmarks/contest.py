@@ -29,7 +29,7 @@ from pathlib import Path
 from statistics import mean
 
 from viticulture.budget.budget import Budget
-from viticulture.budget.choices import BATCH, STEERED
+from viticulture.budget.choices import STEERED
 from viticulture.budget.plan import read_plan
 from viticulture.data.open import open_source
 from viticulture.evaluation.other import evaluate_other
@@ -41,7 +41,7 @@ from .clock import processor
 
 CNN = ["--method-search", "off", "--engine.precision", "32"]
 VIEWS = ["--images.eval_views", "best"]
-MUON = [f"--{key}={value}" for key, value in {**STEERED, "train.batch_size": BATCH}.items()]
+MUON = [f"--{key}={value}" for key, value in STEERED.items()]
 OURS = "ours"
 ROWS: dict[str, list[str]] = {
     OURS: [],

@@ -20,7 +20,6 @@ from photographs import pictures
 from viticulture.budget import choices, lengths, recipes
 from viticulture.budget import follow as follow_module
 from viticulture.budget.budget import Budget
-from viticulture.budget.choices import BATCH
 from viticulture.budget.follow import Trial, follow
 from viticulture.budget.measure import Measurements
 from viticulture.budget.plan import Plan, Stage, read_plan
@@ -34,7 +33,6 @@ from viticulture.report.tables.stages import plan_sheet
 from viticulture.report.terminal import introduce_budget, long_training
 from viticulture.study.plan.pace import EPOCH, Pace, held_out_images, measure_pace
 from viticulture.training import loggers, progress
-from viticulture.training.assemble import batch_size
 from viticulture.training.length import may_change, set_length
 from viticulture.training.recipe import Recipe, read, resolve
 from viticulture.training.run import fit
@@ -187,44 +185,6 @@ def test_every_stage_takes_the_precision_that_is_faster_there(
     else:
         assert set(precisions.values()) == {student or "auto"}
         assert [stage.epochs for stage in stages[1]] == [stage.epochs for stage in stages[0]]
-
-
-class LargerBatches(Told):
-    """A step takes a second of as many images as it may have, and less in mixed precision where there are many."""
-
-    bfloat16_is_fast = True
-
-    def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
-        size = batch_size(recipe, len(dataset.train))
-        mixed = recipe.section("engine").precision == "bf16-mixed"
-        step = (0.5 if size >= BATCH else 2.0) if mixed else 1.0
-        return Pace(step, max(1, len(dataset.train) // size), 0.001, 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "budget", "size", "steps", "precision"),
-    [
-        ({}, "2h", BATCH, 9, "bf16-mixed"),
-        ({}, "5m", None, 37, "auto"),
-        ({"train.batch_size": 20}, "2h", 20, 30, "auto"),
-        ({"train.accumulate": 3}, "2h", None, 40, "auto"),
-        ({"data.per_class": 40}, "2h", None, 25, "auto"),
-        ({"student.name": "vit_nano"}, "2h", None, 37, "auto"),
-    ],
-    ids=["larger", "too few steps", "a person's", "accumulated", "few images", "no hybrid"],
-)
-def test_a_hybrid_gets_larger_batches_where_they_leave_enough_steps(
-    overrides: dict[str, Any], budget: str, size: int | None, steps: int, precision: str, tmp_path: Path
-) -> None:
-    """Catches: batches of a person's replaced, steps that become few, epochs planned at the other pace, a precision
-    that is chosen by batches of another size."""
-    hybrid = {"student.name": "hybrid_nano", "student.options": {"depth": 1}}
-    keys = {**TINY, **hybrid, "data.per_class": 60, "train.batch_size": None, **overrides}
-    asked = Wish("digits", "default/digits", 0, tmp_path / "run", keys, Budget(budget))
-    student = make_plan(asked, "test", SetClock(), 0.0, LargerBatches).stages[-1]
-    assert student.values["engine"]["precision"] == precision
-    assert student.values["train"]["batch_size"] == size
-    assert student.pace.steps == steps, "of an epoch of 600 images"
 
 
 @pytest.mark.parametrize(
@@ -387,21 +347,15 @@ def test_a_hybrid_learns_by_muon(overrides: dict[str, Any], steered: bool) -> No
 
 
 @pytest.mark.parametrize(
-    ("search", "recipe", "size", "muon"),
-    [
-        (True, "default", BATCH, True),
-        (False, "default", BATCH, False),
-        (True, "default/digits", BATCH, False),
-        (True, "default", 20, False),
-    ],
-    ids=["large steps", "a plain run", "a named recipe", "small steps"],
+    ("search", "recipe", "muon"),
+    [(True, "default", True), (False, "default", False), (True, "default/digits", False)],
+    ids=["a search", "a plain run", "a named recipe"],
 )
-def test_the_plan_says_who_steers(search: bool, recipe: str, size: int, muon: bool, tmp_path: Path) -> None:
-    """Catches: Muon where it takes longer than the rest of a step, or where a person named a recipe or wanted a plain
-    run; a plan that trains another optimizer than it tells of."""
+def test_the_plan_says_who_steers(search: bool, recipe: str, muon: bool, tmp_path: Path) -> None:
+    """Catches: Muon where a person named a recipe or wanted a plain run; a plan that trains another optimizer than it
+    tells of."""
     hybrid = {"student.name": "hybrid_nano", "student.options": {"depth": 1}}
-    keys = {**hybrid, "data.per_class": 8, "train.batch_size": size}
-    plan = planned(tmp_path / "run", "4h", keys, search, recipe=recipe)
+    plan = planned(tmp_path / "run", "4h", {**hybrid, "data.per_class": 8}, search, recipe=recipe)
     assert plan.stages[-1].values["optim"]["name"] == ("muon" if muon else "adamw")
     assert ("Muon" in str(plan_sheet(plan).note)) is muon
 

@@ -25,7 +25,7 @@ from ..study.plan.pace import MOST_SECONDS, Pace, measure_pace
 from ..training.assemble import patch_size, task_of
 from ..training.recipe import Recipe, method_class
 from ..training.session import load_dataset
-from .recipes import in_bfloat16, in_larger_batches
+from .recipes import in_bfloat16
 
 PACE_SHARE = 0.005
 """Share of a budget for which each stage that comes into question is tried, where that is more than `measure` takes."""
@@ -66,10 +66,8 @@ class Measurements:
         return choose_image_size(self.sizes)
 
     def guessed(self, recipe: Recipe) -> Pace:
-        """The pace on noise of the images' number and size, in the larger batches that it may get; on the images
-        themselves where they are streamed."""
-        noise = self._noise(recipe)
-        return replace(self, seconds=0.0).pace(in_larger_batches(recipe, len(noise.train)) or recipe, noise)
+        """The pace on noise of the images' number and size; on the images themselves where they are streamed."""
+        return replace(self, seconds=0.0).pace(recipe, self._noise(recipe))
 
     def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
         """The pace on a data set."""

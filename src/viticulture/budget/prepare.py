@@ -22,13 +22,12 @@ from ..data.open import open_source
 from ..disk import unwritable
 from ..errors import UserError
 from ..study.plan.pace import Pace
-from ..training.assemble import batch_size
 from ..training.recipe import Recipe, read, resolve
 from ..training.rundir import STAGES, RunDir
 from ..training.session import check_seed, default_recipe, for_method, load_dataset, refuse_annotated
 from . import recipes
 from .budget import Budget
-from .choices import BATCH, BATCH_STEPS, Kind, Rung, teacher
+from .choices import Kind, Rung, teacher
 from .lengths import MARGIN, climb, cost, divide, fitting
 from .measure import Measurements, is_plain_vit
 from .plan import Plan, Stage
@@ -148,16 +147,8 @@ def _stages(
         return tried.pace(recipe, dataset)
 
     def in_time(recipe: Recipe) -> tuple[Recipe, Pace]:
-        """A stage in larger batches where these leave it enough steps, in the faster precision of those; its pace. Of
-        large batches Muon is worth its time, in small ones it takes longer than all the rest of a step."""
-        larger = recipes.in_larger_batches(recipe, len(dataset.train))
-        if larger is not None:
-            found, pace = tried.fastest(wish.steered(larger), on_images)
-            if fitting(pace, left()) * pace.steps >= BATCH_STEPS:
-                return found, pace
-        elif batch_size(recipe, len(dataset.train)) >= BATCH:
-            recipe = wish.steered(recipe)
-        return tried.fastest(recipe, on_images)
+        """A stage with the optimizer and the precision that it learns fastest by, and its pace then."""
+        return tried.fastest(wish.steered(recipe), on_images)
 
     student, alone = recipes.watched(wish.overrides, *in_time(recipe))
     if wish.budget.search:

@@ -13,7 +13,6 @@ from ..errors import UserError
 from ..models.students import HYBRIDS
 from ..optim import shortened_warmup
 from ..study.plan.pace import Pace, held_out_images
-from ..training.assemble import batch_size
 from ..training.combinations import check_parts
 from ..training.loggers import check_logger
 from ..training.processes import check_devices
@@ -21,8 +20,6 @@ from ..training.recipe import Recipe, method_class, of_class, read, resolve
 from ..training.references import check_alone
 from .choices import (
     AFTER_MAE,
-    BATCH,
-    BATCH_IMAGES,
     MIX,
     MIX_FROM,
     MIX_PER_CLASS,
@@ -128,16 +125,6 @@ def in_bfloat16(recipe: Recipe) -> Recipe | None:
     if engine.precision != "auto" or not on_cpu:
         return None
     return resolve(recipe.name, recipe.values, {"engine.precision": "bf16-mixed"})
-
-
-def in_larger_batches(recipe: Recipe, images: int) -> Recipe | None:
-    """A hybrid's recipe with `BATCH` images a step; None where it names a number, takes as many anyway, or has few
-    images, and for other students."""
-    train = recipe.section("train")
-    if not is_hybrid(recipe) or train.batch_size is not None or images < BATCH_IMAGES or BATCH % train.accumulate:
-        return None
-    larger = {"train.batch_size": BATCH}
-    return resolve(recipe.name, recipe.values, larger) if batch_size(recipe, images) < BATCH else None
 
 
 def of_mae(recipe: Recipe) -> Recipe:
