@@ -12,7 +12,7 @@ for the time that was planned for it, and the cost of its row has a *. A set mus
 
 Rows: `ROWS` below. Rules: a CNN's row is the default recipe, asked once about an image, in float32 as it stands there,
 again ("-fast") in whichever precision is faster, and again ("-views") asked by the views that validation images find
-best, and so by the hybrids' optimizer and batches ("-muon"); a plain ViT's and a DHVT's are as a CNN's with views. Ours
+best, and so by the hybrids' optimizer ("-muon"); a plain ViT's and a DHVT's are as a CNN's with views. Ours
 is what `--budget` chooses by itself, several views among it, and again in float32, for processors that have nothing
 faster. `python -m benchmarks.contest_page` draws results.
 """

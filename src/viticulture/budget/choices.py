@@ -27,9 +27,9 @@ smallest always is."""
 MOST_EPOCHS = 2000
 """Of any stage; a longer budget ends early."""
 
-WHOLE_WARMUP = (3, 20)
-"""From so many epochs, and in fewer than so many, a warm-up that a recipe leaves open takes one. It would take less
-than that, so the first epoch could not tell how many there are to be; of four it is as good as a fifth of an epoch."""
+WHOLE_WARMUP_FROM = 3
+"""Epochs from which a warm-up that a recipe leaves open takes a whole one at least: else the first epoch could not tell
+how many there are to be. Of four it is as good as a fifth of an epoch."""
 
 VALIDATION_SHARE = 0.05
 """Of the time that images are learned from; where measuring after every epoch takes more, epochs are left out."""

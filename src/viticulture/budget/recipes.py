@@ -28,7 +28,7 @@ from .choices import (
     UNDER_TEACHER,
     VALIDATION_SHARE,
     VIEWS_SHARE,
-    WHOLE_WARMUP,
+    WHOLE_WARMUP_FROM,
     Rung,
     rungs,
 )
@@ -181,9 +181,9 @@ def mixed(recipe: Recipe, overrides: Mapping[str, Any], epochs: int, steps: int,
 
 
 def warmed(recipe: Recipe, epochs: int) -> Recipe:
-    """The recipe of a stage of so many epochs with `WHOLE_WARMUP`; one that says how long it warms up stays."""
-    first, until = WHOLE_WARMUP
-    if recipe.values["schedule"]["warmup_epochs"] is not None or not first <= epochs < until:
+    """The recipe of a stage of so many epochs, which warm up for one of them at least; one that says how long stays."""
+    schedule = recipe.section("schedule")
+    if schedule.warmup_epochs is not None or epochs < WHOLE_WARMUP_FROM or schedule.warmup(epochs) >= 1:
         return recipe
     return resolve(recipe.name, recipe.values, {"train.epochs": epochs, "schedule.warmup_epochs": 1.0})
 
