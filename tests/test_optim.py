@@ -17,7 +17,7 @@ import viticulture
 from conftest import Golden
 from viticulture.errors import UserError
 from viticulture.optim import Optim, Schedule
-from viticulture.optim.muon import Muon, orthogonalize
+from viticulture.optim.muon import COEFFICIENTS, ITERATIONS, Muon, orthogonalize
 
 
 def small_vit(depth: int = 3, name: str = "vit_tiny_patch16_224", **options: Any) -> nn.Module:
@@ -279,6 +279,26 @@ def test_muon_iterates_in_the_type_it_is_given() -> None:
     exact, rough = orthogonalize(momentum), orthogonalize(momentum, torch.bfloat16)
     assert rough.dtype is torch.float32
     assert 1e-4 < (rough - exact).abs().max() < 0.1
+
+
+def test_muon_on_the_smaller_side_is_the_same_iteration() -> None:
+    """Against X <- a X + (b X X^T + c (X X^T)^2) X written out in float64: singular values that are equal, fall by four
+    and by eight orders, or are mostly zero, wide, tall and square.
+
+    Catches: factors multiplied into the wrong side or one too few; rounding that grows where singular values vanish.
+    """
+    torch.manual_seed(0)
+    a, b, c = COEFFICIENTS
+    for rows, columns in ((24, 200), (200, 24), (32, 32)):
+        rank = min(rows, columns)
+        for falls in (torch.ones(rank), torch.logspace(0, -4, rank), torch.logspace(0, -8, rank), torch.eye(rank)[0]):
+            left, right = (torch.linalg.qr(torch.randn(side, rank, dtype=torch.float64))[0] for side in (rows, columns))
+            x = momentum = left * falls.double() @ right.mT
+            x = x / x.norm()
+            for _ in range(ITERATIONS):
+                gram = x @ x.mT
+                x = a * x + (b * gram + c * gram @ gram) @ x
+            torch.testing.assert_close(orthogonalize(momentum[None].float())[0].double(), x, rtol=0, atol=1e-3)
 
 
 class Types(Callback):
