@@ -29,19 +29,19 @@ from pathlib import Path
 from statistics import mean
 
 from viticulture.budget.budget import Budget
-from viticulture.budget.choices import STEERED
 from viticulture.budget.plan import read_plan
 from viticulture.data.open import open_source
 from viticulture.evaluation.other import evaluate_other
 from viticulture.evaluation.results import read_evaluations
 from viticulture.study.conclude.statistics import Estimate, estimate
+from viticulture.training import steering
 from viticulture.training.rundir import RunDir
 
 from .clock import processor
 
 CNN = ["--method-search", "off", "--engine.precision", "32"]
 VIEWS = ["--images.eval_views", "best"]
-MUON = [f"--{key}={value}" for key, value in STEERED.items()]
+MUON = [f"--optim.{key}={value}" for key, value in {**steering.MUON, "kernel_lr": 2e-2}.items()]
 OURS = "ours"
 ROWS: dict[str, list[str]] = {
     OURS: [],

@@ -19,7 +19,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from viticulture.budget.choices import STEERED
 from viticulture.evaluation.other import evaluate_other
 from viticulture.evaluation.results import read_evaluations
 from viticulture.training.rundir import RunDir
@@ -28,7 +27,6 @@ from .clock import begin, count
 from .step import plain, session_on_noise
 
 RECIPE: dict[str, Any] = {
-    **STEERED,
     "student.name": "botnet14t",
     "train.batch_size": 128,
     "engine.precision": "bf16-mixed",

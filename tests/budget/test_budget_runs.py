@@ -317,45 +317,44 @@ def test_a_hybrids_images_are_mixed_in_long_trainings(
     fewer: tuple[int, int, int], overrides: dict[str, Any], mixed: bool
 ) -> None:
     """Catches: trainings that are mixed where it takes points, short ones or of few images a class; a person's mixing
-    replaced; students on which it was not tried."""
+    replaced; students on which it was not tried; a decay that does not go with it."""
     recipe = resolve("default/photos", read("default/photos"), overrides)
     least = (choices.MIX_FROM, choices.MIX_STEPS, choices.MIX_PER_CLASS)
     epochs, steps, per_class = (bound - less for bound, less in zip(least, fewer, strict=True))
-    augment = recipes.mixed(recipe, overrides, epochs, steps, per_class).values["augment"]
+    found = recipes.mixed(recipe, overrides, epochs, steps, per_class).values
+    augment = found["augment"]
     assert augment == recipe.values["augment"] | ({"mix": augment.get("mix")} if mixed else {})
+    assert found["optim"] == recipe.values["optim"] | ({"weight_decay": choices.MIX_DECAY} if mixed else {})
     if mixed:
         assert augment["mix"] == {**choices.MIX, "switch": 0.5, "smoothing": 0.1}
 
 
 @pytest.mark.parametrize(
-    ("overrides", "steered"),
-    [
-        ({}, True),
-        ({"optim.lr": 3e-3}, False),
-        ({"student.name": "resnet10t"}, False),
-        ({"method.name": "multilabel"}, False),
-    ],
-    ids=["a hybrid", "a person's", "a CNN", "several labels"],
+    ("own", "overrides"),
+    [({}, {"optim.weight_decay": 0.05}), ({"optim.weight_decay": 0.1}, {}), ({"optim.name": "adamw"}, {})],
+    ids=["a person's", "the recipe's", "another optimizer"],
 )
-def test_a_hybrid_learns_by_muon(overrides: dict[str, Any], steered: bool) -> None:
-    """Catches: a person's optimizer replaced, and students or labels with which it was not tried."""
-    recipe = resolve("default/photos", read("default/photos"), overrides)
-    given = recipe.values["optim"]
-    assert recipes.steered(recipe, overrides).values["optim"] == (
-        {**given, "name": "muon", "lr": 2e-3, "kernel_lr": 2e-2, "momentum": 0.95} if steered else given
-    )
+def test_a_decay_goes_with_mixing_by_muon_alone(own: dict[str, Any], overrides: dict[str, Any]) -> None:
+    """Catches: a decay of a person's or their recipe's replaced, and one with which another optimizer was not tried."""
+    recipe = resolve("default/photos", read("default/photos"), {**own, **overrides})
+    found = recipes.mixed(recipe, overrides, choices.MIX_FROM, choices.MIX_STEPS, choices.MIX_PER_CLASS)
+    assert "mix" in found.values["augment"]
+    assert found.values["optim"] == recipe.values["optim"]
 
 
 @pytest.mark.parametrize(
-    ("search", "recipe", "muon"),
-    [(True, "default", True), (False, "default", False), (True, "default/digits", False)],
-    ids=["a search", "a plain run", "a named recipe"],
+    ("recipe", "student", "muon"),
+    [
+        ("default/photos", "hybrid_nano", True),
+        ("default/photos", "vit_nano", False),
+        ("default/digits", "hybrid_nano", False),
+    ],
+    ids=["a hybrid", "a plain ViT", "a recipe that names its optimizer"],
 )
-def test_the_plan_says_who_steers(search: bool, recipe: str, muon: bool, tmp_path: Path) -> None:
-    """Catches: Muon where a person named a recipe or wanted a plain run; a plan that trains another optimizer than it
-    tells of."""
-    hybrid = {"student.name": "hybrid_nano", "student.options": {"depth": 1}}
-    plan = planned(tmp_path / "run", "4h", {**hybrid, "data.per_class": 8}, search, recipe=recipe)
+def test_the_plan_says_who_steers(recipe: str, student: str, muon: bool, tmp_path: Path) -> None:
+    """Catches: a plan that trains another optimizer than its recipe's, or than it tells of."""
+    keys = {"student.name": student, "student.options": {"depth": 1}, "data.per_class": 8, "images.image_size": 8}
+    plan = planned(tmp_path / "run", "4h", {**keys, "student.patch_size": 2}, recipe=recipe)
     assert plan.stages[-1].values["optim"]["name"] == ("muon" if muon else "adamw")
     assert ("Muon" in str(plan_sheet(plan).note)) is muon
 

@@ -50,6 +50,39 @@ def test_a_value_of_another_kind_is_refused_in_a_persons_words(key: str) -> None
     assert str(refused.value) == f'recipe key "{key}" {words}'
 
 
+ADAMW = {"name": "adamw", "lr": 1e-3, "kernel_lr": None, "momentum": 0.9}
+OPEN = {
+    "the default student": ({}, {"name": "muon", "lr": 2e-3, "kernel_lr": 2e-2, "momentum": 0.95}),
+    "another hybrid": ({"student.name": "hybrid_nano"}, {"name": "muon", "lr": 2e-3, "kernel_lr": 2e-2}),
+    "a CNN": ({"student.name": "resnet10t"}, ADAMW),
+    "a plain ViT": ({"student.name": "vit_nano"}, ADAMW),
+    "several labels": ({"method.name": "multilabel"}, ADAMW),
+    "a person's optimizer": ({"optim.name": "adamw"}, ADAMW),
+    "a person's rate": ({"optim.lr": 1e-3}, {"name": "muon", "lr": 1e-3, "kernel_lr": 1e-2, "momentum": 0.95}),
+    "a rate as text": ({"optim.lr": "1e-3"}, {"name": "muon", "lr": 1e-3, "kernel_lr": 1e-2}),
+    "a person's rates": ({"optim.lr": 1e-3, "optim.kernel_lr": 3e-3}, {"lr": 1e-3, "kernel_lr": 3e-3}),
+    "one rate for all": ({"optim.kernel_lr": None}, {"name": "muon", "lr": 2e-3, "kernel_lr": None}),
+    "a CNN's rate": ({"student.name": "resnet10t", "optim.lr": 3e-4}, {**ADAMW, "lr": 3e-4}),
+}
+
+
+@pytest.mark.parametrize(("overrides", "optim"), OPEN.values(), ids=OPEN)
+def test_an_open_optimizer_goes_by_the_student(overrides: dict[str, Any], optim: dict[str, Any]) -> None:
+    """Catches: a person's optimizer or rate replaced, kernels left behind by it, and Muon for students or labels with
+    which it was not tried; a recipe that is still open once it is read, or changes when it is read again."""
+    recipe = resolve("default/photos", read("default/photos"), overrides)
+    assert recipe.values["optim"].items() >= optim.items()
+    assert resolve(recipe.name, recipe.values).values == recipe.values
+
+
+def test_an_open_optimizer_needs_a_recipe() -> None:
+    """Fails if it is taken for another one, or a rate that is no number is refused in no words of a person's."""
+    with pytest.raises(UserError, match="auto goes by a recipe's student"):
+        Optim(name="auto")
+    with pytest.raises(UserError, match=r'"optim.lr" must be a number, got fast'):
+        resolve("default/photos", read("default/photos"), {"optim.lr": "fast"})
+
+
 TABLES = {name: read_table(name) for name in tables()}
 
 
@@ -301,12 +334,15 @@ def test_a_shipped_recipe_is_valid_and_says_what_it_is(name: str) -> None:
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_of_a_table_is_a_recipe(name: str) -> None:
     """Its recipe exists, every override reaches the key that it names, and nothing else differs from the recipe but a
-    warm-up, which a shorter training shortens; `STEPS` holds the step it takes. Catches: an override that is dropped,
-    or that takes a default's place; an entry that null leaves in; a key that changes another."""
+    warm-up, which a shorter training shortens, and an optimizer that goes by the student; `STEPS` holds the step it
+    takes. Catches: an override that is dropped, or that takes a default's place; an entry that null leaves in; a key
+    that changes another."""
     recipe, overrides = ROWS[name]
     own, row = flat_once(recipe), flat(resolve(recipe, read_once(recipe), overrides).values)
     assert all(holds(row, key, value) for key, value in overrides.items())
     touched = ["schedule.warmup_epochs"]
+    if read_once(recipe).get("optim") == {"name": "auto"} and "student.name" in overrides:
+        touched.append("optim.")
     for key in overrides:
         section, *rest = key.split(".")
         other = key in ("method", "method.name")  # another method has other keywords

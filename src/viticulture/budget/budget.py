@@ -21,7 +21,7 @@ class Budget:
         words: as a person gave them: 90s, 30m, 2h, 1night (ten hours); a bare number counts minutes; 15core-m counts
             the time of processors, all threads together, and not that of the clock on the wall (helpers that decode
             streamed images are processes of their own, and are not counted).
-        search: whether stages before the student's own, Muon and mixing may be planned.
+        search: whether stages before the student's own and mixing may be planned.
     """
 
     words: str

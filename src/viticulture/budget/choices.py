@@ -44,22 +44,14 @@ MAE_FROM, MAE_FROM_IMAGES, MAE_SHARE = 5000, 1000, 0.25
 FEWEST_EPOCHS: dict[Kind, int] = {"mae": 20, "teacher": 5, "student": 10}
 """A stage that gets fewer is left out; where it is the student's own, it trains alone."""
 
-STEERED: dict[str, Any] = {
-    "optim.name": "muon",
-    "optim.lr": 2e-3,
-    "optim.kernel_lr": 2e-2,
-    "optim.momentum": 0.95,
-}
-"""Recipe keys of a hybrid, unless a person names a recipe or an optimizer. A step takes a quarter to two fifths longer
-in batches of 64, and up to twice as long in batches of 16, which learn the more of few images; in the same time four
-points more than AdamW of 40 a class. With a CNN's wide kernels a step takes two to four times as long. Kernels before a
-batch norm bear ten times the rate of all else, which is most of the gain; matrices of a ViT's blocks do not bear it."""
-
 MIX_FROM, MIX_STEPS, MIX_PER_CLASS = 25, 1200, 50
 """Epochs, steps and images a class from which a hybrid's images are mixed: it keeps a network from learning many images
 by heart (worth two points at 150 a class). Of ten a class it takes three, in 62 epochs and in 180."""
 MIX: dict[str, Any] = {"mixup": 0.0, "cutmix": 1.0, "probability": 0.5}
 """Keys of `augment.mix` then."""
+MIX_DECAY = 0.5
+"""Of Muon's weights then. Worth one to three points in four trainings of 1,260 steps and more, though behind for the
+first third of them; nothing where images are not mixed."""
 
 STRONG_TEACHER_FROM = 20000
 """Plain steps from which the teacher is the larger one."""

@@ -60,10 +60,6 @@ class Wish:
         """Whether the person named the recipe."""
         return self.recipe != "default"
 
-    def steered(self, recipe: Recipe) -> Recipe:
-        """The recipe with the optimizer of large steps, where a plan may choose one."""
-        return recipe if self.named or not self.budget.search else recipes.steered(recipe, self.overrides)
-
 
 def make_plan(
     wish: Wish,
@@ -131,7 +127,7 @@ def _chosen(wish: Wish, base: Recipe, tried: Measurements, left: Callable[[], fl
     ladder = recipes.ladder(base, wish.overrides, wish.named, tried.side)
 
     def pace(rung: Rung) -> Pace:
-        return recipes.watched(wish.overrides, *tried.fastest(wish.steered(of_rung(rung)), tried.guessed))[1]
+        return recipes.watched(wish.overrides, *tried.fastest(of_rung(rung), tried.guessed))[1]
 
     return of_rung(climb(ladder, left, pace, lambda rung: tried.macs(of_rung(rung))))
 
@@ -146,11 +142,7 @@ def _stages(
     def on_images(recipe: Recipe) -> Pace:
         return tried.pace(recipe, dataset)
 
-    def in_time(recipe: Recipe) -> tuple[Recipe, Pace]:
-        """A stage with the optimizer and the precision that it learns fastest by, and its pace then."""
-        return tried.fastest(wish.steered(recipe), on_images)
-
-    student, alone = recipes.watched(wish.overrides, *in_time(recipe))
+    student, alone = recipes.watched(wish.overrides, *tried.fastest(recipe, on_images))
     if wish.budget.search:
         student, alone = recipes.asked_well(wish.overrides, student, alone, dataset, left())
     made["student"], known["student", False] = student, alone
@@ -164,7 +156,7 @@ def _stages(
                 images = load_dataset(tried.source, mae, wish.seed)
                 made[kind], known[kind, taught] = tried.fastest(mae, lambda recipe: tried.pace(recipe, images))
             elif kind == "teacher":
-                made[kind], known[kind, taught] = recipes.watched(wish.overrides, *in_time(made[kind]))
+                made[kind], known[kind, taught] = recipes.watched(wish.overrides, *tried.fastest(made[kind], on_images))
             else:
                 double = tried.double(made["teacher"], dataset)
                 known[kind, taught] = tried.pace(recipes.of_student(student, wish.overrides, "", double), dataset)

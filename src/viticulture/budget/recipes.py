@@ -11,7 +11,7 @@ import torch
 from ..data.dataset import Dataset
 from ..errors import UserError
 from ..models.students import HYBRIDS
-from ..optim import shortened_warmup
+from ..optim import Optim, shortened_warmup
 from ..study.plan.pace import Pace, held_out_images
 from ..training.combinations import check_parts
 from ..training.loggers import check_logger
@@ -21,10 +21,10 @@ from ..training.references import check_alone
 from .choices import (
     AFTER_MAE,
     MIX,
+    MIX_DECAY,
     MIX_FROM,
     MIX_PER_CLASS,
     MIX_STEPS,
-    STEERED,
     UNDER_TEACHER,
     VALIDATION_SHARE,
     VIEWS_SHARE,
@@ -87,21 +87,14 @@ def ladder(recipe: Recipe, overrides: Mapping[str, Any], named: bool, side: int)
 
 def of_rung(recipe: Recipe, rung: Rung, overrides: Mapping[str, Any]) -> Recipe:
     """The recipe with a rung's student and images; what a person says of the patch holds."""
-    student = recipe.values["student"]
-    patch = student["patch_size"] if rung.student == student["name"] else None  # another student's is another's
+    patch = recipe.values["student"]["patch_size"]
+    if rung.student != recipe.values["student"]["name"]:  # a default one's optimizer goes by it
+        recipe = resolve(recipe.name, read(recipe.name), {**overrides, "student.name": rung.student})
+        patch = None
     keys = {"student.patch_size": patch, **rung.overrides}
     if "student.patch_size" in overrides:
         keys["student.patch_size"] = overrides["student.patch_size"]
     return resolve(recipe.name, recipe.values, keys)
-
-
-def steered(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
-    """A default recipe with the optimizer by which hybrids learn classes best; the same where it learns something else,
-    by another student, or a person says anything of the optimizer."""
-    said = any(key.partition(".")[0] == "optim" for key in overrides)
-    if said or not (is_hybrid(recipe) and learns_classes(recipe)):
-        return recipe
-    return resolve(recipe.name, recipe.values, STEERED)
 
 
 def watched(overrides: Mapping[str, Any], recipe: Recipe, pace: Pace) -> tuple[Recipe, Pace]:
@@ -163,8 +156,8 @@ def of_student(recipe: Recipe, overrides: Mapping[str, Any], start: str, teacher
 
 
 def mixed(recipe: Recipe, overrides: Mapping[str, Any], epochs: int, steps: int, per_class: float) -> Recipe:
-    """The recipe with `MIX`, where a hybrid learns classes of so many images for so long; what says of mixing itself
-    stays.
+    """The recipe with `MIX` and its decay, where a hybrid learns classes of so many images for so long; what says of
+    mixing itself, or of decay, stays.
 
     Args:
         recipe: of the student.
@@ -177,7 +170,12 @@ def mixed(recipe: Recipe, overrides: Mapping[str, Any], epochs: int, steps: int,
     if said or of_class(recipe.values["augment"], "mix") or not (is_hybrid(recipe) and learns_classes(recipe)):
         return recipe
     worth = epochs >= MIX_FROM and steps >= MIX_STEPS and per_class >= MIX_PER_CLASS
-    return resolve(recipe.name, recipe.values, {"augment.mix": MIX}) if worth else recipe
+    if not worth:
+        return recipe
+    optim = recipe.section("optim")
+    own = "optim.weight_decay" in overrides or optim.weight_decay != Optim.weight_decay
+    decay = {} if own or optim.name != "muon" else {"optim.weight_decay": MIX_DECAY}
+    return resolve(recipe.name, recipe.values, {"augment.mix": MIX, **decay})
 
 
 def warmed(recipe: Recipe, epochs: int) -> Recipe:

@@ -32,7 +32,8 @@ class Optim:
 
     Args:
         name: adamw, sgd, nesterov (sgd with Nesterov momentum), or muon (orthogonalized momentum for the matrices and
-            kernels between stem and head; adamw for the rest).
+            kernels between stem and head; adamw for the rest). `auto`, in a recipe, is muon at rates of its own for
+            hybrid ViTs that learn classes, and adamw for all else.
         lr: learning rate at its highest, for the batch size in use; nothing scales it.
         kernel_lr: that of muon's convolution kernels, which bear larger steps where a batch norm follows; null is `lr`.
         weight_decay: pulls weights to zero; decoupled from the gradient in adamw and muon, added to it in sgd.
@@ -46,7 +47,7 @@ class Optim:
             null is the ordinary gradient.
     """
 
-    name: Literal["adamw", "sgd", "nesterov", "muon"] = "adamw"
+    name: Literal["adamw", "sgd", "nesterov", "muon", "auto"] = "adamw"
     lr: float = 1e-3
     kernel_lr: float | None = None
     weight_decay: float = 0.05
@@ -59,6 +60,8 @@ class Optim:
 
     def __post_init__(self) -> None:
         check_fields("optim", self)
+        if self.name == "auto":
+            raise UserError("optim.name auto goes by a recipe's student, which nobody named here; name an optimizer")
         if self.lr <= 0:
             raise UserError(f"optim.lr must be positive, got {self.lr}")
         if self.kernel_lr is not None:

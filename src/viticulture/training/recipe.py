@@ -36,6 +36,7 @@ from .plugins import register_student
 from .raw import NAMED, ORDER, VIEWS, check_keys, check_names, leaves, nested, override, plain
 from .refusals import one_line
 from .settings import Engine, Student, Train
+from .steering import steered
 
 METHODS = {
     "supervised": "viticulture.methods.supervised.Supervised",
@@ -142,6 +143,7 @@ def resolve(name: str, raw: dict[str, Any], overrides: dict[str, Any] | None = N
         override(values, key, plain(value))
     check_names(values)
     check_older(values)
+    values["optim"] = steered(values)
     if values["engine"].get("precision") == 32:  # YAML reads a number, and so does the command line
         values["engine"]["precision"] = "32"
     parsers = _parsers(values)

@@ -38,7 +38,8 @@ def plan_sheet(plan: Plan) -> Sheet:
     if plan.stages[-1].values["optim"]["name"] == "muon":
         words += " The student learns by Muon (optim.name)."
     if of_class(plan.stages[-1].values["augment"], "mix"):
-        words += " The student's images are mixed (augment.mix)."
+        decay = plan.stages[-1].values["optim"]["weight_decay"]
+        words += f" The student's images are mixed (augment.mix), at a decay of {decay:g} (optim.weight_decay)."
     if plan.stages[-1].resolved.section("images").eval_views == "best":
         words += " Validation images choose by which views of an image it answers (images.eval_views)."
     return Sheet("Plan", [*COLUMNS, Column("min", "significant")], rows, words)
