@@ -39,21 +39,23 @@ from viticulture.training.rundir import RunDir
 
 from .clock import processor
 
-CNN = ["--method-search", "off", "--engine.precision", "32"]
-VIEWS = ["--images.eval_views", "best"]
+OFF = ["--method-search", "off"]
+ONCE = [*OFF, "--images.eval_views", "one"]
+VIEWS = [*OFF, "--images.eval_views", "best"]
 MUON = [f"--optim.{key}={value}" for key, value in {**steering.MUON, "kernel_lr": 2e-2}.items()]
 OURS = "ours"
 ROWS: dict[str, list[str]] = {
     OURS: [],
     f"{OURS}-float32": ["--engine.precision", "32"],
-    "resnet10t": ["--student", "resnet10t", *CNN],
-    "resnet18": ["--student", "resnet18", *CNN],
-    "resnet10t-fast": ["--student", "resnet10t", *CNN[:2]],
-    "resnet18-fast": ["--student", "resnet18", *CNN[:2]],
-    "resnet10t-views": ["--student", "resnet10t", *CNN[:2], *VIEWS],
-    "resnet10t-muon": ["--student", "resnet10t", *CNN[:2], *VIEWS, *MUON],
-    "vit": ["--student", "vit_nano", *CNN[:2], *VIEWS],
-    "dhvt": ["--student", "dhvt_nano", *CNN[:2], *VIEWS],
+    "resnet10t": ["--student", "resnet10t", *ONCE, "--engine.precision", "32"],
+    "resnet18": ["--student", "resnet18", *ONCE, "--engine.precision", "32"],
+    "resnet10t-fast": ["--student", "resnet10t", *ONCE],
+    "resnet18-fast": ["--student", "resnet18", *ONCE],
+    "resnet10t-views": ["--student", "resnet10t", *VIEWS],
+    "resnet18-views": ["--student", "resnet18", *VIEWS],
+    "resnet10t-muon": ["--student", "resnet10t", *VIEWS, *MUON],
+    "vit": ["--student", "vit_nano", *VIEWS],
+    "dhvt": ["--student", "dhvt_nano", *VIEWS],
 }
 """What is compared -> words of `viticulture train` besides data, seed, size and budget."""
 RESULT = "contest.json"

@@ -411,12 +411,32 @@ def test_views_are_counted_where_paces_are_measured(tmp_path: Path) -> None:
     assert counts[1] == 4 * counts[0] > 0
 
 
-@pytest.mark.parametrize("search", [True, False])
-def test_the_plan_says_how_images_are_asked(search: bool, tmp_path: Path) -> None:
-    keys = {"student.name": "hybrid_nano", "student.options": {"depth": 1}, "data.val_fraction": 0.2}
-    plan = planned(tmp_path / "run", "4h", keys, search)
-    assert ("eval_views" in str(plan_sheet(plan).note)) is search
-    assert (plan.stages[-1].values["images"]["eval_views"] == "best") is search
+@pytest.mark.parametrize(("said", "views"), [({}, "best"), ({"images.eval_views": "one"}, "one")])
+def test_the_plan_says_how_images_are_asked(said: dict[str, Any], views: str, tmp_path: Path) -> None:
+    keys = {"student.name": "hybrid_nano", "student.options": {"depth": 1}, "data.val_fraction": 0.2, **said}
+    plan = planned(tmp_path / "run", "4h", keys)
+    assert ("eval_views" in str(plan_sheet(plan).note)) is (views == "best")
+    assert plan.stages[-1].values["images"]["eval_views"] == views
+
+
+@pytest.mark.parametrize(("said", "views"), [({}, "one"), ({"images.eval_views": "best"}, "best")])
+def test_a_recipe_whose_views_are_open_is_asked_once_at_first(said: dict[str, Any], views: str) -> None:
+    """Catches: a teacher that is asked by several views, a student taken for dearer than it is, and a person's word
+    replaced."""
+    base = recipes.asked_once(resolve("default/photos", read("default/photos"), said), said)
+    assert base.section("images").eval_views == views
+    assert recipes.of_teacher(base, "default/photos", "resnet10t").section("images").eval_views == views
+
+
+@pytest.mark.parametrize("name", ["default/photos", "default/small-images", "default/tiny-images", "multilabel/photos"])
+def test_every_rung_learns_by_the_optimizer_of_its_student(name: str) -> None:
+    """A recipe that is read names its optimizer, for the student it has. Fails once a ladder leads to a student that
+    wants another one."""
+    side = 16 if "tiny" in name else 64
+    base = resolve(name, read(name))
+    for rung in recipes.ladder(base, {}, named=False, side=side):
+        anew = resolve(name, read(name), {"student.name": rung.student})
+        assert recipes.of_rung(base, rung, {}).values["optim"] == anew.values["optim"]
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,7 @@ def make_plan(
     refuse_annotated(source, wish.data)
     default = default_recipe(source)
     base = base or resolve(default, read(default), wish.overrides)
+    base = recipes.asked_once(base, wish.overrides)
     source = for_method(base, source)
     recipes.check(base, wish.overrides)
 
@@ -143,8 +144,7 @@ def _stages(
         return tried.pace(recipe, dataset)
 
     student, alone = recipes.watched(wish.overrides, *tried.fastest(recipe, on_images))
-    if wish.budget.search:
-        student, alone = recipes.asked_well(wish.overrides, student, alone, dataset, left())
+    student, alone = recipes.asked_well(wish.overrides, student, alone, dataset, left())
     made["student"], known["student", False] = student, alone
     steps = fitting(alone, left()) * alone.steps
     made["teacher"] = recipes.of_teacher(recipe, default, teacher(steps))

@@ -87,10 +87,8 @@ def ladder(recipe: Recipe, overrides: Mapping[str, Any], named: bool, side: int)
 
 def of_rung(recipe: Recipe, rung: Rung, overrides: Mapping[str, Any]) -> Recipe:
     """The recipe with a rung's student and images; what a person says of the patch holds."""
-    patch = recipe.values["student"]["patch_size"]
-    if rung.student != recipe.values["student"]["name"]:  # a default one's optimizer goes by it
-        recipe = resolve(recipe.name, read(recipe.name), {**overrides, "student.name": rung.student})
-        patch = None
+    student = recipe.values["student"]
+    patch = student["patch_size"] if rung.student == student["name"] else None  # another student's is another's
     keys = {"student.patch_size": patch, **rung.overrides}
     if "student.patch_size" in overrides:
         keys["student.patch_size"] = overrides["student.patch_size"]
@@ -184,6 +182,14 @@ def warmed(recipe: Recipe, epochs: int) -> Recipe:
     if schedule.warmup_epochs is not None or epochs < WHOLE_WARMUP_FROM or schedule.warmup(epochs) >= 1:
         return recipe
     return resolve(recipe.name, recipe.values, {"train.epochs": epochs, "schedule.warmup_epochs": 1.0})
+
+
+def asked_once(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
+    """The recipe asked by one view, where it leaves that to validation images, until `asked_well` knows what time there
+    is; what a person says stays."""
+    if "images.eval_views" in overrides or recipe.section("images").eval_views != "best":
+        return recipe
+    return resolve(recipe.name, recipe.values, {"images.eval_views": "one"})
 
 
 def asked_well(
