@@ -42,7 +42,8 @@ from .clock import processor
 OFF = ["--method-search", "off"]
 ONCE = [*OFF, "--images.eval_views", "one"]
 VIEWS = [*OFF, "--images.eval_views", "best"]
-MUON = [f"--optim.{key}={value}" for key, value in {**steering.MUON, "kernel_lr": 2e-2}.items()]
+KERNELS = {"kernel_lr": steering.KERNELS * steering.MUON["lr"]}
+MUON = [f"--optim.{key}={value}" for key, value in {**steering.MUON, **KERNELS}.items()]
 OURS = "ours"
 ROWS: dict[str, list[str]] = {
     OURS: [],

@@ -50,8 +50,8 @@ by heart (worth two points at 150 a class). Of ten a class it takes three, in 62
 MIX: dict[str, Any] = {"mixup": 0.0, "cutmix": 1.0, "probability": 0.5}
 """Keys of `augment.mix` then."""
 MIX_DECAY = 0.5
-"""Of Muon's weights then. Worth one to three points in four trainings of 1,260 steps and more, though behind for the
-first third of them; nothing where images are not mixed."""
+"""Of Muon's weights then. Worth one to three points in all three trainings of 1,260 steps and more that were tried,
+though behind for the first third of them; nothing where images are not mixed."""
 
 STRONG_TEACHER_FROM = 20000
 """Plain steps from which the teacher is the larger one."""
