@@ -324,9 +324,24 @@ def test_a_hybrids_images_are_mixed_in_long_trainings(
     found = recipes.mixed(recipe, overrides, epochs, steps, per_class).values
     augment = found["augment"]
     assert augment == recipe.values["augment"] | ({"mix": augment.get("mix")} if mixed else {})
-    assert found["optim"] == recipe.values["optim"] | ({"weight_decay": choices.MIX_DECAY} if mixed else {})
+    own = recipe.values["optim"]
+    assert (found["optim"]["weight_decay"] > own["weight_decay"]) == mixed
+    assert found["optim"] == own | {"weight_decay": found["optim"]["weight_decay"]}
     if mixed:
         assert augment["mix"] == {**choices.MIX, "switch": 0.5, "smoothing": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("steps", "keys", "decay"),
+    [(7, {}, 0.5), (31, {}, 0.5), (93, {}, 0.18), (156, {}, 0.11), (156, {"optim.kernel_lr": 1e-2}, 0.21)],
+    ids=["500 images", "500 in sixteens", "3,000", "10,000", "half the rate"],
+)
+def test_decay_forgets_in_the_same_epochs_whatever_the_batches(steps: int, keys: dict[str, Any], decay: float) -> None:
+    """Catches: a decay that forgets within one epoch of many steps, or does not follow the kernels' rate."""
+    recipe = resolve("default/photos", read("default/photos"), keys)
+    epochs = max(choices.MIX_FROM, 1 + choices.MIX_STEPS // steps)
+    found = recipes.mixed(recipe, keys, epochs, epochs * steps, choices.MIX_PER_CLASS)
+    assert found.values["optim"] == recipe.values["optim"] | {"weight_decay": decay}
 
 
 @pytest.mark.parametrize(

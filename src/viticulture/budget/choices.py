@@ -49,9 +49,10 @@ MIX_FROM, MIX_STEPS, MIX_PER_CLASS = 25, 1200, 50
 by heart (worth two points at 150 a class). Of ten a class it takes three, in 62 epochs and in 180."""
 MIX: dict[str, Any] = {"mixup": 0.0, "cutmix": 1.0, "probability": 0.5}
 """Keys of `augment.mix` then."""
-MIX_DECAY = 0.5
-"""Of Muon's weights then. Worth one to three points in all three trainings of 1,260 steps and more that were tried,
-though behind for the first third of them; nothing where images are not mixed."""
+MIX_DECAY, DECAY_EPOCHS = 0.5, 3.0
+"""Of Muon's weights then: that by which kernels, at their rate, forget in so many epochs, at most the first number.
+Worth one to three points where it was tried, though behind for the first third of a training; forgetting within half an
+epoch, as many small batches do, takes seven. Where images are not mixed it is worth nothing."""
 
 STRONG_TEACHER_FROM = 20000
 """Plain steps from which the teacher is the larger one."""

@@ -20,6 +20,7 @@ from ..training.recipe import Recipe, method_class, of_class, read, resolve
 from ..training.references import check_alone
 from .choices import (
     AFTER_MAE,
+    DECAY_EPOCHS,
     MIX,
     MIX_DECAY,
     MIX_FROM,
@@ -172,8 +173,11 @@ def mixed(recipe: Recipe, overrides: Mapping[str, Any], epochs: int, steps: int,
         return recipe
     optim = recipe.section("optim")
     own = "optim.weight_decay" in overrides or optim.weight_decay != Optim.weight_decay
-    decay = {} if own or optim.name != "muon" else {"optim.weight_decay": MIX_DECAY}
-    return resolve(recipe.name, recipe.values, {"augment.mix": MIX, **decay})
+    if own or optim.name != "muon":
+        return resolve(recipe.name, recipe.values, {"augment.mix": MIX})
+    decay = epochs / (DECAY_EPOCHS * steps * (optim.kernel_lr or optim.lr))
+    keys = {"augment.mix": MIX, "optim.weight_decay": float(f"{min(decay, MIX_DECAY):.2g}")}
+    return resolve(recipe.name, recipe.values, keys)
 
 
 def warmed(recipe: Recipe, epochs: int) -> Recipe:
