@@ -50,7 +50,7 @@ by heart (worth two points at 150 a class). Of ten a class it takes three, in 62
 MIX: dict[str, Any] = {"mixup": 0.0, "cutmix": 1.0, "probability": 0.5}
 """Keys of `augment.mix` then."""
 MIX_DECAY, DECAY_EPOCHS = 0.5, 3.0
-"""Of Muon's weights then: that by which kernels, at their rate, forget in so many epochs, at most the first number.
+"""Decay of Muon's weights then: at most the first, and such that kernels, at their rate, forget in so many epochs.
 Worth one to three points where it was tried, though behind for the first third of a training; forgetting within half an
 epoch, as many small batches do, takes seven. Where images are not mixed it is worth nothing."""
 
