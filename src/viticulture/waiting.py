@@ -25,6 +25,15 @@ def is_silent() -> bool:
     return _SILENT.get()
 
 
+def quiet_hub() -> None:
+    """The Hub's library draws bars and tells of every try; we say in a line what became of it."""
+    from huggingface_hub.utils import logging
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+
+
 @contextmanager
 def waiting(what: str, after: float = 1.0) -> Iterator[None]:
     """Say on standard error what is under way: beside a spinner on a terminal, else in a line, if it takes that long.

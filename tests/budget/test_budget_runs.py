@@ -372,6 +372,12 @@ def test_the_plan_says_who_steers(recipe: str, student: str, muon: bool, tmp_pat
     assert ("Muon" in str(plan_sheet(plan).note)) is muon
 
 
+def test_a_bare_number_is_told_as_the_minutes_that_it_is(tmp_path: Path) -> None:
+    """Catches: a budget of 240 whose unit nobody is told."""
+    keys = {"student.name": "vit_nano", "student.options": {"depth": 1}, "data.per_class": 8}
+    assert " of the 240 min are planned" in str(plan_sheet(planned(tmp_path / "run", "240", keys)).note)
+
+
 @pytest.mark.parametrize(("search", "mixed"), [(True, True), (False, False)])
 def test_the_plan_mixes_and_says_so(search: bool, mixed: bool, tmp_path: Path) -> None:
     """Fails if a plain run is mixed, or the plan trains another recipe than it tells of."""

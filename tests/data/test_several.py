@@ -19,6 +19,7 @@ from viticulture.data.sources.several import is_joined, separated
 from viticulture.data.splits import Selection
 from viticulture.data.subsets import fraction_of_each, holdout
 from viticulture.errors import UserError
+from viticulture.report.terminal import say
 
 IMAGES = 24
 SORTED = ("blue", "green", "red")
@@ -97,6 +98,14 @@ def test_data_tells_labels_one_by_one(root: Path) -> None:
     assert found.several.endswith(f"{int((TRUE.sum(1) == 0).sum())} of {IMAGES} images have none")
     assert found.notes == ("labels are the columns red, green, blue (1 or 0)",)
     assert sum(found.planned.values()) == IMAGES
+
+
+def test_labels_are_not_counted_as_images(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Catches: a table of labels that says more images than there are."""
+    say(inspect(write(root, "columns")))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Images by label" in shown
+    assert f"3 labels; {TRUE.sum()} train, an image once for each of its labels" in shown
 
 
 def test_a_rare_label_is_in_both_parts() -> None:

@@ -189,5 +189,5 @@ def test_a_student_without_class_attention_is_refused(name: str, options: dict[s
     """Catches: a bare error from within, a message about guides, which this verb has nothing to do with."""
     task = Task(("a", "b"), (32, 32), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     student = create_student(name, task, 4 if name == "vit_nano" else None, options)
-    with pytest.raises(UserError, match="class token's attention, which"):
+    with pytest.raises(UserError, match=r"class token's attention, which .* --student vit_nano"):
         class_taps(student)

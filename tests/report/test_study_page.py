@@ -187,7 +187,7 @@ def test_no_winner_is_named_over_what_failed_or_is_not_finished(tmp_path: Path) 
     assert failed.winner is None
     assert "none is named while trainings of worse have failed" in failed.conclusion
     page = Tags(write_study(failed).read_text(encoding="utf-8")).words
-    assert "5 trainings failed; the errors stand below, and no winner is named." in page
+    assert "5 trainings failed, by the errors under Failed, and no winner is named." in page
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def check(recipe: Recipe, overrides: Mapping[str, Any]) -> None:
     """Raises: UserError for what no budget can keep, or what any training refuses."""
     if "train.epochs" in overrides:
         raise UserError(
-            f"a budget chooses the epochs; give --budget or --epochs, not both, got {overrides['train.epochs']} epochs"
+            f"a budget chooses the epochs; give --budget or --epochs, not both, got epochs {overrides['train.epochs']}"
         )
     engine = recipe.section("engine")
     if engine.devices * engine.nodes > 1:

@@ -7,6 +7,7 @@ from pathlib import Path
 from ..disk import read_json, read_text
 from ..errors import UserError, shortened
 from ..text import read_yaml
+from ..waiting import quiet_hub
 from .shared import strangers_code
 
 HUB = "hf-hub:"
@@ -30,7 +31,7 @@ def located(run: str) -> str:
     check_repository(repository)
     from huggingface_hub import snapshot_download
 
-    quiet()
+    quiet_hub()
     try:
         folder = snapshot_download(repository, revision=revision or None, allow_patterns=list(USED))
     except Exception as error:  # whatever a network, a hub or a cache may raise
@@ -47,15 +48,6 @@ def located(run: str) -> str:
             f"machine; read {recipe} and run.json beside it, and if you trust them, name their folder in place of {run}"
         )
     return folder
-
-
-def quiet() -> None:
-    """The Hub's library draws bars and tells of every try; we say in a line what became of it."""
-    from huggingface_hub.utils import logging
-    from huggingface_hub.utils.tqdm import disable_progress_bars
-
-    disable_progress_bars()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
 
 def check_repository(name: str) -> None:

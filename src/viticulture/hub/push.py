@@ -28,9 +28,10 @@ from ..models.views import views_in
 from ..models.weights.files import FILES, load, read_config, save
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
+from ..waiting import quiet_hub
 from .card import Student, model_card
 from .dense_card import dense_card
-from .fetch import check_repository, quiet, refused
+from .fetch import check_repository, refused
 from .shared import shareable_facts, shareable_recipe, without_folders
 
 README = "README.md"
@@ -113,7 +114,7 @@ def push(run: RunDir, repository: str, weights: str = "", private: bool = False)
     files = contents(run, repository, weights)
     from huggingface_hub import CommitOperationAdd, HfApi
 
-    quiet()
+    quiet_hub()
     api = HfApi(library_name="viticulture")
     try:
         address = api.create_repo(repository, private=private or None, exist_ok=True)

@@ -279,7 +279,7 @@ def _inspected(found: Inspection) -> list[Sheet]:
         warnings.append(f"{found.repeated:,} images ({share}) repeat another one, pixel by pixel")
     if found.ignored:
         warnings.append(f"{len(found.ignored):,} files are no images: {', '.join(found.ignored[:5])}")
-    return inspection(facts, counts, warnings)
+    return inspection(facts, counts, warnings, bool(found.several))
 
 
 def _equal(group: Sequence[str]) -> str:

@@ -112,8 +112,9 @@ def open_named(name: str) -> Source:
         try:
             sets = _download(named, root)
         except (RuntimeError, OSError, ImportError, ValueError) as error:
+            why = "" if isinstance(absent, RuntimeError) else f" ({_line(absent)})"  # torchvision's tells of a keyword
             raise UserError(
-                f"{name} is not in {root} ({_line(absent)}) and could not be downloaded ({_line(error)}); put there"
+                f"{name} is not in {root}{why} and could not be downloaded ({_line(error)}); put there"
                 f" {named.files}, or point VITICULTURE_DATA at the folder that holds them"
             ) from error
     return _from_arrays(name, sets) if hasattr(sets["train"], "data") else _from_files(name, sets, root)

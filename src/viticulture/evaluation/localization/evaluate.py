@@ -64,7 +64,7 @@ def class_taps(student: nn.Module) -> Taps:
     if not (where.class_token and where.attention):
         raise UserError(
             f"localization reads the class token's attention, which {type(student).__name__} has not; "
-            "it takes a ViT with a class token"
+            "it takes a ViT with a class token, such as a run of --student vit_nano or dhvt_nano"
         )
     return Taps(student, frozenset({"class_attention"}))
 

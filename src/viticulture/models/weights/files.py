@@ -27,6 +27,7 @@ from torch import nn
 
 from ...disk import read_json, replacing, write_whole
 from ...errors import UserError, unknown
+from ...waiting import quiet_hub, waiting
 from ..students import FROM_DATA, blueprint, create_student
 from ..task import Task
 from .checkpoint_keys import strip_prefixes
@@ -240,8 +241,10 @@ def fetch(name: str) -> nn.Module:
         if "/" in name:
             raise UserError(f"{name} does not exist: neither a run, nor a checkpoint, nor a folder of weights")
         raise unknown("pretrained model (nor is there such a file or folder)", name, timm.list_pretrained())
+    quiet_hub()
     try:
-        return timm.create_model(name, pretrained=True)
+        with waiting(f"fetching the weights of {name}"):
+            return timm.create_model(name, pretrained=True)
     except Exception as error:  # whatever a network, a hub or a cache may raise
         raise UserError(
             f"the weights of {name} could not be fetched ({type(error).__name__}: {_brief(error)}); "

@@ -99,7 +99,7 @@ def study_notes(study: Study) -> list[str]:
     unit = study.folder.grid.unit
     failed = len(_single([one for one in study.outcomes if one.status == "failed"]))
     kept = "" if study.folder.grid.published else ", and no winner is named"
-    notes = [f"{failed} training{'s' * (failed > 1)} failed; the errors stand below{kept}."] if failed else []
+    notes = [f"{failed} training{'s' * (failed > 1)} failed, by the errors under Failed{kept}."] if failed else []
     notes += few_steps(study.plan, unit) if study.plan else []
     notes += [FOLDS] if study.folder.grid.overlap else []
     notes += study.folder.facts.get("remarks", [])

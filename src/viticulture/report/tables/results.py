@@ -92,7 +92,7 @@ def confused(evaluation: Evaluation, n: int = 20) -> Sheet:
 
 
 def inspection(
-    facts: Mapping[str, str], counts: Mapping[str, Mapping[str, int]], warnings: Sequence[str]
+    facts: Mapping[str, str], counts: Mapping[str, Mapping[str, int]], warnings: Sequence[str], several: bool = False
 ) -> list[Sheet]:
     """What would be read from a data set.
 
@@ -100,17 +100,19 @@ def inspection(
         facts: a few properties by name, such as the source and the sizes.
         counts: class -> split -> images; long lists are cut, and say so.
         warnings: sentences.
+        several: whether an image may have several labels.
     """
     splits = list(dict.fromkeys(split for each in counts.values() for split in each))
     rows: list[list[Cell]] = [[name, *(each.get(split, 0) for split in splits)] for name, each in counts.items()]
     totals = ", ".join(f"{sum(each.get(split, 0) for each in counts.values()):,} {split}" for split in splits)
-    note = f"{len(rows):,} classes; {totals}"
+    kind, kinds = ("label", "labels") if several else ("class", "classes")
+    note = f"{len(rows):,} {kinds}; {totals}{', an image once for each of its labels' if several else ''}"
     if len(rows) > LONGEST_LIST:
-        note += f" (the first {LONGEST_LIST} classes are shown)"
-    columns = [Column("class"), *(Column(split, "count") for split in splits)]
+        note += f" (the first {LONGEST_LIST} {kinds} are shown)"
+    columns = [Column(kind), *(Column(split, "count") for split in splits)]
     sheets = [Sheet("Data", [Column(""), Column("", "prose")], list(facts.items()))]
     if rows:
-        sheets.append(Sheet("Images by class", columns, rows[:LONGEST_LIST], note))
+        sheets.append(Sheet(f"Images by {kind}", columns, rows[:LONGEST_LIST], note))
     if warnings:
         sheets.append(Sheet("", [Column("Please look at", "prose")], [[warning] for warning in warnings]))
     return sheets

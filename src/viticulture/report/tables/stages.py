@@ -28,8 +28,9 @@ def plan_sheet(plan: Plan) -> Sheet:
     """What is about to be trained."""
     rows = [(*_what(stage), stage.seconds / 60) for stage in plan.stages]
     kind = " of the processors' time" if Budget(plan.budget).counts_processors else ""
+    given = plan.budget + " min" * plan.budget.strip()[-1:].isdigit()
     words = (
-        f"{plan.planned / 60:.1f} min{kind} of the {plan.budget} are planned, the {plan.prepared / 60:.1f} until now "
+        f"{plan.planned / 60:.1f} min{kind} of the {given} are planned, the {plan.prepared / 60:.1f} until now "
         f"among them; {100 * MARGIN:.0f} % stay free for what takes longer."
     )
     free = Budget(plan.budget).seconds * (1 - MARGIN) - plan.planned
