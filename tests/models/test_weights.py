@@ -2,6 +2,7 @@
 """What is saved is what is used, here and in bare timm; what starts a student is said aloud."""
 
 import json
+import logging
 import pickle
 import resource
 import subprocess
@@ -265,13 +266,12 @@ def test_a_start_from_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    from huggingface_hub.utils import logging
-
-    logging.set_verbosity_info()
+    hub = logging.getLogger("huggingface_hub")
+    hub.setLevel(logging.INFO)
     with pytest.raises(UserError, match=r"resnet10t.c3_in1k could not be fetched .* check the connection") as caught:
         fetch("resnet10t.c3_in1k")
     assert "\n" not in str(caught.value)
-    assert logging.get_verbosity() == logging.ERROR  # else it tells of every try
+    assert hub.level == logging.ERROR  # else it tells of every try
 
 
 def test_pretrained_weights_start_a_student_through_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
