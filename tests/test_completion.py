@@ -38,6 +38,8 @@ def test_bash_completes_verbs_options_and_recipes(tmp_path: Path, capsys: pytest
     assert completed(script, "viticulture train --ep") == {"--epochs"}
     assert completed(script, "viticulture predict --t") == {"--top"}
     assert "default/photos" in completed(script, "viticulture train --recipe default/")
+    assert {"--table", "--row"} <= completed(script, "viticulture train --")
+    assert "dhvt/table1" in completed(script, "viticulture compare --table dhvt/")
     for shell in completion.WAYS:
         assert main(["completion", shell]) == 0
         assert "checkpoint_minutes" not in (text := capsys.readouterr().out), "keys without a short name are thousands"

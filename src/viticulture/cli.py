@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import api, completion
-from .command import HELP, LONGEST, SHORT, VERBS, Parser, parser_of
+from .command import HELP, LONGEST, OF_A_TABLE, SHORT, VERBS, Parser, parser_of
 from .errors import UserError, shortened
 from .text import clean
 from .version import VERSION
@@ -37,9 +37,12 @@ usage: viticulture VERB ...
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run one verb. Returns: 0, or 2 after a mistake that a person can mend, said in a line or two."""
+    """Run one verb.
+
+    Returns: 0, 1 where trainings of a study failed, or 2 after a mistake that a person can mend, said in a line or two.
+    """
     try:
-        _run(list(sys.argv[1:] if words is None else words))
+        failed = _run(list(sys.argv[1:] if words is None else words))
         sys.stdout.flush()  # a closed pipe is told of here, not while Python ends
     except UserError as error:
         return _refused(str(error))
@@ -53,6 +56,8 @@ def main(words: list[str] | None = None) -> int:
         on = f"; `{clean(str(stop))}` goes on from the last checkpoint" if str(stop) else ""
         print(f"stopped{on}", file=sys.stderr)
         return 130
+    else:
+        return int(failed)
     return 0
 
 
@@ -72,22 +77,22 @@ def entry() -> NoReturn:
     sys.exit(main())
 
 
-def _run(words: list[str]) -> None:
-    """Do what a command's words, without the program's name, ask for."""
+def _run(words: list[str]) -> bool:
+    """Do what a command's words, without the program's name, ask for. Returns: whether trainings of a study failed."""
     if not words or words[0] in (*HELP, "help"):
         lines = (f"  {name:<10} {(inspect.getdoc(verb) or '').splitlines()[0]}" for name, verb in VERBS.items())
         print(USAGE.format(verbs="\n".join(lines)), end="")
-        return
+        return False
     if words[0] == "--version":
         print(VERSION)
-        return
+        return False
     if words[0] == "completion":
         _complete(words[1:])
-        return
+        return False
     parser, rest = parser_of(words)
     if not set(HELP).isdisjoint(rest):
         print(parser.help(everything="--help-all" in rest), end="")
-        return
+        return False
     command = parser.command(rest)
     if command.printed:
         wanted = inspect.signature(api.resolved).parameters
@@ -96,7 +101,10 @@ def _run(words: list[str]) -> None:
         with waiting("loading PyTorch"):
             for module in LOADS.get(command.verb, ("torch", "lightning", "timm")):
                 import_module(module)
-        api.say(command.verb(**command.keywords))
+        result = command.verb(**command.keywords)
+        api.say(result)
+        return bool(getattr(result, "failed", 0))
+    return False
 
 
 def _complete(words: list[str]) -> None:
@@ -105,4 +113,5 @@ def _complete(words: list[str]) -> None:
         ways = "".join(f"\n  {shell:<5} {way}" for shell, way in completion.WAYS.items())
         raise UserError(f"name the shell, and keep what is printed where it looks:{ways}")
     parsers = {name: Parser(name, verb) for name, verb in VERBS.items()}
-    print(completion.script(words[0], parsers, SHORT), end="")
+    of_a_table = {name: Parser(name, verb) for name, verb in OF_A_TABLE.items()}
+    print(completion.script(words[0], parsers, of_a_table, SHORT), end="")

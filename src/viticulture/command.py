@@ -68,6 +68,9 @@ MAY_BE_LEFT_OUT = ("data", "pattern", "folder")  # words of a command that have 
 REQUIRED = ("table", "row", "boxes")  # options that have none
 HELP = ("-h", "--help", "--help-all")
 MORE = "Every other recipe key is an option too, as --optim.weight_decay 0.1; `{prog} --help-all` lists them.\n"
+EVERY = (
+    "every recipe key, with its value where neither the recipe nor the command has one (--print-config has theirs):\n"
+)
 
 
 def number(word: str) -> float:
@@ -210,7 +213,7 @@ class Parser(argparse.ArgumentParser):
         if self.takes_recipe:
             lines = (f"  {option:<17} {meaning} ({key})" for option, (key, meaning) in self.short.items())
             text += "\n".join(["\nrecipe keys by short names:", *lines]) + "\n\n"
-            text += api.reference() if everything else MORE.format(prog=self.prog)
+            text += EVERY + api.reference() if everything else MORE.format(prog=self.prog)
         if self.verb in (VERBS[name] for name in OF_A_TABLE):
             text += f"\n`{self.prog} --table TABLE --help` shows what a paper's table takes.\n"
         return text

@@ -108,7 +108,9 @@ def test_python_gets_a_study_with_a_table(photos: Path, tmp_path: Path, monkeypa
         overrides={"train.epochs": 1, "images.image_size": 8},
     )
     assert [row["status"] for row in found.rows] == ["finished", "failed"]
-    assert "must not exceed" in found.rows[1]["error"]
+    assert "--batch-size null" in found.rows[1]["error"]
+    assert found.failed == 1
+    assert main(["compare", "resume", str(found.path)]) == 1, "a script must learn of what failed"
     assert list(found.table.columns) == list(found.rows[0])
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(viticulture.UserError, match="pip install pandas"):

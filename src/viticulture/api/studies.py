@@ -28,6 +28,7 @@ def compare(
     """Find out which method grows the best ViT on these images: recipes x training subsets x seeds, with error bars.
 
     `viticulture compare resume STUDY` goes on after a stop; `viticulture compare --table TABLE` trains a paper's table.
+    Where a training fails the others go on, and the command ends with status 1.
 
     Args:
         data: as for `train`.

@@ -107,7 +107,8 @@ def introduce_budget(run: Path, plan: BudgetPlan) -> None:
     if is_silent():
         return
     print_table(plan_sheet(plan), file=sys.stderr)
-    print(clean(f"run      {run}"), file=sys.stderr, flush=True)
+    if len(plan.stages) > 1:  # a single one says so itself
+        print(clean(f"run      {run}"), file=sys.stderr, flush=True)
 
 
 def introduce_study(study: StudyDir, plan: Plan) -> None:

@@ -97,7 +97,10 @@ def _paces(
                 paces[key] = by_slug[double]
             except Exception as error:
                 errors.append(error)
-                tell(f"{candidate.name} could not be measured on {subset.name}: {error}")
+                tell(
+                    f"{candidate.name} could not be measured on {subset.name}: {error}; its trainings will fail by "
+                    "the same, the others go on"
+                )
     if errors and not paces:
         raise errors[0]
     if unlike is not None:

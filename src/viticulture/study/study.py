@@ -68,6 +68,11 @@ class Study:
         return sum(status == "finished" for status in wanted.values()), len(wanted)
 
     @property
+    def failed(self) -> int:
+        """Trainings that failed; `viticulture compare` ends with status 1 where there are any."""
+        return sum(outcome.status == "failed" for outcome in self.outcomes)
+
+    @property
     def conclusion(self) -> str:
         """The conclusion in a sentence or two."""
         return conclusion(self.folder.grid, self.verdicts, *self.counts)

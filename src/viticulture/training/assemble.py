@@ -144,7 +144,7 @@ def batch_size(recipe: Recipe, images: int) -> int:
     if train.batch_size > epoch:
         raise UserError(
             f"train.batch_size must not exceed the {epoch} training images of an epoch, got {train.batch_size}; "
-            "leave it out to have it chosen"
+            "null (--batch-size null) has it chosen"
         )
     if train.batch_size % shares:
         raise UserError(f"train.batch_size must be {rule}; got {train.batch_size}")

@@ -199,7 +199,8 @@ def reference() -> str:
         "guides": {name: {} for name in GUIDES},
         "augment": {cls_name(transform): {} for transform in TRANSFORMS},
     }
-    return _parser_of(tuple(_constructors(nested(every)).items())).format_help()
+    text = _parser_of(tuple(_constructors(nested(every)).items())).format_help()
+    return re.sub(r"^  --\S+ CONFIG\s+Path to a configuration file\.\n", "", text, flags=re.MULTILINE)
 
 
 def cls_name(cls: type) -> str:

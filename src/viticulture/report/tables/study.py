@@ -145,7 +145,7 @@ def failures(study: Study) -> list[Sheet]:
         Column(study.folder.grid.unit, "count"),
         Column("error", "prose"),
     ]
-    again = f"`viticulture compare resume {study.path}` tries them again."
+    again = f"Mend what the errors name; `viticulture compare resume {study.path}` tries them again."
     return [Sheet("Failed", columns, rows, again)] if rows else []
 
 
