@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import api, completion
-from .command import HELP, LONGEST, OF_A_TABLE, SHORT, VERBS, Parser, parser_of
+from .command import HELP, LONGEST, OF_A_TABLE, VERBS, Parser, parser_of
 from .errors import UserError, shortened
 from .text import clean
 from .version import VERSION
@@ -112,6 +112,12 @@ def _complete(words: list[str]) -> None:
     if len(words) != 1 or words[0] in HELP:
         ways = "".join(f"\n  {shell:<5} {way}" for shell, way in completion.WAYS.items())
         raise UserError(f"name the shell, and keep what is printed where it looks:{ways}")
+    from .training.recipe import shipped
+    from .training.table import tables
+
     parsers = {name: Parser(name, verb) for name, verb in VERBS.items()}
-    of_a_table = {name: Parser(name, verb) for name, verb in OF_A_TABLE.items()}
-    print(completion.script(words[0], parsers, of_a_table, SHORT), end="")
+    more = {name: set(parser.short) for name, parser in parsers.items() if parser.takes_recipe}
+    for name, verb in OF_A_TABLE.items():
+        more[name] |= Parser(name, verb).options - parsers[name].options
+    named = {"recipe": list(shipped()), "table": list(tables())}
+    print(completion.script(words[0], parsers, {name: sorted(each) for name, each in more.items()}, named), end="")

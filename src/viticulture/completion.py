@@ -2,9 +2,8 @@
 """A script by which a shell completes verbs, options, recipes and files as they are typed; shtab writes it."""
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from importlib.util import find_spec
-from pathlib import Path
 
 from .errors import UserError, unknown
 
@@ -22,16 +21,16 @@ WAYS = {
 def script(
     shell: str,
     verbs: Mapping[str, argparse.ArgumentParser],
-    of_a_table: Mapping[str, argparse.ArgumentParser],
-    short: Iterable[str],
+    more: Mapping[str, Collection[str]],
+    named: Mapping[str, Collection[str]],
 ) -> str:
     """The script.
 
     Args:
         shell: bash, zsh or fish.
         verbs: parser of each verb.
-        of_a_table: parser of those that take a paper's table, with --table.
-        short: options of recipe keys, that verbs with `takes_recipe` take besides.
+        more: options that a verb takes besides: of recipe keys, and with a paper's table.
+        named: what an argument may be, by its name.
 
     Raises: UserError for another shell, or where shtab is not installed.
     """
@@ -43,31 +42,15 @@ def script(
 
     whole = argparse.ArgumentParser("viticulture")
     every = whole.add_subparsers()
-    named = {"recipe": _names("recipes"), "table": _names("tables")}
     for verb, parser in verbs.items():
-        options = _options(parser)
         shown = every.add_parser(
             verb, help=(parser.description or "").split("\n")[0], parents=[parser]
         )  # unseen without help
-        further = list(short) if getattr(parser, "takes_recipe", False) else []
-        if verb in of_a_table:
-            further += _options(of_a_table[verb])
-        for option in dict.fromkeys(further):
-            if option not in options:
-                shown.add_argument(option)
+        for option in more.get(verb, ()):
+            shown.add_argument(option)
         for action in shown._actions:
             if action.dest in named:
                 action.choices = named[action.dest]
             elif action.dest in FILES:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
     return shtab.complete(whole, shell)
-
-
-def _names(folder: str) -> list[str]:
-    """What lies in one of the package's folders of YAML files, as a command names it."""
-    root = Path(__file__).parent / folder
-    return [path.relative_to(root).with_suffix("").as_posix() for path in sorted(root.rglob("*.yaml"))]
-
-
-def _options(parser: argparse.ArgumentParser) -> list[str]:
-    return [option for action in parser._actions for option in action.option_strings]

@@ -97,12 +97,11 @@ def _paces(
                 paces[key] = by_slug[double]
             except Exception as error:
                 errors.append(error)
-                tell(
-                    f"{candidate.name} could not be measured on {subset.name}: {error}; its trainings will fail by "
-                    "the same, the others go on"
-                )
+                tell(f"{candidate.name} could not be measured on {subset.name}: {error}")
     if errors and not paces:
         raise errors[0]
+    if errors:
+        tell("what could not be measured will fail unless that is mended; the rest goes on")
     if unlike is not None:
         _refuse(*unlike, recipes)
     return paces

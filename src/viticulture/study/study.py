@@ -70,7 +70,7 @@ class Study:
     @property
     def failed(self) -> int:
         """Trainings that failed; `viticulture compare` ends with status 1 where there are any."""
-        return sum(outcome.status == "failed" for outcome in self.outcomes)
+        return len({outcome.cell.name for outcome in self.outcomes if outcome.status == "failed"})
 
     @property
     def conclusion(self) -> str:

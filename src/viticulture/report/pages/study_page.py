@@ -97,7 +97,7 @@ def _tiles(study: Study) -> list[Tile]:
 def study_notes(study: Study) -> list[str]:
     """What a reader must know before the numbers."""
     unit = study.folder.grid.unit
-    failed = len(_single([one for one in study.outcomes if one.status == "failed"]))
+    failed = study.failed
     kept = "" if study.folder.grid.published else ", and no winner is named"
     notes = [f"{failed} training{'s' * (failed > 1)} failed, by the errors under Failed{kept}."] if failed else []
     notes += few_steps(study.plan, unit) if study.plan else []
