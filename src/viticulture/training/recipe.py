@@ -244,7 +244,7 @@ def _with_class(values: dict[str, Any]) -> set[str]:
 @lru_cache(maxsize=256)  # a study, a table or a test reads many recipes of few parts; reading signatures is slow
 def _parser_of(constructors: tuple[tuple[str, type], ...], with_class: tuple[str, ...] = ()) -> ArgumentParser:
     """A parser of the keywords of (place, class); `with_class` are the places of entries that say their class."""
-    parser = ArgumentParser(exit_on_error=False, prog="viticulture train DATA")
+    parser = ArgumentParser(exit_on_error=False, add_help=False, prog="viticulture train DATA")
     for place, made in constructors:
         if place == "method":
             about = f"{', '.join(METHODS)}, or MODULE.CLASS"
