@@ -58,6 +58,7 @@ def test_help_is_short_unless_everything_is_asked_for(capsys: pytest.CaptureFixt
     assert main(["train", "--help-all"]) == 0
     full = capsys.readouterr().out
     assert all(f"--{key} " in full for key in ("augment.flip.probability", "guides.logits.teacher", *KEYS))
+    assert "--student CONFIG" not in full, "--student is the network's name here, not a file"
     assert main(["compare", "--help"]) == 0
     assert "data.per_class" not in capsys.readouterr().out
     assert main(["evaluate", "--help-all"]) == 0
