@@ -3,6 +3,7 @@
 
     python -m benchmarks.memory [RECIPE ...]        print; all recipes for a GPU where none is named
     python -m benchmarks.memory --write [RECIPE ...]    and write it into the recipes' headers
+    python -m benchmarks.memory --measure [RECIPE ...]  beside it what real steps take, on a GPU
 
 A step of the recipe's student, guides, method and optimizer is taken on fake tensors, which have a size and no numbers,
 in bfloat16 as on a GPU. Counted are all storages that are alive at once: weights, gradients, optimizer state, batch and
@@ -10,16 +11,20 @@ activations. Not counted: what CUDA keeps for itself, kernels' scratch space, ga
 fit on the device, EMA, SAM's copy of the weights, and what torch.compile saves. Teachers have random weights of the
 same sizes. A detector's heads get as many proposals as they sample at most, a quarter of them with masks, each from the
 finest map; the loss is the sum of what they say. tests/test_memory.py holds an estimate against a real step on a CPU.
+Real steps are of the same parts on random images, in bfloat16 and not compiled; the time is the median of five after
+two.
 """
 
 import re
 import sys
 import tempfile
+import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 from unittest.mock import patch
 
@@ -45,6 +50,8 @@ from viticulture.models.vit.attention import DroppedAttention
 from viticulture.training.assemble import build_guides, patch_size
 from viticulture.training.recipe import Recipe, about, method_class, read, resolve, shipped
 
+WARM, TIMED = 2, 5
+"""Steps."""
 OBJECTS = 64
 """In the image of a batch that has most; their masks are kept in bits."""
 CLASSES = {"./coco": 80, "imagenet": 1000, "cifar100": 100, "cifar10": 10, "imagenet100": 100, "domainnet": 345}
@@ -102,15 +109,9 @@ def estimate(recipe: Recipe, classes: int, folder: Path, bfloat16: bool = True) 
         folder: for what teachers need on disk.
         bfloat16: as on a GPU; else float32.
     """
-    side, train = recipe.section("images").image_size, recipe.section("train")
-    images = train.batch_size // train.accumulate
+    train = recipe.section("train")
     with random_teachers(folder):
-        method = assembled(recipe, classes, side)
-    labels = torch.Size([images, classes]) if "mix" in recipe.values["augment"] else torch.Size([images])
-    shapes = {"image": (images, 3, side, side)}
-    spec = method.batch_spec
-    shapes |= {"image2": shapes["image"]} if spec.views == 2 else {}
-    shapes |= {f"image{3 + k}": (images, 3, spec.local_size, spec.local_size) for k in range(spec.local_crops)}
+        method = assembled(recipe, classes, recipe.section("images").image_size)
     groups = method.optim.groups(method.student, nn.ModuleDict({**method.guides, **method.auxiliary}))
     half = torch.autocast("cpu", torch.bfloat16) if bfloat16 else nullcontext()
     whole = patch.object(involution, "BLOCK", sys.maxsize)  # a GPU takes all images at once
@@ -118,19 +119,80 @@ def estimate(recipe: Recipe, classes: int, folder: Path, bfloat16: bool = True) 
     with whole, fused, FakeTensorMode() as mode, Peak() as peak:
         _fake(method, mode)
         peak.count([*method.parameters(), *method.buffers(), *_hidden(method)])
-        batch = {name: torch.empty(shape) for name, shape in shapes.items()}
-        batch["label"] = torch.empty(labels, dtype=torch.float32 if len(labels) == 2 else torch.int64)
-        batch["noise"] = torch.empty(images, spec.noise)
-        if spec.contents == "pixels":
-            batch["classes"] = torch.empty(images, side, side, dtype=torch.int64)
-        if spec.masks:
-            batch["masks"] = torch.empty(images, OBJECTS // 8, side, side, dtype=torch.uint8)
+        batch = random_batch(recipe, method, classes)
         with half:
-            terms = heads_at_most(method.student, batch) if spec.contents == "objects" else method.losses(batch)
-            loss = torch.stack(list(terms.values())).sum()
+            loss = loss_of(method, batch)
         loss.backward()
     trained = sum(parameter.numel() for group in groups for _, parameter in group["params"])
-    return Estimate(peak.most + _STATE[method.optim.name] * 4 * trained, images)
+    return Estimate(peak.most + _STATE[method.optim.name] * 4 * trained, train.batch_size // train.accumulate)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Real steps on a GPU.
+
+    Args:
+        peak: most bytes that torch had handed out at once.
+        milliseconds: of a step.
+        device: the GPU's name.
+    """
+
+    peak: int
+    milliseconds: float
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.peak / 1e9:.1f} GB and {self.milliseconds:.0f} ms a step, measured on an {self.device}"
+
+
+def measure(recipe: Recipe, classes: int, folder: Path, device: str = "cuda") -> Measured:
+    """What some steps of a recipe take of a device, weights and optimizer included; of a CPU the time alone."""
+    with random_teachers(folder):
+        method = assembled(recipe, classes, recipe.section("images").image_size).to(device)
+    trained = nn.ModuleDict({**method.guides, **method.auxiliary})
+    optimizer, seconds = method.optim.build(method.optim.groups(method.student, trained)), []
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    for _ in range(WARM + TIMED):
+        with torch.device(device):
+            batch = random_batch(recipe, method, classes)
+            began = time.perf_counter()
+            with torch.autocast(device, torch.bfloat16):
+                loss = loss_of(method, batch)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        if not loss.isfinite():  # waits for the device
+            raise ArithmeticError(f"the loss is {loss}")
+        seconds.append(time.perf_counter() - began)
+    name = torch.cuda.get_device_name().removeprefix("NVIDIA ") if device == "cuda" else device
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
+    return Measured(peak, 1000 * median(seconds[WARM:]), name)
+
+
+def random_batch(recipe: Recipe, method: Method, classes: int) -> dict[str, Tensor]:
+    """A step's images and what is known of them, as large as a recipe's and without meaning."""
+    side, train, spec = recipe.section("images").image_size, recipe.section("train"), method.batch_spec
+    images = train.batch_size // train.accumulate
+    shapes = {"image": (images, 3, side, side)}
+    shapes |= {"image2": shapes["image"]} if spec.views == 2 else {}
+    shapes |= {f"image{3 + k}": (images, 3, spec.local_size, spec.local_size) for k in range(spec.local_crops)}
+    batch = {name: torch.randn(shape) for name, shape in shapes.items()}
+    mixed, labeled = "mix" in recipe.values["augment"], classes if spec.labels else 1
+    batch["label"] = torch.rand(images, classes) if mixed else torch.randint(labeled, (images,))
+    batch["noise"] = torch.rand(images, spec.noise)
+    if spec.contents == "pixels":
+        batch["classes"] = torch.randint(classes, (images, side, side))
+    if spec.masks:
+        batch["masks"] = torch.zeros(images, OBJECTS // 8, side, side, dtype=torch.uint8)
+    return batch
+
+
+def loss_of(method: Method, batch: dict[str, Tensor]) -> Tensor:
+    """The sum of all terms; of a detector's heads at their most."""
+    objects = method.batch_spec.contents == "objects"
+    terms = heads_at_most(method.student, batch) if objects else method.losses(batch)
+    return torch.stack(list(terms.values())).sum()
 
 
 def heads_at_most(detector: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -142,7 +204,7 @@ def heads_at_most(detector: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
 
     def pooled(boxes: int, pool: Any) -> Tensor:
         finest = next(iter(maps.values())).float()
-        return roi_align(finest, torch.empty(boxes, 5), pool.output_size, 1.0, pool.sampling_ratio)
+        return roi_align(finest, torch.zeros(boxes, 5), pool.output_size, 1.0, pool.sampling_ratio)
 
     terms = [*objectness, *moves, *heads.box_predictor(heads.box_head(pooled(count, heads.box_roi_pool)))]
     if heads.mask_predictor is not None:
@@ -238,17 +300,26 @@ def write(name: str, line: str) -> None:
 
 
 def main(words: list[str]) -> None:
-    """Print an estimate a line."""
-    names = [word for word in words if word != "--write"] or for_gpus()
+    """Print an estimate a line, and what real steps take."""
+    names = [word for word in words if word not in ("--write", "--measure")] or for_gpus()
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
-            try:
-                line = str(estimate(resolve(name, read(name)), classes_of(name), Path(folder)))
-            except Exception as error:  # a recipe that cannot be built here; the others go on
-                line = f"not estimated ({type(error).__name__}: {str(error).splitlines()[0][:150]})"
+            given = resolve(name, read(name)), classes_of(name), Path(folder)
+            line = told(estimate, *given)
             print(f"{name:40} {line}", flush=True)
+            if "--measure" in words:
+                print(f"{'':40} {told(measure, *given)}", flush=True)
+                torch.cuda.empty_cache()
             if "--write" in words:
                 write(name, line)
+
+
+def told(find: Callable[..., Any], *given: Any) -> str:
+    """What is found, or why nothing is: the other recipes go on."""
+    try:
+        return str(find(*given))
+    except Exception as error:
+        return f"not found ({type(error).__name__}: {str(error).splitlines()[0][:150]})"
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.memory import assembled, classes_of, estimate
+from benchmarks.memory import assembled, classes_of, estimate, measure
 from torch.autograd import profiler
 
 from viticulture.training.recipe import about, read, resolve
@@ -46,3 +46,11 @@ def test_an_estimate_is_what_a_step_takes(tmp_path: Path) -> None:
 def test_a_header_names_the_memory_of_a_step(name: str, tmp_path: Path) -> None:
     """Catches: a recipe whose batch or student changed after its header was written."""
     assert about(name)["Memory"] == str(estimate(resolve(name, read(name)), classes_of(name), tmp_path))
+
+
+@pytest.mark.parametrize("name", ["mae/cifar100", "mae/moco-cifar100"])
+def test_real_steps_are_taken(name: str, tmp_path: Path) -> None:
+    """On a CPU, four images at a time. Catches: a part that is fed to fakes only, or an optimizer without weights."""
+    found = measure(resolve(name, read(name), {"train.batch_size": 4}), classes_of(name), tmp_path, "cpu")
+    assert found.milliseconds > 0
+    assert found.device == "cpu"

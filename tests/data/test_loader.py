@@ -77,6 +77,20 @@ def test_an_epoch_shows_each_image_once_and_drops_the_rest() -> None:
     assert not torch.equal(epochs[0][0]["index"], epochs[1][0]["index"])
 
 
+def test_steps_made_together_are_those_made_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where one pass over the images of several steps changes them all; also after a jump into an epoch.
+
+    Catches: images that meet the numbers of another step, a batch that is made once and handed out twice.
+    """
+    load = Loader(images(25), (view(), view()), 4, seed=0, shard=Shard(1, 2))
+    alone = {(epoch, step): load.batch(epoch, step) for epoch in (0, 1) for step in range(6)}
+    monkeypatch.setattr(Loader, "_steps_at_once", lambda _: 4)
+    together = [batch for _ in (0, 1) for batch in load]
+    assert all(map(same, alone.values(), together))
+    load.load_state_dict({"epoch": 0, "next": 3})
+    assert all(map(same, [alone[0, step] for step in (3, 4, 5)], load))
+
+
 def test_labels_and_pixels_belong_to_their_index() -> None:
     """Identity with the split itself where nothing is random. Fails if rows of the store are taken for numbers."""
     data = images(12)

@@ -76,7 +76,8 @@ class StoredImages(Images):
 
     def to(self, device: torch.device) -> "StoredImages":
         """The same split with its pixels (only its own) on a device, so that no step copies images."""
-        return StoredImages(self.take(torch.arange(len(self))).to(device), torch.arange(len(self)), self.records)
+        numbers = torch.arange(len(self))
+        return StoredImages(self.take(numbers).to(device), numbers.to(device), self.records)
 
     def extent(self, number: int) -> tuple[int, int]:
         height, width = self.records.sizes[number].tolist()

@@ -38,6 +38,8 @@ from .watching import BestCheckpoint, WatchEvery
 
 ALONE = Shard()
 LOG_EVERY_STEPS = 50
+COMPILED_STEPS = 10_000
+"""Of a training from which on a GPU compiles by itself: to begin so takes a minute or two (LOG.md, 2026-11-26)."""
 EVALUATION_BATCH, DENSE_BATCH = 256, 16  # of images with classes; with objects or masks
 
 
@@ -218,7 +220,7 @@ def fit(
     if validated and train.watch == "val":
         assert session.dataset.val is not None
         callbacks.append(BestCheckpoint(run, facts, len(session.dataset.val), train.best_by))
-    if engine.compile or (engine.compile is None and on_gpu):
+    if engine.compile or (engine.compile is None and on_gpu and method.course.steps >= COMPILED_STEPS):
         method.taps.compile()
         for network in method.auxiliary.children():
             network.compile()

@@ -104,9 +104,9 @@ class Engine:
         devices: processes on this machine, one device each.
         nodes: machines, started by torchrun or SLURM.
         precision: `auto` is bfloat16 mixed precision on a GPU and float32 on a CPU.
-        compile: compile the student; null does so on a GPU.
+        compile: compile the student, which takes a minute or two; null does so on a GPU, from 10,000 steps on.
         sync_batchnorm: share BatchNorm statistics between devices.
-        checkpoint_minutes: longest time that a kill can cost; every epoch's end is kept as well.
+        checkpoint_minutes: longest time that a kill can cost; ends of epochs are kept as well, but for short ones.
         replay_gb: keep the logits of frozen teachers on this disk, up to 10^9 bytes times this over all runs, and read
             them in runs with the same teachers, images, augmentation, seed and batches; null asks the teachers anew.
         logger: also send measurements to MLflow, Weights & Biases or Trackio; csv and tensorboard are always written.

@@ -25,6 +25,9 @@ from ..disk import replacing
 from ..errors import UserError
 from .rundir import RunDir
 
+SHARE = 0.05
+"""Of the time, for checkpoints at epochs' ends."""
+
 
 class WholeCheckpointIO(TorchCheckpointIO):
     """Checkpoints appear under their name only when they are complete on the disk, and load without running code.
@@ -79,8 +82,9 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 class KeepLast(Checkpoint):
-    """Write last.ckpt at every epoch's end, and inside an epoch when the last one is too old.
+    """Write last.ckpt at epochs' ends, and inside an epoch when the last one is too old.
 
+    Where epochs are short, some ends are left out: writing takes a twentieth of the time at most. The last one stays.
     Nothing is written between an epoch's last step and its validation, so a resumed run never skips a validation.
 
     Args:
@@ -91,7 +95,7 @@ class KeepLast(Checkpoint):
     def __init__(self, run: RunDir, minutes: float) -> None:
         self.run, self.interval = run, 60 * minutes
         self.saved_at = self.began_at = time.monotonic()
-        self.seconds_before = 0.0
+        self.seconds_before = self.cost = 0.0
 
     def seconds_spent(self) -> float:
         """Training time so far, that of earlier processes included."""
@@ -108,20 +112,27 @@ class KeepLast(Checkpoint):
     ) -> None:
         if batch_idx + 1 >= trainer.num_training_batches or (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
-        late = time.monotonic() - self.saved_at > self.interval
-        if trainer.world_size > 1:  # clocks differ, so all agree, and rarely: agreeing waits for the device
-            late = (batch_idx + 1) % 50 == 0 and trainer.strategy.reduce_boolean_decision(late, all=False)
-        if late:
+        if trainer.world_size > 1 and (batch_idx + 1) % 50:
+            return  # agreeing is rare
+        if self._agreed(trainer, time.monotonic() - self.saved_at > self.interval):
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._save(trainer)
+        last = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
+        if last or self._agreed(trainer, (time.monotonic() - self.saved_at) * SHARE >= self.cost):
+            self._save(trainer)
+
+    def _agreed(self, trainer: Trainer, due: bool) -> bool:
+        """Clocks differ, so processes agree; that waits for the device."""
+        return due if trainer.world_size == 1 else trainer.strategy.reduce_boolean_decision(due, all=False)
 
     def _save(self, trainer: Trainer) -> None:
         if trainer.is_global_zero:
             self.run.check_there()
+        began = time.monotonic()
         trainer.save_checkpoint(self.run.checkpoint)
         self.saved_at = time.monotonic()
+        self.cost = self.saved_at - began
 
 
 class RandomState(Callback):

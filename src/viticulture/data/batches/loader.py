@@ -7,6 +7,7 @@ numbers, a row an image; process r of W works on rows r, r + W, ... of both. Hen
 would, and to resume is to know two integers.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -25,6 +26,9 @@ from .batch import Batch
 from .sampling import NATURAL, Sampling, repeated, seeded
 
 CPU = torch.device("cpu")
+GROUP = 2**21
+"""Pixels that a GPU changes at once, of several steps where one has fewer: of small images it is the kernels' launches
+that take the time, not their work."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,7 @@ class Loader:
         self.epoch = self.next = 0
         self._order: tuple[int, Tensor] | None = None
         self._ahead: tuple[tuple[int, int], Iterator[list[Tensor]]] | None = None
+        self._made: dict[tuple[int, int], tuple[Draw, list[Tensor]]] = {}
 
     def __len__(self) -> int:
         """Steps of an epoch."""
@@ -128,7 +133,7 @@ class Loader:
     def batch(self, epoch: int, step: int) -> Batch:
         """This process's part of one step."""
         draw = self.draw(epoch, step)
-        return self._finish(draw, self._prepare(draw))
+        return self._finish(draw, self._arrived(draw, self._prepare(draw)))
 
     def draw(self, epoch: int, step: int) -> Draw:
         """The random part of one step, on the CPU."""
@@ -151,17 +156,38 @@ class Loader:
         return self._order[1]
 
     def _next(self, key: tuple[int, int]) -> tuple[Draw, list[Tensor]]:
-        """Draw and views of a step, prepared ahead by workers where there are any."""
-        draw, streamed = self.draw(*key), isinstance(self.images, StreamImages)
-        workers = helpers(self.shard.workers, streamed)
+        """Draw and changed views of a step, prepared ahead by workers where there are any."""
+        streamed = isinstance(self.images, StreamImages)
+        if (count := self._steps_at_once()) > 1:
+            if key not in self._made:
+                self._make(*key, count)
+            return self._made.pop(key)
+        draw, workers = self.draw(*key), helpers(self.shard.workers, streamed)
         if not workers or not (streamed or self.device.type == "cpu"):
-            return draw, self._prepare(draw)
+            return draw, self._arrived(draw, self._prepare(draw))
         if self._ahead is None or self._ahead[0] != key:  # the first step, or a jump
             self._ahead = None
             self._ahead = key, ahead(self._prepare_step, self._keys(*key), workers)
         views = next(self._ahead[1])
         self._ahead = next(islice(self._keys(*key), 1, None)), self._ahead[1]
-        return draw, views
+        return draw, self._arrived(draw, views)
+
+    def _steps_at_once(self) -> int:
+        """How many steps' views are made together."""
+        if self.device.type == "cpu" or not isinstance(self.images, StoredImages):
+            return 1
+        pixels = max(math.prod(augment.image_size) for augment in self.augments) * self.batch_size // self.shard.world
+        return GROUP // pixels
+
+    def _make(self, epoch: int, step: int, count: int) -> None:
+        """Views of some steps of an epoch, in one go: what happens to an image depends on its own numbers alone."""
+        steps = range(step, min(step + count, len(self)))
+        draws = [self.draw(epoch, later) for later in steps]
+        every = [torch.cat(columns) for columns in zip(*(draw.u for draw in draws), strict=True)]
+        joined = Draw(torch.cat([draw.numbers for draw in draws]), every, [])
+        views = self._arrived(joined, self._prepare(joined))
+        parts = zip(*(torch.split(view, len(draws[0].numbers)) for view in views), strict=True)
+        self._made = {(epoch, later): (draw, list(part)) for later, draw, part in zip(steps, draws, parts, strict=True)}
 
     def _keys(self, epoch: int, step: int) -> Iterator[tuple[int, int]]:
         """Epoch and step of all batches from one on, without end."""
@@ -184,11 +210,13 @@ class Loader:
     def _change(self, draw: Draw, views: list[Tensor]) -> list[Tensor]:
         return [augment.change(*pair) for augment, *pair in zip(self.augments, views, draw.u, strict=True)]
 
-    def _finish(self, draw: Draw, views: list[Tensor]) -> Batch:
-        """The rest, on the device."""
+    def _arrived(self, draw: Draw, views: list[Tensor]) -> list[Tensor]:
+        """Prepared views on the device, changed there if it is no CPU."""
         views = [send(view, self.device) for view in views]
-        if self.device.type != "cpu":
-            views = self._change(draw, views)
+        return views if self.device.type == "cpu" else self._change(draw, views)
+
+    def _finish(self, draw: Draw, views: list[Tensor]) -> Batch:
+        """The rest, on the device: changed views as a batch."""
         labels = send(self.images.records.labels[draw.numbers], self.device)
         batch = {"index": send(draw.numbers, self.device)}
         for k, augment in enumerate(self.augments):

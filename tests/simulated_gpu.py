@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A GPU made of the CPU: tensors that say they are on cuda:0, refuse what a GPU refuses, and hold numbers.
+
+Fake tensors know no numbers, so what chooses rows by numbers is not seen by them, and they let a tensor on the CPU be
+indexed by one on the GPU. Here every function of torch that is given such a tensor, or asked for one, is looked at
+before it runs: two devices meet nowhere but in copies, and numpy gets nothing. Then the CPU computes it. Not simulated:
+kernels, compiled passes, several GPUs.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+ACROSS = {"to", "copy_", "cuda", "cpu", "__get__", "__set__", "set_", "type_as"}
+"""Functions in which two devices may meet."""
+
+
+class OnGpu(Tensor):
+    """A tensor on the simulated GPU; `held` is the one that the CPU computes with, gradients included."""
+
+    held: Tensor
+
+    @staticmethod
+    def __new__(cls, held: Tensor, *_: Any, **__: Any) -> "OnGpu":
+        with torch._C.DisableTorchFunction():
+            made = Tensor._make_subclass(cls, held.detach(), False)
+        made.held = held
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return compute(func, args, kwargs or {})
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return self.held.detach().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "OnGpu":
+        with torch._C.DisableTorchFunction():
+            made = OnGpu(self.held.detach().clone().requires_grad_(self.held.requires_grad))
+        if getattr(self, "_is_param", False):
+            made._is_param = True
+        memo[id(self)] = made
+        return made
+
+
+class Simulated(TorchFunctionMode):
+    """Also sees the functions that are given no such tensor yet: those that make one."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return compute(func, args, kwargs or {})
+
+
+def compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a GPU would answer. Raises: RuntimeError or TypeError where it would."""
+    name = getattr(func, "__name__", "")
+    if name == "_has_compatible_shallow_copy_type":  # modules then replace their parameters
+        return False
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    there = [tensor for tensor in tensors if isinstance(tensor, OnGpu)]
+    if there and name == "__get__" and isinstance(args[0], OnGpu):
+        asked = getattr(getattr(func, "__self__", None), "__name__", "")
+        if asked in ("device", "is_cuda", "is_cpu"):
+            return {"device": GPU, "is_cuda": True, "is_cpu": False}[asked]
+    check(name, args, there, [tensor for tensor in tensors if not isinstance(tensor, OnGpu)])
+    wanted = device_wanted(name, args, kwargs)
+    if name == "pin_memory":
+        return args[0].clone()
+    if name in ("cpu", "cuda"):
+        func, args, kwargs = Tensor.to, (args[0], wanted), {}
+    plain = partial(tree_map_only, OnGpu, lambda tensor: tensor.held)
+    here = partial(tree_map_only, torch.device, lambda _: CPU)  # the CPU stands for both
+    named = {key: CPU if key == "device" and value is not None else value for key, value in here(kwargs).items()}
+    words = tuple(CPU if isinstance(word, str) and word.startswith("cuda") else word for word in here(args))
+    with torch._C.DisableTorchFunction():
+        found = func(*plain(words), **plain(named))
+        leaves = wanted == CPU and bool(there) and any(found is tensor.held for tensor in there)
+        found = found.clone() if leaves else found  # a copy that goes to the CPU is a copy
+    on_gpu = bool(there) if wanted is None else wanted.type == "cuda"
+    if not on_gpu or name == "__set__":
+        return found
+    same = next((tensor for tensor in there if found is tensor.held), None)
+    return same if same is not None else tree_map_only(Tensor, _kept, found)
+
+
+def _kept(tensor: Tensor) -> OnGpu:
+    return tensor if isinstance(tensor, OnGpu) else OnGpu(tensor)
+
+
+def check(name: str, args: tuple[Any, ...], there: list[OnGpu], here: list[Tensor]) -> None:
+    """Raises: RuntimeError where devices meet; TypeError where numpy is given what is on the GPU."""
+    if there and name in ("numpy", "__array__"):
+        raise TypeError(f"{name}: a tensor on cuda:0 is no numpy array")
+    if there and name == "pin_memory":
+        raise RuntimeError("pin_memory: only tensors on the CPU can be pinned")
+    if not there or name in ACROSS:
+        return
+    if name in ("__getitem__", "__setitem__", "index_put_"):
+        if not isinstance(args[0], OnGpu):
+            raise RuntimeError(f"{name}: a tensor on the CPU is indexed by one on cuda:0")
+    elif large := [tuple(tensor.shape) for tensor in here if tensor.ndim]:
+        shapes = [tuple(tensor.held.shape) for tensor in there]
+        raise RuntimeError(f"{name}: tensors on the CPU {large} beside tensors on cuda:0 {shapes}")
+
+
+def device_wanted(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
+    """The device that a call names for its result."""
+    if name in ("cuda", "cpu"):
+        return GPU if name == "cuda" else CPU
+    named = kwargs.get("device")
+    if named is None and name == "to":
+        words = [word for word in args[1:] if isinstance(word, str | torch.device | Tensor)]
+        named = next((word.device if isinstance(word, Tensor) else word for word in words), None)
+    return None if named is None else torch.device(named)
+
+
+@contextmanager
+def simulated_gpu() -> Iterator[torch.device]:
+    """Inside, torch has one GPU."""
+    answers = {
+        "is_available": True, "device_count": 1, "current_device": 0, "is_bf16_supported": True, "memory_allocated": 0,
+        "mem_get_info": (10**10, 10**10), "get_device_name": "NVIDIA Simulated", "get_device_capability": (9, 0),
+    }  # fmt: skip
+    done = ("_lazy_init", "synchronize", "set_device", "empty_cache", "manual_seed_all", "set_rng_state")
+    real = torch.autocast
+
+    class Autocast(real):  # type: ignore[misc, valid-type]
+        def __init__(self, kind: str, *words: Any, **options: Any) -> None:
+            super().__init__("cpu" if kind == "cuda" else kind, *words, **options)
+
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    with pytest.MonkeyPatch.context() as patch, Simulated():
+        for name, answer in {**answers, **dict.fromkeys(done)}.items():
+            patch.setattr(torch.cuda, name, lambda *_, answer=answer, **__: answer)
+        patch.setattr(torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state())
+        patch.setattr(torch, "autocast", Autocast)
+        patch.setattr(torch.amp, "autocast", Autocast)
+        for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
+            patch.setattr(torch.optim.Optimizer, name, lambda _: None, raising=False)
+        try:
+            yield GPU
+        finally:
+            torch.__future__.set_overwrite_module_params_on_conversion(False)
