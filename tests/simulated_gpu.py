@@ -64,6 +64,8 @@ def compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     name = getattr(func, "__name__", "")
     if name == "_has_compatible_shallow_copy_type":  # modules then replace their parameters
         return False
+    if func is torch.device or name == "_parse_to":  # about devices, not on one
+        return func(*args, **kwargs)
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     there = [tensor for tensor in tensors if isinstance(tensor, OnGpu)]
     if there and name == "__get__" and isinstance(args[0], OnGpu):

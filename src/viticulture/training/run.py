@@ -233,7 +233,7 @@ def fit(
         devices=engine.devices,
         num_nodes=engine.nodes,
         strategy="ddp" if engine.devices * engine.nodes > 1 else "auto",
-        precision=_precision(engine, on_gpu),
+        precision=precision(engine, on_gpu),
         sync_batchnorm=engine.sync_batchnorm,
         max_epochs=train.epochs,
         accumulate_grad_batches=train.accumulate,
@@ -274,8 +274,10 @@ def _concerns(run: Path, error: OSError) -> bool:
     return error.errno in FULL or (error.filename is not None and Path(error.filename).is_relative_to(run))
 
 
-def _precision(engine: Engine, on_gpu: bool) -> Any:
-    return {"auto": "bf16-mixed" if on_gpu else "32-true", "32": "32-true"}.get(engine.precision, engine.precision)
+def precision(engine: Engine, on_gpu: bool) -> Any:
+    """What Lightning is told of the precision."""
+    half = on_gpu and torch.cuda.is_bf16_supported(including_emulation=False)  # a T4 or V100 emulates it, slowly
+    return {"auto": "bf16-mixed" if half else "32-true", "32": "32-true"}.get(engine.precision, engine.precision)
 
 
 def _quiet() -> None:

@@ -100,7 +100,7 @@ def stage_names(net: nn.Module) -> list[str]:
 
 
 class Stages(nn.Module):
-    """The outputs of a CNN's stages, resized; in bfloat16 on a GPU until then.
+    """The outputs of a CNN's stages, resized; until then in bfloat16 on a GPU that computes in it.
 
     A batch is shown in chunks, because the student's activations fill the memory while its teacher computes.
 
@@ -134,7 +134,7 @@ class Stages(nn.Module):
             for name in self.names
         ]
         half: AbstractContextManager[Any] = nullcontext()
-        if images.is_cuda:
+        if images.is_cuda and torch.cuda.is_bf16_supported(including_emulation=False):
             half = torch.autocast("cuda", torch.bfloat16)
         try:
             with half:
