@@ -193,6 +193,19 @@ def test_one_step_of_adamw_is_the_formula() -> None:
     torch.testing.assert_close(layer.bias.data, before[1] + 0.1)
 
 
+def test_a_weight_may_get_its_first_gradient_later() -> None:
+    """As DINO's prototypes do, which stand still for an epoch. Catches: torch's fused SGD, which then has no momentum
+    for it and fails."""
+    early, late = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimizer = Optim(name="sgd", lr=0.5, momentum=0.5).build([{"params": [("a", early), ("b", late)]}])
+    early.grad = torch.ones(2)
+    optimizer.step()
+    early.grad, late.grad = torch.ones(2), torch.ones(2)
+    optimizer.step()
+    assert early.tolist() == [1 - 0.5 * (1 + 1.5)] * 2
+    assert late.tolist() == [1 - 0.5] * 2
+
+
 @pytest.mark.parametrize("name", ["sgd", "nesterov"])
 def test_two_steps_of_sgd_are_the_formula(name: str) -> None:
     """m <- mu m + g; step by m, or by g + mu m with Nesterov. Fails if the fused kernel or the name is mixed up."""

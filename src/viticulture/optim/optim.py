@@ -125,6 +125,10 @@ class Optim:
         else:
             nesterov = self.name == "nesterov"
             optimizer = SGD(groups, lr=self.lr, momentum=self.momentum, nesterov=nesterov, fused=True)
+            # Torch's own start fails where some weights, as DINO's prototypes, get their first gradient later.
+            for group in optimizer.param_groups if self.momentum else ():
+                for weight in group["params"]:
+                    optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
         # Fused kernels could unscale float16's gradients themselves; Lightning then refuses to clip, in bfloat16 too.
         optimizer._step_supports_amp_scaling = False
         return optimizer
