@@ -64,7 +64,7 @@ def compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     name = getattr(func, "__name__", "")
     if name == "_has_compatible_shallow_copy_type":  # modules then replace their parameters
         return False
-    if func is torch.device or name == "_parse_to":  # about devices, not on one
+    if func is torch.device or name in ("_parse_to", "__deepcopy__"):  # about devices, or of one tensor alone
         return func(*args, **kwargs)
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     there = [tensor for tensor in tensors if isinstance(tensor, OnGpu)]
