@@ -77,14 +77,14 @@ def test_an_epoch_shows_each_image_once_and_drops_the_rest() -> None:
     assert not torch.equal(epochs[0][0]["index"], epochs[1][0]["index"])
 
 
-def test_steps_made_together_are_those_made_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_made_together_are_those_made_alone() -> None:
     """As on a GPU, where one pass over the images of several steps changes them all; also after a jump into an epoch.
 
     Catches: images that meet the numbers of another step, a batch that is made once and handed out twice.
     """
     load = Loader(images(25), (view(), view()), 4, seed=0, shard=Shard(1, 2))
     alone = {(epoch, step): load.batch(epoch, step) for epoch in (0, 1) for step in range(6)}
-    monkeypatch.setattr(Loader, "_steps_at_once", lambda _: 4)
+    load.at_once = 4
     together = [batch for _ in (0, 1) for batch in load]
     assert all(map(same, alone.values(), together))
     load.load_state_dict({"epoch": 0, "next": 3})

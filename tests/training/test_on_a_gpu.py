@@ -54,6 +54,7 @@ def test_batches_on_a_gpu_are_those_on_a_cpu(data: Data) -> None:
     expected = [batch for loader in [Loader(images, [view], 2, 0)] for _ in (0, 1) for batch in loader]
     with simulated_gpu() as gpu:
         loader = Loader(images, [view], 2, 0, device=gpu)
+        assert loader.at_once > 1
         found = [batch for _ in (0, 1) for batch in loader]
         assert {value.device for batch in found for value in batch.values()} == {gpu}
         back = [{name: value.cpu() for name, value in batch.items()} for batch in found]
@@ -87,9 +88,10 @@ def test_a_gpu_that_emulates_bfloat16_computes_in_float32(monkeypatch: pytest.Mo
     """As a T4 does, of which torch says that it supports bfloat16. Catches: the wrong one of torch's two answers."""
     with simulated_gpu():
         assert precision(Engine(), on_gpu=True) == "bf16-mixed"
-        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
-        assert precision(Engine(), on_gpu=True) == "32-true"
-        assert precision(Engine(precision="bf16-mixed"), on_gpu=True) == "bf16-mixed"
+        with monkeypatch.context() as emulating:  # ends before the simulation, whose answers it would bring back
+            emulating.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+            assert precision(Engine(), on_gpu=True) == "32-true"
+            assert precision(Engine(precision="bf16-mixed"), on_gpu=True) == "bf16-mixed"
 
 
 class Devices(Callback):

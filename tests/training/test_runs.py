@@ -29,7 +29,7 @@ from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import begin, default_recipe, reopen
-from viticulture.training.state import Ema, WholeCheckpointIO, load_checkpoint
+from viticulture.training.state import Ema, KeepLast, WholeCheckpointIO, load_checkpoint
 from viticulture.training.table import read_table
 from viticulture.training.watching import BestCheckpoint
 
@@ -39,6 +39,28 @@ FAST: dict[str, Any] = {"data.per_class": 4, "train.epochs": 2, "schedule.warmup
 def small(out: Path, **overrides: Any) -> Any:
     """A session of two short epochs on digits."""
     return begin("digits", "default/digits", 0, str(out), False, {**FAST, **overrides}, "test")
+
+
+@pytest.mark.parametrize(("minutes", "kept"), [(5.0, [0, 5, 10, 11]), (1e-9, list(range(12)))])
+def test_ends_of_short_epochs_are_left_out(minutes: float, kept: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve epochs of 4 s whose checkpoint takes 1 s, by a clock that stands between them: a twentieth of the time.
+
+    Catches: the first or the last end left out, a person's shorter time not heeded.
+    """
+    now, saved = [0.0], list[int]()
+    monkeypatch.setattr("viticulture.training.state.time", SimpleNamespace(monotonic=lambda: now[0]))
+    keep = KeepLast(RunDir("nowhere"), minutes)
+    for epoch in range(12):
+
+        def save(path: Path, epoch: int = epoch) -> None:
+            saved.append(epoch)
+            now[0] += 1
+
+        stub = {"is_global_zero": False, "world_size": 1, "should_stop": False, "max_epochs": 12}
+        now[0] += 4
+        trainer: Any = SimpleNamespace(**stub, current_epoch=epoch, save_checkpoint=save)
+        keep.on_train_epoch_end(trainer, trainer)
+    assert saved == kept
 
 
 def test_a_loss_that_is_no_number_stops_the_run_with_step_and_terms(tmp_path: Path) -> None:

@@ -119,7 +119,8 @@ class KeepLast(Checkpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         last = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
-        if last or self._agreed(trainer, (time.monotonic() - self.saved_at) * SHARE >= self.cost):
+        passed = time.monotonic() - self.saved_at
+        if last or self._agreed(trainer, passed * SHARE >= self.cost or passed > self.interval):
             self._save(trainer)
 
     def _agreed(self, trainer: Trainer, due: bool) -> bool:

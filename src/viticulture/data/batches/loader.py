@@ -102,6 +102,7 @@ class Loader:
         self.epoch = self.next = 0
         self._order: tuple[int, Tensor] | None = None
         self._ahead: tuple[tuple[int, int], Iterator[list[Tensor]]] | None = None
+        self.at_once = 1 if device.type == "cpu" else steps_at_once(self.images, augments, batch_size // shard.world)
         self._made: dict[tuple[int, int], tuple[Draw, list[Tensor]]] = {}
 
     def __len__(self) -> int:
@@ -157,11 +158,11 @@ class Loader:
 
     def _next(self, key: tuple[int, int]) -> tuple[Draw, list[Tensor]]:
         """Draw and changed views of a step, prepared ahead by workers where there are any."""
-        streamed = isinstance(self.images, StreamImages)
-        if (count := self._steps_at_once()) > 1:
+        if self.at_once > 1:
             if key not in self._made:
-                self._make(*key, count)
+                self._make(*key)
             return self._made.pop(key)
+        streamed = isinstance(self.images, StreamImages)
         draw, workers = self.draw(*key), helpers(self.shard.workers, streamed)
         if not workers or not (streamed or self.device.type == "cpu"):
             return draw, self._arrived(draw, self._prepare(draw))
@@ -172,16 +173,9 @@ class Loader:
         self._ahead = next(islice(self._keys(*key), 1, None)), self._ahead[1]
         return draw, self._arrived(draw, views)
 
-    def _steps_at_once(self) -> int:
-        """How many steps' views are made together."""
-        if self.device.type == "cpu" or not isinstance(self.images, StoredImages):
-            return 1
-        pixels = max(math.prod(augment.image_size) for augment in self.augments) * self.batch_size // self.shard.world
-        return GROUP // pixels
-
-    def _make(self, epoch: int, step: int, count: int) -> None:
+    def _make(self, epoch: int, step: int) -> None:
         """Views of some steps of an epoch, in one go: what happens to an image depends on its own numbers alone."""
-        steps = range(step, min(step + count, len(self)))
+        steps = range(step, min(step + self.at_once, len(self)))
         draws = [self.draw(epoch, later) for later in steps]
         every = [torch.cat(columns) for columns in zip(*(draw.u for draw in draws), strict=True)]
         joined = Draw(torch.cat([draw.numbers for draw in draws]), every, [])
@@ -225,6 +219,18 @@ class Loader:
             if augment.noise:
                 batch["noise"] = send(draw.u[k][:, -augment.noise :].float(), self.device)
         return batch
+
+
+def steps_at_once(images: Images, augments: Sequence[Augment], batch_size: int) -> int:
+    """Of how many steps a GPU makes the views together, at least 1; streamed images come step by step.
+
+    Args:
+        images: of the training split.
+        augments: one a view.
+        batch_size: images a step of this process.
+    """
+    pixels = batch_size * max(math.prod(augment.image_size) for augment in augments)
+    return max(1, GROUP // pixels) if isinstance(images, StoredImages) else 1
 
 
 def resident(images: Images, device: torch.device) -> Images:
