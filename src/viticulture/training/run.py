@@ -39,7 +39,7 @@ from .watching import BestCheckpoint, WatchEvery
 ALONE = Shard()
 LOG_EVERY_STEPS = 50
 COMPILED_STEPS = 10_000
-"""From so many on, a training on a GPU is compiled by itself: to begin so takes a minute or two (LOG.md, 2026-11-26)."""
+"""From so many on, a training on a GPU is compiled by itself; to begin so takes a minute or two (LOG.md)."""
 EVALUATION_BATCH, DENSE_BATCH = 256, 16  # of images with classes; with objects or masks
 
 
