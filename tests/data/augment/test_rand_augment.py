@@ -16,6 +16,7 @@ from viticulture.errors import UserError
 
 FILL = (124, 116, 104)
 NAMES = dict(zip(OPERATIONS, theirs._RAND_INCREASING_TRANSFORMS, strict=True))
+BICUBIC = Image.Resampling.BICUBIC
 EXACT = ("equalize", "invert", "posterize", "solarize", "solarize_add", "color", "contrast", "brightness")
 
 
@@ -32,40 +33,40 @@ def pictures(count: int, height: int = 24, width: int = 32) -> Tensor:
     return (waves + 6 * torch.randn(count, 3, height, width, generator=generator)).clamp(5, 250).to(torch.uint8)
 
 
-def as_timm(image: Tensor, name: str, level: float, sign: int, cubic: bool, patch: pytest.MonkeyPatch) -> Tensor:
+def as_timm(
+    image: Tensor, name: str, level: float, sign: int, patch: pytest.MonkeyPatch, way: Image.Resampling = BICUBIC
+) -> Tensor:
     """One operation of timm's on one image."""
     patch.setattr(theirs, "_randomly_negate", lambda value: sign * value)
     to_arguments = theirs.LEVEL_TO_ARG[NAMES[name]]
     arguments = to_arguments(level, {}) if to_arguments else ()
-    way = Image.Resampling.BICUBIC if cubic else Image.Resampling.BILINEAR
     source = Image.fromarray(image.permute(1, 2, 0).numpy())
     changed = theirs.NAME_TO_OP[NAMES[name]](source, *arguments, fillcolor=FILL, resample=way)
     return torch.from_numpy(np.array(changed)).permute(2, 0, 1)
 
 
-def ours(images: Tensor, name: str, levels: list[float], sign: int, cubic: bool) -> Tensor:
+def ours(images: Tensor, name: str, levels: list[float], sign: int) -> Tensor:
     count = len(images)
     operation = torch.full((count,), OPERATIONS.index(name))
     level = torch.tensor(levels, dtype=torch.float64)
-    drawn = Drawn(operation, level, torch.full_like(level, sign), torch.full((count,), cubic))
-    return apply(images.clone(), drawn, FILL)
+    return apply(images.clone(), Drawn(operation, level, torch.full_like(level, sign)), FILL)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "rotate"])
 def test_each_operation_is_timms(name: str, sign: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Identity with timm's operations on Pillow images, at a level of its own for each image of the batch.
 
-    Tables, blends and bilinear maps agree to the level, or to one where Pillow computes in double (auto_contrast, maps)
-    or rounds (sharpness). Fails if a parameter grows the wrong way with the level, a blend rounds up, the mean gray or
-    the luma is another one, the origin of a shear or a translation moves, x and y change places, a rotation turns the
-    other way, or the fill is not the given color.
+    Tables, blends and slides agree to the level, or to one where Pillow computes in double (auto_contrast, slides) or
+    rounds (sharpness). Fails if a parameter grows the wrong way with the level, a blend rounds up, the mean gray or the
+    luma is another one, the origin of a shear or a translation moves, x and y change places, the filter is another one,
+    or the fill is not the given color.
     """
     levels = [0.0, 3.0, 7.3, 9.0, 9.9]
     images = pictures(len(levels))
-    results = ours(images, name, levels, sign, cubic=False)
+    results = ours(images, name, levels, sign)
     for image, level, result in zip(images, levels, results, strict=True):
-        wanted = as_timm(image, name, level, sign, False, monkeypatch)
+        wanted = as_timm(image, name, level, sign, monkeypatch)
         difference = (wanted.int() - result.int()).abs()
         if name in EXACT:
             assert difference.max() == 0
@@ -75,46 +76,32 @@ def test_each_operation_is_timms(name: str, sign: int, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("name", ["shear_x", "shear_y", "translate_x", "translate_y"])
-def test_bicubic_slides_are_timms(name: str, sign: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Identity as above with Pillow's bicubic kernel (a = -1), next to a bilinear image in the same batch.
-
-    Fails if a is another one, or one filter serves the batch.
-    """
-    levels = torch.tensor([3.0, 9.0, 7.3], dtype=torch.float64)
-    images, cubic = pictures(3), torch.tensor([True, False, True])
-    drawn = Drawn(torch.full((3,), OPERATIONS.index(name)), levels, torch.full_like(levels, sign), cubic)
-    for k, result in enumerate(apply(images.clone(), drawn, FILL)):
-        wanted = as_timm(images[k], name, float(levels[k]), sign, bool(cubic[k]), monkeypatch)
-        difference = (wanted.int() - result.int()).abs().float()
-        assert difference.quantile(0.995) <= 1
-        assert difference.mean() < 0.2
-
-
-def test_bicubic_rotations_are_close_to_timms(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rotations_are_close_to_timms(sign: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's bicubic kernel has a = -3/4, Pillow's -1: they part where neighbors differ, here by the noise (sd 6).
 
-    Fails if the bilinear filter is used (twice as far on average), or the rotation is another one.
+    Fails if the bilinear filter is used (twice as far on average), the rotation is another one, or it turns the other
+    way.
     """
     images = pictures(4)
-    results = ours(images, "rotate", [9.0] * 4, 1, cubic=True)
+    results = ours(images, "rotate", [9.0] * 4, sign)
     for image, result in zip(images, results, strict=True):
-        difference = (as_timm(image, "rotate", 9.0, 1, True, monkeypatch).int() - result.int()).abs().float()
-        bilinear = (as_timm(image, "rotate", 9.0, 1, False, monkeypatch).int() - result.int()).abs().float()
+        difference = (as_timm(image, "rotate", 9.0, sign, monkeypatch).int() - result.int()).abs().float()
+        other = as_timm(image, "rotate", 9.0, sign, monkeypatch, Image.Resampling.BILINEAR)
+        bilinear = (other.int() - result.int()).abs().float()
         assert difference.mean() < 1.5
         assert difference.mean() < 0.6 * bilinear.mean()
 
 
 def test_the_highest_level_of_posterize_is_black() -> None:
     """Level 10 keeps 4 - 4 = 0 bits, as in timm wherever Pillow allows that."""
-    assert not ours(pictures(1), "posterize", [10.0], 1, False).any()
+    assert not ours(pictures(1), "posterize", [10.0], 1).any()
 
 
 def test_flat_images_survive_every_operation() -> None:
     """One gray level: nothing to stretch, to equalize or to divide by. Also 1 x 1 images and batches of one."""
     for name in OPERATIONS:
         for shape in ((1, 3, 1, 1), (2, 3, 8, 8)):
-            assert ours(torch.full(shape, 100, dtype=torch.uint8), name, [9.0] * shape[0], 1, True).shape == shape
+            assert ours(torch.full(shape, 100, dtype=torch.uint8), name, [9.0] * shape[0], 1).shape == shape
 
 
 def test_operations_and_levels_are_drawn_as_timm_draws_them() -> None:
@@ -123,13 +110,12 @@ def test_operations_and_levels_are_drawn_as_timm_draws_them() -> None:
     Against timm's own level drawing, 4,000 draws. Fails if an operation never occurs, std is a variance, or cutting
     is forgotten.
     """
-    drawn = RandAugment(9.0, 0.5).draw(uniform(4000, 5))
+    drawn = RandAugment(9.0, 0.5).draw(uniform(4000, 4))
     happened = drawn.operation >= 0
     assert abs(happened.float().mean() - 0.5) < 0.032  # four standard deviations, as below
     counts = torch.bincount(drawn.operation[happened], minlength=15).float()
     assert (counts / counts.sum() - 1 / 15).abs().max() < 0.022
     assert abs(drawn.sign.mean()) < 0.064
-    assert abs(drawn.cubic.float().mean() - 0.5) < 0.032
     random.seed(0)
     levels = [max(0.0, min(random.gauss(9.0, 0.5), 10.0)) for _ in range(4000)]
     assert ks_2samp(drawn.level.numpy(), levels).pvalue > 1e-3
@@ -143,10 +129,12 @@ def test_augmented_images_are_distributed_as_timms(monkeypatch: pytest.MonkeyPat
     keep = theirs.posterize
     monkeypatch.setitem(theirs.NAME_TO_OP, "PosterizeIncreasing", lambda im, bits, **k: keep(im, max(1, bits), **k))
     image, count = pictures(1, 16, 16), 600
-    mine = RandAugment().filled((0.5, 0.5, 0.5))(image.repeat(count, 1, 1, 1), uniform(count, 10)).float()
+    mine = RandAugment().filled((0.5, 0.5, 0.5))(image.repeat(count, 1, 1, 1), uniform(count, 8)).float()
     random.seed(0)
     np.random.seed(0)
-    augment = theirs.rand_augment_transform("rand-m9-mstd0.5-inc1", {"img_mean": (128, 128, 128)})
+    augment = theirs.rand_augment_transform(
+        "rand-m9-mstd0.5-inc1", {"img_mean": (128, 128, 128), "interpolation": BICUBIC}
+    )
     source = Image.fromarray(image[0].permute(1, 2, 0).numpy())
     other = torch.stack([torch.from_numpy(np.array(augment(source))) for _ in range(count)]).float().permute(0, 3, 1, 2)
     for measure in (lambda x: x.mean((1, 2, 3)), lambda x: x.std((1, 2, 3)), lambda x: x[:, 0].mean((1, 2))):
@@ -155,13 +143,13 @@ def test_augmented_images_are_distributed_as_timms(monkeypatch: pytest.MonkeyPat
 
 def test_equal_images_come_out_different() -> None:
     """Parameters are drawn for each image: 64 copies give nearly 64 pictures (a quarter draws no operation)."""
-    result = RandAugment()(pictures(1).repeat(64, 1, 1, 1), uniform(64, 10))
+    result = RandAugment()(pictures(1).repeat(64, 1, 1, 1), uniform(64, 8))
     assert len({image.numpy().tobytes() for image in result}) > 35
 
 
 def test_an_image_does_not_depend_on_its_batch() -> None:
     """Invariance: a batch is its images one by one, with their own rows of uniform numbers."""
-    images, u = pictures(12), uniform(12, 10)
+    images, u = pictures(12), uniform(12, 8)
     together = RandAugment()(images.clone(), u)
     alone = [RandAugment()(images[k : k + 1].clone(), u[k : k + 1]) for k in range(12)]
     assert torch.equal(together, torch.cat(alone))

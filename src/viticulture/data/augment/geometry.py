@@ -5,7 +5,7 @@
 
 A center outside the input takes the fill color; inside, neighbors beyond the edge repeat the edge. Values are cut off
 to whole levels. Shears and translations move rows (or columns) along themselves, which takes four pixels instead of
-sixteen and is Pillow's arithmetic, bicubic (Keys with a = -1) included. Rotations use torch's bicubic, where a = -3/4.
+sixteen. The filter is bicubic (Keys): Pillow's arithmetic, a = -1, where rows slide, torch's, a = -3/4, in rotations.
 """
 
 import math
@@ -20,34 +20,30 @@ from .kernels import below, cut_rows
 Color = tuple[int, ...]
 
 
-def slide(images: Tensor, offset: Tensor, dim: int, bicubic: bool, fill: Color) -> Tensor:
+def slide(images: Tensor, offset: Tensor, dim: int, fill: Color) -> Tensor:
     """Look `offset` pixels to the right, in each row by its own: x_in = x + 1/2 + offset(y). Or down, in each column.
 
     Args:
         images: [n, C, H, W] uint8.
         offset: [n, H] along rows, [n, W] along columns, on the images' device.
         dim: 3 to look right, 2 to look down.
-        bicubic: filter, bilinear where False.
         fill: gray levels of what lies beyond the image.
     """
     if dim == 2:
-        return slide(images.mT, offset, 3, bicubic, fill).mT
+        return slide(images.mT, offset, 3, fill).mT
     (height, width), whole = images.shape[2:], offset.floor()
     d = (offset - whole)[..., None, None]  # [n, H, 1, 1]
     neighbors = cut_rows(images, whole.long() - 1, width + 3).float()  # [n, H, C, W + 3]
-    weights: tuple[Tensor | None, ...] = (None, 1 - d, d, None)
-    if bicubic:  # a = -1
-        weights = (((2 - d) * d - 1) * d, (d - 2) * d * d + 1, ((1 - d) * d + 1) * d, (d - 1) * d * d)
+    weights = (((2 - d) * d - 1) * d, (d - 2) * d * d + 1, ((1 - d) * d + 1) * d, (d - 1) * d * d)
     # A whole level may come out a little below itself.
     seen = torch.full((len(images), height, images.shape[1], width), 2**-8, device=images.device)
     for k, weight in enumerate(weights):
-        if weight is not None:
-            seen.addcmul_(weight, neighbors.narrow(3, k, width))
+        seen.addcmul_(weight, neighbors.narrow(3, k, width))
     place = torch.arange(width, device=images.device) + 0.5 + offset[..., None]  # [n, H, W]
     return paint(seen.transpose(1, 2), below(place, 0) | (1 - below(place, width)), fill)
 
 
-def rotate(images: Tensor, degrees: Tensor, bicubic: bool, fill: Color) -> Tensor:
+def rotate(images: Tensor, degrees: Tensor, fill: Color) -> Tensor:
     """Turn counter-clockwise around the middle: images [n, C, H, W] uint8, degrees [n] on their device."""
     height, width = images.shape[-2:]
     x = torch.arange(width, device=images.device) + 0.5 - width / 2
@@ -57,8 +53,7 @@ def rotate(images: Tensor, degrees: Tensor, bicubic: bool, fill: Color) -> Tenso
     grid = torch.empty(len(images), height, width, 2, device=images.device)
     torch.add(cos * (x * (2 / width)), sin * (y * (-2 / width)), out=grid[..., 0])  # -1 to 1 across the image
     torch.add(sin * (x * (2 / height)), cos * (y * (2 / height)), out=grid[..., 1])
-    mode = "bicubic" if bicubic else "bilinear"
-    seen = F.grid_sample(images.float(), grid, mode, padding_mode="border", align_corners=False)
+    seen = F.grid_sample(images.float(), grid, "bicubic", padding_mode="border", align_corners=False)
     outside = below(-grid.abs_(), -1)  # [n, H, W, 2]
     outside = outside[..., 0] | outside[..., 1]
     return paint(seen.add_(2**-8), outside, fill)

@@ -3,7 +3,8 @@
 
 Cubuk et al. 2020, "RandAugment", arXiv:1909.13719; timm's fifteen operations that grow with the magnitude. Operations
 are chosen with replacement, each layer happens with `probability`, and where it does, its level is normal around the
-magnitude, cut to [0, 10]. Level 10 of posterize leaves black, as in timm with a Pillow that allows it.
+magnitude, cut to [0, 10]. Level 10 of posterize leaves black, as in timm with a Pillow that allows it. What moves
+pixels filters bicubically, as timm's does where it is told so; all of our papers tell it.
 
 Images are gathered by operation; shears and translations share one slide per axis.
 """
@@ -37,7 +38,6 @@ GRADED = {
     "brightness": levels.brightness,
     "sharpness": sharpen,
 }
-MAPS = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 TOP = 10.0  # the highest level
 
 
@@ -50,7 +50,7 @@ class RandAugment(Transform):
         probability: of each of the two layers.
     """
 
-    columns = 10
+    columns = 8
     layers = 2
 
     def __init__(self, magnitude: float = 9.0, std: float = 0.5, probability: float = 0.5) -> None:
@@ -69,13 +69,12 @@ class RandAugment(Transform):
         return other
 
     def draw(self, u: Tensor) -> "Drawn":
-        """What one layer does to each image, from its five columns [B, 5]."""
-        happens, operation, level, sign, cubic = u.unbind(1)
+        """What one layer does to each image, from its four columns [B, 4]."""
+        happens, operation, level, sign = u.unbind(1)
         return Drawn(
             torch.where(happens < self.probability, randint(operation, len(OPERATIONS)), -1).long(),
             (self.magnitude + self.std * torch.special.ndtri(level)).clamp(0, TOP),
             torch.where(sign < 0.5, 1.0, -1.0).double(),
-            cubic < 0.5,
         )
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
@@ -91,13 +90,11 @@ class Drawn(NamedTuple):
         operation: position in OPERATIONS, -1 for none.
         level: 0 to 10.
         sign: 1 or -1, for operations that go two ways.
-        cubic: filter of what moves pixels, bilinear where False.
     """
 
     operation: Tensor
     level: Tensor
     sign: Tensor
-    cubic: Tensor
 
     def rows(self) -> dict[str, list[int]]:
         """Which images meet each operation, for those that occur."""
@@ -122,16 +119,13 @@ def apply(images: Tensor, drawn: Drawn, fill: Color) -> Tensor:
         elif name in GRADED:
             strength = send(strengths(name, drawn.share[some], drawn.sign[some]).float(), device)
             apply_to_rows(images, some, graded(GRADED[name], strength))
-    cubic = drawn.cubic.tolist()
-    for bicubic in (False, True):
-        moved = {name: [row for row in rows.get(name, []) if cubic[row] == bicubic] for name in MAPS}
-        turns = moved["rotate"]
-        degrees = send((30 * drawn.sign[turns] * drawn.share[turns]).float(), device)
-        apply_to_rows(images, turns, partial(rotate, degrees=degrees, bicubic=bicubic, fill=fill))
-        for axis, dim, lines, length in (("x", 3, height, width), ("y", 2, width, height)):
-            shears, moves = moved[f"shear_{axis}"], moved[f"translate_{axis}"]
-            offset = send(offsets(drawn, shears, moves, lines, length).float(), device)
-            apply_to_rows(images, shears + moves, partial(slide, offset=offset, dim=dim, bicubic=bicubic, fill=fill))
+    turns = rows.get("rotate", [])
+    degrees = send((30 * drawn.sign[turns] * drawn.share[turns]).float(), device)
+    apply_to_rows(images, turns, partial(rotate, degrees=degrees, fill=fill))
+    for axis, dim, lines, length in (("x", 3, height, width), ("y", 2, width, height)):
+        shears, moves = (rows.get(f"{move}_{axis}", []) for move in ("shear", "translate"))
+        offset = send(offsets(drawn, shears, moves, lines, length).float(), device)
+        apply_to_rows(images, shears + moves, partial(slide, offset=offset, dim=dim, fill=fill))
     return images
 
 
