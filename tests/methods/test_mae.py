@@ -17,7 +17,7 @@ from mae_students import HALF, method, ours, vit
 from networks import error
 from viticulture.errors import UserError
 from viticulture.methods.mae import Decoder, encode, split, targets
-from viticulture.models.students import create_student
+from viticulture.models.students import blueprint, create_student
 from viticulture.models.task import Task
 from viticulture.models.vit.patches import check, patchify, rows, unpatchify
 from viticulture.models.vit.positions import sincos
@@ -239,6 +239,32 @@ def test_it_starts_where_the_authors_start() -> None:
     mae = method(create_student("mae_tiny", Task((), (32, 32), HALF, HALF), 4), 32).requires_grad_(False)
     assert mae.auxiliary["decoder"].mask_token.std() == pytest.approx(0.02, rel=0.3)
     assert not mae.auxiliary["decoder"].predict.bias.any()
+
+
+def test_it_may_start_as_moco_v3_or_as_deit() -> None:
+    """MoCo-v3: as MAE but q, k and v Xavier-uniform by themselves, no class token to speak of, no bias of patches.
+    DeiT, as MAE-lite fine-tunes without given weights: linear layers, class token and learned positions of std 0.02.
+
+    Catches: MAE's positions (std 0.5) where patches are classified from scratch, one matrix of q, k and v in MoCo-v3.
+    """
+    task = Task((), (224, 224), HALF, HALF)
+    moco, deit = (
+        create_student("mae_tiny", task, 16, {"depth": 2, "start": start}).requires_grad_(False)
+        for start in ("moco_v3", "deit")
+    )
+    qkv = moco.blocks[1].attn.qkv.weight
+    assert qkv.std() == pytest.approx((2 / (192 + 192)) ** 0.5, rel=0.02)
+    assert moco.blocks[0].mlp.fc1.weight.std() == pytest.approx((2 / (192 + 768)) ** 0.5, rel=0.02)
+    assert moco.cls_token.abs().max() < 1e-5
+    assert not moco.patch_embed.proj.bias.any()
+    assert torch.equal(moco.pos_embed, sincos((14, 14), 192))
+    for weight in (deit.blocks[1].attn.qkv.weight, deit.blocks[0].mlp.fc2.weight, deit.pos_embed):
+        assert weight.std() == pytest.approx(0.02, rel=0.03)
+    assert deit.cls_token.std() == pytest.approx(0.02, rel=0.3)
+    assert deit.patch_embed.proj.weight.std() == pytest.approx((1 / 768 / 3) ** 0.5, rel=0.02)
+    assert blueprint(deit).arguments.keys().isdisjoint({"start"})
+    with pytest.raises(UserError, match="start"):
+        create_student("mae_tiny", task, 16, {"start": "moco"})
 
 
 def test_learned_positions_learn() -> None:
