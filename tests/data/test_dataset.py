@@ -224,6 +224,7 @@ def test_unlabeled_images_are_left_out_or_join_the_training_images() -> None:
         (lambda: Selection(subset_seed=-1), "subset_seed"),
         (lambda: ImageSettings(image_size=0), "image_size must be at least 1"),
         (lambda: ImageSettings(store_size=-3), "store_size must be at least 1"),
+        (lambda: ImageSettings(store_margin=0.5), "store_margin must lie in 1 to 8"),
         (lambda: ImageSettings(image_size=100_000), "image_size must not exceed 4096 pixels"),
         (
             lambda: ImageSettings(store_size=100_000),
@@ -316,12 +317,15 @@ def test_sizes_follow_the_images(sizes: list[tuple[int, int]], image_size: int, 
     or a store holds more than the originals did."""
     array = np.array(sizes * 3)
     assert choose_image_size(array) == image_size
-    assert choose_store_size(image_size, array) == store_size
+    assert choose_store_size(image_size, array, 1.25) == store_size
 
 
 def test_a_larger_input_does_not_enlarge_the_store() -> None:
     """CIFAR at 224 is stored at 32. Fails if 50,000 blown-up images fill the disk."""
-    assert choose_store_size(224, np.array([[32, 32]])) == 32
+    assert choose_store_size(224, np.array([[32, 32]]), 1.25) == 32
+    assert choose_store_size(224, np.array([[375, 500]] * 2), 1.25) == 288
+    assert choose_store_size(224, np.array([[375, 500], [600, 800]]), 2.25) == 512
+    assert choose_store_size(224, np.array([[32, 32]]), 2.25) == 32
     data = prepare(source({"train": [9, 9, 9]}, side=12), image_settings=ImageSettings(image_size=48))
     assert (data.image_size, data.image_settings.store_size) == (48, 12)
 

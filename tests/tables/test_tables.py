@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from viticulture.data.sources.torchvision_sets import TORCHVISION
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.probe.evaluate import Finding, Probe
@@ -101,3 +102,14 @@ def test_every_top5_of_aal_is_a_row() -> None:
         for row in table.rows:
             if row.measure == "top5" and row.published is not None:
                 assert row.published > (known[row.name.removesuffix(", top5")] or 0), (name, row.name)
+
+
+def test_rows_ask_for_validation_images_only_of_sets_that_have_some() -> None:
+    """Fails if a row of a set with two parts, such as Pets, is to learn from a third: it could not start."""
+    asked = 0
+    for name in tables():
+        for row in read_table(name).rows:
+            if row.overrides.get("data.train_on") == "train+val" and row.data in TORCHVISION:
+                assert "val" in TORCHVISION[row.data].parts, (name, row.name)
+                asked += 1
+    assert asked

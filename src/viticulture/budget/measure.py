@@ -123,7 +123,7 @@ class Measurements:
             check_classes(self.source, np.arange(len(self.source)))
         settings: ImageSettings = recipe.section("images")
         assert settings.image_size is not None
-        store_size = settings.store_size or choose_store_size(settings.image_size, self.sizes)
+        store_size = settings.store_size or choose_store_size(settings.image_size, self.sizes, settings.store_margin)
         image_bytes = settings.channels * store_size**2
         if settings.stream or (settings.stream is None and len(self.source) * image_bytes > settings.budget_gb * 1e9):
             return load_dataset(self.source, recipe, self.seed)

@@ -200,7 +200,7 @@ def _sized(source: Source, image_settings: ImageSettings) -> ImageSettings:
         return image_settings
     sizes = sample_sizes(source)
     image_size = image_settings.image_size or choose_image_size(sizes)
-    store_size = image_settings.store_size or choose_store_size(image_size, sizes)
+    store_size = image_settings.store_size or choose_store_size(image_size, sizes, image_settings.store_margin)
     return dataclasses.replace(image_settings, image_size=image_size, store_size=store_size)
 
 

@@ -32,6 +32,9 @@ MAX_SIDE = 4096
 """Largest input and store, pixels: an image of it takes 50 MB. Larger numbers are typing errors that would fill memory
 one image at a time."""
 
+MOST_MARGIN = 8.0
+"""Of a store over the input; a larger one is a size in pixels by mistake."""
+
 Fitting = Literal["crop", "pad", "stretch"]
 
 CROP_MODES: dict[Fitting, str] = {"crop": "center", "pad": "border", "stretch": "squash"}
@@ -50,8 +53,10 @@ class ImageSettings:
         image_size: height and width of the network's input, pixels; null chooses by the data's typical size. Two
             numbers, [height, width], make an oblong input, for methods supervised and multilabel without guides and
             students that take one.
-        store_size: height and width in the store of decoded images, pixels; null takes a quarter more than image_size,
-            room for random crops, but not more than the images have.
+        store_size: height and width in the store of decoded images, pixels; null takes store_margin times image_size,
+            but not more than the images have.
+        store_margin: room for random crops: a crop of 1 / store_margin^2 of an image still has image_size of its own.
+            1.25 suits crops of two fifths and more, 2.25 crops of a twelfth and more, for a store 3.2 times as large.
         normalize: mean and standard deviation of the colors. imagenet, cifar10, cifar100, half (0.5 each), or dataset
             (computed from the training images). Of other than three channels: half or dataset.
         budget_gb: largest store, 10^9 bytes; sets that take more are streamed.
@@ -78,6 +83,7 @@ class ImageSettings:
 
     image_size: int | list[int] | None = None
     store_size: int | None = None
+    store_margin: float = 1.25
     normalize: Literal["imagenet", "cifar10", "cifar100", "half", "dataset"] = "imagenet"
     budget_gb: float = 16.0
     stream: bool | None = None
@@ -104,6 +110,8 @@ class ImageSettings:
                 raise UserError(
                     f"{name} must not exceed {MAX_SIDE} pixels, got {value}: each image would take {memory}"
                 )
+        if not 1 <= self.store_margin <= MOST_MARGIN:
+            raise UserError(f"images.store_margin must lie in 1 to {MOST_MARGIN:g}, got {self.store_margin}")
         if not 1 <= self.channels <= MOST_CHANNELS:
             raise UserError(f"images.channels must lie in 1 to {MOST_CHANNELS}, got {self.channels}")
         if self.channels != 3 and self.normalize not in ("half", "dataset"):
@@ -201,10 +209,10 @@ def choose_image_size(sizes: np.ndarray) -> int:
     return max(round(typical / 4) * 4, 8)
 
 
-def choose_store_size(image_size: int | list[int], sizes: np.ndarray) -> int:
-    """The store's size for images of these sizes [n, 2]: theirs where all are as the network wants them, else 5/4 of
-    the longer side of `image_size` up to a multiple of 16, but no more than the longest side of any."""
+def choose_store_size(image_size: int | list[int], sizes: np.ndarray, margin: float) -> int:
+    """The store's size for images of these sizes [n, 2]: theirs where all are as the network wants them, else `margin`
+    times the longer side of `image_size` up to a multiple of 16, but no more than the longest side of any."""
     longest = max(shape_of(image_size))
     if (sizes == longest).all():
         return longest
-    return min(math.ceil(longest * 1.25 / 16) * 16, int(sizes.max()))
+    return min(math.ceil(longest * margin / 16) * 16, int(sizes.max()))

@@ -83,7 +83,7 @@ class AttentionDistillation(Guide):
         self.weight, self.hidden_weight = weight, hidden_weight
         if hidden_weight:
             own = check(student)
-            self.widen, self.finish = nn.Linear(own.embed_dim, vit.embed_dim), partial(finish, own)
+            self.widen, self.finish = nn.Linear(own.embed_dim, vit.embed_dim, bias=False), partial(finish, own)
         self.teacher = freeze(vit, reads, task, theirs, to_the_end=hidden_weight > 0)
 
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
