@@ -213,7 +213,7 @@ def heads_at_most(detector: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
     return {str(number): term.float().sum() for number, term in enumerate(terms)}
 
 
-_STATE = {"adamw": 2, "sgd": 1, "nesterov": 1}  # numbers that the optimizer keeps for each weight
+_STATE = {"adamw": 2, "sgd": 1, "nesterov": 1, "muon": 2}  # numbers kept for each weight; Muon's for matrices are 1
 
 
 def assembled(recipe: Recipe, classes: int, side: int) -> Method:

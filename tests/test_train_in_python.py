@@ -134,6 +134,7 @@ def test_a_stopped_training_goes_on_with_the_same_object_alone(tmp_path: Path) -
         ({"epochs": 3, "overrides": {"train.epochs": 4}}, "train.epochs is given twice, as 3 and .* as 4"),
         ({"callbacks": [print]}, r"objects of lightning.pytorch.Callback, got builtins"),
         ({"budget": "1m"}, "an object of this program teaches one training, and a budget"),
+        ({"method_search": False}, "is of a budget"),
         ({"epochs": 0}, "train.epochs must be at least 1"),
         ({"recipe": "detection/photos"}, "learns from files with objects; name a folder"),
     ],

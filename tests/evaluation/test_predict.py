@@ -2,6 +2,7 @@
 """Files that a person names are classified each by its own pixels, and no answer is lost."""
 
 import csv
+import io
 import json
 import os
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from untrained import photo, untrained
 from viticulture.cli import main
-from viticulture.evaluation.predict import classify
+from viticulture.evaluation.predict import Prediction, as_csv, class_columns, classify
 from viticulture.training.rundir import RunDir
 
 
@@ -73,6 +74,21 @@ def test_what_cannot_be_classified_is_said_in_a_line(
         assert said in error
         assert error.count("\n") == 1
     assert not (tmp_path / "x.csv").exists()
+
+
+def test_a_class_called_as_another_column_has_a_column_of_its_own() -> None:
+    """Fails if probabilities of a class `label` stand in the place of what was told, or two columns have one name."""
+    told = Prediction("a.png", "label", 0.75, {"label": 0.75, "cat": 0.25})
+    (row,) = csv.DictReader(io.StringIO(as_csv([told])))
+    assert row == {
+        "name": "a.png",
+        "label": "label",
+        "probability": "0.75",
+        "probability of label": "0.75",
+        "cat": "0.25",
+        "error": "",
+    }
+    assert class_columns(["cat", "predicted"], ("name", "label", "predicted")) == ["cat", "probability of predicted"]
 
 
 def test_the_likeliest_classes_are_named_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

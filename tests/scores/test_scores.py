@@ -187,3 +187,14 @@ def test_intersection_over_union_can_be_counted_by_hand() -> None:
     assert right_share(counts) == pytest.approx(4 / 6)
     same = np.stack([counts] * 5)
     assert iou_resampled(same) == pytest.approx(mean_iou(counts))
+
+
+def test_intervals_of_intersection_over_union_are_of_sums_of_images() -> None:
+    """Against whole tables of counts added image by image, a class occurring in some draws alone. Fails if rows and
+    columns are swapped, or a class that no drawn image shows counts as 0."""
+    counts = np.random.default_rng(0).integers(0, 9, (6, 4, 4))
+    counts[1:, 3] = counts[1:, :, 3] = 0
+    draws = np.random.default_rng(0).multinomial(6, np.full(6, 1 / 6), size=1000)
+    each = [mean_iou(np.tensordot(often, counts, 1)) for often in draws]
+    np.testing.assert_allclose(iou_resampled(counts), each, rtol=1e-12)
+    assert (draws[:, 0] == 0).any()

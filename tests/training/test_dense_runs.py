@@ -90,9 +90,18 @@ def test_a_detectors_run_from_training_to_pictures(tmp_path: Path) -> None:
     run = viticulture.train(str(data), "detection/photos", out=str(tmp_path / "run"), overrides=settings)
     judged = read_dense(run.folder)
     assert judged is not None
+    assert judged.counting is not None
     assert judged.counts == "best/test"
     assert {"best/val", "last/test", "ema/val"} < judged.results.keys()
     assert viticulture.evaluate(str(run.path)) == judged
+    assert run.dense == judged
+    counting = run.metrics[run.metrics.counts].iloc[0]
+    assert (counting.split, counting.ap) == ("test", judged.counting.score)
+    assert "AP " in run._repr_html_()
+    with pytest.raises(UserError, match=r"its results are in Run\.dense"):
+        _ = run.accuracy
+    with pytest.raises(UserError, match="in files: name them"):
+        viticulture.evaluate(str(run.path), [1, 2])
     (tmp_path / "broken.png").write_bytes(b"none")
     shown = [str(data / "images" / "000.png"), str(tmp_path / "broken.png")]
     found = viticulture.predict(str(run.path), shown, out=str(tmp_path / "boxes.json"))

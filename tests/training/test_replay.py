@@ -136,13 +136,14 @@ def recorded(teachers: dict[str, str], tmp_path_factory: pytest.TempPathFactory)
         {"data.per_class": 60},
         {"images.normalize": "imagenet"},
         {"images.store_size": 6},
+        {"images.fit": "stretch"},
     ],
 )
 def test_nothing_is_replayed_for_other_images(
     grow: Grow, changes: dict[str, Any], recorded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Catches a key that leaves out seed, order, augmentation, choice of images, the size in which they are kept, or
-    normalization; the very same run replays everything."""
+    """Catches a key that leaves out seed, order, augmentation, choice of images, the size and shape in which they are
+    kept, or normalization; the very same run replays everything."""
     monkeypatch.setenv("VITICULTURE_CACHE", str(recorded))
     answers = grow("second", **{**ALL, **changes}).facts["teacher_logits"]
     assert (answers["replayed"] > 0) == (not changes)

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from ..training.rundir import RunDir
 
 
+ANSWER = ("name", "label", "predicted")
+"""First columns of `Run.answers`."""
+
+
 @dataclass(frozen=True)
 class Run:
     """A training on disk, finished or not. Tables are pandas frames where pandas is installed, else lists of dicts.
@@ -77,6 +81,8 @@ class Run:
         evaluations = read_evaluations(self.folder)
         if evaluations is None and self.labels is not None:
             raise UserError(f"{self.path} tells several labels an image; its results are in Run.labels")
+        if evaluations is None and self.dense is not None:
+            raise UserError(f"{self.path} tells {self.dense.kind} of an image; its results are in Run.dense")
         if evaluations is None:
             raise UserError(f"{self.path} holds no {RESULTS}; to have it: viticulture evaluate {self.path}")
         return evaluations
@@ -89,6 +95,13 @@ class Run:
         return read_labels(self.folder)
 
     @property
+    def dense(self) -> "DenseEvaluations | None":
+        """Results of a detector or a segmenter, as `evaluations`: AP or mIoU, ...; None for another run."""
+        from ..evaluation.dense.results import read_dense
+
+        return read_dense(self.folder)
+
+    @property
     def accuracy(self) -> float:
         """Top-1 in [0, 1] of the weights that count: best on validation, else the last; on test where there is one."""
         return self._counting().top1
@@ -96,11 +109,14 @@ class Run:
     @property
     def metrics(self) -> Any:
         """A table with a row a result: weights, split, images, and its measures (shares in [0, 1]; nll in nats)."""
+        from ..evaluation.dense.results import Evaluation as Dense
+
         rows = []
-        found = self.labels or self.evaluations
+        found = self.labels or self.dense or self.evaluations
         for key, result in found.results.items():
             weights, _, split = key.partition("/")
-            numbers = {k: v for k, v in vars(result).items() if isinstance(v, (int, float))}
+            known = {"images": result.images, **result.measures} if isinstance(result, Dense) else vars(result)
+            numbers = {k: v for k, v in known.items() if isinstance(v, (int, float))}
             rows.append({"weights": weights, "split": split, "counts": key == found.counts, **numbers})
         return _frame(rows)
 
@@ -123,6 +139,7 @@ class Run:
 
         Several labels are joined as `cat|dog`.
         """
+        from ..evaluation.predict import class_columns
         from ..evaluation.results import read_predictions
 
         if (labels := self.labels) is not None:
@@ -135,8 +152,9 @@ class Run:
             for image, label, predicted in zip(images, kept.labels, kept.predicted, strict=True)
         ]
         if kept.probabilities is not None:
-            for row, shares in zip(rows, kept.probabilities.tolist(), strict=True):
-                row.update(zip(names, shares, strict=True))
+            columns = class_columns(names, ANSWER)
+            for row, probabilities in zip(rows, kept.probabilities.tolist(), strict=True):
+                row.update(zip(columns, probabilities, strict=True))
         return _frame(rows)
 
     def predict(
@@ -203,6 +221,11 @@ class Run:
                 low, high = (f"{100 * end:.1f}" for end in told.interval)
                 split = labels.counts.partition("/")[2]
                 lines.append(f"mAP {100 * told.map:.1f} % ({low} to {high}) on {told.images:,} {split} images")
+            if (dense := self.dense) is not None and (seen := dense.counting) is not None:
+                name = "AP" if dense.kind == "objects" else "mIoU"
+                low, high = (f"{100 * end:.1f}" for end in seen.interval)
+                split = dense.counts.partition("/")[2]
+                lines.append(f"{name} {100 * seen.score:.1f} % ({low} to {high}) on {seen.images:,} {split} images")
         except (UserError, LookupError, TypeError) as error:
             return escape(f"{self.path}: {error}")
         link = f'<a href="{escape(self.report.as_posix())}">report</a>' if self.report.exists() else ""
@@ -222,11 +245,13 @@ def _label_answers(run: "RunDir", found: "LabelEvaluations") -> list[dict[str, A
     """Rows of `Run.answers` of several labels an image."""
     from ..data.sources.several import JOINT
     from ..evaluation.multilabel.results import read_answers
+    from ..evaluation.predict import class_columns
 
     if (result := found.counting) is None:
         return []
     names = run.read("split.json")["names"][found.counts.partition("/")[2]]
     scores = result.per_label
+    columns = class_columns([score.name for score in scores], ANSWER)
 
     def joined(shown: Any) -> str:
         return JOINT.join(score.name for score, there in zip(scores, shown, strict=True) if there)
@@ -236,7 +261,7 @@ def _label_answers(run: "RunDir", found: "LabelEvaluations") -> list[dict[str, A
             "name": name,
             "label": joined(shown),
             "predicted": joined([p >= score.threshold for p, score in zip(shares, scores, strict=True)]),
-            **{score.name: p for p, score in zip(shares, scores, strict=True)},
+            **dict(zip(columns, shares, strict=True)),
         }
         for name, shares, shown in zip(names, *(each.tolist() for each in read_answers(run, found.counts)), strict=True)
     ]

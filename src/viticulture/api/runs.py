@@ -58,7 +58,9 @@ def evaluate(
             raise UserError(
                 f"--out writes what was told of classes of images, and {folder.path} tells others; leave it out"
             )
-        return evaluate_dense(folder, data if isinstance(data, str) else type(data).__name__)
+        if not isinstance(data, str):
+            raise UserError(f"{folder.path} is measured on objects or masks in files: name them, got {data!r}")
+        return evaluate_dense(folder, data)
     data = as_source(data)
     if is_multilabel(folder):
         from .multilabel import evaluate_labels

@@ -45,6 +45,7 @@ def compare(
     """
     from ..study.declare.field import of_own_images
 
+    recipes = [recipes] if isinstance(recipes, str) else recipes
     return _compare(of_own_images(data, tuple(recipes), subsets, seeds, terms, overrides or {}), where)
 
 

@@ -57,7 +57,7 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
         like: a study's folder (`viticulture compare`): take the recipe that is first there, at its full length.
         budget: time for all of it: 90s, 30m (or 30), 2h, 1night, or 15core-m of processors; student, image size,
             epochs and stages are chosen to fit, but for what you name.
-        method_search: off: one stage, no mixing.
+        method_search: off, or False: a budget has one stage, and mixes no images.
         epochs: passes over the training images; short for an override.
         student: the network; short for an override.
         callbacks: Lightning's, of your own; one that ends the training early leaves a finished run.
@@ -71,13 +71,16 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
     overrides = with_short(overrides or {}, {key: value for key, value in short.items() if value is not None})
     check_callbacks(callbacks)
     data = as_word(data)
-    if method_search not in ("on", "off"):
+    searches = {True: True, False: False, "on": True, "off": False}
+    if method_search not in searches:
         raise unknown("method search", method_search, ("on", "off"))
+    if not (searches[method_search] or budget):
+        raise UserError("--method-search off is of a budget; without one there is one stage, unmixed: leave it out")
     if budget:
         if callbacks or not isinstance(data, str):
             what = "callbacks watch" if callbacks else "an object of this program teaches"
             raise UserError(f"{what} one training, and a budget may have several of their own processes; leave one out")
-        afforded = Budget(budget, method_search == "on")
+        afforded = Budget(budget, searches[method_search])
         with silence(not progress):
             return _follow(_planned(data, recipe, seed, out, overwrite, overrides, afforded))
     from ..training.session import begin

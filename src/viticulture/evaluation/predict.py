@@ -105,6 +105,11 @@ def as_json(predictions: Sequence[Any]) -> str:
     return json.dumps([asdict(prediction) for prediction in predictions], indent=1, ensure_ascii=False) + "\n"
 
 
+def class_columns(classes: Sequence[str], others: Sequence[str]) -> list[str]:
+    """A column a class under its name, or as `probability of NAME` where another column has that name."""
+    return [f"probability of {name}" if name in others else name for name in classes]
+
+
 def as_csv(predictions: Sequence[Prediction], classes: Sequence[str] = ()) -> str:
     """A row an image, a column a class; the classes are those of the first answer where none are named."""
     classes = classes or next(
@@ -112,7 +117,8 @@ def as_csv(predictions: Sequence[Prediction], classes: Sequence[str] = ()) -> st
     )
     places = range(1, max((len(prediction.top) for prediction in predictions), default=1))
     next_best = [f"{what} {k + 1}" for k in places for what in ("label", "probability")]
-    rows: list[list[object]] = [["name", "label", "probability", *next_best, *classes, "error"]]
+    first = ["name", "label", "probability", *next_best]
+    rows: list[list[object]] = [[*first, *class_columns(classes, [*first, "error"]), "error"]]
     for prediction in predictions:
         probabilities = [prediction.probabilities.get(name) for name in classes]
         others = [value for k in places for value in (prediction.top[k] if prediction.top else (None, None))]

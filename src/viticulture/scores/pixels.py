@@ -23,8 +23,12 @@ def confusion(said: NDArray[np.integer], true: NDArray[np.integer], classes: int
 
 def class_ious(counts: Counts) -> NDArray[np.float64]:
     """[..., C, C] -> [..., C], NaN for classes that occur nowhere."""
-    both = np.diagonal(counts, axis1=-2, axis2=-1).astype(np.float64)
-    either = counts.sum(-1) + counts.sum(-2) - both
+    return _ious(np.diagonal(counts, axis1=-2, axis2=-1), counts.sum(-1), counts.sum(-2))
+
+
+def _ious(right: NDArray[np.integer], true: NDArray[np.integer], said: NDArray[np.integer]) -> NDArray[np.float64]:
+    both = right.astype(np.float64)
+    either = true + said - both
     return np.divide(both, either, out=np.full(both.shape, np.nan), where=either > 0)
 
 
@@ -43,7 +47,8 @@ def right_share(counts: Counts) -> float:
 def resampled(counts: Counts, seed: int = 0) -> NDArray[np.float64]:
     """mIoU over images drawn with replacement, [R], from counts [N, C, C]; see `objects.resampled`."""
     generator, images = np.random.default_rng(seed), len(counts)
-    flat = counts.reshape(images, -1).astype(np.float64)
-    draws = generator.multinomial(images, np.full(images, 1 / images), size=REPLICATES)
-    drawn = (draws @ flat).reshape(REPLICATES, *counts.shape[1:]).astype(np.int64)
-    return np.array([mean_iou(each) for each in drawn])
+    draws = generator.multinomial(images, np.full(images, 1 / images), size=REPLICATES).astype(np.float64)
+    sums = np.diagonal(counts, axis1=1, axis2=2), counts.sum(2), counts.sum(1)  # all that an IoU asks for, [N, C] each
+    ious = _ious(*((draws @ each).astype(np.int64) for each in sums))  # [R, C]
+    occurs = ~np.isnan(ious)
+    return np.divide(np.nansum(ious, 1), occurs.sum(1), out=np.full(REPLICATES, np.nan), where=occurs.any(1))

@@ -40,7 +40,7 @@ from ..models.teachers.frozen import Frozen
 from .recipe import transform_class
 from .session import Session
 
-_VERSION = "1"
+_VERSION = "2"
 _CHECKSUM = 4  # bytes
 
 
@@ -84,15 +84,13 @@ class Replay(Callback):
         recipe, dataset, device = self.session.recipe, self.session.dataset, trainer.strategy.root_device
         views = {key: value for key, value in recipe.values.items() if key.startswith("augment")}
         train = recipe.section("train")
+        kept = {key: value for key, value in vars(dataset.image_settings).items() if not key.startswith("eval_")}
         machine = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         return [
             dataset.fingerprint,
             json.dumps([views, self.session.method.batch_spec.noise], sort_keys=True, default=str),
-            # The fingerprint knows images as they were decoded, not how small the store keeps them; how evaluation
-            # crops them is no matter here.
-            json.dumps(
-                [dataset.mean, dataset.std, dataset.image_size, dataset.image_settings.store_size, self.session.seed]
-            ),
+            # The fingerprint knows images as they were decoded, or streamed ones by their names alone.
+            json.dumps([dataset.mean, dataset.std, kept, self.session.seed]),
             json.dumps([self.batch_size, train.accumulate, train.repeats, trainer.world_size, trainer.global_rank]),
             *(["balanced"] if recipe.section("data").sampling == "balanced" else []),
             f"{trainer.precision} {machine} {torch.__version__}",

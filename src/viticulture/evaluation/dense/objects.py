@@ -107,6 +107,11 @@ class ObjectsEvaluation:
         return self.boxes.ap or 0.0
 
     @property
+    def interval(self) -> tuple[float, float]:
+        """Of `score`, see `Precisions`."""
+        return self.boxes.interval
+
+    @property
     def measures(self) -> dict[str, float | None]:
         """What detectors can be compared by; the first counts."""
         masks = {} if self.masks is None else {"ap_masks": self.masks.ap}

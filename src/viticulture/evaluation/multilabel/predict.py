@@ -10,7 +10,7 @@ from ...outputs import csv_text
 from ...training.rundir import RunDir
 from ..given import Pixels
 from ..opening import OpenedItems
-from ..predict import check_readable, in_batches, opened_subject, probabilities_of
+from ..predict import check_readable, class_columns, in_batches, opened_subject, probabilities_of
 from ..subject import Subject
 from .results import thresholds_of
 
@@ -75,7 +75,8 @@ def labels_csv(predictions: Sequence[LabelsPrediction], classes: Sequence[str] =
     """A row an image: its labels, joined as a list to learn from has them, their probabilities, then a column a class;
     the classes are those of the first answer where none are named."""
     classes = classes or next((list(each.probabilities) for each in predictions if each.probabilities), [])
-    rows: list[list[object]] = [["name", "label", "probability", *classes, "error"]]
+    first = ["name", "label", "probability"]
+    rows: list[list[object]] = [[*first, *class_columns(classes, [*first, "error"]), "error"]]
     for each in predictions:
         sure = JOINT.join(f"{each.probabilities[label]:.4f}" for label in each.labels)
         every = [each.probabilities.get(name) for name in classes]
