@@ -270,7 +270,8 @@ def _contents(source: Source, read: _Read) -> list[str]:
 
 def _numbered(source: Source, classes: Sequence[str]) -> np.ndarray:
     """A source's labels by the positions of its classes among others."""
-    numbers = [list(classes).index(name) for name in source.classes]
+    position = {name: i for i, name in enumerate(classes)}
+    numbers = [position[name] for name in source.classes]
     if source.labels.ndim == 1:
         return np.array([*numbers, -1])[source.labels]  # the last is for "no label"
     shown = np.zeros((len(source), len(classes)), source.labels.dtype)

@@ -157,6 +157,7 @@ class MAE(Method):
     """
 
     gives: ClassVar[frozenset[Given]] = frozenset()
+    asks_length = False
     batch_spec = BatchSpec(labels=False)
 
     def __init__(

@@ -125,6 +125,9 @@ class Method(LightningModule, ABC):
         chosen_by: the measure whose highest value chooses the best weights; where it is not measured, the lowest `loss`
             does.
         weighs_classes: whether `losses` heeds the setup's class weights.
+        oblong: whether images may be higher than wide, or wider.
+        asks_length: whether a step depends on `course`, on how many there are to be; a budget settles the length of a
+            training that does not ask while it warms up.
         described: what a folder of weights must say beside the student, for the network to be built anew.
         sam: the optimizer, where it takes two gradients a step.
         convolves: whether the student's first layer is a convolution whose windows overlap, as a CNN's.
@@ -134,6 +137,8 @@ class Method(LightningModule, ABC):
     batch_spec: BatchSpec = BatchSpec()
     chosen_by: ClassVar[str] = "accuracy"
     weighs_classes: ClassVar[bool] = False
+    oblong: ClassVar[bool] = False
+    asks_length: ClassVar[bool] = True
 
     def __init__(self, setup: Setup, forward: Callable[..., Any] | None = None) -> None:
         super().__init__()

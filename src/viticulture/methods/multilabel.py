@@ -35,6 +35,8 @@ class Multilabel(Method):
     gives: ClassVar[frozenset[Given]] = frozenset({Given.CLASSES, Given.PATCHES})
     batch_spec: BatchSpec = BatchSpec(contents="labels")
     weighs_classes = True
+    oblong = True
+    asks_length = False
 
     def __init__(
         self,

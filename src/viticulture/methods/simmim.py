@@ -42,6 +42,7 @@ class SimMIM(Method):
     """
 
     gives: ClassVar[frozenset[Given]] = frozenset({Given.PATCHES})
+    asks_length = False
     batch_spec = BatchSpec(labels=False)
 
     def __init__(

@@ -25,6 +25,8 @@ class Supervised(Method):
     """
 
     weighs_classes = True
+    oblong = True
+    asks_length = False
 
     def __init__(
         self,

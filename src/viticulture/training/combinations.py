@@ -30,9 +30,8 @@ def check_parts(recipe: Recipe) -> None:
             f"engine.precision to 32 or bf16-mixed, got {accumulate} and {precision}"
         )
     side = recipe.section("images").image_size
-    labeled = name in ("supervised", "multilabel")
-    if isinstance(side, list) and (not labeled or recipe.values["guides"]):
-        also = f" and guides {', '.join(recipe.values['guides'])}" if labeled else ""
+    if isinstance(side, list) and (not method.oblong or recipe.values["guides"]):
+        also = f" and guides {', '.join(recipe.values['guides'])}" if method.oblong else ""
         raise UserError(
             f"images.image_size {side} is oblong, which methods supervised and multilabel without guides take; method "
             f"{name}{also} learns from squares: name one side"

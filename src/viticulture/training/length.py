@@ -16,15 +16,12 @@ from .rundir import RunDir
 from .session import Session, mark, recipe_of
 from .state import WholeCheckpointIO, load_checkpoint
 
-UNASKING = frozenset({"supervised", "multilabel", "mae", "simmim"})
-"""Methods that do not ask how long they are to train."""
-
 
 def may_change(session: Session) -> bool:
     """Whether a run learns the same within its warm-up, however long it is to be."""
     guides = session.method.guides.values()
     scheduled = any(isinstance(guide, Guide) and type(guide).start_epoch is not Guide.start_epoch for guide in guides)
-    return session.recipe.values["method"]["name"] in UNASKING and not scheduled
+    return not session.method.asks_length and not scheduled
 
 
 def set_length(run: RunDir, epochs: int) -> None:

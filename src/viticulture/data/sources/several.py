@@ -34,9 +34,10 @@ def separated(source: Source) -> Source:
         return source
     parts = [{part.strip() for part in name.split(JOINT)} - {""} for name in source.classes]
     classes = tuple(sorted(set().union(*parts), key=natural))
+    position = {name: i for i, name in enumerate(classes)}
     shown = np.zeros((len(parts) + 1, len(classes)), np.float32)  # the last row is for "no label", -1
     for row, names in enumerate(parts):
-        shown[row, [classes.index(name) for name in names]] = 1
+        shown[row, [position[name] for name in names]] = 1
     return dataclasses.replace(source, classes=classes, labels=shown[source.labels])
 
 

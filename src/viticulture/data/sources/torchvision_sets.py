@@ -12,6 +12,7 @@ here is ever unpickled. Where a set's labeled evaluation images are called "val"
 import importlib
 import inspect
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,7 +203,8 @@ def _classes(part: Any, count: int) -> tuple[str, ...]:
     else:
         return tuple(str(number) for number in range(count))
     wnids = getattr(part, "wnids", names)
-    return tuple(f"{name} ({wnid})" if names.count(name) > 1 else name for name, wnid in zip(names, wnids, strict=True))
+    often = Counter(names)
+    return tuple(f"{name} ({wnid})" if often[name] > 1 else name for name, wnid in zip(names, wnids, strict=True))
 
 
 def _line(error: BaseException) -> str:

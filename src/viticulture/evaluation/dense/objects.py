@@ -273,15 +273,15 @@ def pairs(found: Found, true: Objects, threshold: float) -> tuple[dict[int, int]
     shares = box_overlaps(found.boxes.astype(np.float64), true.boxes.double().numpy(), crowd)
     taken: dict[int, int] = {}
     over: list[int] = []
+    free = dict.fromkeys(np.flatnonzero(~crowd).tolist())  # an ordered set
     for box in said.tolist():
-        free = [i for i in np.flatnonzero(~crowd).tolist() if i not in taken.values()]
         best = max(free, key=lambda i: (shares[box, i], -i), default=-1)
         if best >= 0 and shares[box, best] >= HALF:
             taken[box] = best
+            del free[best]
         elif not (crowd & (shares[box] >= HALF)).any():
             over.append(box)
-    missed = [i for i in np.flatnonzero(~crowd).tolist() if i not in taken.values()]
-    return taken, over, missed
+    return taken, over, list(free)
 
 
 def confusion(
