@@ -67,17 +67,17 @@ class Supervised(Method):
             self.extra_logs = {"accuracy": (readings.outputs[0].detach().argmax(-1) == label).float().mean()}
         terms = {}
         if self.label_weight:
-            labels = [cross_entropy(logits, label, self.smoothing, self.class_weights) for logits in heads]
-            terms["label"] = self.label_weight * torch.stack(labels).mean()
+            losses = [cross_entropy(logits, label, self.smoothing, self.class_weights) for logits in heads]
+            terms["label"] = self.label_weight * torch.stack(losses).mean()
         return {**terms, **self.guided(batch, readings)}
 
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         logits = self.student(batch["image"])
         right = (logits.argmax(-1) == batch["label"]).float()
         heads = every_head(self.student, batch["image"])[1:] if self.every_head else ()
-        tokens = {
+        more = {
             f"head_{k}_accuracy": (head.argmax(-1) == batch["label"]).float().mean() for k, head in enumerate(heads, 2)
         }
         if "class_weight" in batch:  # their mean over all images is that over classes
-            tokens["balanced_accuracy"] = (right * batch["class_weight"]).mean()
-        return {"accuracy": right.mean(), "loss": cross_entropy(logits, batch["label"]), **tokens}
+            more["balanced_accuracy"] = (right * batch["class_weight"]).mean()
+        return {"accuracy": right.mean(), "loss": cross_entropy(logits, batch["label"]), **more}

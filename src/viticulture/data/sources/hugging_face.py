@@ -158,7 +158,7 @@ def _source(name: str, loaded: Any) -> Source:
         raise UserError(f"{name} has no train, val or test split, but {some(list(tables))}")
     first = next(iter(used.values()))
     column = _image_column(name, first.features, datasets)
-    classes, labels = _labels(name, list(used.values()), datasets)
+    classes, labels = _labels(list(used.values()), datasets)
 
     undecoded = [
         table.select_columns([column]).cast_column(column, datasets.Image(decode=False)) for table in used.values()
@@ -190,7 +190,7 @@ def _holds_images(feature: Any, datasets: Any) -> bool:
     return isinstance(feature, datasets.Image) or feature == datasets.Value("binary")
 
 
-def _labels(name: str, tables: list[Any], datasets: Any) -> tuple[tuple[str, ...], np.ndarray]:
+def _labels(tables: list[Any], datasets: Any) -> tuple[tuple[str, ...], np.ndarray]:
     features = tables[0].features
     named = [key for key, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
     plain = [key for key, feature in features.items() if isinstance(feature, datasets.Value)]

@@ -266,7 +266,12 @@ def best_threshold(classes: Sequence[Ranked]) -> float:
 def pairs(found: Found, true: Objects, threshold: float) -> tuple[dict[int, int], list[int], list[int]]:
     """Which box of an image is which object, whatever their classes: each takes the free one that it overlaps most.
 
-    Returns: box -> object where they overlap by half at least; boxes that are none; objects that are missed.
+    Args:
+        found: N boxes with scores.
+        true: M objects; crowds take any number of boxes and are never missed.
+        threshold: least score of a box.
+
+    Returns: numbers of box -> object where they overlap by half at least; boxes that are none; objects that are missed.
     """
     said = np.flatnonzero(found.scores >= threshold)
     crowd = true.crowd.numpy()

@@ -49,7 +49,7 @@ class Localization:
         any_part: by the best of all parts' boxes (MaxBoxAccV2).
         everything: by a box around the whole image, which takes no student.
         examples: a few images, evenly spread; not kept with the numbers.
-        protocol: published or evaluation, see `measure`.
+        protocol: published or evaluation, see `evaluate.localize`.
     """
 
     weights: str

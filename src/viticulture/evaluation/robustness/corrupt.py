@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One image, one corruption, one severity: a pure function of the image and of (seed, number of the image).
 
-Source of all 19: Hendrycks and Dietterich, ICLR 2019, arXiv:1903.12261; strengths: levels.py. Deviations from the
+Source of all 19: Hendrycks and Dietterich, ICLR 2019, arXiv:1903.12261; strengths: strengths.py. Deviations from the
 published sets: see blur.py, weather.py, digital.py; random numbers are ours.
 """
 

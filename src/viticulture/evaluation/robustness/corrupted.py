@@ -56,7 +56,7 @@ def corrupted(views: Views, corruption: str, severity: int, budget: int) -> Batc
 
     Args:
         views: clean.
-        corruption: one of `levels.CORRUPTIONS`.
+        corruption: one of `strengths.CORRUPTIONS`.
         severity: 1 to 5.
         budget: bytes that all corruptions of these images may take in the cache; without room they are made each time.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a run and a name to images that it has not seen the like of, and to what it makes of them (robustness.py).
+"""From a run and a name to images that it has not seen the like of, and to what it makes of them.
 
 What a folder is, is told by its layout:
 
@@ -115,7 +115,7 @@ def evaluate_robustness(run: RunDir, data: str | Source = "", limit: int = 0, we
     source = None if own else open_source(data)
     numbered = source is not None and is_numbered(source, task)
     if source is not None:
-        source = _by_number(source, task) if numbered else _named_like(source, run, task)
+        source = _by_number(source, task) if numbered else _named_like(source, task)
     if source is not None and (numbered or is_part(source, task)):
         return _evaluate_part(run, context, blank, source)
     return _evaluate_corrupted(run, context, blank, source, limit)
@@ -141,7 +141,7 @@ def is_part(source: Source, task: Task) -> bool:
     return named and 0 < len(source.classes) < len(task.classes)
 
 
-def _named_like(source: Source, run: RunDir, task: Task) -> Source:
+def _named_like(source: Source, task: Task) -> Source:
     """Folders called by WordNet ids, for a run that learnt torchvision's `imagenet` and calls classes by words."""
     ids = bool(source.classes) and all(_WNID.fullmatch(name) for name in source.classes)
     if not ids or set(source.classes) <= set(task.classes) or len(task.classes) != IMAGENET_CLASSES:
@@ -210,7 +210,7 @@ def _evaluate_folders(run: RunDir, context: _Context, blank: Robustness, folders
     skip = context.recipe.section("data").skip_unreadable
 
     def images_of(corruption: str, severity: int) -> Images:
-        source = _named_like(open_source(folders[corruption] / str(severity)), run, context.subject.task)
+        source = _named_like(open_source(folders[corruption] / str(severity)), context.subject.task)
         return prepare_test(source, context.subject.task.classes, whole, skip)[0]
 
     first = images_of(next(iter(folders)), 1)

@@ -60,12 +60,10 @@ def class_section(study: Study) -> Markup:
     chooser = fill(
         "differences.html", title="Difference by class", note=note, content=content, pair=(one, other), rows=rows
     )
-    return chooser + confused_pairs(study, names, matrices, (one, other))
+    return chooser + confused_pairs(names, matrices, (one, other))
 
 
-def confused_pairs(
-    study: Study, names: Sequence[str], matrices: dict[str, NDArray[np.float64]], first: tuple[str, str]
-) -> Markup:
+def confused_pairs(names: Sequence[str], matrices: dict[str, NDArray[np.float64]], first: tuple[str, str]) -> Markup:
     """The pairs that any of the methods confuses most often, and how often each of them does."""
     shares = {who: m / np.maximum(m.sum(1, keepdims=True), 1) for who, m in matrices.items()}
     wanted: dict[tuple[int, int], float] = {}
