@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..disk import file_lock, read_json, read_text, unwritable, write_whole
-from ..errors import UserError
+from ..errors import UserError, unknown
 from ..version import VERSION
 
 if TYPE_CHECKING:
@@ -62,6 +62,9 @@ FACTS: dict[str, Any] = {  # what run.json holds from the first on
     "remarks": list,
 }
 
+WEIGHTS = ("best", "last", "ema")
+"""What a run may keep, those that count first."""
+
 PLAN = "budget.json"
 """What a run is to be made of, where it is made within a budget; from then on the folder is one that can be resumed."""
 
@@ -93,12 +96,14 @@ class RunDir:
         return self.path / "metrics.csv"
 
     def weights(self, which: str) -> Path:
-        """Folder of the best, last or ema weights."""
+        """Folder of the best, last or ema weights. Raises: UserError for others."""
+        if which not in WEIGHTS:
+            raise unknown("weights", which, WEIGHTS)
         return self.path / "weights" / which
 
     def which(self) -> list[str]:
         """The weights that the run holds, those that count first: best on validation, else last, then EMA."""
-        kept = [name for name in ("best", "last", "ema") if (self.weights(name) / "config.json").exists()]
+        kept = [name for name in WEIGHTS if (self.weights(name) / "config.json").exists()]
         if not kept:
             raise UserError(f"{self.path} holds no weights yet; let it finish: viticulture resume {self.path}")
         return kept
