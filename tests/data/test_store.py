@@ -23,6 +23,7 @@ from PIL import Image
 
 from children import start
 from viticulture.data import store
+from viticulture.data.decode import Unreadable
 from viticulture.data.open import open_source
 from viticulture.data.sources.arrays import from_arrays
 from viticulture.data.sources.source import Source
@@ -171,6 +172,27 @@ def test_unreadable_images_stop_the_build_or_are_skipped_and_remembered(tmp_path
         good = [i for i in range(32) if i not in held.unreadable]
         names = [int(Path(source.names[i]).stem) for i in good]
         np.testing.assert_array_equal(held.pixels[good].permute(0, 2, 3, 1).numpy(), noise(20, 5, 5)[names])
+
+
+def test_an_image_that_can_be_read_again_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is the same: a permission, a decoder that was missing, memory. Fails if the cache keeps the failure."""
+    source = open_source(folder(tmp_path / "a", noise(3, 8, 8)))
+    whole, lost = Source.picture, source.names[1]
+
+    def kept_back(self: Source, i: int, shrink: int | None = None) -> Any:
+        if self.names[i] == lost:
+            raise Unreadable(lost, "no permission to read it")
+        return whole(self, i, shrink)
+
+    rows = np.arange(3)
+    with monkeypatch.context() as patch:
+        patch.setattr(Source, "picture", kept_back)
+        assert list(store.build(source, 8, skip_unreadable=True).unreadable) == [1]
+        assert list(store.survey(source, rows).unreadable) == [1]
+        with pytest.raises(UserError, match="no permission"):
+            store.build(source, 8)
+    assert not store.build(source, 8).unreadable
+    assert not store.survey(source, rows).unreadable
 
 
 def test_a_survey_finds_what_only_decoding_shows(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import torch
 import viticulture
 from children import die_at, start
 from noise import photographs
+from untrained import untrained
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions
 from viticulture.evaluation.results import keep_predictions, read_evaluations, read_predictions
@@ -24,11 +25,12 @@ from viticulture.study.declare.grid import CONDITIONS, Candidate, Grid
 from viticulture.study.declare.terms import Subsets, Terms
 from viticulture.study.folder import StudyDir
 from viticulture.study.plan.plan import Plan
-from viticulture.study.run.cell import command, train_cell
+from viticulture.study.run.cell import command, is_damaged, train_cell
 from viticulture.study.run.halving import every_cell, standing, write_table
 from viticulture.study.run.outcomes import Outcomes
 from viticulture.study.run.work import Work, changed
 from viticulture.study.study import Study
+from viticulture.training.session import recipe_of
 
 SMALL = {"train.batch_size": 8}
 PLAIN = Candidate("plain ViT", "default/digits", {**SMALL, "augment.padded_crop": None})
@@ -439,6 +441,26 @@ def test_a_cell_whose_facts_are_damaged_is_not_finished(tmp_path: Path, raw: byt
     (study.run(cell).path / "run.json").write_bytes(raw)
     assert not study.finished(cell)
     assert study.finished(other)
+
+
+def test_a_cell_is_trained_anew_only_where_its_files_are_broken(tmp_path: Path) -> None:
+    """Catches: a half-trained run that is removed because a module of a person's own is not found today, or because its
+    recipe was edited, which the run itself refuses and tells."""
+    run = untrained(tmp_path / "run")
+    run.write("split.json", {"names": {}})
+    run.write("recipe.yaml", run.text("recipe.yaml").replace("name: supervised", "name: gone_today.Mine"))
+    with pytest.raises(UserError, match="gone_today"):
+        recipe_of(run)
+    assert not is_damaged(run)
+    run.checkpoint.parent.mkdir()
+    for path in (run.checkpoint, run.path / "split.json", run.path / "recipe.yaml"):
+        whole = path.read_bytes() if path.exists() else None
+        path.write_bytes(b"{")
+        assert is_damaged(run), path
+        path.unlink()
+        if whole is not None:
+            path.write_bytes(whole)
+    assert not is_damaged(run)
 
 
 def test_a_study_whose_files_are_damaged_says_which(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 """One training from its first or next step to its last; the only file that knows Lightning's Trainer."""
 
 import logging
+import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -192,8 +193,8 @@ def fit(
     method.course = Course(len(training_loader(session)), train.epochs, train.watch)
     resumed = run.checkpoint if session.begun and run.checkpoint.exists() else None
     checkpoints = WholeCheckpointIO(session.mark)
-    if resumed and is_leader():
-        cut(run.metrics, checkpoints.load_checkpoint(resumed)["global_step"])
+    if session.begun and is_leader():
+        cut(run.metrics, checkpoints.load_checkpoint(resumed)["global_step"] if resumed else 0)
     facts = {"run": run.path.name, "seed": session.seed, "recipe": session.recipe.name, **method.described}
     if (shown := session.recipe.section("images").fit) != "crop":
         facts["pretrained_cfg"] = {"crop_mode": CROP_MODES[shown]}
@@ -257,7 +258,7 @@ def fit(
         if trainer.strategy.launcher is not None:
             trainer.strategy.launcher.kill(signal.SIGKILL)  # processes begun here would wait for this one's next step
         if isinstance(error, OSError) and _concerns(run.path, error):
-            raise unwritable(Path(error.filename or run.path), error) from error
+            raise unwritable(Path(os.fsdecode(error.filename or run.path)), error) from error
         raise
     finally:
         close(trainer.loggers)
@@ -271,7 +272,7 @@ def fit(
 
 def _concerns(run: Path, error: OSError) -> bool:
     """Whether it was the run that could not be written: TensorBoard's thread tells so by whatever the system says."""
-    return error.errno in FULL or (error.filename is not None and Path(error.filename).is_relative_to(run))
+    return error.errno in FULL or (error.filename is not None and Path(os.fsdecode(error.filename)).is_relative_to(run))
 
 
 def precision(engine: Engine, on_gpu: bool) -> Any:

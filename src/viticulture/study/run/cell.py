@@ -15,11 +15,11 @@ from ...evaluation.multilabel.judge import judge_labels
 from ...models.dense.detector import Detector
 from ...models.dense.segmenter import Segmenter
 from ...models.taps import layout
-from ...text import command_line
+from ...text import command_line, read_yaml
 from ...training.references import replaced
 from ...training.run import fit
 from ...training.rundir import RunDir
-from ...training.session import Session, begin, recipe_of, reopen
+from ...training.session import Session, begin, reopen
 from ...training.state import load_checkpoint
 from ..declare.grid import Candidate, Cell, digest
 from ..folder import StudyDir
@@ -100,7 +100,7 @@ def _session(study: StudyDir, cell: Cell, plan: Plan, data: str) -> Session:
     where = data or data_of(study, cell.candidate)
     if (run.path / "run.json").exists():
         RunDir(run.path).lock()  # raises if someone resumes the run by itself; falls at once
-        if not _damaged(run):
+        if not is_damaged(run):
             if run.read("run.json").get("cell", marked) != marked:
                 raise UserError(
                     f"{run.path} was begun under other settings than study.yaml asks for; begin a new study for these"
@@ -122,14 +122,25 @@ def _marked(session: Session, cell: Cell, marked: str) -> Session:
     return session
 
 
-def _damaged(run: RunDir) -> bool:
-    """Whether a begun run cannot go on and must be trained anew."""
+def is_damaged(run: RunDir) -> bool:
+    """Whether a begun run's files are broken, so that it must be trained anew.
+
+    Raises: UserError for files that cannot be read today. Whatever else keeps a run from going on, such as a module
+    that is not there or an edited recipe, is told by who goes on with it, and the run stays.
+    """
+    files = [run.path / name for name in ("run.json", "recipe.yaml", "split.json")] + [run.checkpoint]
+    for path in filter(Path.exists, files):
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}") from error
     try:
-        recipe_of(run)
+        run.read("run.json")["recipe"]
+        read_yaml(run.text("recipe.yaml"), str(files[1]))
         run.read("split.json")
         if run.checkpoint.exists():
             load_checkpoint(run.checkpoint)
-    except (UserError, OSError, LookupError, TypeError, ValueError):
+    except (UserError, LookupError, TypeError, ValueError):
         return True
     return False
 
