@@ -22,13 +22,16 @@ from viticulture.cache import locked
 from viticulture.data.open import open_source
 from viticulture.disk import replacing, unwritable
 from viticulture.errors import UserError
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
+from viticulture.models.weights.files import save
 from viticulture.report.charts.curves import read_curves
 from viticulture.training.metrics import MetricsFile, cut, read_history
 from viticulture.training.progress import StopOnNonFinite
 from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
-from viticulture.training.session import begin, default_recipe, reopen
+from viticulture.training.session import begin, default_recipe, other_threads, reopen
 from viticulture.training.state import Ema, KeepLast, WholeCheckpointIO, load_checkpoint
 from viticulture.training.table import read_table
 from viticulture.training.watching import BestCheckpoint
@@ -491,3 +494,28 @@ def test_a_page_that_cannot_be_drawn_costs_a_line_and_no_training(
     assert all("probe.json" in line and f"viticulture report {tmp_path / 'run'}" in line for line in lines)
     (tmp_path / "run" / "probe.json").unlink()
     assert "Top-1 accuracy" in viticulture.report(str(tmp_path / "run")).read_text()
+
+
+def test_a_run_goes_on_under_its_own_teachers_alone(tmp_path: Path) -> None:
+    """Catches: other weights under a teacher's name, which a resumed run would learn from without a word."""
+    task = Task(tuple("0123456789"), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    teacher = tmp_path / "teacher"
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        save(create_student("vit_nano", task, 2), tmp_path / f"teacher-{seed}", task)
+    shutil.copytree(tmp_path / "teacher-0", teacher)
+    session = small(tmp_path / "run", **{"guides.logits.teacher": str(teacher)})
+    session.run.unlock()
+    reopen(str(tmp_path / "run")).run.unlock()
+    shutil.rmtree(teacher)
+    shutil.copytree(tmp_path / "teacher-1", teacher)
+    with pytest.raises(UserError, match=r"the teachers of .* are not those"):
+        reopen(str(tmp_path / "run"))
+
+
+def test_a_run_that_goes_on_with_other_threads_says_so() -> None:
+    """Sums depend on their number. Catches: silence; a remark where nothing changed, or on a GPU."""
+    threads = torch.get_num_threads()
+    assert other_threads({"gpus": [], "threads": threads}) == other_threads({"gpus": ["H200"], "threads": 99}) == []
+    (remark,) = other_threads({"gpus": [], "threads": 99})
+    assert "OMP_NUM_THREADS=99 goes on exactly" in remark

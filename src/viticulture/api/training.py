@@ -175,13 +175,13 @@ def _grow(session: "Session", trial: "Trial | None" = None, callbacks: "Sequence
             fit(session, bar(session), more=[trial.stopwatch], until=trial.epochs)
             session = trial.settle(session)
         fit(session, bar(session), after_epoch=Shown(session.run.path).draw, more=callbacks)
+        with the_first_works():
+            if is_leader():
+                measure(session.run, session.dataset)
+                session.run.update(status="finished")  # last: a kill before this is made good by resume
+                session.run.unlock()
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"viticulture resume {session.run.path}") from stop
-    with the_first_works():
-        if is_leader():
-            measure(session.run, session.dataset)
-            session.run.update(status="finished")  # last: a kill before this is made good by resume
-            session.run.unlock()
     return Run(session.run.path)
 
 

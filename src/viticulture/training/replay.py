@@ -37,6 +37,7 @@ from ..disk import write_whole
 from ..errors import UserError
 from ..methods.method import Method
 from ..models.teachers.frozen import Frozen
+from ..models.weights.files import weights_digest
 from .recipe import transform_class
 from .session import Session
 
@@ -254,17 +255,13 @@ class Memory:
 
 def identity(net: nn.Module) -> list[str]:
     """Texts that change with a network's weights, its layers or their settings."""
-    hashed = hashlib.blake2b(digest_size=16)
-    for name, tensor in net.state_dict().items():
-        hashed.update(name.encode() + str(tensor.dtype).encode() + str(tuple(tensor.shape)).encode())
-        hashed.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     settings = [
         f"{name} {type(module).__name__} {key} {value!r}"
         for name, module in net.named_modules()
         for key, value in sorted(vars(module).items())
         if key != "training" and all(isinstance(part, int | float | str) for part in _parts(value))
     ]
-    return [hashed.hexdigest(), *settings]
+    return [weights_digest(net), *settings]
 
 
 def _parts(value: object) -> tuple[object, ...]:

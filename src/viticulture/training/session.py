@@ -10,6 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
+
 from ..data.dataset import Dataset, prepare
 from ..data.decode import Unreadable
 from ..data.dense.open import open_dense, recognized
@@ -18,10 +20,12 @@ from ..data.dense.source import DenseSource
 from ..data.open import open_source
 from ..data.sources.several import is_joined, separated
 from ..data.sources.source import Source
-from ..errors import UserError
+from ..errors import UserError, counted
 from ..keywords import BITS
 from ..methods.method import Method
 from ..models.students import count
+from ..models.teachers.frozen import Frozen
+from ..models.weights.files import weights_digest
 from ..text import comment
 from ..version import VERSION
 from .apart import check_apart
@@ -145,6 +149,7 @@ def begin(
             },
             student={"name": checked.section("student").name, "parameters": parameters, "macs": macs},
             remarks=remarks,
+            teachers=teachers_of(method),
             settings=checked.values,
         )
     return Session(run, checked, dataset, method, seed, remarks, mark(checked.values, seed, dataset.fingerprint))
@@ -176,8 +181,29 @@ def reopen(path: str, data: Any = "") -> Session:
             f"bring them back, or train anew: {run.anew()}"
         )
     method, _ = assemble(recipe, dataset, facts["seed"])
+    if facts.get("teachers", taught := teachers_of(method)) != taught:
+        raise UserError(
+            f"the teachers of {path} are not those that it began with; bring them back, or train anew: {run.anew()}"
+        )
     marked = mark(facts.get("settings", recipe.values), facts["seed"], dataset.fingerprint)
-    return Session(run, recipe, dataset, method, facts["seed"], facts["remarks"], marked, begun=True)
+    remarks = [*facts["remarks"], *other_threads(facts["hardware"])]
+    return Session(run, recipe, dataset, method, facts["seed"], remarks, marked, begun=True)
+
+
+def teachers_of(method: Method) -> list[str]:
+    """Digests of the frozen teachers' weights; no checkpoint holds them."""
+    return [weights_digest(module.net) for module in method.modules() if isinstance(module, Frozen)]
+
+
+def other_threads(hardware: dict[str, Any]) -> list[str]:
+    """A remark where a run on a CPU goes on with other than its number of threads, which sums depend on."""
+    before, now = hardware.get("threads"), torch.get_num_threads()
+    if before in (None, now) or hardware.get("gpus"):
+        return []
+    return [
+        f"the run began with {counted(before, 'thread')} and goes on with {now}, which sum in another order: close to "
+        f"what it would have been, but not to the bit; OMP_NUM_THREADS={before} goes on exactly"
+    ]
 
 
 def mark(settings: dict[str, Any], seed: int, fingerprint: str) -> str:

@@ -6,12 +6,11 @@
 `viticulture cache --clear` removes them.
 """
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...cache import cache_folder, publish
 from ...data.dataset import Dataset
@@ -19,6 +18,7 @@ from ...data.images import Images
 from ...data.sources.source import digest
 from ...errors import UserError
 from ...models.features import features
+from ...models.weights.files import weights_digest
 from ...training.progress import showing
 from ..subject import Subject
 
@@ -38,7 +38,7 @@ def frozen_features(subject: Subject, dataset: Dataset) -> Features:
     splits = {name: images for name in ("train", "val", "test") if (images := getattr(dataset, name)) is not None}
     task, crop = subject.task, subject.image_settings.crop
     how = [task.image_size, task.mean, task.std, dataset.image_settings.store_size, crop.crop_pct, crop.interpolation]
-    key = digest([VERSION, subject.architecture, _content(subject.network), repr(how), dataset.fingerprint])
+    key = digest([VERSION, subject.architecture, weights_digest(subject.network), repr(how), dataset.fingerprint])
 
     def make(folder: Path) -> None:
         done, total = 0, sum(map(len, splits.values()))
@@ -55,15 +55,6 @@ def frozen_features(subject: Subject, dataset: Dataset) -> Features:
 
     folder = publish(cache_folder() / "features" / key, make)
     return {split: _read(folder, split, images) for split, images in splits.items()}
-
-
-def _content(network: nn.Module) -> str:
-    """32 hexadecimal digits that change with any weight."""
-    hashed = hashlib.blake2b(digest_size=16)
-    for name, tensor in network.state_dict().items():
-        hashed.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        hashed.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return hashed.hexdigest()
 
 
 def _read(folder: Path, split: str, images: Images) -> dict[str, Tensor]:

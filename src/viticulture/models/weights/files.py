@@ -11,6 +11,7 @@ the settings (argparse.Namespace) that many scripts store beside them.
 """
 
 import argparse
+import hashlib
 import json
 import math
 import re
@@ -276,3 +277,12 @@ def initialize(student: nn.Module, source: str, blocks: int | None = None) -> li
         net = fetch(source)
         theirs, grid = net.state_dict(), grid_of(net)
     return [f"started from {source}", *load_matching(student, theirs, grid, blocks)]
+
+
+def weights_digest(net: nn.Module) -> str:
+    """Changes with a network's weights, their names, types or shapes."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for name, tensor in net.state_dict().items():
+        hashed.update(name.encode() + str(tensor.dtype).encode() + str(tuple(tensor.shape)).encode())
+        hashed.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return hashed.hexdigest()
