@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 from torch import Tensor, nn
 
 import viticulture
@@ -404,6 +405,8 @@ def test_a_run_killed_while_it_was_made_bars_nothing(tmp_path: Path) -> None:
     (tmp_path / "own" / "recipe.yaml").write_text("train: {epochs: 1}")
     with pytest.raises(UserError, match="exists already"):
         RunDir.check_free(tmp_path / "own")
+    with pytest.raises(UserError, match="is no text; choose another --out"):
+        RunDir.check_free(os.fsdecode(bytes(tmp_path / "own") + b"\xff"))
 
 
 def test_what_killed_writers_left_is_swept_by_the_next(tmp_path: Path, stopped: Path) -> None:
@@ -519,3 +522,19 @@ def test_a_run_that_goes_on_with_other_threads_says_so() -> None:
     assert other_threads({"gpus": [], "threads": threads}) == other_threads({"gpus": ["H200"], "threads": 99}) == []
     (remark,) = other_threads({"gpus": [], "threads": 99})
     assert "OMP_NUM_THREADS=99 goes on exactly" in remark
+
+
+class Killed(Callback):
+    """Ends a training as torch's loader does when one of its processes was killed."""
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        raise RuntimeError("DataLoader worker (pid 77) is killed by signal: Killed.")
+
+
+def test_a_killed_reader_is_told_with_the_way_on(tmp_path: Path) -> None:
+    """Catches: a traceback, or a run that cannot go on."""
+    session = small(tmp_path / "run")
+    with pytest.raises(UserError, match=r"want of memory.*viticulture resume"):
+        fit(session, more=[Killed()])
+    session.run.unlock()
+    assert viticulture.resume(str(tmp_path / "run")).facts["status"] == "finished"

@@ -22,6 +22,7 @@ from ..data.dense.loader import DenseLoader, dense_batches
 from ..data.image_settings import CROP_MODES
 from ..data.images import Images
 from ..disk import FULL, unwritable
+from ..errors import UserError
 from ..methods.method import Course
 from ..models.views import VIEWS
 from ..models.weights.files import save
@@ -259,6 +260,11 @@ def fit(
             trainer.strategy.launcher.kill(signal.SIGKILL)  # processes begun here would wait for this one's next step
         if isinstance(error, OSError) and _concerns(run.path, error):
             raise unwritable(Path(os.fsdecode(error.filename or run.path)), error) from error
+        if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
+            raise UserError(
+                "a process that reads images was killed, most likely for want of memory; free some and go on: "
+                f"viticulture resume {run.path}"
+            ) from error
         raise
     finally:
         close(trainer.loggers)

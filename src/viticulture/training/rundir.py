@@ -113,6 +113,10 @@ class RunDir:
         """Raises: UserError if something is at the path, unless told to overwrite a run."""
         path = Path(path)
         try:
+            str(path).encode()
+        except UnicodeEncodeError as error:
+            raise UserError(f"the name {os.fsencode(path)!r} is no text; choose another --out") from error
+        try:
             if not path.exists():
                 parent = next(folder for folder in path.absolute().parents if folder.exists())
                 if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
