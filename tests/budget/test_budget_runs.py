@@ -387,6 +387,13 @@ def test_the_plan_mixes_and_says_so(search: bool, mixed: bool, tmp_path: Path) -
     assert ("mixed" in str(plan_sheet(plan).note)) is mixed
 
 
+def test_what_learns_without_labels_has_a_budget_too(tmp_path: Path) -> None:
+    """Catches: a plan that divides images by classes which nothing asks for."""
+    keys = {"images.image_size": 8, "student.patch_size": 2, "student.options": {"embed_dim": 48, "depth": 1}}
+    plan = planned(tmp_path / "run", "30m", keys, recipe="mae/photos")
+    assert [stage.kind for stage in plan.stages] == ["student"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "more", "views"),
     [

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 def evaluate(
     run: Any, data: Any = "", out: str = ""
 ) -> "Mapping[str, Evaluation] | DenseEvaluations | LabelEvaluations":
-    """Measure a run's weights: on its own test images, or on other labeled images of the same classes. Of runs that
-    find objects or tell pixels apart, on others with boxes or masks.
+    """Measure a run's weights: on its own test images, or on other labeled images of the same classes.
+
+    Of runs that find objects or tell pixels apart, on others with boxes or masks.
 
     On its own, everything that the run's report.html shows is measured again and kept, and the page drawn. In Python,
     other images may also be an object as for `train`; that which the run learnt from stands for its own images.

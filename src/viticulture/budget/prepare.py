@@ -173,7 +173,7 @@ def _stages(
     names = [f"{number}-{kind}" for number, kind in enumerate(kinds, 1)]
     places = {kind: str(wish.out.absolute() / STAGES / name) for kind, name in zip(kinds, names, strict=True)}
     made["student"] = recipes.of_student(student, wish.overrides, places.get("mae", ""), places.get("teacher", ""))
-    if wish.budget.search:
+    if wish.budget.search and dataset.classes:
         epochs, per_class = lengths[-1].epochs, len(dataset.train) / len(dataset.classes)
         made["student"] = recipes.mixed(made["student"], wish.overrides, epochs, epochs * alone.steps, per_class)
     if "schedule.warmup_epochs" in wish.overrides:  # a person's is meant for the length that is planned
