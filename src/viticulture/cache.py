@@ -65,23 +65,24 @@ def refusals(folder: Path) -> Iterator[None]:
         raise
 
 
-def publish(folder: Path, make: Callable[[Path], None]) -> Path:
+def publish(folder: Path, make: Callable[[Path], None], outdated: Callable[[Path], bool] = lambda _: False) -> Path:
     """Return a folder, having it made where it is missing, and made again where it is damaged (the log says so).
 
     Args:
         folder: its final path; its parent holds nothing but such folders.
         make: fills an empty folder; what it raises leaves no trace.
+        outdated: whether a folder that is whole is to be made again all the same.
 
     Raises: UserError where the disk is full or may not be written.
     """
-    if folder.is_dir() and not _damage(folder):
+    if folder.is_dir() and not (_damage(folder) or outdated(folder)):
         return folder
     with locked(_lock(folder)):
-        if folder.is_dir():  # damaged, or made by another process meanwhile
-            damage = _damage(folder)
-            if not damage:
+        if folder.is_dir():  # damaged or outdated, or made by another process meanwhile
+            if damage := _damage(folder):
+                logging.getLogger(__name__).warning("%s is damaged (%s); it is made again", folder, damage)
+            elif not outdated(folder):
                 return folder
-            logging.getLogger(__name__).warning("%s is damaged (%s); it is made again", folder, damage)
             shutil.rmtree(folder, ignore_errors=True)  # who has its files open keeps them
         partial = folder.with_name(f"{folder.name}.partial")
         _remove_leftovers(folder.parent, but=partial)

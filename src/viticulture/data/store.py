@@ -115,7 +115,7 @@ def build(
             )
         _fill(folder, source, size, wanted, progress)
 
-    store = _load(_made(source, stores / key, make), wanted)
+    store = _load(publish(stores / key, make, partial(_cured, source)), wanted)
     if not skip_unreadable:
         refuse(source, store.unreadable, len(wanted))
     return store
@@ -133,18 +133,15 @@ def survey(source: Source, rows: np.ndarray, progress: Progress | None = None) -
         np.save(folder / "sizes.npy", np.array([size for size, _ in found], dtype=np.int32))
         _describe(folder, {i: why for i, (_, why) in zip(wanted.tolist(), found, strict=True) if why})
 
-    folder = _made(source, cache_folder() / "indexes" / _key(source, wanted, "survey"), make)
+    index = cache_folder() / "indexes" / _key(source, wanted, "survey")
+    folder = publish(index, make, partial(_cured, source))
     return Survey(wanted, np.load(folder / "sizes.npy", allow_pickle=False), _unreadable(folder))
 
 
-def _made(source: Source, folder: Path, make: Callable[[Path], None]) -> Path:
-    """As `publish`; made again where an image that could not be read then can be now: a permission, a missing decoder
-    and a lack of memory are cured without a change of the file."""
-    publish(folder, make)
-    if any(not _seen(source, i)[1] for i in _unreadable(folder)):
-        shutil.rmtree(folder, ignore_errors=True)
-        publish(folder, make)
-    return folder
+def _cured(source: Source, folder: Path) -> bool:
+    """Whether an image that could not be read when a folder was made can be now: a permission, a missing decoder and a
+    lack of memory are cured without a change of the file."""
+    return any(not _seen(source, i)[1] for i in _unreadable(folder))
 
 
 def refuse(source: Source, unreadable: dict[int, str], count: int) -> None:
