@@ -50,8 +50,8 @@ from viticulture.evaluation.dense.results import Evaluation, read_dense
 from viticulture.methods.detection import targets_of
 from viticulture.study.plan.pace import measure_pace
 from viticulture.training.assemble import augmentations, batch_size, task_of
+from viticulture.training.data import load_dataset, open_for
 from viticulture.training.recipe import Recipe, method_class, read, resolve
-from viticulture.training.session import load_dataset, open_for
 
 from .clock import at_least, begin, count
 

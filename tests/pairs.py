@@ -18,9 +18,10 @@ from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.weights.files import save
 from viticulture.training.assemble import assemble
+from viticulture.training.data import load_dataset
 from viticulture.training.recipe import Recipe, method_class, resolve
 from viticulture.training.rundir import RunDir
-from viticulture.training.session import Session, load_dataset
+from viticulture.training.session import Session
 
 SIDE, CLASSES = 16, ("a", "b", "c")
 GRAY = (0.5, 0.5, 0.5)

@@ -33,11 +33,12 @@ from viticulture.report.tables.stages import plan_sheet
 from viticulture.report.terminal import introduce_budget, long_training
 from viticulture.study.plan.pace import EPOCH, Pace, held_out_images, measure_pace
 from viticulture.training import loggers, progress
+from viticulture.training.data import load_dataset
 from viticulture.training.length import may_change, set_length
 from viticulture.training.recipe import Recipe, read, resolve
 from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
-from viticulture.training.session import Session, begin, load_dataset, recipe_of
+from viticulture.training.session import Session, begin, recipe_of
 from viticulture.waiting import silence
 
 TINY: dict[str, Any] = {

@@ -33,9 +33,10 @@ from viticulture.models.task import Task
 from viticulture.models.views import NAMED, VIEWS, SeveralViews, Views, answering
 from viticulture.models.weights.files import note
 from viticulture.training.combinations import check_parts
+from viticulture.training.data import load_dataset
 from viticulture.training.recipe import read, resolve
 from viticulture.training.rundir import RunDir
-from viticulture.training.session import dataset_of, load_dataset, recipe_of
+from viticulture.training.session import dataset_of, recipe_of
 
 SMALL = {
     "images.image_size": 8,

@@ -98,6 +98,8 @@ def test_a_detectors_run_from_training_to_pictures(tmp_path: Path) -> None:
     counting = run.metrics[run.metrics.counts].iloc[0]
     assert (counting.split, counting.ap) == ("test", judged.counting.score)
     assert "AP " in run._repr_html_()
+    (row,) = viticulture.runs(str(tmp_path)).rows
+    assert str(row[5]).startswith("AP ")
     with pytest.raises(UserError, match=r"its results are in Run\.dense"):
         _ = run.accuracy
     with pytest.raises(UserError, match="in files: name them"):
@@ -126,6 +128,8 @@ def test_a_segmenters_run_from_training_to_pictures(tmp_path: Path) -> None:
     settings = {**SMALL, "student.patch_size": 8, "train.epochs": 1}
     run = viticulture.train(str(data), "segmentation/photos", out=str(tmp_path / "run"), overrides=settings)
     assert viticulture.evaluate(str(run.path)) == read_dense(run.folder)
+    (row,) = viticulture.runs(str(tmp_path)).rows
+    assert str(row[5]).startswith("mIoU ")
     assert run.student()(torch.zeros(1, 3, 32, 32)).shape == (1, 3, 32, 32)
     (found,) = viticulture.predict(str(run.path), [str(data / "test/images/009.png")], out=str(tmp_path / "pictures"))
     assert isinstance(found, DensePrediction)

@@ -21,9 +21,10 @@ from viticulture.evaluation.subject import of_run
 from viticulture.models.views import Views, told
 from viticulture.report.tables.multilabel import labels_summary
 from viticulture.report.terminal import say
+from viticulture.training.data import CHOSEN
 from viticulture.training.run import fit, training_loader
 from viticulture.training.rundir import RunDir
-from viticulture.training.session import CHOSEN, Session, begin, reopen
+from viticulture.training.session import Session, begin, reopen
 
 SETTINGS = {**SMALL, "images.image_size": 24}
 EVERYTHING = {"augment.mix": {"mixup": 0.8}, "data.class_weights": "balanced", "train.ema_decay": 0.9}

@@ -27,12 +27,13 @@ from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.weights.files import save
 from viticulture.report.charts.curves import read_curves
+from viticulture.training.data import default_recipe
 from viticulture.training.metrics import MetricsFile, cut, read_history
 from viticulture.training.progress import StopOnNonFinite
 from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
-from viticulture.training.session import begin, default_recipe, other_threads, reopen
+from viticulture.training.session import begin, other_threads, reopen
 from viticulture.training.state import Ema, KeepLast, WholeCheckpointIO, load_checkpoint
 from viticulture.training.table import read_table
 from viticulture.training.watching import BestCheckpoint

@@ -81,7 +81,7 @@ def resolved(
         recipe = winner(like, recipe)
     if recipe == "default":
         from ..data.open import open_source
-        from ..training.session import default_recipe
+        from ..training.data import default_recipe
 
         recipe = default_recipe(open_source(data))
     return resolve(recipe, read(recipe), overrides).to_yaml()

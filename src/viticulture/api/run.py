@@ -207,25 +207,18 @@ class Run:
 
     def _repr_html_(self) -> str:
         """The head of the page, for notebooks: what was trained on what, and how well it does."""
+        from ..evaluation.judged import read_headline
+
         try:
             facts = self.facts
             student, data = facts["student"]["name"], facts["data"]["source"]
             lines = [
                 f"<b>{escape(str(self.path))}</b>: {escape(str(student))} on {escape(str(data))}, {facts['status']}"
             ]
-            if (self.path / "evaluation.json").exists() and (result := self.evaluations.counting):
-                low, high = (f"{100 * end:.1f}" for end in result.top1_interval)
-                split = self.evaluations.counts.partition("/")[2]
-                lines.append(f"top-1 {100 * result.top1:.1f} % ({low} to {high}) on {result.images:,} {split} images")
-            if (labels := self.labels) is not None and (told := labels.counting) is not None:
+            if (told := read_headline(self.folder)) is not None:
                 low, high = (f"{100 * end:.1f}" for end in told.interval)
-                split = labels.counts.partition("/")[2]
-                lines.append(f"mAP {100 * told.map:.1f} % ({low} to {high}) on {told.images:,} {split} images")
-            if (dense := self.dense) is not None and (seen := dense.counting) is not None:
-                name = "AP" if dense.kind == "objects" else "mIoU"
-                low, high = (f"{100 * end:.1f}" for end in seen.interval)
-                split = dense.counts.partition("/")[2]
-                lines.append(f"{name} {100 * seen.score:.1f} % ({low} to {high}) on {seen.images:,} {split} images")
+                number = f"{told.name} {100 * told.value:.1f} %"
+                lines.append(f"{number} ({low} to {high}) on {told.images:,} {told.split} images")
         except (UserError, LookupError, TypeError) as error:
             return escape(f"{self.path}: {error}")
         link = f'<a href="{escape(self.report.as_posix())}">report</a>' if self.report.exists() else ""

@@ -23,8 +23,8 @@ from ..models.vit.patches import check as check_vit
 from ..models.weights.files import save
 from ..study.plan.pace import MOST_SECONDS, Pace, measure_pace
 from ..training.assemble import patch_size, task_of
+from ..training.data import load_dataset
 from ..training.recipe import Recipe, method_class
-from ..training.session import load_dataset
 from .recipes import in_bfloat16
 
 PACE_SHARE = 0.005

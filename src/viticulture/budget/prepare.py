@@ -22,9 +22,10 @@ from ..data.open import open_source
 from ..disk import unwritable
 from ..errors import UserError
 from ..study.plan.pace import Pace
+from ..training.data import default_recipe, for_method, load_dataset, refuse_annotated
 from ..training.recipe import Recipe, read, resolve
 from ..training.rundir import STAGES, RunDir
-from ..training.session import check_seed, default_recipe, for_method, load_dataset, refuse_annotated
+from ..training.session import check_seed
 from . import recipes
 from .budget import Budget
 from .choices import Kind, Rung, teacher

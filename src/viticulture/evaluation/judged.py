@@ -1,9 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run keeps of being measured by something else than accuracy: AP, mIoU or mAP, with draws of its images."""
+"""What a run keeps of being measured, whatever it learns: the number that counts, and draws of images where that is no
+accuracy."""
+
+from dataclasses import dataclass
 
 from ..training.rundir import RunDir
+from .accuracy import Evaluation
+from .dense.pixels import PixelsEvaluation
 from .dense.results import DenseEvaluations, read_dense
+from .multilabel.labels import LabelsEvaluation
 from .multilabel.results import LabelEvaluations, read_labels
+from .results import read_evaluations
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The number that counts of a run.
+
+    Args:
+        name: top-1, mAP, AP or mIoU.
+        value: of it, in [0, 1].
+        interval: its 95 % interval over images.
+        images: on how many.
+        split: whose they are.
+        threshold: of a detector, the score from which most of what it finds is right; None for others.
+    """
+
+    name: str
+    value: float
+    interval: tuple[float, float]
+    images: int
+    split: str
+    threshold: float | None = None
 
 
 def read_judged(run: RunDir) -> DenseEvaluations | LabelEvaluations | None:
@@ -12,3 +40,17 @@ def read_judged(run: RunDir) -> DenseEvaluations | LabelEvaluations | None:
     Raises: UserError if it is damaged.
     """
     return read_dense(run) or read_labels(run)
+
+
+def read_headline(run: RunDir, weights: str = "") -> Headline | None:
+    """Of the weights that count, or of others by their name; None before they were measured. Raises: as above."""
+    kept = read_evaluations(run) or read_judged(run)
+    if kept is not None and weights:
+        kept = kept.of_weights(weights)
+    if kept is None or (told := kept.counting) is None:
+        return None
+    split = kept.counts.partition("/")[2]
+    if isinstance(told, Evaluation):
+        return Headline("top-1", told.top1, told.top1_interval, told.images, split)
+    name = {LabelsEvaluation: "mAP", PixelsEvaluation: "mIoU"}.get(type(told), "AP")
+    return Headline(name, told.score, told.interval, told.images, split, getattr(told, "threshold", None))

@@ -19,8 +19,9 @@ from ..errors import UserError
 from ..evaluation.predict import ask
 from ..evaluation.subject import Subject, of_run
 from ..models.weights.files import read_config
+from ..training.data import open_for
 from ..training.rundir import RunDir
-from ..training.session import open_for, recipe_of
+from ..training.session import recipe_of
 
 MOST = 64  # images
 

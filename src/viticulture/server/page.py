@@ -4,19 +4,13 @@
 import base64
 import hashlib
 from dataclasses import dataclass
-from typing import Any
 
 from ..evaluation.dense.draw import color_of
-from ..evaluation.dense.objects import ObjectsEvaluation
-from ..evaluation.dense.results import DenseEvaluations, read_dense
-from ..evaluation.multilabel.results import LabelEvaluations, read_labels
-from ..evaluation.results import Evaluations, read_evaluations
+from ..evaluation.judged import read_headline
 from ..report.html import Markup, fill, source
 from ..training.rundir import RunDir
 from .answerer import Answerer
 from .limits import MAX_BYTES, MAX_FILES
-
-Kept = Evaluations | LabelEvaluations | DenseEvaluations | None
 
 OVERHEAD = 1024**2
 """Bytes of a request that the page leaves to what stands between the images."""
@@ -72,29 +66,17 @@ def _what(answerer: Answerer) -> str:
 
 def _how_well(run: RunDir, weights: str) -> str:
     """The number that counts, of these weights if any are named, as the end of a sentence; "" where it is not known."""
-
-    def counting(kept: Kept) -> tuple[Any, str]:
-        of_these = kept.of_weights(weights) if kept is not None and weights else kept
-        return (None, "") if of_these is None else (of_these.counting, of_these.counts)
-
-    told, key = counting(read_evaluations(run))
-    if told is not None:
-        return f": {100 * told.top1:.1f} % right{_on(told.top1_interval, told.images, key)}"
-    told, key = counting(read_labels(run))
-    if told is not None:
-        where = _on(told.interval, told.images, key)
-        return f": mAP {100 * told.map:.1f} %{where}; labels from their thresholds on are bold"
-    told, key = counting(read_dense(run))
-    if isinstance(told, ObjectsEvaluation):
-        where = _on(told.boxes.interval, told.images, key)
-        return f": AP {100 * told.score:.1f} %{where}; drawn from a score of {told.threshold:.2f} on"
-    return "" if told is None else f": mIoU {100 * told.score:.1f} %{_on(told.interval, told.images, key)}"
-
-
-def _on(interval: tuple[float, float], images: int, key: str) -> str:
-    low, high = (f"{100 * end:.1f}" for end in interval)
-    split = {"val": "validation"}.get(split := key.partition("/")[2], split)
-    return f" (95 % interval {low} to {high}) on {images:,} {split} images"
+    told = read_headline(run, weights)
+    if told is None:
+        return ""
+    low, high = (f"{100 * end:.1f}" for end in told.interval)
+    number = f"{100 * told.value:.1f} %"
+    number = f"{number} right" if told.name == "top-1" else f"{told.name} {number}"
+    split = {"val": "validation"}.get(told.split, told.split)
+    more = "; labels from their thresholds on are bold" if told.name == "mAP" else ""
+    if told.threshold is not None:
+        more = f"; drawn from a score of {told.threshold:.2f} on"
+    return f": {number} (95 % interval {low} to {high}) on {told.images:,} {split} images{more}"
 
 
 def _colors(answerer: Answerer) -> dict[str, str]:

@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 from ..data.dense.source import DenseSource
 from ..data.sources.source import Source
 from ..errors import UserError
+from ..training.data import load_dataset, open_for
 from ..training.recipe import Recipe, method_class
 from ..training.references import check_given
-from ..training.session import load_dataset, open_for
 from .declare.grid import Candidate
 from .declare.terms import Subset, Where
 from .folder import StudyDir, held_out_digest

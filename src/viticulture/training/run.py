@@ -260,7 +260,7 @@ def fit(
             trainer.strategy.launcher.kill(signal.SIGKILL)  # processes begun here would wait for this one's next step
         if isinstance(error, OSError) and _concerns(run.path, error):
             raise unwritable(Path(os.fsdecode(error.filename or run.path)), error) from error
-        if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
+        if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):  # raised wherever the step is then
             raise UserError(
                 "a process that reads images was killed, most likely for want of memory; free some and go on: "
                 f"viticulture resume {run.path}"

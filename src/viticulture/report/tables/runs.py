@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import UserError
-from ...evaluation.multilabel.results import read_labels
-from ...evaluation.results import Evaluations, read_evaluations
+from ...evaluation.judged import read_headline
 from ...training.rundir import RunDir
-from .results import interval, percent
+from .results import percent
 from .sheet import Cell, Column, Sheet
 
 UNREADABLE = "unreadable"
@@ -69,11 +68,11 @@ def _folders(folder: Path) -> Iterator[Path]:
 def _row(name: str, path: Path) -> list[Cell]:
     run = RunDir.open(path)
     facts = run.read("run.json")
-    counting = (read_evaluations(run) or Evaluations("", {})).counting
-    measured: list[Cell] = ["", ""] if counting is None else [counting.top1, interval(counting)]
-    if (labels := read_labels(run)) is not None and (told := labels.counting) is not None:
+    measured: list[Cell] = ["", ""]
+    if (told := read_headline(run)) is not None:
         low, high = told.interval
-        measured = [f"mAP {percent(told.map)}", f"{100 * low:.1f}–{100 * high:.1f} %"]
+        value = told.value if told.name == "top-1" else f"{told.name} {percent(told.value)}"
+        measured = [value, f"{100 * low:.1f}–{100 * high:.1f} %"]
     begun = facts["started"][:16].replace("T", " ")
     state = "stopped" if facts["status"] == "running" and not run.in_use else facts["status"]
     return [name, facts["data"]["name"], facts["student"]["name"], facts["recipe"], state, *measured, begun]

@@ -10,7 +10,7 @@ from ...data.dense.open import recognized
 from ...data.open import open_source
 from ...data.sources.source import Source
 from ...errors import UserError, counted, unknown
-from ...training.session import default_recipe
+from ...training.data import default_recipe
 from ...training.table import read_table
 from .grid import CONDITIONS, Candidate, Grid, of_recipes, of_table
 from .terms import Subsets, Terms

@@ -9,9 +9,9 @@ from typing import Any
 from ...models.students import create_student
 from ...models.weights.files import save
 from ...training.assemble import patch_size, task_of
+from ...training.data import load_dataset
 from ...training.recipe import Recipe, resolve
 from ...training.references import references, replaced
-from ...training.session import load_dataset
 from ..declare.grid import Candidate, Grid
 from ..declare.terms import Subset
 

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data as a recipe's method learns from them: opened or refused, split and decoded; and which recipe suits them."""
+
+from contextlib import suppress
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from ..data.dataset import Dataset, prepare
+from ..data.decode import Unreadable
+from ..data.dense.open import open_dense, recognized
+from ..data.dense.prepare import prepare_dense
+from ..data.dense.source import DenseSource
+from ..data.open import open_source
+from ..data.sources.several import is_joined, separated
+from ..data.sources.source import Source
+from ..errors import UserError
+from .progress import showing
+from .recipe import Recipe, method_class
+
+SEVERAL = "multilabel/photos"
+CHOSEN = f"images have several labels, so {SEVERAL} tells each by itself; --recipe default/photos learns combinations"
+
+
+def open_for(recipe: Recipe, data: Any) -> Source | DenseSource:
+    """Data as a recipe's method learns from it: images with classes, objects or classes of pixels. A method that reads
+    no labels takes images with objects or masks as well, in the splits of those."""
+    contents = method_class(recipe).batch_spec.contents
+    if contents in ("objects", "pixels"):
+        if not isinstance(data, str):
+            raise UserError(
+                f"method {recipe.values['method']['name']} learns from files with {contents}; name a folder"
+            )
+        return open_dense(data, contents)
+    if not method_class(recipe).batch_spec.labels and isinstance(data, str) and (kind := recognized(data)):
+        return open_dense(data, kind)
+    source = open_source(data)
+    if method_class(recipe).batch_spec.labels:
+        refuse_annotated(source, data)
+    return for_method(recipe, source)
+
+
+def for_method(recipe: Recipe, source: Source) -> Source:
+    """A source's labels as a recipe's method learns from them, joined ones (`cat|dog`) taken apart or not; with a note
+    that says so where the other way may have been meant. A method that reads no labels takes them apart as well: it
+    holds out the images that a student of several labels is tested on."""
+    spec, joined = method_class(recipe).batch_spec, is_joined(source)
+    if spec.contents == "labels" and source.labels.ndim == 1:
+        note = () if joined else (f"no label of {source.name} is joined to another (cat|dog): it has one an image",)
+        return replace(separated(source), notes=(*source.notes, *note))
+    if source.labels.ndim == 2 and spec.labels and spec.contents == "classes":
+        raise UserError(f"{source.name} has several labels an image; learn them by --recipe {SEVERAL}")
+    if not spec.labels:
+        return separated(source) if joined else source
+    if not joined:
+        return source
+    example = next(name for name in source.classes if "|" in name)
+    note = (
+        f"images have several labels, such as {example}, and each combination is learnt as a class; to learn several "
+        f"labels an image: --recipe {SEVERAL}",
+    )
+    return replace(source, notes=(*source.notes, *note))
+
+
+def refuse_annotated(source: Source, data: Any) -> None:
+    """Raises: UserError, naming the recipe, for images that come with objects or masks, where classes are asked for."""
+    kinds = {"objects": ("boxes of objects", "detection"), "pixels": ("masks of classes", "segmentation")}
+    folders = {"images", "annotations", "labels", "masks", "jpegimages", "imagesets"}  # of such data, no classes
+    suspect = isinstance(data, str) and {name.lower() for name in source.classes} <= folders
+    if suspect and (found := kinds.get(recognized(data))):
+        raise UserError(f"{data} holds {found[0]} and no classes of images; learn by --recipe {found[1]}/photos")
+
+
+def load_dataset(
+    source: Source | DenseSource, recipe: Recipe, seed: int, remembered: dict[str, list[str]] | None = None
+) -> Dataset:
+    """Split, choose and decode, with a progress bar. Where the method ignores labels, there are no classes, and nothing
+    is in the images."""
+    spec = method_class(recipe).batch_spec
+    with showing("reading images") as progress:
+        if isinstance(source, DenseSource):
+            masks = recipe.values["method"].get("masks", False)
+            data, images = recipe.section("data"), recipe.section("images")
+            found = prepare_dense(source, data, images, seed, progress, remembered, masks)
+        else:
+            sections = recipe.section("data"), recipe.section("images")
+            found = prepare(source, *sections, seed, progress, remembered, spec.labels)
+    return found if spec.labels else replace(found, classes=(), annotations={})
+
+
+def default_recipe(source: Source) -> str:
+    """The shipped recipe for images like these; LOG.md holds the evidence for the choice."""
+    if source.name == "digits":
+        return "default/digits"
+    if is_joined(source):
+        return SEVERAL
+    some = range(0, len(source), -(-len(source) // 32))
+    sides = []
+    for i in some:
+        with suppress(Unreadable):
+            sides.append(min(source.size_of(i)))
+    if not sides or median(sides) > 64:
+        return "default/photos"
+    return "default/small-images" if median(sides) >= 32 else "default/tiny-images"
