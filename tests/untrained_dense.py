@@ -65,11 +65,11 @@ def judged_objects(run: RunDir) -> None:
         return ObjectsEvaluation(20, 30, boxes, None, {"nothing": 0.0}, threshold, confusion)
 
     results: dict[str, Any] = {"last/test": result(0.4, 0.25), "best/test": result(0.5, 0.75)}
-    run.write("dense.json", DenseEvaluations("objects", "best/test", results).to_dict())
+    run.write("dense.json", DenseEvaluations("best/test", results, "objects").to_dict())
 
 
 def judged_pixels(run: RunDir) -> None:
     """dense.json with a mIoU of 60 % for the last weights."""
     per_class = tuple(ClassIoU(name, 1000, 0.7 - 0.1 * i) for i, name in enumerate(CLASSES))
     result = PixelsEvaluation(20, 0.6, (0.5, 0.7), 0.8, per_class, {"berry everywhere": 0.1}, ((9, 1, 0),) * 3)
-    run.write("dense.json", DenseEvaluations("pixels", "last/test", {"last/test": result}).to_dict())
+    run.write("dense.json", DenseEvaluations("last/test", {"last/test": result}, "pixels").to_dict())

@@ -141,7 +141,7 @@ def test_a_segmenters_numbers_can_be_counted_by_hand() -> None:
 def test_results_come_back_as_they_were_kept(kind: str) -> None:
     """And a page is made of them. Fails if a type is lost in JSON, or a number of one kind is asked of the other."""
     result = evaluate_objects(SAID, TRUE, NAMES, SIZES) if kind == "objects" else pixels()[0]
-    kept = DenseEvaluations(kind, "best/test", {"best/test": result})
+    kept = DenseEvaluations("best/test", {"best/test": result}, kind)
     assert from_dict(kept.to_dict()) == kept
     page = "".join(str(section.html) for section in dense_sections(kept, [Gallery("Pictures")]))
     assert "disk" in page
@@ -152,7 +152,7 @@ def test_results_come_back_as_they_were_kept(kind: str) -> None:
     label, value, _ = dense_headline(kept) or ("", "", "")
     assert label.startswith("AP of boxes, test" if kind == "objects" else "mIoU, test")
     assert value == f"{100 * result.score:.1f} %"
-    with pytest.raises(ValueError, match="not there"):
+    with pytest.raises(ValueError, match="is not among"):
         from_dict({**kept.to_dict(), "counts": "last/test"})
     assert dense_sections(None, []) == []
 

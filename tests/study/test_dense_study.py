@@ -93,7 +93,7 @@ def made(path: Path, kind: str, candidates: dict[str, tuple[float, Candidate]], 
         if kind == "labels":
             run.write(of_labels.RESULTS, of_labels.LabelEvaluations("best/test", results).to_dict())
         else:
-            run.write(RESULTS, DenseEvaluations(kind, "best/test", results).to_dict())
+            run.write(RESULTS, DenseEvaluations("best/test", results, kind).to_dict())
         curve = CURVES[kind]
         run.write("metrics.csv", f"step,epoch,name,value\n9,0,val/{curve},0.2\n18,1,val/{curve},0.4\n")
         images = {"train": 90, "val": IMAGES, "test": IMAGES}

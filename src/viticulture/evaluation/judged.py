@@ -39,7 +39,8 @@ def read_judged(run: RunDir) -> DenseEvaluations | LabelEvaluations | None:
 
     Raises: UserError if it is damaged.
     """
-    return read_dense(run) or read_labels(run)
+    dense = read_dense(run)
+    return dense if dense is not None else read_labels(run)
 
 
 def read_headline(run: RunDir, weights: str = "") -> Headline | None:

@@ -1,13 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
 """What was measured before and kept in a run's folder, read back."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self, TypeVar
 
 from ..errors import UserError
 from ..training.rundir import RunDir
 
 Kept = TypeVar("Kept")
+Result = TypeVar("Result", covariant=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Results(Mapping[str, Result]):
+    """What was measured of a run by WEIGHTS/SPLIT; empty where nothing could be.
+
+    Args:
+        counts: the key of the result that counts; "" where there is none.
+        results: by key.
+    """
+
+    counts: str
+    results: Mapping[str, Result]
+
+    def __post_init__(self) -> None:
+        if self.counts not in self.results and (self.counts or self.results):
+            raise ValueError(f"the result that counts, {self.counts!r}, is not among {', '.join(self.results)}")
+
+    def __getitem__(self, key: str) -> Result:
+        return self.results[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.results)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    @property
+    def counting(self) -> Result | None:
+        """The one that counts."""
+        return self.results.get(self.counts)
+
+    def of_split(self, split: str) -> Result | None:
+        """That of the weights that count, on a split."""
+        return self.results.get(f"{self.counts.partition('/')[0]}/{split}")
+
+    def of_weights(self, weights: str) -> Self:
+        """Those of one set of weights; that on the split that counts, counts. Empty where these were not measured."""
+        counts = f"{weights}/{self.counts.partition('/')[2]}"
+        results = {key: result for key, result in self.items() if key.partition("/")[0] == weights}
+        counts, results = (counts, results) if counts in results else ("", {})
+        return replace(self, counts=counts, results=results)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {**vars(self), "results": {key: asdict(result) for key, result in self.items()}}  # type: ignore[call-overload]
 
 
 def read_kept(run: RunDir, name: str, made: Callable[[dict[str, Any]], Kept], absent: Kept) -> Kept:

@@ -9,7 +9,7 @@ predictions.npz    counts, and by key the student's predictions of all images, i
 
 import io
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from zipfile import BadZipFile
@@ -21,50 +21,13 @@ from ..disk import replacing
 from ..errors import UserError
 from ..training.rundir import RunDir
 from .accuracy import Evaluation, Predictions
-from .kept import read_kept
+from .kept import Results, read_kept
 
 RESULTS, PREDICTIONS = "evaluation.json", "predictions.npz"
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluations(Mapping[str, Evaluation]):
-    """Evaluations by WEIGHTS/SPLIT; empty for a run without labels.
-
-    Args:
-        counts: the key of the one that counts; "" where there is none.
-        results: by key.
-    """
-
-    counts: str
-    results: Mapping[str, Evaluation]
-
-    def __post_init__(self) -> None:
-        if self.counts not in self.results and (self.counts or self.results):
-            raise ValueError(f"the result that counts, {self.counts!r}, is not among {', '.join(self.results)}")
-
-    def __getitem__(self, key: str) -> Evaluation:
-        return self.results[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.results)
-
-    def __len__(self) -> int:
-        return len(self.results)
-
-    @property
-    def counting(self) -> Evaluation | None:
-        """The one that counts."""
-        return self.results.get(self.counts)
-
-    def of_split(self, split: str) -> Evaluation | None:
-        """That of the weights that count, on a split."""
-        return self.results.get(f"{self.counts.partition('/')[0]}/{split}")
-
-    def of_weights(self, weights: str) -> "Evaluations":
-        """Those of one set of weights; that on the split that counts, counts. Empty where these were not measured."""
-        split = self.counts.partition("/")[2]
-        results = {key: result for key, result in self.items() if key.partition("/")[0] == weights}
-        return Evaluations(f"{weights}/{split}", results) if f"{weights}/{split}" in results else Evaluations("", {})
+class Evaluations(Results[Evaluation]):
+    """Of a classifier; empty for a run without labels."""
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""

@@ -94,7 +94,7 @@ def _dense_parts(run: RunDir, repository: str, weights: str, facts: dict[str, An
             save(network.backbone.student, Path(folder), replace(task, classes=()))
             at_top = {name: Path(folder, name).read_bytes() for name in FILES}
     kind = "objects" if described["kind"] == "detection" else "pixels"
-    results = (read_dense(run) or DenseEvaluations(kind, "", {})).of_weights(weights)
+    results = (read_dense(run) or DenseEvaluations("", {}, kind)).of_weights(weights)
     student = _student(run, config, task)
     card = dense_card(repository, facts, recipe, results, student, config, bool(at_top))
     return card, {DENSE_RESULTS: _json(results.to_dict())} if results.results else {}, dict(at_top)

@@ -43,7 +43,7 @@ def judge_dense(run: RunDir, dataset: Dataset) -> DenseEvaluations:
             results[key] = evaluation
             if key == counting:
                 run.write(FOUND, json.dumps({"counts": key, "images": kept}) + "\n")
-    evaluations = DenseEvaluations(_kind(train), counting, results)
+    evaluations = DenseEvaluations(counting, results, _kind(train))
     run.write(RESULTS, evaluations.to_dict())
     return evaluations
 
@@ -61,7 +61,7 @@ def judge_other(run: RunDir, data: str) -> tuple[DenseEvaluations, list[str]]:
         masks = recipe.values["method"].get("masks", False)
         images, true, notes = prepare_dense_test(source, classes, recipe.section("images"), skip, progress, masks)
     results = {f"{weights}/{data}": judged[0] for weights, judged in _judged(run, images, true, None).items()}
-    return DenseEvaluations(_kind(true), f"{run.which()[0]}/{data}", results), notes
+    return DenseEvaluations(f"{run.which()[0]}/{data}", results, _kind(true)), notes
 
 
 def _kind(known: Annotations) -> str:

@@ -8,7 +8,6 @@ multilabel.npz     by key: KEY/probabilities [N, C] float16, KEY/labels [N, C] b
 import io
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 from zipfile import BadZipFile
 
@@ -20,46 +19,14 @@ from ...errors import UserError
 from ...scores.labels import UNDECIDED
 from ...training.rundir import RunDir
 from ..accuracy import Predictions
-from ..kept import read_kept
+from ..kept import Results, read_kept
 from .labels import LabelScore, LabelsEvaluation
 
 RESULTS, ANSWERS = "multilabel.json", "multilabel.npz"
 
 
-@dataclass(frozen=True)
-class LabelEvaluations:
-    """Evaluations by WEIGHTS/SPLIT.
-
-    Args:
-        counts: the key of the one that counts; "" without any.
-        results: by key.
-    """
-
-    counts: str
-    results: Mapping[str, LabelsEvaluation]
-
-    def __post_init__(self) -> None:
-        if self.counts not in self.results and (self.counts or self.results):
-            raise ValueError(f"the result that counts, {self.counts!r}, is not there")
-
-    @property
-    def counting(self) -> LabelsEvaluation | None:
-        """The one that counts."""
-        return self.results.get(self.counts)
-
-    def of_split(self, split: str) -> LabelsEvaluation | None:
-        """That of the weights that count, on a split."""
-        return self.results.get(f"{self.counts.partition('/')[0]}/{split}")
-
-    def of_weights(self, weights: str) -> "LabelEvaluations":
-        """Those of one set of weights; that on the split that counts, counts. Empty where these were not measured."""
-        counts = f"{weights}/{self.counts.partition('/')[2]}"
-        results = {key: result for key, result in self.results.items() if key.partition("/")[0] == weights}
-        return LabelEvaluations(counts, results) if counts in results else LabelEvaluations("", {})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return {"counts": self.counts, "results": {key: asdict(result) for key, result in self.results.items()}}
+class LabelEvaluations(Results[LabelsEvaluation]):
+    """Of a classifier of several labels an image."""
 
 
 def read_labels(run: RunDir) -> LabelEvaluations | None:
