@@ -172,32 +172,40 @@ def test_the_ladder_suits_images_of_any_size() -> None:
         found = rungs(side)
         assert len(set(found)) == len(found)
         enlarged = 32 <= side < 64
-        assert (found[-1] == LADDER[0]) == (enlarged or side == 64)
-        for rung in found[:-1] if enlarged else found:
+        assert (found[-2:] == LADDER[:2]) == (enlarged or side == 64)
+        for rung in found[:-2] if enlarged else found:
             patch = rung.patch_size or fitting_patch(rung.student, (rung.image_size, rung.image_size))
             assert patch is not None
             assert rung.image_size <= side
             assert rung.image_size > side - patch or side > 64
             assert rung.image_size % patch == 0
     assert {rung.student for rung in rungs(32)} == {rung.student for rung in LADDER}
-    assert rungs(32, "botnet14t") == rungs(32, image_size=32) == (Rung("botnet14t", 32),)
+    assert rungs(32, "botnet14t") == (Rung("botnet14t", 32),)
+    assert [rung.student for rung in rungs(32, image_size=32)] == ["botnet14n", "botnet14t"]
     assert {rung.student for rung in rungs(96, "vit_tiny")} == {"vit_tiny"}
     assert {rung.image_size for rung in rungs(224, image_size=50)} == {50}
     assert rungs(224, "vit_tiny", 50) == (Rung("vit_tiny", 50),)
 
 
 @pytest.mark.parametrize(
-    ("side", "epochs", "taken"), [(224, 59, 64), (224, 61, 96), (48, 19, 48), (48, 21, 64)], ids=str
+    ("side", "rung", "epochs", "taken"),
+    [
+        (224, 1, 59, ("botnet14n", 64)),
+        (224, 1, 61, ("botnet14t", 64)),
+        (48, 2, 19, ("botnet14n", 48)),
+        (48, 2, 21, ("botnet14n", 64)),
+    ],
+    ids=str,
 )
-def test_more_pixels_want_more_epochs_than_small_images_enlarged(side: int, epochs: int, taken: int) -> None:
-    """A budget that buys so many epochs of the second rung. Fails for one threshold for both."""
-
-    def pace(rung: Rung) -> Pace:
-        return Pace(1.0 if rung == rungs(side)[1] else 0.5, 100, 0.0, 0, 0)
-
-    seconds = lengths.cost(pace(rungs(side)[1]), epochs) + 0.5
-    rung = climb(rungs(side)[:2], lambda: seconds, pace, lambda rung: rung.image_size**2)
-    assert rung.image_size == taken
+def test_a_larger_student_wants_more_epochs_than_small_images_enlarged(
+    side: int, rung: int, epochs: int, taken: tuple[str, int]
+) -> None:
+    """A budget that buys so many epochs of a rung. Fails for one threshold for both."""
+    ladder = rungs(side)[0], rungs(side)[rung]
+    paces = {ladder[0]: Pace(0.5, 100, 0.0, 0, 0), ladder[1]: Pace(1.0, 100, 0.0, 0, 0)}
+    seconds = lengths.cost(paces[ladder[1]], epochs) + 0.5
+    found = climb(ladder, lambda: seconds, paces.__getitem__, lambda rung: 1 + ladder.index(rung))
+    assert (found.student, found.image_size) == taken
 
 
 def test_stages_share_the_time() -> None:

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bottleneck transformer of ResNet-10's cost: residual convolutions down to patches, then attention in bottlenecks.
+"""Bottleneck transformers: residual convolutions down to patches, then attention in bottlenecks.
 
-    botnet14t   three residual stages up to width 256, 2 bottlenecks of width 512, 4 heads of width 32
+    botnet14t   three residual stages up to width 256, 2 bottlenecks of width 512, 4 heads of width 32: ResNet-10's cost
+    botnet14n   three quarters of all widths, 3 heads, at two thirds of the time
 
 Srinivas et al., "Bottleneck Transformers for Visual Recognition", CVPR 2021, arXiv:2101.11605: in a ResNet's last
 stage, attention between all pixels with relative positions takes the place of 3x3 kernels. The network is timm's
-`ByobNet`, whose class says what its layers are; the size, and what a patch does to it, are ours (LOG.md).
+`ByobNet`, whose class says what its layers are; the sizes, and what a patch does to them, are ours (LOG.md).
 
     timm.create_model("botnet14t", patch_size=16, img_size=64, num_classes=10)
 
-An epoch teaches it more than other hybrids. Stem and first stages are ResNet-10's, whose last stage has eight times the
-parameters of this one's, so that Muon costs little here. Nine tenths of the multiply-adds are of 3x3 kernels.
+An epoch teaches them more than other hybrids. The larger one's stem and first stages are ResNet-10's, whose last stage
+has eight times the parameters of this one's, so that Muon costs little here. Nine tenths of the multiply-adds are of
+3x3 kernels.
 """
 
 from typing import Any
@@ -22,7 +24,10 @@ from timm.models.byobnet import ByoBlockCfg, ByobNet, ByoModelCfg
 from ..registering import register, timm_config
 from .patch_embed import fitting_grid, halving_widths
 
-SIZES: dict[str, dict[str, Any]] = {"botnet14t": {"embed_dim": 512, "depth": 2, "num_heads": 4}}
+SIZES: dict[str, dict[str, Any]] = {
+    "botnet14t": {"embed_dim": 512, "depth": 2, "num_heads": 4},
+    "botnet14n": {"embed_dim": 384, "depth": 2, "num_heads": 3},
+}
 
 POOLED = 16
 """Pixels of a patch from which the stem pools, as a ResNet's does; of smaller ones its last convolution is strided."""
