@@ -5,6 +5,7 @@ import json
 import re
 import signal
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ from viticulture.cli import main
 from viticulture.data.dataset import Dataset
 from viticulture.data.open import open_source
 from viticulture.errors import UserError
+from viticulture.evaluation.agreement.evaluate import read_agreement
 from viticulture.methods.method import Method
 from viticulture.report.tables.stages import plan_sheet
 from viticulture.report.terminal import introduce_budget, long_training
@@ -655,6 +657,38 @@ def test_a_run_is_resumed_from_any_folder(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path / "elsewhere")
     trained(tmp_path / "run")
     assert (tmp_path / "run/weights/last").exists()
+
+
+def test_a_run_may_be_renamed_after_any_stage_and_within_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies in its old place is no stage of it. Catches: an earlier stage sought there by the student that begins,
+    that goes on or that is measured, or by a training by the run's recipe."""
+    eager(monkeypatch)
+    runs = [tmp_path / name for name in "abcde"]
+    planned(runs[0])
+    for old, new in pairwise(runs[:3]):
+        with pytest.raises(KeyboardInterrupt):
+            trained(old, most=1)
+        old.rename(new)
+        for name in ("1-mae", "2-teacher"):
+            (old / "stages" / name).mkdir(parents=True)
+
+    def stopped(session: Session, trial: Trial | None) -> None:
+        session.run.unlock()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        follow(runs[2], stopped, lambda words: None, now=SetClock())
+    runs[2].rename(runs[3])
+    trained(runs[3])
+    runs[3].rename(runs[4])
+    viticulture.evaluate(str(runs[4]))
+    agreement = read_agreement(RunDir(runs[4]))
+    assert agreement is not None
+    assert not agreement.missing
+    assert "2-teacher" in (runs[4] / "report.html").read_text()
+    begin("digits", str(runs[4] / "recipe.yaml"), 0, str(tmp_path / "again"), False, {}, "test").run.unlock()
 
 
 def test_a_stage_begins_on_the_images_of_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

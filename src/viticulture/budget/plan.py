@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import UserError
 from ..study.plan.pace import Pace
 from ..training.recipe import Recipe, resolve
+from ..training.references import with_stages_of
 from ..training.rundir import PLAN, STAGES, RunDir
 from ..version import VERSION
 from .budget import Budget
@@ -119,7 +120,10 @@ def is_planned(run: str | Path) -> bool:
 
 
 def read_plan(run: str | Path) -> Plan:
-    """What `write` wrote. Raises: UserError if it is damaged, or of another layout."""
+    """What `write` wrote; stages that a later one learns from are named by where they lie now.
+
+    Raises: UserError if it is damaged, or of another layout.
+    """
     folder = RunDir(run)
     found = folder.read(PLAN)
     if (layout := found.get("format")) != FORMAT:
@@ -131,7 +135,8 @@ def read_plan(run: str | Path) -> Plan:
         plan = _plan(found)
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder.path / PLAN} is damaged: {error}; bring back a copy, or train anew") from error
-    return plan
+    stages = (replace(stage, values=with_stages_of(folder.path, stage.values)) for stage in plan.stages)
+    return replace(plan, stages=tuple(stages))
 
 
 def check_version(run: Path, plan: Plan) -> None:

@@ -34,6 +34,7 @@ from ..text import read_yaml, write_yaml
 from .older import check_older
 from .plugins import register_student
 from .raw import NAMED, ORDER, VIEWS, check_keys, check_names, leaves, nested, override, plain
+from .references import with_stages_of
 from .refusals import one_line
 from .settings import Engine, Student, Train
 from .steering import steered
@@ -109,7 +110,8 @@ def read(name: str) -> dict[str, Any]:
     files = shipped()
     if name not in files and not name.endswith((".yaml", ".yml")):
         raise unknown("recipe", name, files, "viticulture recipes")
-    return parse(read_text(files.get(name, Path(name)), "recipe"), name)
+    path = files.get(name, Path(name))
+    return with_stages_of(path.parent, parse(read_text(path, "recipe"), name))
 
 
 def parse(text: str, name: str) -> dict[str, Any]:

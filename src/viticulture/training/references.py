@@ -8,9 +8,11 @@ student.init: "given:DHVT-T trained on ImageNet-1k"
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from .rundir import STAGES
 
 ROW, GIVEN = "row:", "given:"
 
@@ -41,6 +43,21 @@ def _filled(value: Any, runs: Mapping[str, str]) -> Any:
         return {key: _filled(inner, runs) for key, inner in value.items()}
     names = references({"": value})
     return runs[names[""]] if names else value
+
+
+def with_stages_of(run: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a run within a budget, its own earlier stages named by where they lie now: the folder may have
+    been moved since they were written. Values of other runs stay."""
+    return {key: _in_place(run, value) for key, value in values.items()}
+
+
+def _in_place(run: Path, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return with_stages_of(run, value)
+    if isinstance(value, str) and Path(value).parent.name == STAGES:
+        here = run.absolute() / STAGES / Path(value).name
+        return str(here) if here.is_dir() else value
+    return value
 
 
 def check_alone(values: Mapping[str, Any]) -> None:

@@ -30,7 +30,7 @@ from .data import CHOSEN, SEVERAL, default_recipe, for_method, load_dataset, ope
 from .loggers import check_logger, flat
 from .processes import check_devices, is_leader
 from .recipe import Recipe, parse, read, resolve
-from .references import check_alone
+from .references import check_alone, with_stages_of
 from .rundir import RunDir, fresh, surroundings
 
 
@@ -204,7 +204,7 @@ def mark(settings: dict[str, Any], seed: int, fingerprint: str) -> str:
 
 
 def recipe_of(run: RunDir) -> Recipe:
-    """The recipe that a run began with, from its recipe.yaml.
+    """The recipe that a run began with, from its recipe.yaml; its own earlier stages are named by where they lie now.
 
     Raises: UserError if a value in the file was changed since: a run is one training, by one recipe.
     """
@@ -218,7 +218,7 @@ def recipe_of(run: RunDir) -> Recipe:
             f"{path} was changed after the run began: {', '.join(shown)}{more}; put it back, or begin a new run by it: "
             f"{run.anew()}"
         )
-    return recipe
+    return replace(recipe, values=with_stages_of(run.path, recipe.values))
 
 
 def dataset_of(run: RunDir, recipe: Recipe, data: Any = "") -> Dataset:
