@@ -659,6 +659,14 @@ def test_a_run_is_resumed_from_any_folder(tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / "run/weights/last").exists()
 
 
+def test_a_start_of_ones_own_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if a stage that begins elsewhere looks for it there."""
+    monkeypatch.chdir(tmp_path)
+    Path("start").mkdir()
+    plan = planned(Path("run"), overrides={"student.init": "start"}, search=False)
+    assert plan.stages[-1].values["student"]["init"] == str(tmp_path / "start")
+
+
 def test_a_run_may_be_renamed_after_any_stage_and_within_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -517,6 +517,27 @@ def test_a_run_goes_on_under_its_own_teachers_alone(tmp_path: Path) -> None:
         reopen(str(tmp_path / "run"))
 
 
+def test_weights_named_from_one_folder_are_found_from_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start, a teacher, a teacher in a file and one of several, by relative paths; a guide's other words stay, though
+    a folder is called so. Catches: a run that goes on only in the folder where it was begun."""
+    task = Task(tuple("0123456789"), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "soft").mkdir()
+    monkeypatch.chdir(tmp_path)
+    save(create_student("vit_nano", task, 2), Path("weights/first"), task)
+    save(create_student("resnet10t", task), Path("weights/cnn"), task)
+    file = "resnet10t=weights/cnn/model.safetensors"
+    keys = {"student.init": "weights/first", "guides.teacher": {"class": "logits", "teacher": file, "kind": "soft"}}
+    keys["guides.several"] = {"class": "co_advise", "teachers": {"cnn": "weights/cnn"}, "token": "class"}
+    session = small(Path("run"), **keys)
+    session.run.unlock()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert reopen(str(tmp_path / "run")).mark == session.mark
+    guides = session.recipe.values["guides"]
+    assert session.recipe.values["student"]["init"] == str(tmp_path / "weights/first")
+    assert guides["teacher"]["kind"] == "soft"
+
+
 def test_a_run_that_goes_on_with_other_threads_says_so() -> None:
     """Sums depend on their number. Catches: silence; a remark where nothing changed, or on a GPU."""
     threads = torch.get_num_threads()

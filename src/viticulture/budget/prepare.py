@@ -12,7 +12,7 @@ here: when they begin, by what the earlier ones took, and once more within their
 
 import os
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,6 +24,7 @@ from ..errors import UserError
 from ..study.plan.pace import Pace
 from ..training.data import default_recipe, for_method, load_dataset, refuse_annotated
 from ..training.recipe import Recipe, read, resolve
+from ..training.references import from_anywhere
 from ..training.rundir import STAGES, RunDir
 from ..training.session import check_seed
 from . import recipes
@@ -90,6 +91,7 @@ def make_plan(
     base = recipes.asked_once(base, wish.overrides)
     source = for_method(base, source)
     recipes.check(base, wish.overrides)
+    base = replace(base, values=from_anywhere(base.values))
 
     def left() -> float:
         return wish.budget.seconds * (1 - MARGIN) - (now() - began)

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..models.weights.files import anchored
 from .rundir import STAGES
 
 ROW, GIVEN = "row:", "given:"
+WEIGHTS = ("init", "teacher", "teachers")
+"""Keywords of a student, a method or a guide that say where weights are."""
 
 
 def references(values: Mapping[str, Any], prefix: str = ROW) -> dict[str, str]:
@@ -43,6 +46,22 @@ def _filled(value: Any, runs: Mapping[str, str]) -> Any:
         return {key: _filled(inner, runs) for key, inner in value.items()}
     names = references({"": value})
     return runs[names[""]] if names else value
+
+
+def from_anywhere(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's values with the places of weights made absolute, so that a run goes on in any working folder."""
+    guides = {name: _anchored(keywords) for name, keywords in values["guides"].items()}
+    return {**values, **{section: _anchored(values[section]) for section in ("student", "method")}, "guides": guides}
+
+
+def _anchored(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _place(value) if key in WEIGHTS else value for key, value in keywords.items()}
+
+
+def _place(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _place(inner) for name, inner in value.items()}
+    return anchored(value) if isinstance(value, str) else value
 
 
 def with_stages_of(run: Path, values: Mapping[str, Any]) -> dict[str, Any]:

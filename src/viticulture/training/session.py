@@ -30,7 +30,7 @@ from .data import CHOSEN, SEVERAL, default_recipe, for_method, load_dataset, ope
 from .loggers import check_logger, flat
 from .processes import check_devices, is_leader
 from .recipe import Recipe, parse, read, resolve
-from .references import check_alone, with_stages_of
+from .references import check_alone, from_anywhere, with_stages_of
 from .rundir import RunDir, fresh, surroundings
 
 
@@ -113,6 +113,7 @@ def begin(
     }
     known = check_apart(checked, dataset, about)
     method, remarks = assemble(checked, dataset, seed)
+    checked = replace(checked, values=from_anywhere(checked.values))
     size = batch_size(checked, len(dataset.train))
     remarks = [*checked.remarks, *dataset.warnings, *known, *remarks, *method.remarks(size)]
     if dataset.val is None and checked.section("images").eval_views == "best":

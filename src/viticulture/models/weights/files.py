@@ -230,6 +230,16 @@ def find_weights(source: str) -> Path | None:
     raise UserError(f"{source} holds no weights ({' and '.join(FILES)}), nor is it a run that has some")
 
 
+def anchored(source: str) -> str:
+    """The same source of weights for any working folder: a folder or file by its absolute path, other names as they
+    are."""
+    architecture, equals, file = source.partition("=")
+    path = Path(source)
+    if path.is_dir() or (path.suffix in SUFFIXES and path.is_file()):
+        return str(path.absolute())
+    return f"{architecture}={Path(file).absolute()}" if equals and Path(file).is_file() else source
+
+
 def fetch(name: str) -> nn.Module:
     """A timm model with pretrained weights, from timm's cache or the network.
 
