@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback
+from PIL import Image
 from torch import Tensor, nn
 
 import viticulture
@@ -323,12 +324,12 @@ def test_a_run_and_its_images_may_move(tmp_path: Path, stopped: Path) -> None:
     assert viticulture.resume(str(run)).accuracy == viticulture.Run(run).accuracy  # nothing left to do
 
 
-def test_a_folder_of_images_that_has_moved_is_named_to_resume(tmp_path: Path) -> None:
-    """The images themselves are compared, not where they lie. Fails if a copy elsewhere counts as other images."""
-    from photographs import pictures
-
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_folder_of_images_that_has_moved_is_named_to_resume(stream: bool, tmp_path: Path) -> None:
+    """The images themselves are compared, or their files where they are streamed, not where they lie. Fails if a copy
+    elsewhere counts as other images, or a changed file as the same one."""
     photos = pictures(tmp_path / "photos", {"a": 12, "b": 12})
-    overrides = {**FAST, "data.per_class": None, "train.watch": "none"}
+    overrides = {**FAST, "data.per_class": None, "train.watch": "none", "images.stream": stream}
     session = begin(
         str(photos), "default/photos", 0, str(tmp_path / "run"), False, {**overrides, "student.name": "vit_nano"}, "t"
     )
@@ -338,6 +339,13 @@ def test_a_folder_of_images_that_has_moved_is_named_to_resume(tmp_path: Path) ->
         reopen(str(tmp_path / "run"))
     again = reopen(str(tmp_path / "run"), str(tmp_path / "moved"))
     assert again.dataset.split_names == session.dataset.split_names
+    assert again.mark == session.mark
+    again.run.unlock()
+    changed = tmp_path / "moved" / session.dataset.split_names["train"][0]
+    Image.new("RGB", (20, 30)).save(changed)
+    with pytest.raises(UserError, match=r"are not those.*bring them back.*train anew: viticulture train") as refused:
+        reopen(str(tmp_path / "run"), str(tmp_path / "moved"))
+    assert ("cp -a" in str(refused.value)) is stream
 
 
 def test_measurements_after_the_checkpoint_are_dropped_when_a_run_goes_on(tmp_path: Path) -> None:

@@ -157,6 +157,7 @@ class Measurements:
             skipped={},
             warnings=(),
             fingerprint="",
+            portable="",
         )
 
 

@@ -47,6 +47,7 @@ class Dataset:
         warnings: what a person should know, one sentence each.
         fingerprint: 32 hexadecimal digits that change with the classes, the splits, a label or a pixel, and not with
             names or where the data lies. (Where images are streamed, files' paths, sizes and times stand for pixels.)
+        portable: the fingerprint; where images are streamed, one that does not change with the folder that holds them.
         annotations: split -> objects of its images, or classes of their pixels (dense/prepare.py); empty otherwise.
     """
 
@@ -63,6 +64,7 @@ class Dataset:
     skipped: dict[str, str]
     warnings: tuple[str, ...]
     fingerprint: str
+    portable: str
     annotations: Mapping[str, Annotations] = field(default_factory=dict)
 
 
@@ -107,6 +109,7 @@ def prepare(
     mean, std = _normalization(source, read, image_settings)
     names = {kind: [source.names[i] for i in rows] for kind, rows in read.splits.items()}
     warnings = (*source.notes, *notes, *_warnings(source, read, selection, skipped, labeled))
+    fingerprint = _fingerprint(source, read, source.root)
     return Dataset(
         name=source.name,
         classes=source.classes,
@@ -120,7 +123,8 @@ def prepare(
         split_names=names,
         skipped=skipped,
         warnings=warnings,
-        fingerprint=digest([*source.classes, *_contents(source, read)]),
+        fingerprint=fingerprint,
+        portable=_fingerprint(source, read, "") if read.held is None else fingerprint,
     )
 
 
@@ -258,14 +262,15 @@ def _normalization(source: Source, read: _Read, image_settings: ImageSettings) -
     return streamed_statistics(source, read.splits["train"], max(image_settings.shape))
 
 
-def _contents(source: Source, read: _Read) -> list[str]:
-    parts = []
+def _fingerprint(source: Source, read: _Read, root: str) -> str:
+    """As `Dataset` says; `root` is where streamed images are taken to lie."""
+    parts = [*source.classes]
     for kind, rows in sorted(read.splits.items()):
-        marks = [f"{source.root}\0{source.names[i]}\0{source.fingerprints[i]}" for i in rows.tolist()]
+        marks = [f"{root}\0{source.names[i]}\0{source.fingerprints[i]}" for i in rows.tolist()]
         if read.held is not None:
             marks = [mark.tobytes().hex() for mark in read.held.digests[np.searchsorted(read.held.rows, rows)]]
         parts += [kind, digest(map(str, source.labels[rows].tolist())), digest(marks)]
-    return parts
+    return digest(parts)
 
 
 def _numbered(source: Source, classes: Sequence[str]) -> np.ndarray:

@@ -63,8 +63,8 @@ class StreamImages(Images):
             pictures = [self.source.picture(row, shrink=self.size) for row in self.rows[numbers].tolist()]
         except Unreadable as error:
             raise UserError(
-                f"{error}; mend or remove it, or have every image read once beforehand and go on without those that"
-                " cannot be read: --skip-unreadable"
+                f"{error}; bring it back as it was and go on; or mend or remove it, or have every image read once"
+                " beforehand and leave out those that cannot be read (--skip-unreadable), and train anew"
             ) from error
         squeezed = [squeeze(picture.pixels, self.size) for picture in pictures]
         pixels = [torch.from_numpy(image).permute(2, 0, 1) for image in squeezed]

@@ -51,5 +51,6 @@ def gone_on(session: Session) -> Session:
     """The session that goes on from its run's checkpoint, by the recipe as it is there now."""
     recipe = recipe_of(session.run)
     method, _ = assemble(recipe, session.dataset, session.seed)
-    marked = mark(session.run.read("run.json")["settings"], session.seed, session.dataset.fingerprint)
+    facts = session.run.read("run.json")
+    marked = mark(facts["settings"], session.seed, facts["data"]["fingerprint"])
     return replace(session, recipe=recipe, method=method, mark=marked, begun=True)

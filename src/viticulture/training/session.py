@@ -15,6 +15,7 @@ from ..data.dense.source import DenseSource
 from ..data.open import open_source
 from ..data.sources.several import separated
 from ..data.sources.source import Source
+from ..data.stream import StreamImages
 from ..errors import UserError, counted
 from ..keywords import BITS
 from ..methods.method import Method
@@ -136,6 +137,7 @@ def begin(
             data={
                 **about,
                 "fingerprint": dataset.fingerprint,
+                "portable": dataset.portable,
                 "classes": list(dataset.classes),
                 "images": {split: len(names) for split, names in dataset.split_names.items()},
                 "skipped": dataset.skipped,
@@ -168,17 +170,20 @@ def reopen(path: str, data: Any = "") -> Session:
     check_devices(recipe.section("engine"))
     check_logger(recipe.section("engine"))
     dataset = dataset_of(run, recipe, data)
-    if dataset.fingerprint != facts["data"]["fingerprint"]:
+    known = facts["data"]
+    if dataset.fingerprint != known["fingerprint"] and dataset.portable != known.get("portable"):
+        streamed = isinstance(dataset.train, StreamImages)
+        times = " with the times of their files (cp -a), which stand for pixels that are streamed" if streamed else ""
         raise UserError(
-            f"the images of {facts['data']['source']} are not those that {path} began with; "
-            f"bring them back, or train anew: {run.anew()}"
+            f"the images of {known['source']} are not those that {path} began with; bring them back{times}, or train "
+            f"anew: {run.anew()}"
         )
     method, _ = assemble(recipe, dataset, facts["seed"])
     if "teachers" in facts and facts["teachers"] != teachers_of(method):
         raise UserError(
             f"the teachers of {path} are not those that it began with; bring them back, or train anew: {run.anew()}"
         )
-    marked = mark(facts.get("settings", recipe.values), facts["seed"], dataset.fingerprint)
+    marked = mark(facts.get("settings", recipe.values), facts["seed"], known["fingerprint"])
     remarks = [*facts["remarks"], *other_threads(facts["hardware"])]
     return Session(run, recipe, dataset, method, facts["seed"], remarks, marked, begun=True)
 

@@ -85,13 +85,14 @@ def prepare_dense(
             else:
                 held[split] = _masked(source, rows, seen, dataset.image_settings.store_size or 0, progress)
     notes += _remarks(source.classes, held["train"])
-    marks = [f"{split}={_mark(found)}" for split, found in sorted(held.items())]
+    marks = [*source.classes, *(f"{split}={_mark(found)}" for split, found in sorted(held.items()))]
     return dataclasses.replace(
         dataset,
         classes=source.classes,
         annotations=held,
         warnings=(*dataset.warnings, *notes),
-        fingerprint=digest([dataset.fingerprint, *source.classes, *marks]),
+        fingerprint=digest([dataset.fingerprint, *marks]),
+        portable=digest([dataset.portable, *marks]),
     )
 
 
