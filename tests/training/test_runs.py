@@ -554,6 +554,35 @@ def test_a_run_that_goes_on_with_other_threads_says_so() -> None:
     assert "OMP_NUM_THREADS=99 goes on exactly" in remark
 
 
+class Enough(Callback):
+    """Ends a training at the end of its first epoch, or within it."""
+
+    def __init__(self, within: bool) -> None:
+        self.within = within
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        trainer.should_stop = self.within
+
+    def on_train_epoch_end(self, trainer: Any, *_: Any) -> None:
+        trainer.should_stop = True
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_a_training_that_a_callback_has_ended_is_not_gone_on_with(within: bool, tmp_path: Path) -> None:
+    """A kill while it is measured. Fails if the resumed run trains on, or tells of another epoch than it ended with."""
+    session = small(tmp_path / "run", **{"train.ema_decay": 0.9})
+    fit(session, more=[Enough(within)])
+    session.run.unlock()
+    kept = [path for path in session.run.path.rglob("*") if path.suffix in (".safetensors", ".csv")]
+    kept += session.run.path.rglob("config.json")
+    before, steps = [path.read_bytes() for path in kept], session.run.read("run.json")["steps"]
+    assert steps == (1 if within else 2)
+    again = reopen(str(tmp_path / "run"))
+    fit(again)
+    assert [path.read_bytes() for path in kept] == before
+    assert again.run.read("run.json")["steps"] == steps
+
+
 class Killed(Callback):
     """Ends a training as torch's loader does when one of its processes was killed."""
 

@@ -35,7 +35,7 @@ from .progress import EachEpoch, ProgressBar, StopOnNonFinite
 from .replay import Replay
 from .session import Session
 from .settings import Engine, Train
-from .state import Ema, KeepLast, RandomState, WholeCheckpointIO
+from .state import Ema, Ended, KeepLast, RandomState, WholeCheckpointIO
 from .watching import BestCheckpoint, WatchEvery
 
 ALONE = Shard()
@@ -226,6 +226,7 @@ def fit(
         method.taps.compile()
         for network in method.auxiliary.children():
             network.compile()
+    stop = [StopAfter(until)] if until else []  # after Ended, for which this is no end
     _quiet()
     keep_freed_memory()
     if on_gpu:
@@ -242,7 +243,7 @@ def fit(
         gradient_clip_val=train.clip_norm,
         log_every_n_steps=min(LOG_EVERY_STEPS, method.course.steps_per_epoch * train.accumulate),
         logger=loggers(run, session.recipe),
-        callbacks=[*callbacks, *more, *([StopAfter(until)] if until else [])],
+        callbacks=[*callbacks, *more, Ended(), *stop],
         plugins=[checkpoints],
         enable_progress_bar=False,
         enable_model_summary=False,

@@ -136,6 +136,27 @@ class KeepLast(Checkpoint):
         self.cost = self.saved_at - began
 
 
+class Ended(Callback):
+    """Keep in the checkpoint that a callback has ended the training early: a resumed run does not train on."""
+
+    def __init__(self) -> None:
+        self.epochs: int | None = None
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.should_stop:
+            self.epochs = trainer.current_epoch + 1
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.epochs is not None:
+            trainer.fit_loop.max_epochs = self.epochs
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epochs": self.epochs}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.epochs = state_dict["epochs"]
+
+
 class RandomState(Callback):
     """Keep torch's global random streams of every process in the checkpoint; they go back just before the next step."""
 
