@@ -4,6 +4,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,21 @@ def test_text_longer_than_anybody_writes_is_refused(tmp_path: Path, monkeypatch:
     path.write_text("a" * 11)
     with pytest.raises(UserError, match=r"recipe .*long.yaml is longer than 10 bytes"):
         disk.read_text(path, "recipe")
+
+
+def test_half_written_files_are_swept_where_nobody_writes_them(tmp_path: Path) -> None:
+    """However deep. Catches: what another process is writing taken away, what is left of a killed one kept, a file of
+    a machine whose clock is ahead kept where nobody else may write."""
+    (tmp_path / "deep").mkdir()
+    left, written, ahead, own = (tmp_path / "deep" / name for name in (".a.1.part", ".b.2.part", ".c.3.part", "d.part"))
+    now = time.time()
+    for path, age in {left: disk.ABANDONED + 1, written: 0, ahead: -9999, own: 99999}.items():
+        path.write_text("half")
+        os.utime(path, (now - age, now - age))
+    disk.sweep(tmp_path)
+    assert [path.exists() for path in (left, written, ahead, own)] == [False, True, True, True]
+    disk.sweep(tmp_path, idle=0)
+    assert [path.exists() for path in (written, ahead, own)] == [False, False, True]
 
 
 HOLDER = """

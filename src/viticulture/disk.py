@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+ABANDONED = 3600.0
+"""Seconds after which a half-written file has no writer: one that is whole is renamed at once."""
 MOST_TEXT = 2**28
 """Bytes of the longest text that is read; what is longer, or grows while it is read, was not written by hand."""
 
@@ -40,6 +43,19 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def sweep(folder: Path, idle: float = ABANDONED) -> None:
+    """Remove what killed processes left half-written, however deep.
+
+    Args:
+        folder: that holds it.
+        idle: seconds since it was last written to; 0 where nobody else may write.
+    """
+    for part in folder.rglob(".*.part"):
+        with suppress(OSError):  # another process sweeps, too
+            if max(0, time.time() - part.stat().st_mtime) >= idle:  # clocks of other machines may be ahead
+                part.unlink()
 
 
 def write_whole(path: Path, content: str | dict[str, Any]) -> Path:

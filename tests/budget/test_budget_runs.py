@@ -2,6 +2,7 @@
 """Trainings within a budget, end to end: real stages on digits, at a pace that is told and by a clock that is set."""
 
 import json
+import os
 import re
 import signal
 from dataclasses import asdict, replace
@@ -657,6 +658,10 @@ def test_a_run_is_resumed_from_any_folder(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path / "elsewhere")
     trained(tmp_path / "run")
     assert (tmp_path / "run/weights/last").exists()
+    (left := tmp_path / "run/.budget.json.77.part").write_text("half")
+    os.utime(left, (0, 0))
+    trained(tmp_path / "run")
+    assert not left.exists(), "of a kill"
 
 
 def test_a_start_of_ones_own_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

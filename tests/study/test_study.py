@@ -21,8 +21,9 @@ from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions
 from viticulture.evaluation.results import keep_predictions, read_evaluations, read_predictions
 from viticulture.study.conclude.verdict import conclusion, verdicts
+from viticulture.study.conduct import conduct
 from viticulture.study.declare.grid import CONDITIONS, Candidate, Grid
-from viticulture.study.declare.terms import Subsets, Terms
+from viticulture.study.declare.terms import Subsets, Terms, Where
 from viticulture.study.folder import StudyDir
 from viticulture.study.plan.plan import Plan
 from viticulture.study.run.cell import command, is_damaged, train_cell
@@ -240,6 +241,23 @@ def test_a_study_killed_at_any_moment_ends_as_if_it_had_not_been(finished: Path,
     assert [{k: v for k, v in row.items() if k not in drop} for row in table(path)] == [
         {k: v for k, v in row.items() if k not in drop} for row in table(finished)
     ]
+
+
+def test_what_killed_writers_left_of_a_study_bars_nothing_and_goes(tmp_path: Path) -> None:
+    """While it was made, and later. Fails if a half-written file stands for a folder in use, or stays for ever."""
+    path = tmp_path / "study"
+    left = [path / ".study.json.77.part", path / "failures" / ".plain.json.77.part"]
+
+    def killed(part: Path) -> None:
+        part.parent.mkdir()
+        part.write_text("half")
+        os.utime(part, (0, 0))
+
+    killed(left[0])
+    study = made(path, grid(PLAIN))
+    killed(left[1])
+    conduct(study, Where(slurm=True), lambda words: None, lambda study, plan: None)
+    assert not any(part.exists() for part in left)
 
 
 @pytest.mark.children

@@ -321,7 +321,10 @@ def test_a_run_and_its_images_may_move(tmp_path: Path, stopped: Path) -> None:
     run = Path(shutil.copytree(stopped, tmp_path / "elsewhere"))
     assert viticulture.resume(str(run)).facts["status"] == "finished"
     assert (run / "report.html").exists()
+    (left := run / ".predictions.npz.77.part").write_text("half")  # of a killed evaluate
+    os.utime(left, (0, 0))
     assert viticulture.resume(str(run)).accuracy == viticulture.Run(run).accuracy  # nothing left to do
+    assert not left.exists()
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..budget.budget import Budget
+from ..disk import sweep
 from ..errors import UserError, unknown
 from ..text import command_line, tell
 from ..waiting import silence
@@ -152,6 +153,7 @@ def resume(run: Any, data: Any = "", *, callbacks: "Sequence[Callback]" = (), pr
         with silence(not progress):
             return _follow(Path(run), data)
     if RunDir.open(run).read("run.json")["status"] == "finished":
+        sweep(Path(run))
         tell(f"{run} is finished; nothing is left to train")
         return Run(Path(run))
     with silence(not progress):

@@ -15,6 +15,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from ..disk import sweep
 from ..errors import counted
 from ..training.length import gone_on, may_change, set_length
 from ..training.rundir import STAGES, RunDir
@@ -104,6 +105,7 @@ def _alone(run: Path) -> Iterator[None]:
     (run / STAGES).mkdir(exist_ok=True)
     stages = RunDir(run / STAGES)
     stages.lock()
+    sweep(run)
     try:
         yield
     finally:

@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 from ..data.dense.source import DenseSource
 from ..data.sources.source import Source
+from ..disk import sweep
 from ..errors import UserError
 from ..training.data import load_dataset, open_for
 from ..training.recipe import Recipe, method_class
@@ -130,6 +131,7 @@ def conduct(
         show: is shown the plan.
         data: where the images are now.
     """
+    sweep(study.path)
     remarks = study.extend()
     for remark in remarks:
         tell(f"note: {remark}")

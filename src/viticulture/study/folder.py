@@ -54,8 +54,7 @@ class StudyDir:
         """A new study. Raises: UserError if the folder is in use or a recipe is wrong; then nothing is written."""
         study = StudyDir(path, grid)
         texts = {candidate.name: study.recipe_text(candidate) for candidate in grid.candidates}
-        begun = {"recipes", "study.yaml"}  # what a kill before study.json leaves
-        if study.path.exists() and (not study.path.is_dir() or {entry.name for entry in study.path.iterdir()} - begun):
+        if study.path.exists() and not (study.path.is_dir() and all(map(_begun, study.path.iterdir()))):
             raise UserError(
                 f"{path} exists already; choose another --out, or go on with it by `viticulture compare resume {path}`"
             )
@@ -286,6 +285,11 @@ class StudyDir:
     def write(self, name: str, content: str | dict[str, Any]) -> Path:
         """A text or JSON file, whole or not at all."""
         return write_whole(self.path / name, content)
+
+
+def _begun(entry: Path) -> bool:
+    """Whether a kill before study.json may have left this in a study's folder."""
+    return entry.name in ("recipes", "study.yaml") or entry.name.endswith(".part")
 
 
 def held_out_digest(splits: dict[str, list[str]]) -> str:

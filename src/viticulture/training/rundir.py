@@ -28,7 +28,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..disk import file_lock, read_json, read_text, unwritable, write_whole
+from ..disk import file_lock, read_json, read_text, sweep, unwritable, write_whole
 from ..errors import UserError, unknown
 from ..version import VERSION
 
@@ -216,8 +216,7 @@ class RunDir:
         except OSError as error:
             raise unwritable(self.path / "run.lock", error) from error
         self._lock = lock
-        for part in self.path.rglob(".*.part"):
-            part.unlink(missing_ok=True)
+        sweep(self.path, idle=0)
 
     @property
     def in_use(self) -> bool:
