@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from socket import socket
 from typing import Any
@@ -20,6 +21,7 @@ from torch._C._distributed_c10d import TCPStore
 from children import command, start
 from viticulture.cli import main
 from viticulture.errors import UserError
+from viticulture.training.metrics import EpochMeans
 from viticulture.training.processes import check_devices, the_first_works
 from viticulture.training.rundir import RunDir
 from viticulture.training.settings import Engine
@@ -109,9 +111,7 @@ def test_a_training_on_two_processes_is_that_on_one(tmp_path: Path) -> None:
     """
     settings = ["--epochs", "1", "--train.watch", "val", "--augment.mix.mixup", "0.8", "--optim.name", "sgd"]
     settings += ["--lr", "0.1", *TINY]
-    with socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     logs = [tmp_path / f"log {rank}" for rank in (0, 1)]
     pair = [
         command(tmp_path, log, ["train", *SMALL, *settings, "--out", "two"], role_of(rank, port))
@@ -131,6 +131,13 @@ def test_a_training_on_two_processes_is_that_on_one(tmp_path: Path) -> None:
         torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5)
 
 
+def free_port() -> int:
+    """One that nobody listens to."""
+    with socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 def role_of(rank: int, port: int) -> dict[str, str]:
     """What torchrun tells one of two processes on a machine."""
     told: dict[str, int | str] = {
@@ -142,6 +149,33 @@ def role_of(rank: int, port: int) -> dict[str, str]:
     }
     told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
     return {name: str(value) for name, value in told.items()}
+
+
+def gather(rank: int, ports: Any, found: Any) -> None:
+    """One of two processes whose epoch is interrupted; runs in a child."""
+    store = TCPStore("127.0.0.1", 0 if rank == 0 else ports.get(), None, rank == 0, wait_for_workers=False)
+    if rank == 0:
+        ports.put(store.port)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    stopped, resumed, older = EpochMeans(), EpochMeans(), EpochMeans()
+    stopped.sums, stopped.batches = {"loss": torch.tensor(3.0 + rank)}, Counter(loss=2)
+    resumed.load_state_dict(stopped.state_dict())
+    older.load_state_dict({"sums": {"loss": torch.tensor(3.0)}, "batches": {"loss": 2}})
+    found.put((rank, resumed.means["loss"], older.means["loss"]))
+    distributed.barrier()
+
+
+@pytest.mark.children
+def test_every_process_goes_on_with_its_own_means() -> None:
+    """A checkpoint within an epoch. Catches: the first process's sums in all; a checkpoint that held no others, which
+    is not read."""
+    context = multiprocessing.get_context("forkserver")
+    ports, found = context.Queue(), context.Queue()
+    pair = [start(gather, rank, ports, found) for rank in (0, 1)]
+    for process in pair:
+        process.join()
+        assert process.exitcode == 0
+    assert {found.get(), found.get()} == {(0, 1.5, 1.5), (1, 2.0, 1.5)}
 
 
 @pytest.mark.slow

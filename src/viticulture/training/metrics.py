@@ -18,6 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from ..disk import replacing, unwritable
 from ..errors import UserError
 from ..methods.method import Method
+from .processes import of_every, rank
 
 COLUMNS = ("step", "epoch", "name", "value")
 
@@ -61,7 +62,8 @@ class MetricsFile(Logger):
 
 
 class EpochMeans(Callback):
-    """Writes the means over an epoch of what its batches logged; they go on where a resumed run stopped."""
+    """Writes the means over an epoch of what its batches logged; they go on where a resumed run stopped, those of every
+    process by themselves."""
 
     def __init__(self) -> None:
         self.sums: dict[str, torch.Tensor] = {}
@@ -91,10 +93,13 @@ class EpochMeans(Callback):
             logger.log_metrics({**values, "epoch": trainer.current_epoch}, trainer.global_step - 1)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"sums": self.sums, "batches": dict(self.batches)}
+        sums = {name: total.cpu() for name, total in self.sums.items()}
+        return {"processes": of_every({"sums": sums, "batches": dict(self.batches)})}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.sums, self.batches = state_dict["sums"], Counter(state_dict["batches"])
+        every = state_dict.get("processes", [state_dict])  # earlier runs kept the first process's alone
+        own = every[rank() % len(every)]
+        self.sums, self.batches = own["sums"], Counter(own["batches"])
 
 
 def cut(path: Path, step: int) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch import distributed
@@ -40,6 +41,20 @@ def check_devices(engine: Engine) -> None:
             f"{started} processes were started, but engine.devices times engine.nodes is {wanted}: say by --devices "
             "how many train on each machine, and by --engine.nodes on how many machines"
         )
+
+
+def of_every(own: Any) -> list[Any]:
+    """What the processes of a training give, in their order; each must ask, and none gets on before the last."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return [own]
+    every: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(every, own)
+    return every
+
+
+def rank() -> int:
+    """This process's place among those of a training."""
+    return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
 
 
 @contextmanager

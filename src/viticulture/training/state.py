@@ -18,11 +18,12 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from torch import distributed, nn
+from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..disk import replacing
 from ..errors import UserError
+from .processes import of_every
 from .rundir import RunDir
 
 SHARE = 0.05
@@ -167,11 +168,7 @@ class RandomState(Callback):
         own = {"cpu": torch.get_rng_state()}
         if torch.cuda.is_available():
             own["cuda"] = torch.cuda.get_rng_state()
-        every: list[Any] = [own]
-        if distributed.is_available() and distributed.is_initialized():
-            every = [None] * distributed.get_world_size()
-            distributed.all_gather_object(every, own)
-        return {"processes": every}
+        return {"processes": of_every(own)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.restored = state_dict["processes"]
