@@ -151,6 +151,25 @@ def role_of(rank: int, port: int) -> dict[str, str]:
     return {name: str(value) for name, value in told.items()}
 
 
+@pytest.mark.children
+def test_who_loses_another_process_says_how_to_go_on(tmp_path: Path) -> None:
+    """kill -9 for the second of two in the middle of a training. Catches: gloo's traceback in place of a line."""
+    port = free_port()
+    logs = [tmp_path / f"log {rank}" for rank in (0, 1)]
+    words = ["train", *SMALL, *TINY, "--epochs", "9999", "--out", "run"]
+    pair = [command(tmp_path, log, words, role_of(rank, port)) for rank, log in enumerate(logs)]
+    while pair[0].exitcode is None and not RunDir(tmp_path / "run").checkpoint.exists():
+        time.sleep(0.01)
+    pair[1].kill()
+    for process in pair:
+        process.join()
+    said = logs[0].read_text()
+    assert pair[0].exitcode == 2, said
+    assert "Traceback" not in said
+    assert "another process of this training has ended" in said
+    assert "viticulture resume run" in said
+
+
 def gather(rank: int, ports: Any, found: Any) -> None:
     """One of two processes whose epoch is interrupted; runs in a child."""
     store = TCPStore("127.0.0.1", 0 if rank == 0 else ports.get(), None, rank == 0, wait_for_workers=False)

@@ -587,16 +587,28 @@ def test_a_training_that_a_callback_has_ended_is_not_gone_on_with(within: bool, 
 
 
 class Killed(Callback):
-    """Ends a training as torch's loader does when one of its processes was killed."""
+    """Ends a training as torch does when one of its processes was killed."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words
 
     def on_train_batch_end(self, *_: Any) -> None:
-        raise RuntimeError("DataLoader worker (pid 77) is killed by signal: Killed.")
+        raise RuntimeError(self.words)
 
 
-def test_a_killed_reader_is_told_with_the_way_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("DataLoader worker (pid 77) is killed by signal: Killed.", "a process that reads images"),
+        ("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:545] Read error: Connection reset", "another process"),
+        ("NCCL error: remote process exited or there was a network error", "another process"),
+    ],
+    ids=["reader", "gloo", "NCCL"],
+)
+def test_a_killed_process_is_told_with_the_way_on(words: str, told: str, tmp_path: Path) -> None:
     """Catches: a traceback, or a run that cannot go on."""
     session = small(tmp_path / "run")
-    with pytest.raises(UserError, match=r"want of memory.*viticulture resume"):
-        fit(session, more=[Killed()])
+    with pytest.raises(UserError, match=rf"{told}.*want of memory.*viticulture resume"):
+        fit(session, more=[Killed(words)])
     session.run.unlock()
     assert viticulture.resume(str(tmp_path / "run")).facts["status"] == "finished"

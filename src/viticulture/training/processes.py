@@ -43,6 +43,13 @@ def check_devices(engine: Engine) -> None:
         )
 
 
+def lost_another(error: BaseException) -> bool:
+    """Whether an error is what gloo or NCCL raises in a process that waits for one which is gone."""
+    return isinstance(error, RuntimeError) and any(
+        words in str(error) for words in ("gloo/transport", "remote process exited")
+    )
+
+
 def of_every(own: Any) -> list[Any]:
     """What the processes of a training give, in their order; each must ask, and none gets on before the last."""
     if not (distributed.is_available() and distributed.is_initialized()):

@@ -30,7 +30,7 @@ from .allocator import keep_freed_memory
 from .assemble import augmentations, batch_size
 from .loggers import close, loggers
 from .metrics import EpochMeans, cut
-from .processes import is_leader
+from .processes import is_leader, lost_another
 from .progress import EachEpoch, ProgressBar, StopOnNonFinite
 from .replay import Replay
 from .session import Session
@@ -259,13 +259,8 @@ def fit(
     except BaseException as error:
         if trainer.strategy.launcher is not None:
             trainer.strategy.launcher.kill(signal.SIGKILL)  # processes begun here would wait for this one's next step
-        if isinstance(error, OSError) and _concerns(run.path, error):
-            raise unwritable(Path(os.fsdecode(error.filename or run.path)), error) from error
-        if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):  # raised wherever the step is then
-            raise UserError(
-                "a process that reads images was killed, most likely for want of memory; free some and go on: "
-                f"viticulture resume {run.path}"
-            ) from error
+        if (told := _told(run.path, error)) is not None:
+            raise told from error
         raise
     finally:
         close(trainer.loggers)
@@ -275,6 +270,23 @@ def fit(
         run.update(seconds=round(keep.seconds_spent(), 1), steps=trainer.global_step, batch_size=size)
         if replay:
             run.update(teacher_logits=replay.counts)
+
+
+def _told(run: Path, error: BaseException) -> UserError | None:
+    """What a person hears of an error that is no mistake of the program; None of any other."""
+    if isinstance(error, OSError) and _concerns(run, error):
+        return unwritable(Path(os.fsdecode(error.filename or run)), error)
+    if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):  # raised wherever the step is then
+        return UserError(
+            "a process that reads images was killed, most likely for want of memory; free some and go on: "
+            f"viticulture resume {run}"
+        )
+    if lost_another(error):
+        return UserError(
+            "another process of this training has ended; where it gave no reason it was killed, most likely for want "
+            f"of memory; free some and go on: viticulture resume {run}"
+        )
+    return None
 
 
 def _concerns(run: Path, error: OSError) -> bool:
