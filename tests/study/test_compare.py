@@ -170,6 +170,32 @@ def test_the_default_field_fits_the_images(photos: Path) -> None:
         assert not any(one.data for one in found)
 
 
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ([], {"images.image_size": 96}),
+        (["--image-size", "32"], {}),
+        (["--images.eval_views", "one"], {"images.image_size": 96}),
+    ],
+)
+def test_a_long_budget_shows_images_whole_and_leaves_what_a_person_says(
+    tmp_path: Path, options: list[str], shown: dict[str, int]
+) -> None:
+    """Fails if a budget that affords them leaves photographs small, or replaces a size or views that were named."""
+    draw = np.random.default_rng(0)
+    for name in "ab":
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(10):
+            pixels = draw.integers(0, 256, (96, 100, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{i}.png")
+    words = ["compare", str(tmp_path / "photos"), "--recipes", "default/photos", "--student", "vit_nano", "--slurm"]
+    words += ["--budget", "10d", "--seeds", "1", "--batch-size", "8", "--out", str(tmp_path / "s"), *options]
+    assert main(words) == 0
+    plan = Study(tmp_path / "s").plan
+    assert plan is not None
+    assert plan.shown == shown
+
+
 def test_a_group_of_options_is_read_from_its_dataclass() -> None:
     """Fails if a default, a type or a help text is written twice."""
     parser = Parser("compare", viticulture.api.compare)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A grid says what it says in YAML too; a plan keeps to its terms and its budget; halving keeps the better half."""
 
+from dataclasses import replace
+
 import pytest
 
 from viticulture.errors import UserError
@@ -8,7 +10,7 @@ from viticulture.report.tables.study import plan_note, plan_sheet
 from viticulture.study.declare.grid import Candidate, Cell, Grid, of_recipes, of_table, slug
 from viticulture.study.declare.terms import Subset, Subsets, Terms
 from viticulture.study.plan.pace import Pace
-from viticulture.study.plan.plan import Plan, cost, make_plan
+from viticulture.study.plan.plan import Plan, cost, dearest, make_plan
 from viticulture.study.run.halving import decide
 from viticulture.study.run.outcomes import Outcome
 from viticulture.training.table import read_table
@@ -127,6 +129,27 @@ def test_a_budget_is_kept_and_used() -> None:
     assert abs(2 * next(iter(set(halved.epochs.values()))) - epochs) <= 4
     with pytest.raises(UserError, match="too short for 6 cells"):
         planned(grid("7s"))
+
+
+@pytest.mark.parametrize(
+    ("budget", "chosen", "tried"),
+    [("15s", "cheap", 1), ("150s", "cheap", 2), ("250s", "middle", 3), ("20min", "dear", 3), ("", "dear", 3)],
+)
+def test_a_budget_shows_images_as_dear_as_it_leaves_sixty_epochs(budget: str, chosen: str, tried: int) -> None:
+    """Fails if a study is refused that smaller images afford, if dear images are taken for a few epochs, or measured
+    where cheaper ones already get too few."""
+    seen: list[str] = []
+
+    def plan(keys: dict[str, str]) -> Plan:
+        seen.append(keys["images.image_size"])
+        made, factor = grid(budget), {"cheap": 1.0, "middle": 2.0, "dear": 10.0}[seen[-1]]
+        paces = {(name, "all images"): pace.scaled(factor) for name, pace in (("fast", FAST), ("slow", SLOW))}
+        return replace(
+            make_plan(made, dict.fromkeys(("fast", "slow"), 100), {"fast": None, "slow": None}, paces), shown=keys
+        )
+
+    plan_made = dearest([{"images.image_size": name} for name in ("cheap", "middle", "dear")], plan)
+    assert (plan_made.size["images.image_size"], len(seen)) == (chosen, tried)
 
 
 def test_equal_time_gives_the_faster_method_more_epochs() -> None:

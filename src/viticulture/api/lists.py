@@ -78,7 +78,8 @@ def resolved(
         entry = row_of(table, row, overrides, seed)
         recipe, overrides = entry.recipe, entry.overrides
     if like:
-        recipe = winner(like, recipe)
+        recipe, size = winner(like, recipe)
+        overrides = {**size, **(overrides or {})}
     if recipe == "default":
         from ..data.open import open_source
         from ..training.data import default_recipe

@@ -67,8 +67,10 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
     Returns: the finished run.
     Raises: UserError for any mistake in data, recipe or machine, before training starts.
     """
-    recipe = winner(like, recipe) if like else recipe
     short = {"train.epochs": epochs, "student.name": student or None}
+    if like:
+        recipe, size = winner(like, recipe)
+        overrides = {**size, **(overrides or {})}
     overrides = with_short(overrides or {}, {key: value for key, value in short.items() if value is not None})
     check_callbacks(callbacks)
     data = as_word(data)
@@ -123,14 +125,16 @@ def row_of(table: str, row: str, overrides: dict[str, Any] | None = None, seed: 
     return replace(chosen, overrides={**shared, **chosen.overrides, **(overrides or {})})
 
 
-def winner(like: str, recipe: str = "default") -> str:
-    """The file of the recipe that is first in a study. Raises: UserError if another recipe is named beside it."""
+def winner(like: str, recipe: str = "default") -> tuple[str, dict[str, Any]]:
+    """The file of the recipe that is first in a study, and the key of the size at which the study shows images, where
+    it chose one. Raises: UserError if another recipe is named beside it."""
     from ..study.study import Study
 
     if recipe != "default":
         raise UserError(f"give --recipe or --like, not both, got {recipe} and {like}")
     study = Study(Path(like))
-    return str(study.folder.recipe_file(study.leader.candidate))
+    recipe_file = study.folder.recipe_file(study.leader.candidate)
+    return str(recipe_file), study.plan.size if study.plan else {}
 
 
 def resume(run: Any, data: Any = "", *, callbacks: "Sequence[Callback]" = (), progress: bool = True) -> Run:

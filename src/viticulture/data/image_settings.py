@@ -209,6 +209,12 @@ def choose_image_size(sizes: np.ndarray) -> int:
     return max(round(typical / 4) * 4, 8)
 
 
+def usual_sizes(sizes: np.ndarray) -> list[int]:
+    """Sides at which images of these sizes [n, 2] may be shown, from the smallest to the one that `choose_image_size`
+    gives; none where they are small."""
+    return [] if sizes.max() <= _SMALL else [size for size in _USUAL if size <= choose_image_size(sizes)]
+
+
 def choose_store_size(image_size: int | list[int], sizes: np.ndarray, margin: float) -> int:
     """The store's size for images of these sizes [n, 2]: theirs where all are as the network wants them, else `margin`
     times the longer side of `image_size` up to a multiple of 16, but no more than the longest side of any."""

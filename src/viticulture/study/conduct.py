@@ -2,11 +2,15 @@
 """Before a study's first cell: measure every candidate on the data, then plan."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from ..data.dense.source import DenseSource
+from ..data.image_settings import usual_sizes
 from ..data.sources.source import Source
+from ..data.statistics import sample_sizes
 from ..disk import sweep
 from ..errors import UserError
 from ..training.data import load_dataset, open_for
@@ -16,7 +20,7 @@ from .declare.grid import Candidate
 from .declare.terms import Subset, Where
 from .folder import StudyDir, held_out_digest
 from .plan.pace import Pace, measure_pace
-from .plan.plan import Key, Plan, make_plan
+from .plan.plan import IMAGE_SIZE, VIEWS, Key, Plan, dearest, make_plan
 from .plan.stand_ins import stand_ins, with_overrides
 from .run.cell import data_of
 from .run.halving import write_table
@@ -55,10 +59,31 @@ def _prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: s
     recipes = {candidate.name: study.recipe(candidate) for candidate in grid.candidates}
     own = {name: recipe.section("train").epochs for name, recipe in recipes.items()}
     warmups = {name: recipe.section("schedule").warmup_epochs for name, recipe in recipes.items()}
-    paces = _paces(study, recipes, known.paces if known else {}, tell, data)
-    plan = make_plan(grid, own, warmups, paces, workers, known)
+
+    def planned(keys: dict[str, Any]) -> Plan:
+        shown = {name: with_overrides(recipe, keys) for name, recipe in recipes.items()}
+        paces = _paces(study, shown, known.paces if known else {}, tell, data)
+        return replace(make_plan(grid, own, warmups, paces, workers, known), shown=keys)
+
+    plan = dearest([known.shown] if known else _shown(study, recipes, data), planned)
     study.update(plan=plan.to_dict())
     return plan
+
+
+def _shown(study: StudyDir, recipes: dict[str, Recipe], data: str) -> list[dict[str, Any]]:
+    """Recipe keys of how images are shown that a budget may choose for all, from cheap to dear; what a recipe or the
+    conditions name, and a paper's table, stay as they are."""
+    grid, images = study.grid, [recipe.section("images") for recipe in recipes.values()]
+    if grid.terms.seconds is None or grid.table:
+        return [{}]
+    steps: list[dict[str, Any]] = [{}]
+    if all(settings.image_size is None for settings in images):
+        source = open_for(recipes[grid.baseline.name], data or data_of(study, grid.baseline))
+        sizes = [] if isinstance(source, DenseSource) else usual_sizes(sample_sizes(source))
+        steps = [{IMAGE_SIZE: size} for size in sizes] or steps
+    named = any(VIEWS in keys for keys in (grid.conditions, *(candidate.overrides for candidate in grid.candidates)))
+    several = any(settings.eval_views != "one" for settings in images) and not named
+    return [{**steps[0], VIEWS: "one"}, *steps] if several else steps
 
 
 def _paces(

@@ -7,7 +7,7 @@ from ...study.conclude.statistics import Difference, Estimate
 from ...study.conclude.verdict import Verdict, subject
 from ...study.declare.grid import Cell as GridCell
 from ...study.declare.grid import Grid
-from ...study.plan.plan import Plan
+from ...study.plan.plan import IMAGE_SIZE, VIEWS, Plan
 from ...study.study import Study
 from .sheet import Cell, Column, Sheet, Spread
 
@@ -46,6 +46,10 @@ def plan_note(grid: Grid, plan: Plan) -> str:
         terms += f", shortened to {100 * plan.share:.0f} % by the budget of {grid.terms.budget}"
     if grid.terms.halving:
         terms += "; after a quarter and after half of the length the worse half is dropped"
+    if plan.shown:
+        size = f" at {plan.shown[IMAGE_SIZE]} px" if plan.size else ""
+        once = " and each is answered once" if VIEWS in plan.shown else ""
+        terms += f"; the budget shows images{size}{once}"
     total = plan.total(grid)
     terms += "." if total is None else f". About {_minutes(total / 60)} min in one process on this machine."
     return " ".join([terms, *few_steps(plan, grid.unit)])
@@ -58,7 +62,7 @@ def few_steps(plan: Plan, unit: str) -> list[str]:
         return []
     return [
         f"{counted(steps, 'step')}, the shortest cell's, {'is' if steps == 1 else 'are'} too few to tell how methods "
-        f"rank: give a longer budget, fewer {unit}s, a smaller image_size or a larger share of the images."
+        f"rank: give a longer budget, fewer {unit}s, a smaller --image-size or a larger share of the images."
     ]
 
 

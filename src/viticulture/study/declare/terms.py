@@ -83,8 +83,8 @@ class Terms:
     """How long every candidate may train.
 
     Args:
-        budget: time for the whole study on this machine, such as 90m (or 90) or 2h; it shortens the trainings to fit.
-            Empty sets no limit.
+        budget: time for the whole study on this machine, such as 90m (or 90) or 2h; it shortens the trainings to fit,
+            and shows images as large as that leaves epochs for, unless --image-size does. Empty sets no limit.
         equal: what cells share. epochs: as many epochs for all (--epochs, else the longest recipe's); time: as many
             minutes for all that learn from the same training subset; recipe: every recipe's own length.
         halving: train briefly first and go on with the better half, twice; the baseline always stays.

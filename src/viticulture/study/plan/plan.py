@@ -10,11 +10,12 @@
     recipe   the recipe's own
     time     those that fit into the time in which the slowest candidate, on that subset, trains the former
 
-The budget sets f, the same for all, as the largest in (0, 1] whose cost stays within it.
+The budget sets f, the same for all, as the largest in (0, 1] whose cost stays within it. How images are shown it
+chooses too, where nobody names it: larger, and answered by several views, where `LARGER_EPOCHS` are left to every cell.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ...errors import UserError
@@ -25,6 +26,12 @@ from .pace import Pace
 
 START = 1.0
 """Seconds that a cell takes besides its epochs and its evaluation, apart from a process's start."""
+
+LARGER_EPOCHS = 60
+"""Images are shown larger only where a budget buys so many epochs of them, or all that are wanted."""
+
+IMAGE_SIZE, VIEWS = "images.image_size", "images.eval_views"
+"""Recipe keys that a budget may choose for all."""
 
 Key = tuple[str, str]
 """Names of a candidate and a subset."""
@@ -40,6 +47,7 @@ class Plan:
         own: epochs of every candidate's recipe.
         warmups: warm-up epochs of the recipe; None where it follows the length by itself.
         share: of the full length that the budget leaves.
+        shown: recipe keys of how images are shown, the budget's choice for all candidates.
     """
 
     epochs: dict[Key, int]
@@ -47,15 +55,27 @@ class Plan:
     own: dict[str, int]
     warmups: dict[str, float | None]
     share: float = 1.0
+    shown: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> dict[str, Any]:
+        """The one of these keys that says the images' size, if any does."""
+        return {key: value for key, value in self.shown.items() if key == IMAGE_SIZE}
+
+    @property
+    def is_ample(self) -> bool:
+        """Whether every cell gets as many epochs as larger images deserve."""
+        return self.share == 1 or min(self.epochs.values()) >= LARGER_EPOCHS
 
     def overrides(self, grid: Grid, cell: Cell) -> dict[str, Any]:
-        """Recipe keys of a cell's length, where it is planned; a warm-up keeps its share of the training."""
+        """Recipe keys of how images are shown and of a cell's length, where it is planned; a warm-up keeps its share of
+        the training."""
         if (cell.candidate.name, cell.subset.name) not in self.epochs:
-            return cell.overrides(grid.conditions)  # added to study.yaml since
+            return {**self.shown, **cell.overrides(grid.conditions)}  # added to study.yaml since
         share = grid.terms.rungs[cell.rung]
         full, own = self.epochs[cell.candidate.name, cell.subset.name], self.own[cell.candidate.name]
         epochs = max(1, round(share * full))
-        overrides: dict[str, Any] = {"train.epochs": epochs, **cell.overrides(grid.conditions)}
+        overrides: dict[str, Any] = {"train.epochs": epochs, **self.shown, **cell.overrides(grid.conditions)}
         warmup = self.warmups[cell.candidate.name]
         if warmup is not None and epochs != own:
             overrides["schedule.warmup_epochs"] = shortened_warmup(warmup, own, epochs)
@@ -84,6 +104,7 @@ class Plan:
             "own": self.own,
             "warmups": self.warmups,
             "share": self.share,
+            "shown": self.shown,
         }
 
     @staticmethod
@@ -95,6 +116,7 @@ class Plan:
             content["own"],
             content["warmups"],
             content["share"],
+            content.get("shown", {}),
         )
 
 
@@ -152,8 +174,31 @@ def make_plan(
         raise UserError(
             f"a budget of {grid.terms.budget} is too short for {len(grid.cells())} cells: {shortest} "
             f"epoch{'s' * (shortest > 1)} of each take about {max(least, 60) / 60:.0f} min; take fewer recipes, "
-            "subsets or seeds, or a longer budget"
+            "subsets or seeds, a smaller --image-size, or a longer budget"
         )
+    return plan
+
+
+def dearest(choices: Sequence[dict[str, Any]], planned: Callable[[dict[str, Any]], Plan]) -> Plan:
+    """The plan of the dearest way of showing images that a budget affords; of the cheapest where it affords no other.
+
+    Args:
+        choices: recipe keys, from cheap to dear.
+        planned: measures and plans with them.
+
+    Raises: UserError if even the cheapest exceeds the budget.
+    """
+    plan = planned(choices[0])
+    for keys in choices[1:]:
+        if not plan.is_ample:
+            break
+        try:
+            tried = planned(keys)
+        except UserError:  # not one epoch fits
+            break
+        if not tried.is_ample:
+            break
+        plan = tried
     return plan
 
 
