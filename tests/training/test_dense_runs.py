@@ -287,6 +287,26 @@ def test_what_cannot_be_is_refused_before_a_folder_is_made(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("kind", ["folder", "list", "masks"])
+def test_objects_and_masks_without_a_recipe_are_told_theirs(tmp_path: Path, kind: str) -> None:
+    """Where folders without images stand beside the images, and where a list names an image in several rows. Fails if
+    a person is told to sort classes."""
+    data = mask_folder(tmp_path / "data", SPLITS) if kind == "masks" else coco_folder(tmp_path / "data", SPLITS)
+    (data / "tools").mkdir()
+    (data / "tools" / "convert.py").write_text("")
+    if kind == "list":
+        image = next(path for path in data.rglob("*.png")).relative_to(data)
+        data = data / "boxes.csv"
+        data.write_text("path,label,x0,y0,x1,y1\n" + f"{image},disk,0,0,3,3\n" * 2)
+    recipe = "segmentation/photos" if kind == "masks" else "detection/photos"
+    for call in (
+        lambda: begin(str(data), "default", 0, str(tmp_path / "run"), False, {}, "test"),
+        lambda: viticulture.train(str(data), budget="1h", out=str(tmp_path / "run")),
+    ):
+        with pytest.raises(UserError, match=f"no classes of images; learn by --recipe {recipe}"):
+            call()
+
+
 @pytest.mark.parametrize("name", ["detection/photos", "segmentation/photos"])
 def test_the_shipped_recipes_resolve(name: str) -> None:
     assert resolve(name, read(name)).section("train").epochs > 0

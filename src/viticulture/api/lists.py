@@ -81,10 +81,9 @@ def resolved(
         recipe, size = winner(like, recipe)
         overrides = {**size, **(overrides or {})}
     if recipe == "default":
-        from ..data.open import open_source
-        from ..training.data import default_recipe
+        from ..training.data import default_recipe, open_labeled
 
-        recipe = default_recipe(open_source(data))
+        recipe = default_recipe(open_labeled(data))
     return resolve(recipe, read(recipe), overrides).to_yaml()
 
 

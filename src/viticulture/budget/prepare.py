@@ -18,11 +18,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..data.dataset import Dataset
-from ..data.open import open_source
 from ..disk import unwritable
 from ..errors import UserError
 from ..study.plan.pace import Pace
-from ..training.data import default_recipe, for_method, load_dataset, refuse_annotated
+from ..training.data import default_recipe, for_method, load_dataset, open_labeled
 from ..training.recipe import Recipe, read, resolve
 from ..training.references import from_anywhere
 from ..training.rundir import STAGES, RunDir
@@ -84,8 +83,7 @@ def make_plan(
     base = resolve(wish.recipe, read(wish.recipe), wish.overrides) if wish.named else None
     if base is not None:
         recipes.check_classes(base)
-    source = open_source(wish.data)
-    refuse_annotated(source, wish.data)
+    source = open_labeled(wish.data)
     default = default_recipe(source)
     base = base or resolve(default, read(default), wish.overrides)
     base = recipes.asked_once(base, wish.overrides)

@@ -14,6 +14,7 @@ from ..data.dense.source import DenseSource
 from ..data.open import open_source
 from ..data.sources.several import is_joined, separated
 from ..data.sources.source import Source
+from ..data.subsets import count_by_class
 from ..errors import UserError
 from .progress import showing
 from .recipe import Recipe, method_class
@@ -34,10 +35,8 @@ def open_for(recipe: Recipe, data: Any) -> Source | DenseSource:
         return open_dense(data, contents)
     if not method_class(recipe).batch_spec.labels and isinstance(data, str) and (kind := recognized(data)):
         return open_dense(data, kind)
-    source = open_source(data)
-    if method_class(recipe).batch_spec.labels:
-        refuse_annotated(source, data)
-    return for_method(recipe, source)
+    labeled = method_class(recipe).batch_spec.labels
+    return for_method(recipe, open_labeled(data) if labeled else open_source(data))
 
 
 def for_method(recipe: Recipe, source: Source) -> Source:
@@ -62,13 +61,27 @@ def for_method(recipe: Recipe, source: Source) -> Source:
     return replace(source, notes=(*source.notes, *note))
 
 
-def refuse_annotated(source: Source, data: Any) -> None:
-    """Raises: UserError, naming the recipe, for images that come with objects or masks, where classes are asked for."""
-    kinds = {"objects": ("boxes of objects", "detection"), "pixels": ("masks of classes", "segmentation")}
-    folders = {"images", "annotations", "labels", "masks", "jpegimages", "imagesets"}  # of such data, no classes
-    suspect = isinstance(data, str) and {name.lower() for name in source.classes} <= folders
-    if suspect and (found := kinds.get(recognized(data))):
-        raise UserError(f"{data} holds {found[0]} and no classes of images; learn by --recipe {found[1]}/photos")
+ANNOTATED = {"objects": ("boxes of objects", "detection"), "pixels": ("masks of classes", "segmentation")}
+"""What a path holds besides images -> it in words, and the folder of recipes that learn it."""
+IMAGE_FOLDERS = {"images", "masks", "jpegimages", "segmentationclass", "segmentationobject"}
+"""Folders of images in such data, which are no classes."""
+
+
+def open_labeled(data: Any) -> Source:
+    """Images with classes. Raises: UserError, naming the recipe, for images that come with objects or masks instead."""
+    annotated = ANNOTATED.get(recognized(data)) if isinstance(data, str) else None
+    try:
+        source = open_source(data)
+    except UserError:
+        if annotated is None:
+            raise
+        names = set[str]()  # a list that is no list of classes
+    else:
+        counts = count_by_class(source.labels, len(source.classes))
+        names = {name.lower() for name, count in zip(source.classes, counts, strict=True) if count}
+    if annotated is None or not names <= IMAGE_FOLDERS:
+        return source
+    raise UserError(f"{data} holds {annotated[0]} and no classes of images; learn by --recipe {annotated[1]}/photos")
 
 
 def load_dataset(

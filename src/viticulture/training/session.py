@@ -27,7 +27,7 @@ from ..version import VERSION
 from .apart import check_apart
 from .assemble import assemble, batch_size
 from .combinations import check_parts
-from .data import CHOSEN, SEVERAL, default_recipe, for_method, load_dataset, open_for, refuse_annotated
+from .data import CHOSEN, SEVERAL, default_recipe, for_method, load_dataset, open_for, open_labeled
 from .loggers import check_logger, flat
 from .processes import check_devices, is_leader
 from .recipe import Recipe, parse, read, resolve
@@ -89,12 +89,11 @@ def begin(
     path = out.path if isinstance(out, RunDir) else run_path(out, data)
     if is_leader() and not isinstance(out, RunDir):
         RunDir.check_free(path, overwrite)
-    source = open_source(data) if checked is None else open_for(checked, data)
+    source = open_labeled(data) if checked is None else open_for(checked, data)
     learnt: Source | DenseSource = source
     given = not isinstance(data, str)
     if checked is None:
         assert isinstance(source, Source)
-        refuse_annotated(source, data)
         recipe = default_recipe(source)
         checked = resolve(recipe, read(recipe), overrides)
         learnt = for_method(checked, source)
