@@ -103,6 +103,20 @@ def test_groups_of_a_csv_stay_on_one_side_in_folds_and_in_plain_splits(tmp_path:
     assert select(bare, Selection(), 0)[0]["test"].tolist() == select(none, Selection(), 0)[0]["test"].tolist()
 
 
+def test_a_class_of_few_groups_is_held_out_too(tmp_path: Path) -> None:
+    """Of three groups a class one learns, one validates and one tests; of one group nothing can be held out, and a
+    note names the class. Fails where a class of ten groups beside it takes all of the validation images."""
+    groups = [("a", g) for g in range(10)] + [("b", g) for g in range(10, 13)] + [("c", 13)]
+    lines = [f"{name},plot {g}" for name, g in groups for _ in range(4)]
+    splits, notes = select(listed(tmp_path / "set", "path,label,group", lines), Selection(), 0)
+    shown = {
+        kind: [sum(lines[row].startswith(name) for row in rows) for name in "abc"] for kind, rows in splits.items()
+    }
+    assert shown == {"train": [28, 4, 4], "val": [4, 4, 0], "test": [8, 4, 0]}
+    told = "no image of 1 class is held out as {}, for too few groups: c"
+    assert notes == [told.format("test"), told.format("val")]
+
+
 def test_the_datas_own_test_stays_and_folds_validate(tmp_path: Path) -> None:
     """Fails where a declared test is thrown away, or a fold is held out and read by nothing; and says so."""
     lines = [f"{'ab'[i % 2]},{'test' if i < 8 else 'train'},{i // 2 % 9}" for i in range(40)]

@@ -32,13 +32,7 @@ def deal(labels: np.ndarray, groups: np.ndarray | None, shares: Sequence[float],
     Returns: [N] int64, from 0 to K - 1. Without groups, parts of equal shares differ by an image of a class at most.
     """
     number = _numbered(groups, len(labels))
-    members = np.bincount(number)
-    if labels.ndim == 2:
-        counts = np.zeros((len(members), labels.shape[1]))
-        np.add.at(counts, number, labels)
-    else:
-        counts = np.zeros((len(members), labels.max(initial=-1) + 1))
-        np.add.at(counts, (number, labels), 1)
+    members, counts = np.bincount(number), _counts(labels, number)
     of_classes = counts / np.maximum(counts.sum(0), 1)  # [G, C]
     order = np.random.default_rng([seed, len(shares)]).permutation(len(counts))
     order = order[np.argsort(-np.square(of_classes[order]).sum(1).round(12), kind="stable")]
@@ -50,6 +44,25 @@ def deal(labels: np.ndarray, groups: np.ndarray | None, shares: Sequence[float],
         held[k] += of_classes[g]
         images[k] += members[g]
     return part[number]
+
+
+def hold_out_groups(labels: np.ndarray, groups: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """[N] whether an image is held out: a share of every class in whole groups, and one group at least of a class that
+    has two. Where `deal` gives such a class none, its smallest group goes, if every class of that keeps another."""
+    number = _numbered(groups, len(labels))
+    members, counts = np.bincount(number), _counts(labels, number)
+    held = np.zeros(len(members), bool)
+    held[number[deal(labels, groups, (1 - fraction, fraction), seed) == 1]] = True
+    order = np.random.default_rng([seed, len(members)]).permutation(len(members))
+    order = order[np.argsort(members[order], kind="stable")]
+    for c in range(counts.shape[1]):
+        if counts[held, c].any():
+            continue
+        staying = (counts[~held] > 0).sum(0)  # groups of every class
+        able = (g for g in order if counts[g, c] and (staying[counts[g] > 0] > 1).all())
+        if (smallest := next(able, None)) is not None:
+            held[smallest] = True
+    return held[number]
 
 
 def folds_of(source: Source, rows: np.ndarray, folds: int, seed: int) -> np.ndarray:
@@ -78,6 +91,18 @@ def straddling(source: Source, splits: dict[str, np.ndarray]) -> int:
         return 0
     known = [np.unique(groups[groups >= 0]) for groups in (source.groups[rows] for rows in splits.values())]
     return int((np.unique(np.concatenate(known), return_counts=True)[1] > 1).sum())
+
+
+def _counts(labels: np.ndarray, number: np.ndarray) -> np.ndarray:
+    """[G, C] images of every group and class, of labels as in `deal`."""
+    rows = number.max(initial=-1) + 1
+    if labels.ndim == 2:
+        counts = np.zeros((rows, labels.shape[1]))
+        np.add.at(counts, number, labels)
+    else:
+        counts = np.zeros((rows, labels.max(initial=-1) + 1))
+        np.add.at(counts, (number, labels), 1)
+    return counts
 
 
 def _numbered(groups: np.ndarray | None, count: int) -> np.ndarray:

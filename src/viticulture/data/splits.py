@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import UserError, counted
 from ..keywords import check_fields
 from . import subsets
-from .folds import deal, folds_of, straddling
+from .folds import folds_of, hold_out_groups, straddling
 from .sources.source import Source, some
 
 Splits = dict[str, np.ndarray]
@@ -120,10 +120,9 @@ def select(source: Source, selection: Selection, seed: int, labeled: bool = True
         wanted = fraction > 0 and not (kind == "test" and selection.test_on == "none")
         if kind not in splits and wanted and source.classes:
             splits["train"], held = _hold_out(source, splits["train"], fraction, selection.split_seed)
+            notes += _without_held(source, splits["train"], held, kind)
             if len(held):
                 splits[kind] = held
-            else:
-                notes.append(f"no images could be held out as {kind}: {fraction:g} of them is less than one")
     if torn := straddling(source, splits):
         notes.append(f"{counted(torn, 'group')} of images stand in several of the data's own splits")
     train = splits["train"]
@@ -231,9 +230,21 @@ def _hold_out(source: Source, rows: np.ndarray, fraction: float, seed: int) -> t
     if source.groups is None:
         stay, held = subsets.holdout(source.labels[known], fraction, seed)
     else:
-        part = deal(source.labels[known], source.groups[known], (1 - fraction, fraction), seed)
-        stay, held = np.flatnonzero(part == 0), np.flatnonzero(part == 1)
+        chosen = hold_out_groups(source.labels[known], source.groups[known], fraction, seed)
+        stay, held = np.flatnonzero(~chosen), np.flatnonzero(chosen)
     return np.sort(np.concatenate([known[stay], rows[~has_label]])), known[held]
+
+
+def _without_held(source: Source, train: np.ndarray, held: np.ndarray, kind: str) -> list[str]:
+    """A remark where classes have images to learn from and none that were held out as a split."""
+    pairs = zip(source.classes, _count(source, train), _count(source, held), strict=True)
+    without = [name for name, learned, kept in pairs if learned and not kept]
+    few = "images" if source.groups is None else "groups"
+    return (
+        [f"no image of {counted(len(without), 'class')} is held out as {kind}, for too few {few}: {some(without, 5)}"]
+        if without
+        else []
+    )
 
 
 def _hold_out_fold(source: Source, splits: Splits, selection: Selection) -> list[str]:
