@@ -61,7 +61,7 @@ def test_images_that_taught_the_run_are_told(
     assert "Confusion" in text
     assert "run on" in text
     assert main(["evaluate", str(run), str(fresh), "--out", str(facts)]) == 0
-    assert "taught" not in capsys.readouterr().err
+    assert "taught this run" not in capsys.readouterr().err
     content = json.loads(facts.read_text())
     assert (content["warnings"], content["results"][f"last/{fresh}"]["images"]) == ([], 4)
     shutil.rmtree(photos)

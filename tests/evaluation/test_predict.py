@@ -76,6 +76,28 @@ def test_what_cannot_be_classified_is_said_in_a_line(
     assert not (tmp_path / "x.csv").exists()
 
 
+def test_a_run_that_is_not_finished_is_said_to_be(
+    run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fails if weights of half a training are used without a word, or a finished run is called unfinished."""
+    image = str(photo(tmp_path / "a.png", 0))
+    for status, words in (("running", f"`viticulture resume {run.path}` goes on"), ("finished", "")):
+        run.update(status=status)
+        for command in (
+            ["predict", str(run.path), image],
+            ["export", str(run.path), "--out", str(tmp_path / "a.onnx")],
+        ):
+            assert main(command) == 0
+            error = capsys.readouterr().err
+            assert words in error
+            assert ("so far" in error) == (status == "running")
+    run.update(status="running")
+    run.lock()
+    assert main(["predict", str(run.path), image]) == 0
+    assert "is still being trained" in capsys.readouterr().err
+    run.unlock()
+
+
 def test_a_class_called_as_another_column_has_a_column_of_its_own() -> None:
     """Fails if probabilities of a class `label` stand in the place of what was told, or two columns have one name."""
     told = Prediction("a.png", "label", 0.75, {"label": 0.75, "cat": 0.25})

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
+from ..text import tell
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
 
     from ..data.sources.source import Source
+    from ..training.rundir import RunDir
 
 
 def as_word(data: Any) -> Any:
@@ -32,6 +34,18 @@ def as_source(data: Any) -> "str | Source":
 def run_word(run: Any) -> str:
     """The folder of a run that is given as a word, a path or a `Run`."""
     return os.fspath(getattr(run, "path", run))
+
+
+def usable(word: str) -> "RunDir":
+    """The run of that folder or of the Hub; where its training has not ended, that is told."""
+    from ..hub.fetch import located
+    from ..training.rundir import RunDir
+
+    run = RunDir.open(located(word))
+    if run.read("run.json")["status"] == "running":
+        on = "is still being trained" if run.in_use else f"is not finished (`viticulture resume {word}` goes on)"
+        tell(f"note     {word} {on}; its weights are those that it has so far")
+    return run
 
 
 def with_short(overrides: dict[str, Any], short: dict[str, Any]) -> dict[str, Any]:

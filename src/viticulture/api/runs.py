@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ..errors import UserError
 from ..text import tell
 from ..waiting import waiting
-from .given import as_source, as_word, run_word
+from .given import as_source, as_word, run_word, usable
 from .kinds import is_dense, is_multilabel
 from .other_images import judge_other
 from .shown import Shown
@@ -44,14 +44,13 @@ def evaluate(
     Returns: results by weights and split, such as `best/test`.
     """
     from ..evaluation.evaluate import check_classes, check_held_out
-    from ..hub.fetch import HUB, located
-    from ..training.rundir import RunDir
+    from ..hub.fetch import HUB
     from ..training.session import dataset_of, recipe_of, stands_for_own
 
     word, data = run_word(run), as_word(data)
     if word.startswith(HUB) and isinstance(data, str) and not data:
         raise UserError(f"name the images to measure on, which no repository holds: viticulture evaluate {word} DATA")
-    folder = RunDir.open(located(word))
+    folder = usable(word)
     if is_dense(folder):
         from .dense import evaluate_dense
 
@@ -99,11 +98,9 @@ def predict(
     """
     from ..evaluation.given import as_images
     from ..evaluation.predict import ENDINGS, as_csv, classify, write
-    from ..hub.fetch import located
     from ..outputs import check_out
-    from ..training.rundir import RunDir
 
-    folder = RunDir.open(located(run_word(run)))
+    folder = usable(run_word(run))
     if is_dense(folder):
         from ..evaluation.dense.predict import predict_dense
 
@@ -150,12 +147,10 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     from ..export.int8 import to_int8
     from ..export.onnx_file import to_onnx
     from ..export.preparation import by_timms_transform
-    from ..hub.fetch import located
     from ..models.views import VIEWS
-    from ..training.rundir import RunDir
     from ..training.session import dataset_of, recipe_of
 
-    folder = RunDir.open(located(run := run_word(run)))
+    folder = usable(run := run_word(run))
     if is_dense(folder):
         from .dense import export_dense
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..errors import UserError
-from .given import run_word
+from .given import run_word, usable
 
 NEEDS = {"starlette": "starlette", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
 """Module -> package of the extra `serve`."""
@@ -23,17 +23,15 @@ def serve(run: Any, weights: str = "", host: str = "127.0.0.1", port: int = 8000
     """
     if missing := [package for module, package in NEEDS.items() if find_spec(module) is None]:
         raise UserError(f"serving needs {' and '.join(missing)}, not installed; run: pip install 'viticulture[serve]'")
-    from ..hub.fetch import located
     from ..server.answerer import Answerer
     from ..server.answers import answerer
     from ..server.app import application, listening
     from ..server.app import run as answer_until_stopped
     from ..server.dense_answers import dense_answerer
     from ..server.page import page
-    from ..training.rundir import RunDir
     from .kinds import is_dense
 
-    folder = RunDir.open(located(run_word(run)))
+    folder = usable(run_word(run))
     with listening(host, port) as taken:
         student: Answerer = dense_answerer(folder, weights) if is_dense(folder) else answerer(folder, weights)
         local = host in ("127.0.0.1", "::1", "localhost")
