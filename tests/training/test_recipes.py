@@ -50,6 +50,19 @@ def test_a_value_of_another_kind_is_refused_in_a_persons_words(key: str) -> None
     assert str(refused.value) == f'recipe key "{key}" {words}'
 
 
+def test_a_persons_file_that_leaves_sections_out_is_told_whose_values_it_gets(tmp_path: Path) -> None:
+    """Fails if a hundred epochs without augmentation are trained without a word; if a section that a key of the command
+    fills, one that is empty on purpose, a shipped recipe, or a run's own is remarked upon."""
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("student: vit_nano\naugment:\n", encoding="utf-8")
+    (told,) = resolve(str(mine), read(str(mine)), {"optim.lr": 1e-3}).remarks
+    assert told.startswith(f"{mine} leaves out schedule, train: ")
+    assert "--print-config" in told
+    assert not resolve("dhvt/digits", {"student": "vit_nano"}).remarks
+    mine.write_text(resolve("dhvt/digits", read("dhvt/digits")).to_yaml(), encoding="utf-8")
+    assert not resolve(str(mine), read(str(mine))).remarks
+
+
 ADAMW = {"name": "adamw", "lr": 1e-3, "kernel_lr": None, "momentum": 0.9}
 OPEN = {
     "the default student": ({}, {"name": "muon", "lr": 2e-3, "kernel_lr": 2e-2, "momentum": 0.95}),

@@ -67,6 +67,8 @@ SECTIONS: dict[str, type] = {
     "train": Train,
     "engine": Engine,
 }
+LEARNING = ("student", "augment", "optim", "schedule", "train")
+"""Sections whose defaults are no good guess for any images."""
 KNOWN: dict[tuple[ArgumentParser, str], dict[str, Any]] = {}
 MOST_KNOWN = 2000  # sections that were filled in, by their parser and their values' text
 METHOD_GIVEN, GUIDE_GIVEN = ("setup",), ("student", "task")  # constructors' arguments that no recipe sets
@@ -145,6 +147,7 @@ def resolve(name: str, raw: dict[str, Any], overrides: dict[str, Any] | None = N
         override(values, key, plain(value))
     check_names(values)
     check_older(values)
+    left_out = [section for section in LEARNING if section not in raw and not values[section]]
     values["optim"] = steered(values)
     if values["engine"].get("precision") == 32:  # YAML reads a number, and so does the command line
         values["engine"]["precision"] = "32"
@@ -161,13 +164,23 @@ def resolve(name: str, raw: dict[str, Any], overrides: dict[str, Any] | None = N
             checked[section][entry] = _filled_in(parser, section, {entry: values[section][entry]}).get(entry) or {}
         else:
             checked[section] = _filled_in(parser, section, values[section])
-    recipe = Recipe(name, checked)
+    recipe = Recipe(name, checked, _defaults_told(name, left_out))
     _check(recipe)
     register_student(recipe.values["student"]["name"])
     if overrides and "train.epochs" in overrides and "schedule.warmup_epochs" not in overrides:
         recipe = _warmed_up(recipe, own)
     recipe.section("schedule").warmup(recipe.section("train").epochs)
     return recipe
+
+
+def _defaults_told(name: str, sections: list[str]) -> tuple[str, ...]:
+    """A remark about sections that a person's own file leaves out, which shipped recipes do on purpose."""
+    if not sections or not name.endswith((".yaml", ".yml")):
+        return ()
+    return (
+        f"{name} leaves out {', '.join(sections)}: every key there has its default (`viticulture train --help-all`), "
+        "not the default recipe's value; `viticulture train DATA --print-config` prints a whole recipe to start from",
+    )
 
 
 def _check(recipe: Recipe) -> None:
