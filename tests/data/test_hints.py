@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
+import viticulture
+from dense_scenes import coco_folder
 from viticulture.cli import main
 from viticulture.data.inspect import inspect
 from viticulture.data.near_duplicates import Thumbnail, near_duplicates, thumbnail
@@ -90,7 +92,38 @@ def test_lists_beside_the_images_are_named(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "data" / "readme.txt").write_text("train well")
     assert not any("lists of splits" in note for note in inspect(tmp_path / "data").notes)
     (tmp_path / "data" / "my_train.txt").write_text("a/0.png 0\n")
-    assert "lists of splits lie beside the images (my_train.txt)" in inspect(tmp_path / "data").notes[-1]
+    assert "lists of splits lie beside the images (my_train.txt)" in inspect(tmp_path / "data").notes[0]
+
+
+def test_what_train_would_refuse_is_foreseen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One class alone and an empty one are refused by both in the same words; a class of one image is none, but has
+    none held out, which both remark upon."""
+    for name, count in (("many", 9), ("single", 1), ("empty", 0)):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        for i in range(count):
+            scene(i).save(tmp_path / "set" / name / f"{i}.png")
+    refused = "1 of 3 classes have no training images: empty"
+    for command in ("data", "train"):
+        main([command, str(tmp_path / "set")])
+        shown = capsys.readouterr()
+        assert refused in " ".join((shown.out + shown.err).split()), command
+    (tmp_path / "set" / "empty").rmdir()
+    found = inspect(tmp_path / "set")
+    assert not found.refused
+    assert found.notes == tuple(
+        f"no image of 1 class is held out as {kind}, for too few images: single" for kind in ("test", "val")
+    )
+
+
+def test_objects_in_python_are_looked_at_and_a_command_names_the_path(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fails for a bare TypeError, or a command that cannot be pasted."""
+    images = np.random.default_rng(0).integers(0, 256, (10, 8, 8, 3), dtype=np.uint8)
+    assert viticulture.inspect((images, np.arange(10) % 2)).images == 10
+    folder = coco_folder(tmp_path / "my cells", {"train": 2})
+    assert main(["data", str(folder)]) == 0
+    assert f"viticulture train '{folder}' --recipe detection/photos" in " ".join(capsys.readouterr().out.split())
 
 
 def test_without_labels_the_recipe_that_needs_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,7 +96,7 @@ def test_data_tells_labels_one_by_one(root: Path) -> None:
     assert found.classes == SORTED
     assert found.counts["train"] == tuple(TRUE.sum(0))
     assert found.several.endswith(f"{int((TRUE.sum(1) == 0).sum())} of {IMAGES} images have none")
-    assert found.notes == ("labels are the columns red, green, blue (1 or 0)",)
+    assert found.notes[0] == "labels are the columns red, green, blue (1 or 0)"
     assert sum(found.planned.values()) == IMAGES
 
 

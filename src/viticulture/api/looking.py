@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verbs that look: at data, at what a run or a study found, inside a student."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,12 @@ if TYPE_CHECKING:
     from ..report.tables.sheet import Sheet
 
 
-def inspect(data: str) -> "Inspection | DenseInspection":
+def inspect(data: Any) -> "Inspection | DenseInspection":
     """Look at a data set as training would read it, without training.
 
     Args:
-        data: a folder, CSV, zip, torchvision name, Hugging Face id or WebDataset pattern.
+        data: a folder, CSV, zip, torchvision name, Hugging Face id or WebDataset pattern; in Python also an object as
+            for `train`.
 
     Returns: classes, counts, sizes, splits, unreadable files, images that stand in both train and test.
     """
@@ -27,8 +29,9 @@ def inspect(data: str) -> "Inspection | DenseInspection":
     from ..data.inspect import inspect as inspect_source
     from ..training.progress import showing
 
-    if kind := recognized(data):
-        return inspect_dense(open_dense(data, kind))
+    data = as_source(data)
+    if isinstance(data, str) and (kind := recognized(data)):
+        return replace(inspect_dense(open_dense(data, kind)), data=data)
     with showing("reading images") as progress:
         return inspect_source(data, progress=progress)
 

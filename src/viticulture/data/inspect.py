@@ -18,7 +18,7 @@ from .near_duplicates import Thumbnail, near_duplicates, thumbnail
 from .open import open_source
 from .sources.several import is_joined, separated, several_words
 from .sources.source import Source
-from .splits import Selection, Splits, select
+from .splits import Selection, Splits, check_classes, select
 from .store import Progress, in_parallel, pixel_digest
 from .subsets import count_by_class, labeled
 
@@ -64,6 +64,7 @@ class Inspection:
         repeated: images that repeat another one anywhere.
         notes: what else a person should know.
         planned: split -> images that `train` would have in it, by its defaults; empty where it could not train.
+        refused: why `train` would refuse the data as they are; empty where it would not.
         smallest: name of the image with the fewest pixels; empty where all have as many.
         largest: name of the one with the most.
         near: pairs of images in different ones of those splits that look the same, though not pixel by pixel.
@@ -87,6 +88,7 @@ class Inspection:
     repeated: int
     notes: tuple[str, ...]
     planned: dict[str, int] = field(default_factory=dict)
+    refused: str = ""
     smallest: str = ""
     largest: str = ""
     near: tuple[tuple[str, ...], ...] = ()
@@ -126,7 +128,7 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         same.setdefault(found.digest, []).append(i)
     groups = [group for group in same.values() if len(group) > 1]
     split = {int(i): kind for kind, rows in source.splits.items() for i in rows}
-    planned = _planned(source)
+    planned, remarks, refused = _planned(source)
     kind_of = {int(i): kind for kind, rows in planned.items() for i in rows}
     thumbnails = {i: found.thumbnail for i, found in read.items() if found.thumbnail is not None}
     near = [pair for pair in near_duplicates(thumbnails, kind_of) if read[pair[0]].digest != read[pair[1]].digest]
@@ -148,8 +150,9 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         across=_named(source, [group for group in groups if len({split[i] for i in group}) > 1]),
         contradicting=_named(source, [group for group in groups if len(np.unique(source.labels[group], axis=0)) > 1]),
         repeated=sum(len(group) - 1 for group in groups),
-        notes=source.notes,
+        notes=(*source.notes, *remarks),
         planned={kind: len(rows) for kind, rows in planned.items()},
+        refused=refused,
         smallest=source.names[by_pixels[0]] if by_pixels else "",
         largest=source.names[by_pixels[-1]] if by_pixels else "",
         near=_named(source, [list(pair) for pair in near]),
@@ -178,12 +181,17 @@ def _values(seen: Sequence[_Seen]) -> str:
     return "; ".join(words)
 
 
-def _planned(source: Source) -> Splits:
-    """The splits that `train` would make by its defaults; none where it has nothing to learn from."""
+def _planned(source: Source) -> tuple[Splits, list[str], str]:
+    """The splits that `train` would make by its defaults, its remarks, and why it would refuse them; images without any
+    label are for a recipe that needs none."""
+    splits, remarks = dict[str, np.ndarray](), list[str]()
     try:
-        return select(source, Selection(), 0, labeled=bool(source.classes))[0]
-    except UserError:
-        return {}
+        splits, remarks = select(source, Selection(), 0, labeled=bool(source.classes))
+        if source.classes:
+            check_classes(source, splits["train"])
+    except UserError as error:
+        return splits, remarks, str(error)
+    return splits, remarks, ""
 
 
 def _counts(source: Source, rows: np.ndarray) -> tuple[int, ...]:

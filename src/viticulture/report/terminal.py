@@ -250,7 +250,7 @@ def _inspected(found: Inspection) -> list[Sheet]:
     counts = {
         name: {split: numbers[c] for split, numbers in found.counts.items()} for c, name in enumerate(found.classes)
     }
-    warnings = [*found.notes]
+    warnings = [*([f"`viticulture train` refuses these: {found.refused}"] if found.refused else []), *found.notes]
     if not found.classes:
         warnings.append("no labels: `--recipe mae/photos` learns without; with a folder a class, any recipe does")
     if found.uneven:

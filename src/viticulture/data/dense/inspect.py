@@ -37,6 +37,7 @@ class DenseInspection:
         masks: whether objects have masks.
         unreadable: name -> what is wrong with the image or its mask.
         notes: what else a person should know.
+        data: the path, as a command names it.
     """
 
     name: str
@@ -51,6 +52,7 @@ class DenseInspection:
     masks: bool
     unreadable: dict[str, str]
     notes: tuple[str, ...]
+    data: str = "DATA"
 
 
 def inspect_dense(source: DenseSource) -> DenseInspection:

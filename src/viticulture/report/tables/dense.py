@@ -9,6 +9,7 @@ from ...evaluation.dense.objects import BACKGROUND, ObjectsEvaluation, Precision
 from ...evaluation.dense.pixels import PixelsEvaluation
 from ...evaluation.dense.prediction import DensePrediction
 from ...evaluation.dense.results import DenseEvaluations
+from ...text import command_line
 from .sheet import Cell, Column, Sheet
 
 LEAST_SHARE = 0.005  # of an image's pixels, below which a class is not told: it would read 0 %
@@ -158,9 +159,10 @@ def dense_inspected(found: DenseInspection) -> list[Sheet]:
     told += [f"{counted(found.outside, 'box')} empty or reaching outside the image"] if found.outside else []
     told += [f"{name}: {why}" for name, why in list(found.unreadable.items())[:20]]
     recipe = "detection/photos" if found.kind == "objects" else "segmentation/photos"
+    words = ["viticulture", "train", found.data, "--recipe", recipe]
     what = "Objects of each class" if found.kind == "objects" else "Images that show each class"
     return [
-        Sheet("", [Column(""), Column("")], facts, f"To learn from it: viticulture train DATA --recipe {recipe}"),
+        Sheet("", [Column(""), Column("")], facts, f"To learn from it: {command_line(words)}"),
         Sheet(what, columns, rows),
         *([Sheet("Look at", [Column("", "prose")], [[line] for line in told])] if told else []),
     ]
