@@ -148,7 +148,9 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A detector's and a segmenter's run of one epoch, beside their data: boxes/, masks/."""
     root = tmp_path_factory.mktemp("learnt")
     for kind in ("detection", "segmentation"):
-        fit(session(kind, root, kind, **{"train.epochs": 1}))
+        begun = session(kind, root, kind, **{"train.epochs": 1})
+        fit(begun)
+        begun.run.update(status="finished")
     return {kind: root / kind for kind in ("detection", "segmentation")}
 
 
