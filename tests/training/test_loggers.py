@@ -7,7 +7,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from lightning.pytorch import Callback, LightningModule, Trainer
 
 import viticulture
 from viticulture.cli import main
@@ -19,17 +18,10 @@ from viticulture.training.session import begin, reopen
 FEW: dict[str, Any] = {"data.per_class": 4, "train.epochs": 2, "train.batch_size": 20, "schedule.warmup_epochs": 1}
 
 
-class AfterAnEpoch(Callback):
-    """Ends a training early."""
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        trainer.should_stop = True
-
-
 def in_two_parts(out: Path, logger: str) -> viticulture.Run:
     """A run that was stopped after its first epoch and resumed."""
     session = begin("digits", "default/digits", 0, str(out), False, {**FEW, "engine.logger": logger}, "test")
-    fit(session, AfterAnEpoch())
+    fit(session, until=1)
     session.run.unlock()
     session = reopen(str(out))
     fit(session)

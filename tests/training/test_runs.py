@@ -222,7 +222,7 @@ def damage(run: Path, what: str) -> None:
     elif what == "version":
         facts["versions"]["viticulture"] = "9.9.9"
     elif what == "images":
-        facts["data"]["fingerprint"] = "other"
+        facts["data"]["fingerprint"] = facts["data"]["portable"] = "other"
     elif what == "facts":
         (run / "run.json").write_text("{")
         return
