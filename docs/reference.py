@@ -98,13 +98,18 @@ def _words(about: Docstring) -> list[str]:
 def _arguments(about: Docstring) -> list[str]:
     if not about.params:
         return []
-    rows = [f"| `{param.arg_name}` | {_line(param.description)} |" for param in about.params]
+    rows = [f"| `{param.arg_name}` | {_cell(param.description)} |" for param in about.params]
     return ["", "| argument | meaning |", "|---|---|", *rows]
 
 
 def _line(text: str | None) -> str:
-    """Words on one line that ends no cell of a table and is no markup."""
-    return " ".join((text or "").split()).replace("|", "\\|").replace("<", "&lt;").replace("[", "\\[")
+    """Words on one line that is no markup."""
+    return " ".join((text or "").split()).replace("<", "&lt;").replace("[", "\\[")
+
+
+def _cell(text: str | None) -> str:
+    """A line that ends no cell of a table."""
+    return _line(text).replace("|", "\\|")
 
 
 def render_recipes() -> str:
@@ -132,7 +137,7 @@ def _header(path: Path) -> tuple[str, str]:
     labels = r"(?:Commands?|Published|Hardware|Result|Deviations?|Time|Memory|Cost|Notes?|Untested)"
     what = re.split(rf"\s{labels}:", words)[0]
     result = re.search(rf"\bResult:\s*(.*?)(?=\s{labels}:|$)", words)
-    return _line(what), _line(result[1]) if result else ""
+    return _cell(what), _cell(result[1]) if result else ""
 
 
 def render_costs() -> str:
