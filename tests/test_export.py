@@ -40,6 +40,14 @@ def student() -> nn.Module:
     return small_student()
 
 
+@pytest.mark.parametrize(("ending", "words"), [("pt", "local-dir:RUN/weights/best"), ("tflite", "timmx")])
+def test_an_ending_of_another_program_names_the_way_to_it(
+    student: nn.Module, tmp_path: Path, ending: str, words: str
+) -> None:
+    with pytest.raises(UserError, match=f"export writes .onnx, got .*{ending}; .*{words}"):
+        to_onnx(student, tmp_path / f"student.{ending}", TASK)
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, dict[str, Tensor], Path]:
     """A student, its weights as they were, and the file."""
@@ -67,6 +75,7 @@ def test_exported_equals_eager_for_any_batch(exported: tuple[nn.Module, dict[str
         (found,) = session.run(["logits"], {"image": images.numpy()})
         torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-4, atol=1e-5)
 
+    assert [each.shape[0] for each in (*session.get_inputs(), *session.get_outputs())] == ["batch", "batch"]
     about = session.get_modelmeta().custom_metadata_map
     assert json.loads(about["classes"]) == list(TASK.classes)
     assert json.loads(about["image_size"]) == [16, 16]

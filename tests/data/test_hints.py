@@ -13,6 +13,7 @@ from dense_scenes import coco_folder
 from viticulture.cli import main
 from viticulture.data.inspect import inspect
 from viticulture.data.near_duplicates import Thumbnail, near_duplicates, thumbnail
+from viticulture.report.tables.results import inspection as sheets_of
 
 
 def scene(seed: int, size: tuple[int, int] = (120, 160)) -> Image.Image:
@@ -110,6 +111,7 @@ def test_what_train_would_refuse_is_foreseen(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "set" / "empty").rmdir()
     found = inspect(tmp_path / "set")
     assert not found.refused
+    assert sheets_of({}, {"single": {"train": 1}}, [])[1].note == "1 class; 1 train"
     assert found.notes == tuple(
         f"no image of 1 class is held out as {kind}, for too few images: single" for kind in ("test", "val")
     )

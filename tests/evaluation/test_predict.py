@@ -90,6 +90,7 @@ def test_a_run_that_is_not_finished_is_said_to_be(
             assert main(command) == 0
             error = capsys.readouterr().err
             assert words in error
+            assert ("weights  last" in error) == (command[0] == "export")
             assert ("so far" in error) == (status == "running")
     run.update(status="running")
     run.lock()

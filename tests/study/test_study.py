@@ -17,6 +17,7 @@ import viticulture
 from children import die_at, start
 from noise import photographs
 from untrained import untrained
+from viticulture.api.training import winner
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions
 from viticulture.evaluation.results import keep_predictions, read_evaluations, read_predictions
@@ -406,10 +407,11 @@ def test_halving_trains_in_rounds_and_logs_what_it_drops(tmp_path: Path) -> None
     assert {one.candidate.name for one in found[0].standings} == {"plain ViT", "cropped"}
 
 
-def test_no_winner_is_named_where_chance_would_do(finished: Path) -> None:
+def test_no_winner_is_named_where_chance_would_do(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two short trainings that hardly differ: the leader by validation is told, not called a winner.
 
-    Fails if ranks alone name one, if test ranks, or if a difference is told without its interval.
+    Fails if ranks alone name one, if test ranks, if a difference is told without its interval, or if --like trains the
+    leader without a word.
     """
     study = StudyDir.open(finished)
     (verdict,) = verdicts(study, standing(study.grid, Outcomes(study)))
@@ -417,6 +419,8 @@ def test_no_winner_is_named_where_chance_would_do(finished: Path) -> None:
     means = {one.candidate.name: one.val.mean for one in verdict.standings if one.val}
     assert verdict.leader.candidate.name == max(means, key=lambda name: means[name])
     assert not verdict.named
+    assert winner(str(finished))[0] == str(study.recipe_file(verdict.leader.candidate))
+    assert f"names no winner; {verdict.leader.candidate.name} leads by validation" in capsys.readouterr().err
     words = conclusion(study.grid, [verdict], 4, 4)
     assert words.startswith("No winner on ")
     assert " to " in words

@@ -54,5 +54,6 @@ def export_dense(run: "RunDir", out: Path, weights: str = "", int8: bool = False
     looker = looker_of(run, weights)
     images = recipe_of(run).section("images")
     more = {} if images.range is None else {"range": images.range}
+    tell(f"weights  {weights or run.which()[0]}")
     with waiting("writing ONNX"):
         return dense_to_onnx(looker.network, out, looker.task, images.store_size, more)

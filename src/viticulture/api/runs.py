@@ -155,18 +155,20 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
         from .dense import export_dense
 
         return export_dense(folder, Path(out), weights, int8)
-    subject = of_run(folder, weights)
+    which = weights or folder.which()[0]
+    subject = of_run(folder, which)
     several = subject.task.several
     if int8 and several:
         raise UserError(f"--int8 measures its cost in top-1 accuracy, and {run} tells several labels; leave it out")
     more: dict[str, Any] = {}
     if several:
-        more["thresholds"] = thresholds_of(folder, weights or folder.which()[0], len(subject.task.classes))
+        more["thresholds"] = thresholds_of(folder, which, len(subject.task.classes))
     if (kept := subject.image_settings.range) is not None:
         more["range"] = kept
     if subject.eval_views != "one":
         more[VIEWS] = subject.eval_views
     written: Path | Quantized
+    tell(f"weights  {which}")
     with waiting("writing ONNX"):
         if int8:
             dataset = dataset_of(folder, recipe_of(folder))

@@ -133,8 +133,13 @@ def winner(like: str, recipe: str = "default") -> tuple[str, dict[str, Any]]:
     if recipe != "default":
         raise UserError(f"give --recipe or --like, not both, got {recipe} and {like}")
     study = Study(Path(like))
-    recipe_file = study.folder.recipe_file(study.leader.candidate)
-    return str(recipe_file), study.plan.size if study.plan else {}
+    leader = study.leader.candidate
+    if study.winner is None:
+        tell(
+            f"note     {like} names no winner; {leader.name} leads by validation, perhaps by chance, and taken; "
+            "more seeds may tell, --recipe takes another"
+        )
+    return str(study.folder.recipe_file(leader)), study.plan.size if study.plan else {}
 
 
 def resume(run: Any, data: Any = "", *, callbacks: "Sequence[Callback]" = (), progress: bool = True) -> Run:

@@ -102,7 +102,7 @@ def dense_to_onnx(
         "std": task.std,
         **(more or {}),
     }
-    with written(path, program, names, about, OPSET) as unfinished:
+    with written(path, program, sizes, names, about, OPSET) as unfinished:
         if find_spec("onnxruntime"):
             _check(unfinished, eager)
     return path

@@ -27,7 +27,7 @@ from ..disk import replacing
 from ..errors import UserError
 from ..evaluation.subject import Subject
 from ..outputs import check_out
-from .onnx_file import check_installed, to_onnx
+from .onnx_file import check_ending, check_installed, to_onnx
 
 CALIBRATION = 256
 """Training images whose values set the scales."""
@@ -83,6 +83,7 @@ def to_int8(subject: Subject, train: Images, test: Images | None, path: Path) ->
     Raises: UserError if onnxruntime is not installed, there are no test images, or the file cannot be written.
     """
     check_installed("onnx", "onnxscript", "onnxruntime")
+    check_ending(path)
     check_out(path, ".onnx")
     if not test or not len(test):
         raise UserError("what eight bits cost is measured on test images, of which this run has none")

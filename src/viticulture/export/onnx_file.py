@@ -47,7 +47,7 @@ def to_onnx(student: nn.Module, path: Path, task: Task, more: Mapping[str, Any] 
     hint = "student for batches of any size (len(x) in its code, where x.shape[0] is needed, is a common cause)"
     about = {"classes": task.classes, "mean": task.mean, "std": task.std, "image_size": task.image_size, **(more or {})}
     # The student's operations for any batch size; torch.onnx.export alone would quietly fix the size on failure.
-    with written(path, traced(eager, images, shapes, hint), [output], about) as unfinished:
+    with written(path, traced(eager, images, shapes, hint), shapes, [output], about) as unfinished:
         gap = _gap(unfinished, eager, images) if find_spec("onnxruntime") else 0.0
         if not gap <= TOLERANCE:  # a NaN is no agreement
             raise RuntimeError(
@@ -64,12 +64,24 @@ def check_installed(*modules: str) -> None:
         )
 
 
+def check_ending(path: Path) -> None:
+    """Raises: UserError, naming the way, for an ending of what other programs write."""
+    mends = {
+        (".pt", ".pth", ".safetensors"): "for torch, timm loads local-dir:RUN/weights/best as it is",
+        (".tflite", ".pte", ".mlpackage", ".mlmodel"): "timmx takes RUN/weights/best there (docs/tutorials/deploy.md)",
+    }
+    for endings, mend in mends.items():
+        if path.suffix.lower() in endings:
+            raise UserError(f"export writes .onnx, got {path}; {mend}")
+
+
 def inference_copy(network: Network, path: Path) -> Network:
     """A copy of a network to be traced: on the CPU, in inference mode, in float32.
 
     Raises: UserError, before anything is computed, if the extra `onnx` is not installed or the file cannot be written.
     """
     check_installed("onnx", "onnxscript")
+    check_ending(path)
     check_out(path, ".onnx", size=sum(weight.nbytes for weight in network.parameters()))
     if not path.parent.is_dir():
         raise UserError(f"there is no folder {path.parent} to write {path.name} into")
@@ -92,6 +104,7 @@ def traced(eager: nn.Module, example: Tensor, shapes: dict[int, Any], hint: str)
 def written(
     path: Path,
     program: torch.export.ExportedProgram,
+    shapes: Mapping[int, Any],
     outputs: Sequence[str],
     about: Mapping[str, Any],
     opset: int | None = None,
@@ -101,13 +114,21 @@ def written(
     Args:
         path: of the file.
         program: what `traced` gave; its one input is called `image`.
+        shapes: the named dimensions that `traced` was given, of which the program keeps no names.
         outputs: names.
         about: what the file says of itself, as JSON texts.
         opset: ONNX's; None takes torch's.
     """
+    names = ({axis: dim.__name__ for axis, dim in shapes.items()},)
     with warnings.catch_warnings(action="ignore"):
         made = torch.onnx.export(
-            program, dynamo=True, opset_version=opset, input_names=["image"], output_names=list(outputs), verbose=False
+            program,
+            dynamo=True,
+            opset_version=opset,
+            input_names=["image"],
+            output_names=list(outputs),
+            dynamic_shapes=names,
+            verbose=False,
         )
     assert made is not None
     made.model.metadata_props.update({key: json.dumps(value, ensure_ascii=False) for key, value in about.items()})

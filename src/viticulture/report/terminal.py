@@ -262,11 +262,11 @@ def _inspected(found: Inspection) -> list[Sheet]:
     if found.near:
         shown = "; ".join(" ~ ".join(pair) for pair in found.near[:3])
         warnings.append(
-            f"{len(found.near):,} pairs of images in different splits look the same, though not pixel by pixel (a copy "
-            f"shrunk or saved again?): {shown}"
+            f"{counted(len(found.near), 'pair')} of images in different splits that look the same, though not pixel by "
+            f"pixel (a copy shrunk or saved again?): {shown}"
         )
     if found.unlabeled:
-        warnings.append(f"{found.unlabeled:,} images have no label")
+        warnings.append(f"{counted(found.unlabeled, 'image')} without a label")
     warnings += [f"unreadable: {name} ({reason})" for name, reason in list(found.unreadable.items())[:20]]
     if len(found.unreadable) > 20:
         warnings.append(f"... and {len(found.unreadable) - 20:,} more unreadable images")
@@ -274,12 +274,12 @@ def _inspected(found: Inspection) -> list[Sheet]:
         if groups:
             shown = "; ".join(_equal(group) for group in groups[:5])
             shown += f"; and {len(groups) - 5:,} more" if len(groups) > 5 else ""
-            warnings.append(f"{len(groups):,} images stand {kind}, pixel by pixel the same: {shown}")
+            warnings.append(f"{counted(len(groups), 'image')} {kind}, pixel by pixel the same: {shown}")
     if found.repeated:
         share = percent(found.repeated / max(found.images, 1))
-        warnings.append(f"{found.repeated:,} images ({share}) repeat another one, pixel by pixel")
+        warnings.append(f"{counted(found.repeated, 'image')} ({share}) that repeat another one, pixel by pixel")
     if found.ignored:
-        warnings.append(f"{len(found.ignored):,} files are no images: {', '.join(found.ignored[:5])}")
+        warnings.append(f"{counted(len(found.ignored), 'file')} that are no images: {', '.join(found.ignored[:5])}")
     return inspection(facts, counts, warnings, bool(found.several))
 
 

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ...errors import counted
 from ...evaluation.accuracy import ONE_HEAD, Evaluation
 from .sheet import Cell, Column, Sheet
 
@@ -106,7 +107,7 @@ def inspection(
     rows: list[list[Cell]] = [[name, *(each.get(split, 0) for split in splits)] for name, each in counts.items()]
     totals = ", ".join(f"{sum(each.get(split, 0) for each in counts.values()):,} {split}" for split in splits)
     kind, kinds = ("label", "labels") if several else ("class", "classes")
-    note = f"{len(rows):,} {kinds}; {totals}{', an image once for each of its labels' if several else ''}"
+    note = f"{counted(len(rows), kind)}; {totals}{', an image once for each of its labels' if several else ''}"
     if len(rows) > LONGEST_LIST:
         note += f" (the first {LONGEST_LIST} {kinds} are shown)"
     columns = [Column(kind), *(Column(split, "count") for split in splits)]
