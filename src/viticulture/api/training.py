@@ -136,8 +136,8 @@ def winner(like: str, recipe: str = "default") -> tuple[str, dict[str, Any]]:
     leader = study.leader.candidate
     if study.winner is None:
         tell(
-            f"note     {like} names no winner; {leader.name} leads by validation, perhaps by chance, and taken; "
-            "more seeds may tell, --recipe takes another"
+            f"note     {like} names no winner; {leader.name} leads by validation, perhaps by chance: "
+            "more seeds may tell, and --recipe takes another"
         )
     return str(study.folder.recipe_file(leader)), study.plan.size if study.plan else {}
 
