@@ -37,12 +37,15 @@ def run_word(run: Any) -> str:
 
 
 def usable(word: str) -> "RunDir":
-    """The run of that folder or of the Hub; where its training has not ended, that is told."""
+    """The run of that folder or of the Hub; where its training has not ended, that is told.
+
+    Raises: UserError if it holds no weights yet.
+    """
     from ..hub.fetch import located
     from ..training.rundir import RunDir
 
     run = RunDir.open(located(word))
-    if run.read("run.json")["status"] == "running":
+    if run.read("run.json")["status"] == "running" and run.which():
         on = "is still being trained" if run.in_use else f"is not finished (`viticulture resume {word}` goes on)"
         tell(f"note     {word} {on}; its weights are those that it has so far")
     return run
