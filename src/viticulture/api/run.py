@@ -96,7 +96,7 @@ class Run:
 
     @property
     def dense(self) -> "DenseEvaluations | None":
-        """Results of a detector or a segmenter, as `evaluations`: AP or mIoU, ...; None for another run."""
+        """Results of a detector or a segmenter by weights and split, with AP or mIoU; None for another run."""
         from ..evaluation.dense.results import read_dense
 
         return read_dense(self.folder)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a budget buys: which student on how many pixels, in which stages. Every threshold of it stands here.
 
-The thresholds come from LOG.md and are its experiments' to change; nothing else needs to change with them. Where no
-experiment has been made yet they are guesses, on the side of the plain run. A step is an optimizer step, and the
-steps that count here are those which the whole budget would buy for the student alone (`plain steps`).
+The thresholds come from LOG.md and are its experiments' to change; nothing else needs to change with them. (How many
+epochs larger images ask for, a study's plan says, which keeps to it too.) Where no experiment has been made yet they are
+guesses, on the side of the plain run. A step is an optimizer step, and the steps that count here are those which the
+whole budget would buy for the student alone (`plain steps`).
 
     plain steps          stages
     any                  the student on labels
@@ -17,13 +18,15 @@ teacher is worth less to a hybrid than the time it takes, and to DHVT nothing.
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ..study.plan.plan import LARGER_EPOCHS
+
 Kind = Literal["mae", "teacher", "student"]
 """Stages in the order in which they are trained; the last one's student is kept."""
 
-LEAST_EPOCHS, LARGER_EPOCHS, LEAST_STEPS = 20, 60, 1000
+LEAST_EPOCHS, LEAST_STEPS = 20, 1000
 """Small images enlarged are taken only where the budget buys so many epochs, a larger student, or photographs of more
-pixels, where it buys the second number (in the time of 27 to 57 epochs a narrower one learns more, in the time of 48
-one of fewer pixels), and so many steps; the smallest always is."""
+pixels, where it buys `LARGER_EPOCHS` (in the time of 27 to 57 epochs a narrower one learns more, in the time of 48 one
+of fewer pixels), and so many steps; the smallest always is."""
 MOST_EPOCHS = 2000
 """Of any stage; a longer budget ends early."""
 

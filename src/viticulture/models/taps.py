@@ -10,7 +10,6 @@ The student is not changed: hooks are there during the call alone and copy nothi
 following timm's habits: a `feature_info` that names their blocks, `num_prefix_tokens`, and in each block an attention
 module with `qkv`, `num_heads` and `scale`. An attention of ours whose scores are scale * q k^T and nothing more says
 so with an attribute `plain_scores = True`.
-
 Of a bottleneck transformer's attention (timm's BottleneckAttn) the scores hold its relative positions, too.
 
 In a PiT, every stage has a grid of its own, and so have its readings. In a ConViT, only the layers behind the point

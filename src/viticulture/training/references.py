@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values that stand for weights: `row:NAME` for the run of another row of the table or study, `given:WHAT` for weights
-that no recipe can name and a person must.
+that no recipe can name and a person must; and places of weights, which hold in any working folder.
 
 student.init: "row:MAE"
 guides.co_advise.teachers: {conv: "row:ResNet-10", inv: "row:RedNet-26"}
@@ -16,7 +16,7 @@ from ..models.weights.files import anchored
 from .rundir import STAGES
 
 ROW, GIVEN = "row:", "given:"
-WEIGHTS = ("init", "teacher", "teachers")
+PLACES = ("init", "teacher", "teachers")
 """Keywords of a student, a method or a guide that say where weights are."""
 
 
@@ -55,7 +55,7 @@ def from_anywhere(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _anchored(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _place(value) if key in WEIGHTS else value for key, value in keywords.items()}
+    return {key: _place(value) if key in PLACES else value for key, value in keywords.items()}
 
 
 def _place(value: Any) -> Any:
