@@ -2,7 +2,7 @@
 """What a budget buys: which student on how many pixels, in which stages. Every threshold of it stands here.
 
 The thresholds come from LOG.md and are its experiments' to change; nothing else needs to change with them. (How many
-epochs larger images ask for, a study's plan says, which keeps to it too.) Where no experiment has been made yet they are
+epochs larger images ask for, a study's plan says, which keeps it too.) Where no experiment has been made yet they are
 guesses, on the side of the plain run. A step is an optimizer step, and the steps that count here are those which the
 whole budget would buy for the student alone (`plain steps`).
 
