@@ -132,6 +132,33 @@ def test_a_budget_is_kept_and_used() -> None:
 
 
 @pytest.mark.parametrize(
+    ("seconds", "steps", "budget", "epochs", "warned"),
+    [
+        (1.0, 10, "", 100, False),  # an hour affords all 100 epochs of both by three seeds
+        (10.0, 10, "1h", 59, False),
+        (100.0, 10, "1night", 59, False),  # 300 steps are 30 epochs, 5 h
+        (900.0, 10, "1night", 6, True),  # 60 steps are the most that a night affords
+        (900.0, 100, "1night", 6, False),
+        (4000.0, 300, "1night", 1, False),  # not one epoch fits into four hours
+    ],
+)
+def test_a_budget_of_auto_is_the_shortest_that_tells(
+    seconds: float, steps: int, budget: str, epochs: int, warned: bool
+) -> None:
+    """Fails if it is longer than 300 steps of the shortest cell need, shorter while a longer one has them, if a
+    budget that affords nothing ends the search, or if the note does not say which was chosen of which."""
+    made = grid("auto")
+    paces = dict.fromkeys((("fast", "all images"), ("slow", "all images")), Pace(seconds / steps, steps, 0.0, 0, 0))
+    own = {"fast": 100, "slow": 100}
+    plan = make_plan(made, own, dict.fromkeys(own), paces)
+    assert (plan.budget, set(plan.epochs.values())) == (budget, {epochs})
+    note = plan_note(made, plan)
+    assert ("a budget of 1night, chosen of 1h, 2h, 4h and 1night" in note) == (budget == "1night")
+    assert ("too few to tell" in note) == warned
+    assert Plan.from_dict(plan.to_dict()) == plan
+
+
+@pytest.mark.parametrize(
     ("budget", "chosen", "tried"),
     [("15s", "cheap", 1), ("150s", "cheap", 2), ("250s", "middle", 3), ("20min", "dear", 3), ("", "dear", 3)],
 )

@@ -34,7 +34,7 @@ def compare(
         data: as for `train`.
         recipes: what is compared, such as default/photos,dhvt/digits; the first is the baseline. Left out: a plain ViT,
             a CNN, a hybrid and guided ViTs for images of this size (where boxes or masks come with them, detectors or
-            segmenters of a plain ViT and a hybrid), within an hour unless told otherwise.
+            segmenters of a plain ViT and a hybrid), and a budget of auto unless a length is named.
         subsets: how many training images are learnt from, or in how many folds.
         seeds: trainings of everything, three if nothing is said; each draws its own subset, initialization and order.
         terms: how long everything may train.

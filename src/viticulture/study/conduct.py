@@ -74,7 +74,7 @@ def _shown(study: StudyDir, recipes: dict[str, Recipe], data: str) -> list[dict[
     """Recipe keys of how images are shown that a budget may choose for all, from cheap to dear; what a recipe or the
     conditions name, and a paper's table, stay as they are."""
     grid, images = study.grid, [recipe.section("images") for recipe in recipes.values()]
-    if grid.terms.seconds is None or grid.table:
+    if not grid.terms.budgets or grid.table:
         return [{}]
     steps: list[dict[str, Any]] = [{}]
     if all(settings.image_size is None for settings in images):

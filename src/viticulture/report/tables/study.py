@@ -7,12 +7,10 @@ from ...study.conclude.statistics import Difference, Estimate
 from ...study.conclude.verdict import Verdict, subject
 from ...study.declare.grid import Cell as GridCell
 from ...study.declare.grid import Grid
+from ...study.declare.terms import AUTO
 from ...study.plan.plan import IMAGE_SIZE, VIEWS, Plan
 from ...study.study import Study
 from .sheet import Cell, Column, Sheet, Spread
-
-FEW_STEPS = 300
-"""Optimizer steps below which the plan warns: every method is still near chance."""
 
 
 def plan_sheet(grid: Grid, plan: Plan) -> Sheet:
@@ -43,7 +41,7 @@ def plan_note(grid: Grid, plan: Plan) -> str:
         "recipe": "Every recipe trains for its own number of epochs",
     }[grid.terms.equal]
     if plan.share < 1:
-        terms += f", shortened to {100 * plan.share:.0f} % by the budget of {grid.terms.budget}"
+        terms += f", shortened to {100 * plan.share:.0f} % by {_budget(grid, plan)}"
     if grid.terms.halving:
         terms += "; after a quarter and after half of the length the worse half is dropped"
     if plan.shown:
@@ -55,14 +53,21 @@ def plan_note(grid: Grid, plan: Plan) -> str:
     return " ".join([terms, *few_steps(plan, grid.unit)])
 
 
+def _budget(grid: Grid, plan: Plan) -> str:
+    if grid.terms.budget != AUTO:
+        return f"the budget of {plan.budget}"
+    return f"a budget of {plan.budget}, chosen of {', '.join(grid.terms.budgets[:-1])} and {grid.terms.budgets[-1]}"
+
+
 def few_steps(plan: Plan, unit: str) -> list[str]:
     """What a reader of a study must know whose trainings are too short to tell."""
-    steps = plan.fewest_steps()
-    if steps is None or steps >= FEW_STEPS:
+    if plan.tells:
         return []
+    steps = plan.fewest_steps or 0
+    more = f"a longer budget, fewer {unit}s, a smaller --image-size" if plan.share < 1 else "more epochs"
     return [
         f"{counted(steps, 'step')}, the shortest cell's, {'is' if steps == 1 else 'are'} too few to tell how methods "
-        f"rank: give a longer budget, fewer {unit}s, a smaller --image-size or a larger share of the images."
+        f"rank: give {more} or a larger share of the images."
     ]
 
 

@@ -13,14 +13,10 @@ from ...errors import UserError, counted, unknown
 from ...training.data import default_recipe
 from ...training.table import read_table
 from .grid import CONDITIONS, Candidate, Grid, of_recipes, of_table
-from .terms import Subsets, Terms
+from .terms import AUTO, Subsets, Terms
 
 DENSE = {"objects": "detection/photos", "pixels": "segmentation/photos"}
 """What a path holds -> the shipped field for it."""
-
-BUDGET = "1h"
-"""Of a study that names neither recipes nor a length."""
-
 
 SEEDS = 3
 """Of a study that is told neither seeds nor folds."""
@@ -29,7 +25,7 @@ SEEDS = 3
 def of_own_images(
     data: str, recipes: Sequence[str], subsets: Subsets, seeds: int | None, terms: Terms, overrides: dict[str, Any]
 ) -> Grid:
-    """Recipes on a person's images; without recipes the field for images of their size, within an hour."""
+    """Recipes on a person's images; without recipes the field for images of their size."""
     overrides, epochs = _length(overrides)
     candidates = of_recipes(recipes)
     if not candidates:
@@ -37,7 +33,7 @@ def of_own_images(
         candidates = of_table(read_table(DENSE[kind])) if kind else field(open_source(data))
         candidates = tuple(replace(candidate, data="") for candidate in candidates)
         if not terms.budget and epochs is None:
-            terms = replace(terms, budget=BUDGET)
+            terms = replace(terms, budget=AUTO)
     conditions = {**CONDITIONS, **overrides}
     if subsets.folds and seeds is not None:
         raise UserError(

@@ -7,6 +7,12 @@ from typing import Any, Literal
 
 from ...errors import UserError, unknown
 
+AUTO = "auto"
+"""A budget that is chosen when paces are known."""
+
+CHOICES = ("1h", "2h", "4h", "1night")
+"""Of these, the shortest that tells."""
+
 UNITS = {"": 60.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "night": 36000.0, "d": 86400.0}
 
 
@@ -84,7 +90,8 @@ class Terms:
 
     Args:
         budget: time for the whole study on this machine, such as 90m (or 90) or 2h; it shortens the trainings to fit,
-            and shows images as large as that leaves epochs for, unless --image-size does. Empty sets no limit.
+            and shows images as large as that leaves epochs for, unless --image-size does. auto: an hour, or as much of
+            a night as the shortest training needs to tell methods apart. Empty sets no limit.
         equal: what cells share. epochs: as many epochs for all (--epochs, else the longest recipe's); time: as many
             minutes for all that learn from the same training subset; recipe: every recipe's own length.
         halving: train briefly first and go on with the better half, twice; the baseline always stays.
@@ -99,12 +106,14 @@ class Terms:
             raise unknown("kind of equal terms", self.equal, ("epochs", "time", "recipe"))
         if self.equal == "time" and not self.budget:
             raise UserError("equal time needs a budget to divide; give one, such as --budget 2h")
-        _ = self.seconds
+        for budget in self.budgets:
+            duration(budget)
 
     @property
-    def seconds(self) -> float | None:
-        """The budget. Raises: UserError if it is no time."""
-        return duration(self.budget) if self.budget else None
+    def budgets(self) -> tuple[str, ...]:
+        """What the budget may be, shortest first; empty where there is none."""
+        named = (self.budget,) if self.budget else ()
+        return CHOICES if self.budget == AUTO else named
 
     @property
     def rungs(self) -> tuple[float, ...]:

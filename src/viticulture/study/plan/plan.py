@@ -10,18 +10,20 @@
     recipe   the recipe's own
     time     those that fit into the time in which the slowest candidate, on that subset, trains the former
 
-The budget sets f, the same for all, as the largest in (0, 1] whose cost stays within it. How images are shown it
-chooses too, where nobody names it: larger, and answered by several views, where `LARGER_EPOCHS` are left to every cell.
+The budget sets f, the same for all, as the largest in (0, 1] whose cost stays within it. Where it may be one of
+several, it is the shortest that leaves `FEW_STEPS` to every cell. How images are shown it chooses too, where nobody
+names it: larger, and answered by several views, where `LARGER_EPOCHS` are left to every cell.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ...errors import UserError
+from ...errors import UserError, counted
 from ...optim import shortened_warmup
 from ..declare.grid import Candidate, Cell, Grid
-from ..declare.terms import Subset
+from ..declare.terms import Subset, duration
 from .pace import Pace
 
 START = 1.0
@@ -29,6 +31,9 @@ START = 1.0
 
 LARGER_EPOCHS = 60
 """Images are shown larger only where a budget buys so many epochs of them, or all that are wanted."""
+
+FEW_STEPS = 300
+"""Optimizer steps below which every method is still near chance."""
 
 IMAGE_SIZE, VIEWS = "images.image_size", "images.eval_views"
 """Recipe keys that a budget may choose for all."""
@@ -47,6 +52,7 @@ class Plan:
         own: epochs of every candidate's recipe.
         warmups: warm-up epochs of the recipe; None where it follows the length by itself.
         share: of the full length that the budget leaves.
+        budget: that shortens it; empty where none does.
         shown: recipe keys of how images are shown, the budget's choice for all candidates.
     """
 
@@ -55,6 +61,7 @@ class Plan:
     own: dict[str, int]
     warmups: dict[str, float | None]
     share: float = 1.0
+    budget: str = ""
     shown: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -92,9 +99,15 @@ class Plan:
         """Estimate of the whole study, halving included."""
         return cost(grid, self) if self.paces else None
 
+    @property
     def fewest_steps(self) -> int | None:
         """Optimizer steps of the shortest cell at full length; None where nothing was measured."""
         return min((self.epochs[key] * pace.steps for key, pace in self.paces.items()), default=None)
+
+    @property
+    def tells(self) -> bool:
+        """Whether every cell is long enough to tell how methods rank, as far as is known."""
+        return self.fewest_steps is None or self.fewest_steps >= FEW_STEPS
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -104,6 +117,7 @@ class Plan:
             "own": self.own,
             "warmups": self.warmups,
             "share": self.share,
+            "budget": self.budget,
             "shown": self.shown,
         }
 
@@ -116,6 +130,7 @@ class Plan:
             content["own"],
             content["warmups"],
             content["share"],
+            content.get("budget", ""),
             content.get("shown", {}),
         )
 
@@ -158,25 +173,37 @@ def make_plan(
         kept = known.epochs if known else {}
         return Plan({**lengths, **kept}, paces, own, warmups, share)
 
+    def within(budget: str) -> Plan:
+        """The longest lengths that it affords. Raises: UserError if it is too short."""
+        seconds = duration(budget) * workers
+        if cost(grid, scaled(1.0)) <= seconds:
+            return scaled(1.0)
+        low, high = 0.0, 1.0
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (middle, high) if cost(grid, scaled(middle)) <= seconds else (low, middle)
+        shortest = 2 ** (len(grid.terms.rungs) - 1)  # epochs that leave every rung at least one
+        plan = scaled(low)
+        if cost(grid, plan) > seconds or min(plan.epochs.values()) < shortest:
+            least = cost(grid, replace(plan, epochs=dict.fromkeys(plan.epochs, shortest))) / workers
+            raise UserError(
+                f"a budget of {budget} is too short for {len(grid.cells())} cells: {counted(shortest, 'epoch')} "
+                f"of each take{'s' * (shortest == 1)} about {max(least, 60) / 60:.0f} min; take fewer recipes, "
+                "subsets or seeds, a smaller --image-size, or a longer budget"
+            )
+        return replace(plan, budget=budget)
+
     if known is not None:
-        return scaled(known.share)
-    budget = (grid.terms.seconds or float("inf")) * workers
-    if cost(grid, scaled(1.0)) <= budget:
+        return replace(scaled(known.share), budget=known.budget)
+    if not grid.terms.budgets:
         return scaled(1.0)
-    low, high = 0.0, 1.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if cost(grid, scaled(middle)) <= budget else (low, middle)
-    shortest = 2 ** (len(grid.terms.rungs) - 1)  # epochs that leave every rung at least one
-    plan = scaled(low)
-    if cost(grid, plan) > budget or min(plan.epochs.values()) < shortest:
-        least = cost(grid, replace(plan, epochs=dict.fromkeys(plan.epochs, shortest))) / workers
-        raise UserError(
-            f"a budget of {grid.terms.budget} is too short for {len(grid.cells())} cells: {shortest} "
-            f"epoch{'s' * (shortest > 1)} of each take about {max(least, 60) / 60:.0f} min; take fewer recipes, "
-            "subsets or seeds, a smaller --image-size, or a longer budget"
-        )
-    return plan
+    *shorter, longest_budget = grid.terms.budgets
+    for budget in shorter:
+        with suppress(UserError):  # not one epoch fits
+            plan = within(budget)
+            if plan.share == 1 or plan.tells:
+                return plan
+    return within(longest_budget)
 
 
 def dearest(choices: Sequence[dict[str, Any]], planned: Callable[[dict[str, Any]], Plan]) -> Plan:
