@@ -26,7 +26,7 @@ from viticulture.cli import main
 from viticulture.data.dense.outlines import encoded
 from viticulture.evaluation.dense import asked
 from viticulture.evaluation.dense.draw import draw_found
-from viticulture.evaluation.dense.prediction import DensePrediction, drawn
+from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, drawn
 from viticulture.training.rundir import RunDir
 
 for needed in ("starlette", "uvicorn", "python_multipart", "pycocotools"):
@@ -154,7 +154,7 @@ def test_what_is_drawn_on_a_smaller_picture_lies_where_it_lay() -> None:
     less = (drawn(prediction, image[::2, ::2]) != 90).any(2)
     assert 0.1 < painted.mean() < 0.5
     assert (painted == less).mean() > 0.99  # but for a line that falls between two pixels
-    classes = replace(prediction, objects=None, pixels=mask.astype(np.uint8))
+    classes = replace(prediction, objects=None, class_map=ClassMap.of(mask.astype(np.uint8)))
     np.testing.assert_array_equal(drawn(classes, image)[::2, ::2], drawn(classes, image[::2, ::2]))
 
 

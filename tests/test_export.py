@@ -152,9 +152,10 @@ def test_without_the_extra_it_says_what_to_install(
 
 
 @needs_onnx
-def test_a_missing_folder_is_named(student: nn.Module, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no folder"):
-        to_onnx(student, tmp_path / "nowhere" / "student.onnx", TASK)
+def test_a_missing_folder_is_made(student: nn.Module, tmp_path: Path) -> None:
+    """As `predict` makes one."""
+    to_onnx(student, tmp_path / "new" / "student.onnx", TASK)
+    assert (tmp_path / "new" / "student.onnx").is_file()
 
 
 @needs_onnx
@@ -163,7 +164,8 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_export(
 ) -> None:
     """Catches: a folder or another format told after the tracing, or not at all; a disk too small for the weights."""
     monkeypatch.setattr(torch.export, "export", None)
-    for name, said in {".": "is a folder", "x.txt": "written as .onnx", "nowhere/x.onnx": "no folder"}.items():
+    (tmp_path / "file").touch()
+    for name, said in {".": "is a folder", "x.txt": "written as .onnx", "file/x.onnx": "no folder"}.items():
         with pytest.raises(UserError, match=said):
             to_onnx(student, tmp_path / name, TASK)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100))

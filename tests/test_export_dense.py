@@ -293,6 +293,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_tracing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.export, "export", None)
-    for name, said in {"x.txt": "written as .onnx", "nowhere/x.onnx": "no folder"}.items():
+    (tmp_path / "file").touch()
+    for name, said in {"x.txt": "written as .onnx", "file/x.onnx": "no folder"}.items():
         with pytest.raises(UserError, match=said):
             dense_to_onnx(network("segmenter"), tmp_path / name, TASK, STORE)

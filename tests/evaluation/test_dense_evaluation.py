@@ -2,6 +2,7 @@
 """What is told of a detector and of a segmenter: counted by hand, kept, drawn and laid out on a page."""
 
 import dataclasses
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from viticulture.evaluation.dense.asked import Found
 from viticulture.evaluation.dense.draw import MISSED, RIGHT, WRONG, color_of, counted_words, draw_classes, draw_judged
 from viticulture.evaluation.dense.objects import confusion, evaluate_objects, guess, mean_boxes, pairs
 from viticulture.evaluation.dense.pixels import evaluate_pixels
-from viticulture.evaluation.dense.prediction import DensePrediction, coco_results
+from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, coco_results
 from viticulture.evaluation.dense.results import DenseEvaluations, from_dict
 from viticulture.report.sections.dense import dense_headline, dense_sections
 from viticulture.report.tables.dense import dense_predictions
@@ -198,7 +199,9 @@ def test_what_is_found_is_counted_from_the_score_on_at_which_it_is_drawn() -> No
     assert len(coco_results([said])) == 2
     pixels = np.ones((100, 100), np.uint8)
     pixels[:30], pixels[0, 0] = 0, 2
-    pictured = DensePrediction("b.jpg", None, pixels, (*NAMES, "ring"))
+    pictured = DensePrediction("b.jpg", None, ClassMap.of(pixels), (*NAMES, "ring"))
+    np.testing.assert_array_equal(pictured.pixels, pixels)
+    assert len(pickle.dumps(pictured)) < pixels.size / 10  # many are held at once
     assert dense_predictions([pictured]).rows == [["b.jpg", "square 70%, disk 30%", ""]]
 
 

@@ -83,8 +83,6 @@ def inference_copy(network: Network, path: Path) -> Network:
     check_installed("onnx", "onnxscript")
     check_ending(path)
     check_out(path, ".onnx", size=sum(weight.nbytes for weight in network.parameters()))
-    if not path.parent.is_dir():
-        raise UserError(f"there is no folder {path.parent} to write {path.name} into")
     return copy.deepcopy(network).eval().requires_grad_(False).cpu().float()
 
 

@@ -65,7 +65,7 @@ class DenseAnswerer:
             least = floor(prediction.least / STEP) * STEP  # scores are rounded: the object that is at it, counts
             counts = prediction.counts()
             return {"size": size, "least": round(least, 5), "counts": counts, "objects": coco_objects(prediction)}
-        if prediction.pixels is None:
+        if prediction.class_map is None:
             return {"size": size, "shares": {}, "mask": ""}
         file = io.BytesIO()
         indexed(prediction).save(file, "PNG")

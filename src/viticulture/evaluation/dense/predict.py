@@ -24,7 +24,7 @@ from ...training.session import recipe_of
 from ..given import Pixels
 from ..opening import Item, decoded, named
 from .asked import BATCH, Found, Looker, classify_pixels, find, looker_of
-from .prediction import DensePrediction, coco_results, dense_csv, drawn, indexed
+from .prediction import ClassMap, DensePrediction, coco_results, dense_csv, drawn, indexed
 from .results import read_dense
 
 LEAST = 0.5  # score of what is drawn, where the weights were not judged
@@ -126,7 +126,7 @@ class DenseSubject:
                 yield DensePrediction(readable_name, None, None, classes, shown), None
                 continue
             size, answer = next(answers)
-            objects, said = (answer, None) if isinstance(answer, Found) else (None, answer)
+            objects, said = (answer, None) if isinstance(answer, Found) else (None, ClassMap.of(answer))
             yield DensePrediction(readable_name, objects, said, classes, least=self.least, size=size), shown
 
     def _answers(self, squeezed: list[torch.Tensor], sizes: list[tuple[int, int]]) -> Iterator[Any]:
@@ -144,7 +144,7 @@ def _draw(folder: Path, number: int, prediction: DensePrediction, picture: Image
     """NUMBER-NAME.png a picture; of a segmenter NUMBER-NAME-classes.png besides, indexed by class."""
     path = folder / f"{number:04}-{Path(prediction.name).stem}.png"
     _save(path, Image.fromarray(drawn(prediction, np.asarray(picture))))
-    if prediction.pixels is not None:
+    if prediction.class_map is not None:
         _save(path.with_name(f"{path.stem}-classes.png"), indexed(prediction))
 
 

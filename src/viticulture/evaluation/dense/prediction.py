@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is found in one image, and its forms: rows of COCO's results, of a CSV, and pictures."""
 
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +15,28 @@ from .asked import Found
 from .draw import Picture, draw_classes, draw_found, palette
 
 
+@dataclass(frozen=True)
+class ClassMap:
+    """Classes [H, W] of an image's pixels, deflated: so the answers to thousands of photographs are held at once.
+
+    Args:
+        size: H and W.
+        content: a byte a pixel, row by row, as zlib deflates them.
+    """
+
+    size: tuple[int, ...]
+    content: bytes
+
+    @staticmethod
+    def of(pixels: NDArray[np.uint8]) -> "ClassMap":
+        """Of classes [H, W]."""
+        return ClassMap(pixels.shape, zlib.compress(pixels.tobytes(), 1))
+
+    def opened(self) -> NDArray[np.uint8]:
+        """Classes [H, W]."""
+        return np.frombuffer(zlib.decompress(self.content), np.uint8).reshape(self.size)
+
+
 @dataclass(frozen=True, eq=False)
 class DensePrediction:
     """What is found in one image.
@@ -21,7 +44,7 @@ class DensePrediction:
     Args:
         name: the file; bytes of its name that are no text as Python escapes.
         objects: of a detector; None of a segmenter, or where the image could not be read.
-        pixels: classes [H, W] of a segmenter; None of a detector.
+        class_map: of a segmenter; None of a detector, or where the image could not be read.
         classes: names.
         error: why the image could not be read.
         least: score from which an object counts and is drawn; `objects` holds the uncertain ones, too.
@@ -30,11 +53,16 @@ class DensePrediction:
 
     name: str
     objects: Found | None
-    pixels: NDArray[np.uint8] | None
+    class_map: ClassMap | None
     classes: tuple[str, ...]
     error: str = ""
     least: float = 0.0
     size: tuple[int, int] = (0, 0)
+
+    @property
+    def pixels(self) -> NDArray[np.uint8] | None:
+        """Classes [H, W] of a segmenter, made anew at each call; else None."""
+        return None if self.class_map is None else self.class_map.opened()
 
     def counts(self) -> dict[str, float]:
         """Objects of each class that occurs, with a score of at least `least`, or shares of the pixels."""
@@ -46,9 +74,9 @@ class DensePrediction:
 
     def shares(self) -> dict[str, float]:
         """Of the pixels, for every class; empty of a detector, or where the image could not be read."""
-        if self.pixels is None:
+        if (pixels := self.pixels) is None:
             return {}
-        shares = np.bincount(self.pixels.ravel(), minlength=len(self.classes)) / self.pixels.size
+        shares = np.bincount(pixels.ravel(), minlength=len(self.classes)) / pixels.size
         return dict(zip(self.classes, shares.tolist(), strict=True))
 
 
@@ -109,8 +137,8 @@ def drawn(prediction: DensePrediction, image: Picture) -> Picture:
         image: it, [H, W, 3], or smaller in the same shape.
     """
     size = image.shape[:2]
-    if prediction.pixels is not None:
-        return draw_classes(image, _thinned(prediction.pixels, size))
+    if (pixels := prediction.pixels) is not None:
+        return draw_classes(image, _thinned(pixels, size))
     found = prediction.objects
     assert found is not None
     return draw_found(image, _scaled(found, prediction.size, size), prediction.classes, prediction.least)
@@ -118,8 +146,8 @@ def drawn(prediction: DensePrediction, image: Picture) -> Picture:
 
 def indexed(prediction: DensePrediction) -> Image.Image:
     """A segmenter's answer as a picture whose values are the classes."""
-    assert prediction.pixels is not None
-    picture = Image.fromarray(prediction.pixels, mode="P")
+    assert prediction.class_map is not None
+    picture = Image.fromarray(prediction.class_map.opened(), mode="P")
     picture.putpalette(palette(len(prediction.classes)))
     return picture
 
