@@ -15,6 +15,7 @@ from PIL import Image
 import viticulture
 from viticulture.errors import UserError
 from viticulture.study.conduct import prepare
+from viticulture.study.declare.field import of_a_table, of_own_images
 from viticulture.study.declare.grid import Candidate, Grid
 from viticulture.study.declare.terms import Subsets, Terms
 from viticulture.study.folder import StudyDir
@@ -142,6 +143,51 @@ def test_a_subset_that_the_study_chooses_holds_for_every_teacher() -> None:
     other = of.cells()[1]
     assert other.overrides({}) == {"data.per_class": 4, "data.subset_seed": 1}
     assert other.overrides({"data.subset_seed": 0}) == {"data.per_class": 4}
+
+
+def test_a_study_that_moves_goes_on_with_a_student_that_had_begun(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails if the student's own recipe seeks its teacher where the study lay when it began."""
+    study = made(tmp_path / "old", photos, TEACHER, TAUGHT)
+    plan = Plan.from_dict(study.facts["plan"])
+    teacher, student = study.grid.cells()
+    train_cell(study, teacher, plan)
+    with monkeypatch.context() as stopped:
+        stopped.setattr("viticulture.study.run.cell.fit", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train_cell(study, student, plan)
+    assert "old" in study.run(student).text("recipe.yaml")
+    study.path.rename(tmp_path / "new")
+    moved = StudyDir.open(tmp_path / "new")
+    train_cell(moved, student, plan)
+    assert moved.finished(student)
+
+
+def test_weights_that_are_named_from_a_working_folder_are_found_from_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For all candidates, for a table's row by its name, and in a table of one's own; hubs, rows and what is no file
+    keep their names. Fails if `compare resume` finds its weights only where `compare` was called."""
+    monkeypatch.chdir(tmp_path)
+    weights = tmp_path / "mine.safetensors"
+    weights.touch()
+    teachers = {"conv": "mine.safetensors", "inv": "hf-hub:a/b"}
+    given = {"student.init": "mine.safetensors", "guides.co_advise.teachers": teachers}
+    own = of_own_images("digits", ["default/digits"], Subsets(), 1, Terms(), given)
+    assert own.conditions["student.init"] == str(weights)
+    assert own.conditions["guides.co_advise.teachers"] == {"conv": str(weights), "inv": "hf-hub:a/b"}
+    rows = [
+        {"name": "own", "overrides": {"student.init": "mine.safetensors"}},
+        {"name": "of a row", "overrides": {"student.init": "row:own"}},
+        {"name": "given"},
+    ]
+    Path("table.yaml").write_text(
+        json.dumps({"title": "t", "data": "digits", "recipe": "default/digits", "rows": rows})
+    )
+    named = {"student.init": {"given": "mine.safetensors"}}
+    table = of_a_table("table.yaml", "", Subsets(), 1, Terms(), named)
+    assert [one.overrides["student.init"] for one in table.candidates] == [str(weights), "row:own", str(weights)]
 
 
 def test_a_cells_command_names_the_run_that_it_learned_from(photos: Path, tmp_path: Path) -> None:

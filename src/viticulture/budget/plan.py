@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import UserError
 from ..study.plan.pace import Pace
 from ..training.recipe import Recipe, resolve
-from ..training.references import with_stages_of
+from ..training.references import where_they_lie
 from ..training.rundir import PLAN, STAGES, RunDir
 from ..version import VERSION
 from .budget import Budget
@@ -135,7 +135,7 @@ def read_plan(run: str | Path) -> Plan:
         plan = _plan(found)
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder.path / PLAN} is damaged: {error}; bring back a copy, or train anew") from error
-    stages = (replace(stage, values=with_stages_of(folder.path, stage.values)) for stage in plan.stages)
+    stages = (replace(stage, values=where_they_lie(folder.path, stage.values)) for stage in plan.stages)
     return replace(plan, stages=tuple(stages))
 
 

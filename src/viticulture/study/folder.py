@@ -28,7 +28,7 @@ from ..text import comment
 from ..training.processes import check_devices
 from ..training.recipe import Recipe, parse, read, resolve
 from ..training.references import GIVEN
-from ..training.rundir import RunDir
+from ..training.rundir import CELLS, RunDir
 from ..version import VERSION
 from .declare.grid import Candidate, Cell, Grid, digest
 
@@ -98,7 +98,7 @@ class StudyDir:
 
     def discard(self) -> None:
         """Remove the folder if nothing was trained in it."""
-        if not (self.path / "cells").exists():
+        if not (self.path / CELLS).exists():
             shutil.rmtree(self.path, ignore_errors=True)
 
     @property
@@ -213,7 +213,7 @@ class StudyDir:
 
     def run(self, cell: Cell) -> RunDir:
         """A cell's run folder, there or not."""
-        return RunDir(self.path / "cells" / cell.name)
+        return RunDir(self.path / CELLS / cell.name)
 
     def finished(self, cell: Cell) -> bool:
         """Whether a cell is trained and judged; one whose run.json is damaged is not, and will be trained again."""

@@ -34,7 +34,7 @@ from ..text import read_yaml, write_yaml
 from .older import check_older
 from .plugins import register_student
 from .raw import NAMED, ORDER, VIEWS, check_keys, check_names, leaves, nested, override, plain
-from .references import with_stages_of
+from .references import where_they_lie
 from .refusals import one_line
 from .settings import Engine, Student, Train
 from .steering import steered
@@ -113,7 +113,7 @@ def read(name: str) -> dict[str, Any]:
     if name not in files and not name.endswith((".yaml", ".yml")):
         raise unknown("recipe", name, files, "viticulture recipes")
     path = files.get(name, Path(name))
-    return with_stages_of(path.parent, parse(read_text(path, "recipe"), name))
+    return where_they_lie(path.parent, parse(read_text(path, "recipe"), name))
 
 
 def parse(text: str, name: str) -> dict[str, Any]:

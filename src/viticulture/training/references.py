@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..models.weights.files import anchored
-from .rundir import STAGES
+from .rundir import CELLS, STAGES
 
 ROW, GIVEN = "row:", "given:"
 PLACES = ("init", "teacher", "teachers")
@@ -64,18 +64,25 @@ def _place(value: Any) -> Any:
     return anchored(value) if isinstance(value, str) else value
 
 
-def with_stages_of(run: Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a run within a budget, its own earlier stages named by where they lie now: the folder may have
-    been moved since they were written. Values of other runs stay."""
-    return {key: _in_place(run, value) for key, value in values.items()}
+def dotted_from_anywhere(values: Mapping[str, Any]) -> dict[str, Any]:
+    """As `from_anywhere`, of dotted keys such as student.init and guides.co_advise.teachers.conv."""
+    return {key: _place(value) if set(key.split(".")) & set(PLACES) else value for key, value in values.items()}
 
 
-def _in_place(run: Path, value: Any) -> Any:
+def where_they_lie(run: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a run within a budget or a study, the earlier stages and the rows that it learns from named by
+    where they lie now: the folder may have been moved since they were written. Other values stay."""
+    return {key: _beside(run, value) for key, value in values.items()}
+
+
+def _beside(run: Path, value: Any) -> Any:
     if isinstance(value, Mapping):
-        return with_stages_of(run, value)
-    if isinstance(value, str) and Path(value).parent.name == STAGES:
-        here = run.absolute() / STAGES / Path(value).name
-        return str(here) if here.is_dir() else value
+        return where_they_lie(run, value)
+    if isinstance(value, str):
+        for folder in (run.absolute() / STAGES, run.absolute().parent):
+            here = folder / Path(value).name
+            if folder.name in (STAGES, CELLS) and Path(value).parent.name == folder.name and here.is_dir():
+                return str(here)
     return value
 
 

@@ -71,6 +71,9 @@ PLAN = "budget.json"
 STAGES = "stages"
 """Folder of the runs of its earlier stages; locked for as long as any stage is trained."""
 
+CELLS = "cells"
+"""Folder of a study's runs."""
+
 BEGUN = {"recipe.yaml", "split.json"}  # written before run.json, which makes the folder a run
 
 

@@ -31,7 +31,7 @@ from .data import CHOSEN, SEVERAL, default_recipe, for_method, load_dataset, ope
 from .loggers import check_logger, flat
 from .processes import check_devices, is_leader
 from .recipe import Recipe, parse, read, resolve
-from .references import check_alone, from_anywhere, with_stages_of
+from .references import check_alone, from_anywhere, where_they_lie
 from .rundir import RunDir, fresh, surroundings
 
 
@@ -223,7 +223,7 @@ def recipe_of(run: RunDir) -> Recipe:
             f"{path} was changed after the run began: {', '.join(shown)}{more}; put it back, or begin a new run by it: "
             f"{run.anew()}"
         )
-    return replace(recipe, values=with_stages_of(run.path, recipe.values))
+    return replace(recipe, values=where_they_lie(run.path, recipe.values))
 
 
 def dataset_of(run: RunDir, recipe: Recipe, data: Any = "") -> Dataset:

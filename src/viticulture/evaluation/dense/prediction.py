@@ -34,7 +34,7 @@ class ClassMap:
 
     def opened(self) -> NDArray[np.uint8]:
         """Classes [H, W]."""
-        return np.frombuffer(zlib.decompress(self.content), np.uint8).reshape(self.size)
+        return np.frombuffer(bytearray(zlib.decompress(self.content)), np.uint8).reshape(self.size)
 
 
 @dataclass(frozen=True, eq=False)
