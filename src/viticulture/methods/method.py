@@ -254,8 +254,7 @@ class Method(LightningModule, ABC):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """The optimizer over the student's groups and what else is trainable; the rate is set every step."""
         groups = self.optim.groups(self.student, nn.ModuleDict({**self.guides, **self.auxiliary}))
-        low = self.trainer.precision == "bf16-mixed"
-        optimizer = self.optim.build(groups, torch.bfloat16 if low else torch.float32)
+        optimizer = self.optim.build(groups)
         if self.optim.sam_rho is not None:
             optimizer = self.sam = SAM(optimizer, self.optim.sam_rho, self)
         schedule = self.schedule.attach(optimizer, self.course.steps_per_epoch, self.course.epochs, self.optim.lr)

@@ -106,14 +106,13 @@ class Optim:
             groups.setdefault((rate * scale, decay > 0, inner), new)["params"].append((name, parameter))
         return list(groups.values())
 
-    def build(self, groups: list[Group], dtype: torch.dtype = torch.float32) -> Optimizer:
+    def build(self, groups: list[Group]) -> Optimizer:
         """The optimizer over `groups`, in one fused kernel: on a CPU this is three times faster than torch's default.
 
         AdamW's epsilon is torch's, 1e-8, as in all the papers.
 
         Args:
             groups: of `groups`.
-            dtype: in which muon makes momentum orthogonal.
         """
         if not groups:
             raise UserError("there is nothing to train: every parameter of the student and its guides is frozen")
@@ -121,7 +120,7 @@ class Optim:
         if self.name == "adamw":
             optimizer = AdamW(groups, betas=(self.betas[0], self.betas[1]), fused=True)
         elif self.name == "muon":
-            optimizer = Muon(groups, self.lr, (self.betas[0], self.betas[1]), self.momentum, dtype)
+            optimizer = Muon(groups, self.lr, (self.betas[0], self.betas[1]), self.momentum)
         else:
             nesterov = self.name == "nesterov"
             optimizer = SGD(groups, lr=self.lr, momentum=self.momentum, nesterov=nesterov, fused=True)
