@@ -11,8 +11,8 @@ MUON: dict[str, Any] = {"name": "muon", "lr": 2e-3, "momentum": 0.95}
 KERNELS = 10.0
 """A hybrid that learns classes learns by `MUON`, its kernels at so many times the rate; LOG.md holds the evidence.
 
-In the same time that is worth four points over AdamW of 40 images a class. A step takes a fifth to two fifths longer in
-batches of 64, and 1.4 to 2.2 times as long in batches of 16, which learn the more of few images. Kernels before a batch
+In the same time that is worth four points over AdamW of 40 images a class. A step takes a tenth to a fifth longer in
+batches of 64, and 1.4 to 1.6 times as long in batches of 16, which learn the more of few images. Kernels before a batch
 norm bear their rate, which is most of the gain; matrices of a ViT's blocks do not, and other methods were not tried.
 """
 
