@@ -22,6 +22,7 @@ from pathlib import Path
 
 from .disk import FULL, file_lock
 from .errors import UserError
+from .parallel import cores
 
 SEAL = "checksums.json"
 """In every folder: name of each other file -> CRC-32 of each of its blocks."""
@@ -139,11 +140,6 @@ def _abandoned(folder: Path) -> bool:
             return True
     except OSError:
         return False
-
-
-def cores() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _damage(folder: Path) -> str:

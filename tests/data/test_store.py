@@ -9,7 +9,6 @@ import json
 import os
 import resource
 import shutil
-import time
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -22,6 +21,7 @@ import torch
 from PIL import Image
 
 from children import start
+from viticulture import parallel
 from viticulture.data import store
 from viticulture.data.decode import Unreadable
 from viticulture.data.open import open_source
@@ -454,21 +454,6 @@ def test_the_cache_is_measured_and_emptied(tmp_path: Path) -> None:
     np.testing.assert_array_equal(held.pixels.permute(0, 2, 3, 1).numpy(), noise(10, 4, 4))
 
 
-def test_results_keep_their_order_and_errors_come_through() -> None:
-    """Fails if threads' results arrive in the order of their ends, the last part is lost, or a bug is swallowed."""
-
-    def work(i: int) -> int:
-        time.sleep(0.002 * (i % 3))
-        if i == 1000:
-            raise ZeroDivisionError
-        return i
-
-    for count in (0, 1, 31, 32, 33, 200):
-        assert list(store.in_parallel(work, range(count))) == list(range(count))
-    with pytest.raises(ZeroDivisionError):
-        list(store.in_parallel(work, [1, 1000]))
-
-
 @pytest.mark.parametrize(("side", "most"), [(32, 1), (160, 2)])
 def test_small_images_are_decoded_by_one_thread(side: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if threads get in each other's way over images that are mostly Python's work, or large ones lose theirs."""
@@ -478,8 +463,8 @@ def test_small_images_are_decoded_by_one_thread(side: int, most: int, monkeypatc
         pools.append(threads)
         return ThreadPoolExecutor(threads)
 
-    monkeypatch.setattr(store, "ThreadPoolExecutor", pool)
-    monkeypatch.setattr(store, "cores", lambda: 2)
+    monkeypatch.setattr(parallel, "ThreadPoolExecutor", pool)
+    monkeypatch.setattr(parallel, "cores", lambda: 2)
     images = in_memory(noise(3, side, side))
     store.build(images, 8)
     store.survey(images, np.arange(3))

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from ..errors import UserError, counted, unknown
+from ..parallel import Progress
 from . import store, subsets
 from .annotations import Annotations
 from .balance import is_uneven, mends
@@ -73,7 +74,7 @@ def prepare(
     selection: Selection | None = None,
     image_settings: ImageSettings | None = None,
     seed: int = 0,
-    progress: store.Progress | None = None,
+    progress: Progress | None = None,
     remembered: Mapping[str, Sequence[str]] | None = None,
     labeled: bool = True,
 ) -> Dataset:
@@ -133,7 +134,7 @@ def prepare_test(
     classes: Sequence[str],
     image_settings: ImageSettings,
     skip_unreadable: bool = False,
-    progress: store.Progress | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Images, dict[str, str]]:
     """Other data to judge a trained network by: its test split, or all of it where it declares none.
 
@@ -164,7 +165,7 @@ def read_rows(
     rows: np.ndarray,
     image_settings: ImageSettings,
     skip_unreadable: bool = False,
-    progress: store.Progress | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Images, dict[str, str]]:
     """Some images of a source, and by name what is wrong with those that were skipped; arguments as `prepare_test`."""
     source, image_settings = _as_wanted(source, image_settings)
@@ -213,7 +214,7 @@ def _read(
     splits: Splits,
     image_settings: ImageSettings,
     skip_unreadable: bool,
-    progress: store.Progress | None,
+    progress: Progress | None,
 ) -> _Read:
     used = np.sort(np.concatenate(list(splits.values())))
     size = image_settings.store_size

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UserError, counted
+from ..parallel import Progress, in_parallel
 from .balance import is_uneven, mends
 from .channels import AS_THEY_ARE
 from .decode import Unreadable
@@ -19,7 +20,7 @@ from .open import open_source
 from .sources.several import is_joined, separated, several_words
 from .sources.source import Source
 from .splits import Selection, Splits, check_classes, select
-from .store import Progress, in_parallel, pixel_digest
+from .store import pixel_digest
 from .subsets import count_by_class, labeled
 
 

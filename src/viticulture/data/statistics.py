@@ -7,11 +7,11 @@ from PIL import Image
 from torch import Tensor
 
 from ..errors import UserError
+from ..parallel import in_parallel
 from .channels import Levels
 from .decode import Unreadable
 from .image_settings import Channels
 from .sources.source import Source
-from .store import in_parallel
 
 _SAMPLE = 512
 

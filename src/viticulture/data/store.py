@@ -16,35 +16,27 @@ import hashlib
 import json
 import math
 import shutil
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..cache import cache_folder, cores, publish
+from ..cache import cache_folder, publish
 from ..errors import UserError, counted
+from ..parallel import Progress, in_parallel
 from .decode import Unreadable
 from .resample import squeeze
 from .sources.source import Source, digest, some
 
-Progress = Callable[[int, int], None]
-"""Called with the images done and the images in all."""
-
 _VERSION = "3"
-_CHUNK = 32
 _FEW, _SMALL = (
     8,
     80 * 80,
 )  # images; pixels; of 64 x 64 a second thread is worth nothing, of 160 x 200 it saves two fifths (LOG.md)
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,41 +159,6 @@ def pixel_digest(pixels: np.ndarray) -> bytes:
     """16 bytes that are equal for images of equal size and pixels, [H, W, C] uint8."""
     height, width, _ = pixels.shape
     return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=16, key=b"%d x %d" % (width, height)).digest()
-
-
-def in_parallel(
-    work: Callable[[int], _T],
-    items: Sequence[int],
-    progress: Progress | None = None,
-    chunk: int = _CHUNK,
-    threads: int | None = None,
-) -> Iterator[_T]:
-    """The results of `work`, in the order of the items, computed by threads a little ahead of their use.
-
-    Args:
-        work: what is done with an item.
-        items: the items.
-        progress: told about every chunk.
-        chunk: items that a thread takes at once.
-        threads: how many; None for one a core.
-    """
-    threads = threads or cores()
-    parts = [items[start : start + chunk] for start in range(0, len(items), chunk)]
-    waiting: deque[Future[list[_T]]] = deque()
-    done = 0
-    pool = ThreadPoolExecutor(threads)
-    try:
-        for number in range(len(parts) + 2 * threads):
-            if number < len(parts):
-                waiting.append(pool.submit(lambda part: [work(i) for i in part], parts[number]))
-            if number >= 2 * threads and waiting:
-                results = waiting.popleft().result()
-                yield from results
-                done += len(results)
-                if progress is not None:
-                    progress(done, len(items))
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _fill(folder: Path, source: Source, size: int, rows: np.ndarray, progress: Progress | None) -> None:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ..cache import cores
 from ..errors import UserError
+from ..parallel import cores
 from .augment.augment import Augment
 from .channels import as_picture
 from .decode import Unreadable

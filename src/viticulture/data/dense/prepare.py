@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ...cache import cache_folder, publish
 from ...errors import UserError, counted
-from .. import store, subsets
+from ...parallel import Progress, in_parallel
+from .. import subsets
 from ..annotations import NOTHING, UNLABELED, Annotations, Boxed, Masked, Objects
 from ..dataset import Dataset, prepare, read_rows
 from ..decode import orientation_of
@@ -41,7 +42,7 @@ def prepare_dense(
     selection: Selection,
     pictures: ImageSettings,
     seed: int = 0,
-    progress: store.Progress | None = None,
+    progress: Progress | None = None,
     remembered: Mapping[str, Sequence[str]] | None = None,
     masks: bool = False,
 ) -> Dataset:
@@ -101,7 +102,7 @@ def prepare_dense_test(
     classes: Sequence[str],
     pictures: ImageSettings,
     skip: bool = False,
-    progress: store.Progress | None = None,
+    progress: Progress | None = None,
     masks: bool = False,
 ) -> tuple[Images, Annotations, list[str]]:
     """Other data to judge a trained detector or segmenter by: its test split, or all of it where it declares none.
@@ -237,7 +238,7 @@ def orientation(source: DenseSource, row: int) -> int:
         return orientation_of(file, source.images.names[row], source.images.kept)
 
 
-def _masked(source: DenseSource, rows: list[int], images: Images, side: int, progress: store.Progress | None) -> Masked:
+def _masked(source: DenseSource, rows: list[int], images: Images, side: int, progress: Progress | None) -> Masked:
     """Masks of a split, read and checked once, squeezed to the store's square by the nearest pixel, and kept."""
     assert source.masks is not None
     assert source.values is not None
@@ -256,7 +257,7 @@ def _masked(source: DenseSource, rows: list[int], images: Images, side: int, pro
         shape = (len(rows), side, side)
         with (folder / "pixels.npy").open("wb") as file:
             np.lib.format.write_array_header_2_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
-            for pixels in store.in_parallel(squeezed, range(len(rows)), progress):
+            for pixels in in_parallel(squeezed, range(len(rows)), progress):
                 file.write(pixels.tobytes())
 
     folder = publish(cache_folder() / "stores" / key, make)

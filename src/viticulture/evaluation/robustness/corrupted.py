@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...cache import cache_folder, publish
 from ...data.sources.source import digest
-from ...data.store import in_parallel
+from ...parallel import in_parallel
 from .corrupt import corrupt
 from .strengths import CORRUPTIONS, SEVERITIES
 

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work divided among threads, one a processor core as a rule."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+Progress = Callable[[int, int], None]
+"""Called with the items done and the items in all."""
+
+_CHUNK = 32
+_T = TypeVar("_T")
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_parallel(
+    work: Callable[[int], _T],
+    items: Sequence[int],
+    progress: Progress | None = None,
+    chunk: int = _CHUNK,
+    threads: int | None = None,
+) -> Iterator[_T]:
+    """The results of `work`, in the order of the items, computed by threads a little ahead of their use.
+
+    Args:
+        work: what is done with an item.
+        items: the items.
+        progress: told about every chunk.
+        chunk: items that a thread takes at once.
+        threads: how many; None for one a core.
+    """
+    threads = threads or cores()
+    parts = [items[start : start + chunk] for start in range(0, len(items), chunk)]
+    waiting: deque[Future[list[_T]]] = deque()
+    done = 0
+    pool = ThreadPoolExecutor(threads)
+    try:
+        for number in range(len(parts) + 2 * threads):
+            if number < len(parts):
+                waiting.append(pool.submit(lambda part: [work(i) for i in part], parts[number]))
+            if number >= 2 * threads and waiting:
+                results = waiting.popleft().result()
+                yield from results
+                done += len(results)
+                if progress is not None:
+                    progress(done, len(items))
+    finally:
+        pool.shutdown(cancel_futures=True)
