@@ -10,12 +10,13 @@ folder that a power cut, disks or people have damaged is made again; so nobody w
 """
 
 import errno
+import hashlib
 import json
 import logging
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +39,15 @@ def cache_folder() -> Path:
 def data_folder() -> Path:
     """Where named data sets lie: the environment's VITICULTURE_DATA, else ~/.cache/viticulture/data."""
     return Path(os.environ.get("VITICULTURE_DATA") or "~/.cache/viticulture/data").expanduser()
+
+
+def digest(parts: Iterable[str]) -> str:
+    """32 hexadecimal digits for a sequence of texts, such as a folder's name for what it is made of."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        raw = part.encode("utf-8", "surrogateescape")
+        hashed.update(len(raw).to_bytes(8, "little") + raw)
+    return hashed.hexdigest()
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one error a person can mend: it names the rule, what was received and the likely fix."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -13,6 +13,12 @@ def counted(count: int, noun: str) -> str:
     """A number and what it counts: 1 file, 2 files, 1,000 classes."""
     many = f"{noun}es" if noun.endswith(("s", "x")) else f"{noun}s"
     return f"{count:,} {noun if count == 1 else many}"
+
+
+def some(names: Sequence[str], most: int = 10) -> str:
+    """The first names of a list, and how many more there are."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 SHORTEST = 3

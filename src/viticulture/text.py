@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text from people and for people: YAML read within bounds, commands that can be pasted back, a terminal left alone."""
 
+import re
 import shlex
 import sys
 import unicodedata
@@ -17,6 +18,7 @@ LONGEST = 2**18
 """Letters of the longest YAML that is read: a study of a thousand candidates; more would take many seconds."""
 DEEPEST = 32
 """Levels of brackets or indentation in it."""
+_UNPRINTABLE = re.compile(r"[\ud800-\udfff]|\\u[0-9a-f]{4}")
 UNSEEN = "\N{REPLACEMENT CHARACTER}"
 TURNERS = frozenset(
     "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -124,6 +126,17 @@ def clean(text: str) -> str:
     """Text without characters that steer a terminal or a reader's direction: names come from strangers' files."""
     bad = {c for c in set(text) if c in TURNERS or unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")}
     return "".join(UNSEEN if c in bad else c for c in text) if bad else text
+
+
+def readable(name: str) -> str:
+    """A name that can be printed and written, also where a file system holds bytes that are no text.
+
+    Such a byte becomes `\\udc` and two hexadecimal digits. In a name with one, or with what looks like one, a backslash
+    becomes two: different names stay different.
+    """
+    if not _UNPRINTABLE.search(name):
+        return name
+    return name.replace("\\", r"\\").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def tell(words: str) -> None:

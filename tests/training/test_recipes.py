@@ -24,8 +24,7 @@ from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.optim import Optim, Schedule, shortened_warmup
 from viticulture.training.assemble import build_guides, patch_size
-from viticulture.training.loggers import flat
-from viticulture.training.raw import NAMED
+from viticulture.training.raw import NAMED, flat
 from viticulture.training.recipe import Recipe, about, method_class, parse, read, resolve, shipped
 from viticulture.training.references import replaced
 from viticulture.training.settings import Engine, Student, Train

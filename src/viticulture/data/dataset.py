@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..errors import UserError, counted, unknown
+from ..cache import digest
+from ..errors import UserError, counted, some, unknown
 from ..parallel import Progress
 from . import store, subsets
 from .annotations import Annotations
@@ -19,7 +20,7 @@ from .decode import OtherValues, Unreadable
 from .image_settings import Channels, ImageSettings, choose_image_size, choose_store_size, normalization
 from .images import Images, Records, StoredImages
 from .open import open_source
-from .sources.source import Source, digest, some
+from .sources.source import Source
 from .splits import Selection, Splits, check_classes, recall, select
 from .statistics import sample_sizes, stored_statistics, streamed_statistics
 

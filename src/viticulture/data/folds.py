@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..errors import UserError, counted
-from .sources.source import Source, some
+from ..errors import UserError, counted, some
+from .sources.source import Source
 
 
 def deal(labels: np.ndarray, groups: np.ndarray | None, shares: Sequence[float], seed: int) -> np.ndarray:

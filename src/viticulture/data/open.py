@@ -24,8 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError, unknown
-from .sources.source import Source, shortened
+from ..errors import UserError, shortened, unknown
+from .sources.source import Source
 
 
 def open_source(data: Any) -> Source:
@@ -87,6 +87,4 @@ def open_source(data: Any) -> Source:
     if "/" in text or "\\" in text or path.suffix or text.startswith(("~", ".")) or isinstance(data, Path):
         hint = f"; Hugging Face sets are named hf:{text}" if re.fullmatch(r"[\w-]+/[\w.-]+", text) else ""
         raise UserError(f"no such file or folder: {shortened(text)!r} (looked in {Path.cwd()}){hint}")
-    raise UserError(
-        f"{unknown('data set', shortened(text), named.NAMES)} (and no file or folder of that name in {Path.cwd()})"
-    )
+    raise UserError(f"{unknown('data set', text, named.NAMES)} (and no file or folder of that name in {Path.cwd()})")

@@ -7,11 +7,11 @@ from typing import Literal
 
 import numpy as np
 
-from ..errors import UserError, counted
+from ..errors import UserError, counted, some
 from ..keywords import check_fields
 from . import subsets
 from .folds import folds_of, hold_out_groups, straddling
-from .sources.source import Source, some
+from .sources.source import Source
 
 Splits = dict[str, np.ndarray]
 """train, val, test -> positions in the source, int64; a split without images is absent."""

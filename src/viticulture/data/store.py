@@ -25,12 +25,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..cache import cache_folder, publish
-from ..errors import UserError, counted
+from ..cache import cache_folder, digest, publish
+from ..errors import UserError, counted, some
 from ..parallel import Progress, in_parallel
 from .decode import Unreadable
 from .resample import squeeze
-from .sources.source import Source, digest, some
+from .sources.source import Source
 
 _VERSION = "3"
 _FEW, _SMALL = (

@@ -16,8 +16,8 @@ from ..data.images import Records, StoredImages
 from ..data.resample import squeeze
 from ..data.sources.files import FileReader
 from ..data.sources.folders import images_among, scan
-from ..data.sources.source import readable
 from ..errors import UserError
+from ..text import readable
 from .given import Pixels
 from .subject import Subject
 

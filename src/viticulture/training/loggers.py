@@ -18,6 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from ..errors import UserError
 from .metrics import MetricsFile
 from .processes import is_leader
+from .raw import flat
 from .recipe import Recipe
 from .rundir import RunDir
 from .settings import Engine
@@ -116,12 +117,3 @@ def close(made: Iterable[Logger]) -> None:
     for logger in made:
         if isinstance(logger, WandbLogger) and is_leader():
             logger.experiment.finish()
-
-
-def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Section and keyword -> value, as options are called: `optim.lr`."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        inner = flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {}
-        found |= inner or {f"{prefix}{key}": value}
-    return found

@@ -97,6 +97,15 @@ def leaves(values: dict[str, Any], valid: set[str], prefix: str = "") -> list[st
     return wrong
 
 
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Section and keyword -> value, as options are called: `optim.lr`."""
+    dotted: dict[str, Any] = {}
+    for key, value in values.items():
+        inner = flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {}
+        dotted |= inner or {f"{prefix}{key}": value}
+    return dotted
+
+
 def plain(value: Any) -> Any:
     """A copy of YAML's types that shares no part with the original, nor one part of itself with another."""
     if isinstance(value, dict):

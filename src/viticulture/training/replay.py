@@ -30,8 +30,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
-from ..cache import cache_folder
-from ..data.sources.source import digest
+from ..cache import cache_folder, digest
 from ..data.transfer import send
 from ..disk import write_whole
 from ..errors import UserError

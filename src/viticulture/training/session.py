@@ -28,8 +28,9 @@ from .apart import check_apart
 from .assemble import assemble, batch_size
 from .combinations import check_parts
 from .data import CHOSEN, SEVERAL, default_recipe, for_method, load_dataset, open_for, open_labeled
-from .loggers import check_logger, flat
+from .loggers import check_logger
 from .processes import check_devices, is_leader
+from .raw import flat
 from .recipe import Recipe, parse, read, resolve
 from .references import check_alone, from_anywhere, where_they_lie
 from .rundir import RunDir, fresh, surroundings

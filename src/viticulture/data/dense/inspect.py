@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ...errors import UserError
+from ...errors import UserError, some
 from ..decode import Unreadable
-from ..sources.source import some
 from .mask_folders import MEANINGLESS, read_mask
 from .prepare import OUTSIDE, orientation
 from .source import DenseSource

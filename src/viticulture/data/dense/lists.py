@@ -18,14 +18,13 @@ from typing import Any
 import torch
 
 from ...disk import read_text
-from ...errors import UserError, counted
+from ...errors import UserError, counted, some
 from ...text import read_yaml
 from ..annotations import NOTHING, Objects, Shape
 from ..decode import Unreadable, image_size
 from ..sources.files import open_file
 from ..sources.folders import holds_image, images_among, scan
 from ..sources.labels import natural, split_of
-from ..sources.source import some
 from .source import DenseSource, check_names, images_of
 
 CSV_COLUMNS = ("path", "label", "x0", "y0", "x1", "y1")

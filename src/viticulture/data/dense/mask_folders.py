@@ -16,11 +16,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ...errors import UserError, counted
+from ...errors import UserError, counted, some
 from ..annotations import UNLABELED
 from ..decode import UPRIGHT, exif_orientation
 from ..sources.folders import images_among, scan
-from ..sources.source import some
 from .lists import split_in
 from .source import DenseSource, check_names, images_of
 

@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ...cache import cache_folder, publish
-from ...errors import UserError, counted
+from ...cache import cache_folder, digest, publish
+from ...errors import UserError, counted, some
 from ...parallel import Progress, in_parallel
 from .. import subsets
 from ..annotations import NOTHING, UNLABELED, Annotations, Boxed, Masked, Objects
@@ -26,7 +26,6 @@ from ..decode import orientation_of
 from ..image_settings import ImageSettings
 from ..images import Images
 from ..sources.files import file_fingerprint
-from ..sources.source import digest, some
 from ..splits import Selection
 from .loader import side_of
 from .mask_folders import read_mask

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import UserError, counted
+from ...errors import UserError, counted, some
+from ...text import readable
 from ..annotations import Objects
 from ..sources.files import MISSING, FileReader, file_fingerprint
 from ..sources.labels import rows_of
-from ..sources.source import Source, readable, some
+from ..sources.source import Source
 
 
 @dataclass(frozen=True, eq=False)

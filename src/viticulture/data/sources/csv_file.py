@@ -13,11 +13,12 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from ...errors import UserError, counted
+from ...errors import UserError, counted, shortened, some
+from ...text import readable
 from .files import MISSING, FileReader, file_fingerprint
 from .labels import classify, rows_of, split_of
 from .several import marked
-from .source import Source, readable, shortened, some
+from .source import Source
 
 OWN = ("path", "label", "split", "group")
 """Columns that are known by their names, whatever the case of letters."""

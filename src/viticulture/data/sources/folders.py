@@ -18,13 +18,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...errors import UserError, counted
+from ...errors import UserError, counted, some
+from ...text import readable
 from . import archives
 from . import hugging_face as hub
 from . import webdataset as shards
 from .files import FileReader, file_fingerprint
 from .labels import classify, rows_of, split_of
-from .source import Reader, Source, readable, some
+from .source import Reader, Source
 
 SUFFIXES = frozenset(
     f".{ending}"

@@ -17,10 +17,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ...errors import UserError
+from ...errors import UserError, shortened, some
+from ...text import readable
 from .files import open_file
 from .labels import classify, rows_of, split_of
-from .source import Reader, Source, readable, shortened, some
+from .source import Reader, Source
 
 _NAME = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?(:[\w.,-]+)?")
 _PATIENCE = 3.0

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from ...errors import UserError, counted
+from ...errors import UserError, counted, shortened, some
 from .folders import is_image, scan
 from .inaturalist import open_inaturalist
 from .listed import Listed, from_list
 from .several import JOINT
-from .source import Source, shortened, some
+from .source import Source
 
 UPLOADED = re.compile(r"[0-9a-f]{8}-(.+)")
 """How Label Studio calls a file that was uploaded to it."""

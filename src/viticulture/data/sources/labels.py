@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from .source import readable
+from ...text import readable
 
 _SPLIT = re.compile(r"(train|val|test)(ing|id|idation)?([ _-]?(set|data|images))?", flags=re.IGNORECASE)
 

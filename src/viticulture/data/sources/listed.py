@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ...errors import UserError, counted
+from ...errors import UserError, counted, shortened, some
+from ...text import readable
 from .files import MISSING, FileReader, file_fingerprint
 from .labels import classify, rows_of
-from .source import Source, readable, shortened, some
+from .source import Source
 
 
 class Listed(NamedTuple):

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import some
 from .labels import natural
-from .source import Source, some
+from .source import Source
 
 JOINT = "|"
 YES, NO = ("1", "1.0", "true"), ("0", "0.0", "false")

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of a source: labeled images that can be read, whatever they come from."""
 
-import hashlib
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,14 +11,11 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image
 
-from ...errors import UserError
+from ...cache import digest
+from ...errors import UserError, some
 from .. import decode
 from ..channels import RGB, Kept
 from ..fit import Fit
-
-_UNPRINTABLE = re.compile(r"[\ud800-\udfff]|\\u[0-9a-f]{4}")
-
-_LONG = 100
 
 
 class Reader(ABC):
@@ -125,37 +120,6 @@ class Source:
         finally:
             if not isinstance(file, np.ndarray):
                 file.close()
-
-
-def digest(parts: Iterable[str]) -> str:
-    """32 hexadecimal digits for a sequence of texts."""
-    hashed = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        raw = part.encode("utf-8", "surrogateescape")
-        hashed.update(len(raw).to_bytes(8, "little") + raw)
-    return hashed.hexdigest()
-
-
-def readable(name: str) -> str:
-    """A name that can be printed and written, also where a file system holds bytes that are no text.
-
-    Such a byte becomes `\\udc` and two hexadecimal digits. In a name with one, or with what looks like one, a backslash
-    becomes two: different names stay different.
-    """
-    if not _UNPRINTABLE.search(name):
-        return name
-    return name.replace("\\", r"\\").encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def shortened(text: str) -> str:
-    """A word as it is told in an error: its end gives way where it is very long."""
-    return text if len(text) <= _LONG else f"{text[:_LONG]}..."
-
-
-def some(names: Sequence[str], most: int = 10) -> str:
-    """The first names of a list, and how many more there are."""
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _without_images(ignored: Sequence[str]) -> str:

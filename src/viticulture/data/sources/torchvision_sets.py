@@ -22,11 +22,12 @@ import numpy as np
 
 from ...cache import data_folder, locked
 from ...errors import UserError
+from ...text import readable
 from . import imagenet100
 from .arrays import from_arrays
 from .digits import open_digits
 from .files import FileReader, file_fingerprint
-from .source import Source, readable
+from .source import Source
 
 
 @dataclass(frozen=True)

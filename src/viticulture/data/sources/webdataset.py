@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...cache import cache_folder, publish
+from ...cache import cache_folder, digest, publish
 from ...errors import UserError
+from ...text import readable
 from .archives import Archive, Span, TarReader, tar_spans
 from .files import file_fingerprint
 from .labels import classify, rows_of, split_of
-from .source import Source, digest, readable
+from .source import Source
 
 _IMAGES = ("jpg", "jpeg", "png", "webp")
 _VERSION = "1"

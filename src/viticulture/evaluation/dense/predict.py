@@ -14,11 +14,11 @@ from ...data.channels import Kept
 from ...data.decode import Unreadable
 from ...data.images import Records, StoredImages
 from ...data.resample import squeeze
-from ...data.sources.source import readable
 from ...disk import replacing, write_whole
 from ...errors import UserError
 from ...models.dense.segmenter import Segmenter
 from ...outputs import check_out
+from ...text import readable
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
 from ..given import Pixels

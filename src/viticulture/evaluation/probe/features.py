@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...cache import cache_folder, publish
+from ...cache import cache_folder, digest, publish
 from ...data.dataset import Dataset
 from ...data.images import Images
-from ...data.sources.source import digest
 from ...errors import UserError
 from ...models.features import features
 from ...models.weights.files import weights_digest

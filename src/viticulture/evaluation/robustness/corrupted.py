@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...cache import cache_folder, publish
-from ...data.sources.source import digest
+from ...cache import cache_folder, digest, publish
 from ...parallel import in_parallel
 from .corrupt import corrupt
 from .strengths import CORRUPTIONS, SEVERITIES

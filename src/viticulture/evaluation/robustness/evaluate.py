@@ -25,10 +25,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ...cache import digest
 from ...data.dataset import prepare_test
 from ...data.images import Images
 from ...data.open import open_source
-from ...data.sources.source import Source, digest
+from ...data.sources.source import Source
 from ...data.transfer import send
 from ...errors import UserError
 from ...models.task import Task
