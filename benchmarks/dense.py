@@ -47,8 +47,8 @@ from viticulture.data.dense.outlines import bitmap
 from viticulture.data.dense.prepare import prepare_dense
 from viticulture.data.dense.source import DenseSource
 from viticulture.data.splits import Selection
-from viticulture.evaluation.dense.asked import Found
 from viticulture.evaluation.dense.objects import evaluate_objects, mean_boxes
+from viticulture.evaluation.dense.subject import Found
 from viticulture.models.dense.detector import ANCHOR, BOX_GRID, RATIOS, Heads
 from viticulture.models.dense.networks import detector
 from viticulture.models.dense.pyramid import SimpleFeaturePyramid

@@ -42,11 +42,11 @@ from viticulture.data.dense.loader import DenseLoader
 from viticulture.data.dense.open import recognized
 from viticulture.disk import replacing
 from viticulture.errors import UserError
-from viticulture.evaluation.dense.asked import Looker, classify_pixels, find
 from viticulture.evaluation.dense.judge import image_sizes
 from viticulture.evaluation.dense.objects import evaluate_objects
 from viticulture.evaluation.dense.pixels import evaluate_pixels
 from viticulture.evaluation.dense.results import Evaluation, read_dense
+from viticulture.evaluation.dense.subject import DenseSubject, classify_pixels, find
 from viticulture.methods.detection import targets_of
 from viticulture.study.plan.pace import measure_pace
 from viticulture.training.assemble import augmentations, batch_size, task_of
@@ -223,11 +223,11 @@ def cnn(contest: Contest, name: str, seed: int, made: Callable[[int], nn.Module]
 def judged(net: Any, dataset: Dataset) -> Evaluation:
     """A network on the test images, as our own are judged."""
     assert dataset.test is not None
-    looker, true = Looker(net, task_of(dataset)), dataset.annotations["test"]
+    subject, true = DenseSubject(net, task_of(dataset)), dataset.annotations["test"]
     if isinstance(net, Boxes):
-        found = list(find(looker, dataset.test))
+        found = list(find(subject, dataset.test))
         return evaluate_objects(found, true, dataset.classes, image_sizes(dataset.test))  # type: ignore[arg-type]
-    return evaluate_pixels(classify_pixels(looker, dataset.test), true, dataset.classes, None)[0]  # type: ignore[arg-type]
+    return evaluate_pixels(classify_pixels(subject, dataset.test), true, dataset.classes, None)[0]  # type: ignore[arg-type]
 
 
 def contenders(contest: Contest) -> dict[str, Callable[[str, int], Score]]:

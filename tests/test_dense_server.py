@@ -24,7 +24,7 @@ from untrained import photo
 from untrained_dense import CLASSES, judged_objects, untrained_dense
 from viticulture.cli import main
 from viticulture.data.dense.outlines import encoded
-from viticulture.evaluation.dense import asked
+from viticulture.evaluation.dense import subject
 from viticulture.evaluation.dense.draw import draw_found
 from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, drawn
 from viticulture.training.rundir import RunDir
@@ -145,7 +145,7 @@ def test_what_is_drawn_on_a_smaller_picture_lies_where_it_lay() -> None:
     mask = np.zeros((180, 120), bool)
     mask[70:150, 20:50] = mask[130:150, 20:100] = True
     boxes, sure = np.array([[20, 70, 100, 150], [60, 10, 110, 40]], np.float32), np.array([0.9, 0.8], np.float32)
-    found = asked.Found(boxes, sure, np.array([0, 1]), [encoded(mask), encoded(np.zeros_like(mask))])
+    found = subject.Found(boxes, sure, np.array([0, 1]), [encoded(mask), encoded(np.zeros_like(mask))])
     prediction = DensePrediction("x", found, None, CLASSES, least=0.5, size=(180, 120))
     image = np.full((180, 120, 3), 90, np.uint8)  # of less than 200 pixels, so without letters
     large = drawn(prediction, image)
@@ -192,8 +192,8 @@ def test_a_large_image_is_told_pixel_by_pixel_a_few_classes_at_a_time(monkeypatc
     logits[:, 5] = logits[:, 2]
     whole = F.interpolate(logits, size=(50, 70), mode="bilinear")[0].argmax(0).to(torch.uint8)
     for held in (1, 2 * 50 * 70, 1 << 26):
-        monkeypatch.setattr(asked, "STRETCHED", held)
-        assert torch.equal(asked._likeliest(logits, (50, 70)), whole), held
+        monkeypatch.setattr(subject, "STRETCHED", held)
+        assert torch.equal(subject._likeliest(logits, (50, 70)), whole), held
     assert 5 not in whole
 
 
@@ -202,23 +202,23 @@ def test_the_page_tells_how_well_the_weights_do_that_answer(tmp_path: Path) -> N
     judged, nothing. Catches the best weights' number or threshold beside the last weights' answers."""
     run = untrained_dense(tmp_path / "run", "detection")
     network = dense_answerer(run, "last")
-    assert (network.subject.least, "AP" in page(run, network).html) == (0.5, False)
+    assert (network.predictor.least, "AP" in page(run, network).html) == (0.5, False)
     judged_objects(run)
     network = dense_answerer(run, "last")
     html = page(run, network, "last").html
-    assert network.subject.least == 0.25
+    assert network.predictor.least == 0.25
     assert "finds objects of 3 classes, learnt from cells: AP 40.0 % (95 % interval 30.0 to 50.0) on 20 test" in html
     assert "from a score of 0.25 on" in html
     assert "&lt;i&gt;merlot" in html
     assert "<i>merlot" not in html
-    (prediction, image), *_ = list(network.subject.predict([("x", np.zeros((40, 40, 3), np.uint8))]))
+    (prediction, image), *_ = list(network.predictor.predict([("x", np.zeros((40, 40, 3), np.uint8))]))
     assert (prediction.least, image) == (0.25, None)
 
 
 def test_an_object_whose_score_is_the_threshold_counts(tmp_path: Path) -> None:
     """A threshold is the score of some object. Catches one that is drawn and not counted, for scores are rounded."""
     run, image = untrained_dense(tmp_path / "run", "detection"), np.full((70, 50, 3), 200, np.uint8)
-    ((first, _),) = list(dense_answerer(run).subject.predict([("x", image)]))
+    ((first, _),) = list(dense_answerer(run).predictor.predict([("x", image)]))
     assert first.objects is not None
     judged_objects(run)
     kept = run.read("dense.json")

@@ -18,7 +18,7 @@ from viticulture.data.dense.loader import dense_views
 from viticulture.data.images import Records, StoredImages
 from viticulture.data.resample import squeeze
 from viticulture.errors import UserError
-from viticulture.evaluation.dense.asked import Looker, classify_pixels, find
+from viticulture.evaluation.dense.subject import DenseSubject, classify_pixels, find
 from viticulture.export.agreement import check_agreement, different, fair_image, something, tipped
 from viticulture.export.canvas import Canvas, back, pasted, stretched
 from viticulture.export.dense_file import OPSET, dense_to_onnx, file_of
@@ -137,7 +137,7 @@ def test_a_file_says_what_predict_says(size: tuple[int, int]) -> None:
     from pycocotools.mask import decode
 
     picture = image(*size)
-    (found,) = find(Looker(network("detector", masks=True), TASK), shown(picture))
+    (found,) = find(DenseSubject(network("detector", masks=True), TASK), shown(picture))
     assert found.outlines is not None
     masks = torch.stack([torch.from_numpy(decode(outline)).bool() for outline in found.outlines])
     expected = (torch.from_numpy(found.boxes), torch.from_numpy(found.scores), torch.from_numpy(found.labels), masks)
@@ -145,7 +145,7 @@ def test_a_file_says_what_predict_says(size: tuple[int, int]) -> None:
     assert len(said) == 4
     assert different(list(said[:3]), expected[:3]) < 0.25
     (classes,) = file_of(network("segmenter"), TASK, STORE)(picture)
-    (known,) = classify_pixels(Looker(network("segmenter"), TASK), shown(picture))
+    (known,) = classify_pixels(DenseSubject(network("segmenter"), TASK), shown(picture))
     assert (classes.numpy() == known).mean() > 0.97
     assert len(np.unique(known)) > 1
 

@@ -15,12 +15,12 @@ from viticulture.analysis.galleries import Gallery
 from viticulture.data.annotations import Boxed, Masked, Objects
 from viticulture.data.dense.inspect import inspect_dense
 from viticulture.data.dense.open import open_dense
-from viticulture.evaluation.dense.asked import Found
 from viticulture.evaluation.dense.draw import MISSED, RIGHT, WRONG, color_of, counted_words, draw_classes, draw_judged
 from viticulture.evaluation.dense.objects import confusion, evaluate_objects, guess, mean_boxes, pairs
 from viticulture.evaluation.dense.pixels import evaluate_pixels
 from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, coco_results
 from viticulture.evaluation.dense.results import DenseEvaluations, from_dict
+from viticulture.evaluation.dense.subject import Found
 from viticulture.report.sections.dense import dense_headline, dense_sections
 from viticulture.report.tables.dense import dense_predictions
 

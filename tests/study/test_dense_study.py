@@ -15,10 +15,10 @@ from dense_scenes import coco_folder, mask_folder
 from viticulture.data.annotations import Boxed, Masked, Objects
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions
-from viticulture.evaluation.dense.asked import Found
 from viticulture.evaluation.dense.objects import evaluate_objects
 from viticulture.evaluation.dense.pixels import evaluate_pixels
 from viticulture.evaluation.dense.results import RESULTS, DenseEvaluations, Evaluation
+from viticulture.evaluation.dense.subject import Found
 from viticulture.evaluation.multilabel import results as of_labels
 from viticulture.evaluation.multilabel.labels import LabelsEvaluation, evaluate_labels
 from viticulture.models.dense.networks import detector, segmenter

@@ -325,11 +325,11 @@ def test_eight_images_are_learnt_by_heart(tmp_path: Path) -> None:
     settings |= {"augment.scale_jitter.scale": [1.0, 1.0], "optim.lr": 2e-3}
     whole = begin(str(data), "detection/photos", 0, str(tmp_path / "run"), False, settings, "test")
     fit(whole)
-    from viticulture.evaluation.dense.asked import find, looker_of
     from viticulture.evaluation.dense.judge import image_sizes
     from viticulture.evaluation.dense.objects import evaluate_objects
+    from viticulture.evaluation.dense.subject import find, of_run
 
     true = whole.dataset.annotations["train"]
-    found = list(find(looker_of(whole.run), whole.dataset.train))
+    found = list(find(of_run(whole.run), whole.dataset.train))
     result = evaluate_objects(found, true, whole.dataset.classes, image_sizes(whole.dataset.train))  # type: ignore[arg-type]
     assert (result.boxes.ap50 or 0) > 0.9

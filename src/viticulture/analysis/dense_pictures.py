@@ -11,11 +11,11 @@ from ..data.annotations import Boxed, Masked
 from ..data.channels import shown
 from ..data.dataset import Dataset
 from ..data.images import Images
-from ..evaluation.dense.asked import Found, classify_pixels, looker_of
 from ..evaluation.dense.draw import Picture, counted_words, draw_classes, draw_judged
 from ..evaluation.dense.judge import read_found
 from ..evaluation.dense.objects import ObjectsEvaluation
 from ..evaluation.dense.results import FOUND, DenseEvaluations
+from ..evaluation.dense.subject import Found, classify_pixels, of_run
 from ..training.rundir import RunDir
 from .galleries import FILE, LONGEST, Gallery, Group, keep_galleries
 
@@ -57,7 +57,7 @@ def _objects(images: Images, true: Boxed, found: list[Found], classes: tuple[str
 
 def _pixels(run: RunDir, images: Images, true: Masked, ious: list[float]) -> Gallery:
     numbers = _spread(sorted(range(len(images)), key=lambda i: ious[i]))
-    said = dict(enumerate(classify_pixels(looker_of(run), images.part(torch.tensor(numbers)))))
+    said = dict(enumerate(classify_pixels(of_run(run), images.part(torch.tensor(numbers)))))
     groups: list[Group] = []
     for place, i in enumerate(numbers):
         image, mask = _original(images, i), true.original(i)

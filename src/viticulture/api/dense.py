@@ -45,15 +45,15 @@ def evaluate_dense(run: "RunDir", data: str = "") -> "DenseEvaluations":
 
 def export_dense(run: "RunDir", out: Path, weights: str = "", int8: bool = False) -> Path:
     """Write a run's network as ONNX, from an image as it is to boxes, or to classes of its pixels."""
-    from ..evaluation.dense.asked import looker_of
+    from ..evaluation.dense.subject import of_run
     from ..export.dense_file import dense_to_onnx
     from ..training.session import recipe_of
 
     if int8:
         raise UserError(f"--int8 computes classifiers, and {run.path} holds none; leave it out")
-    looker = looker_of(run, weights)
+    subject = of_run(run, weights)
     images = recipe_of(run).section("images")
     more = {} if images.range is None else {"range": images.range}
     tell(f"weights  {weights or run.which()[0]}")
     with waiting("writing ONNX"):
-        return dense_to_onnx(looker.network, out, looker.task, images.store_size, more)
+        return dense_to_onnx(subject.network, out, subject.task, images.store_size, more)

@@ -11,8 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..data.dense.outlines import check_outlines
-from ..evaluation.dense.asked import looker_of
-from ..evaluation.dense.predict import DenseSubject
+from ..evaluation.dense.predict import DensePredictor
 from ..evaluation.dense.prediction import DensePrediction, coco_objects, dense_csv, drawn, indexed
 from ..evaluation.opening import MAX_SENT_PIXELS, Item
 from ..models.dense.detector import Detector
@@ -30,24 +29,24 @@ class DenseAnswerer:
     """A run's detector or segmenter, as an `Answerer`.
 
     Args:
-        subject: it.
+        predictor: it.
         tells: what it tells of an image.
     """
 
-    subject: DenseSubject
+    predictor: DensePredictor
     tells: Literal["objects", "pixels"]
     looks: bool = True
 
     @property
     def task(self) -> Task:
         """Its classes."""
-        return self.subject.looker.task
+        return self.predictor.subject.task
 
     def rows(self, items: Sequence[Item], look: bool = False) -> list[dict[str, Any]]:
         """Objects in COCO's words, whatever their score, or the classes of all pixels as an indexed PNG. A picture has
         boxes and masks from `least` on, or the pixels' colors, drawn over the image."""
         rows = []
-        for prediction, image in self.subject.predict(items, MAX_SENT_PIXELS, LONGEST if look else 0):
+        for prediction, image in self.predictor.predict(items, MAX_SENT_PIXELS, LONGEST if look else 0):
             row = {"name": prediction.name, **self._told(prediction), "error": prediction.error}
             if look:
                 row["look"] = "" if image is None else picture_uri(drawn(prediction, np.asarray(image)), LONGEST)
@@ -56,7 +55,7 @@ class DenseAnswerer:
 
     def csv(self, items: Sequence[Item]) -> str:
         """A row an object, or a row an image with the share of every class."""
-        found = (prediction for prediction, _ in self.subject.predict(items, MAX_SENT_PIXELS))
+        found = (prediction for prediction, _ in self.predictor.predict(items, MAX_SENT_PIXELS))
         return dense_csv(found, self.task.classes, self.tells == "objects")
 
     def _told(self, prediction: DensePrediction) -> dict[str, Any]:
@@ -80,8 +79,8 @@ def dense_answerer(run: RunDir, weights: str = "") -> DenseAnswerer:
         run: a run of a detector or a segmenter.
         weights: best, last or ema; by default those that count.
     """
-    looker = looker_of(run, weights)
-    found = isinstance(looker.network, Detector)
-    if isinstance(looker.network, Detector) and looker.network.roi_heads.mask_predictor is not None:
+    predictor = DensePredictor(run, weights)
+    network = predictor.subject.network
+    if isinstance(network, Detector) and network.roi_heads.mask_predictor is not None:
         check_outlines()
-    return DenseAnswerer(DenseSubject(run, looker, weights), "objects" if found else "pixels")
+    return DenseAnswerer(predictor, "objects" if isinstance(network, Detector) else "pixels")

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ...data.annotations import UNLABELED, Objects
-from .asked import Found
 from .objects import pairs
+from .subject import Found
 
 COLORS = (
     (0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0), (240, 228, 66),

@@ -21,10 +21,10 @@ from ...training.recipe import method_class
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
 from ..kept_weights import of_each
-from .asked import Found, Looker, classify_pixels, find, looker_of
 from .objects import evaluate_objects, mean_boxes
 from .pixels import evaluate_pixels
 from .results import FOUND, RESULTS, DenseEvaluations, Evaluation
+from .subject import DenseSubject, Found, classify_pixels, find, of_run
 
 
 def judge_dense(run: RunDir, dataset: Dataset) -> DenseEvaluations:
@@ -55,7 +55,7 @@ def judge_other(run: RunDir, data: str) -> tuple[DenseEvaluations, list[str]]:
     """
     recipe = recipe_of(run)
     source = open_dense(data, method_class(recipe).batch_spec.contents)
-    classes = looker_of(run).task.classes
+    classes = of_run(run).task.classes
     with showing("reading images") as progress:
         skip = recipe.section("data").skip_unreadable
         masks = recipe.values["method"].get("masks", False)
@@ -84,17 +84,17 @@ Judged = tuple[Evaluation, list[Any]]
 
 def _judged(run: RunDir, images: Images, true: Annotations, simple: Baseline | None) -> dict[str, Judged]:
     """Of every kept set of weights."""
-    return of_each(run, lambda weights: _judged_by(looker_of(run, weights), images, true, simple))
+    return of_each(run, lambda weights: _judged_by(of_run(run, weights), images, true, simple))
 
 
-def _judged_by(looker: Looker, images: Images, true: Annotations, simple: Baseline | None) -> Judged:
-    classes = looker.task.classes
+def _judged_by(subject: DenseSubject, images: Images, true: Annotations, simple: Baseline | None) -> Judged:
+    classes = subject.task.classes
     if isinstance(true, Boxed):
-        found = list(find(looker, images))
+        found = list(find(subject, images))
         boxes = None if isinstance(simple, int) else simple
         return evaluate_objects(found, true, classes, image_sizes(images), boxes), [_plain(each) for each in found]
     frequent = simple if isinstance(simple, int) else None
-    evaluation, ious = evaluate_pixels(classify_pixels(looker, images), true, classes, frequent)
+    evaluation, ious = evaluate_pixels(classify_pixels(subject, images), true, classes, frequent)
     return evaluation, [None if np.isnan(value) else float(value) for value in ious]
 
 

@@ -26,7 +26,7 @@ from ...scores.objects import (
     recall,
     resampled,
 )
-from .asked import Found
+from .subject import Found
 
 BACKGROUND = "background"
 HALF = 0.5

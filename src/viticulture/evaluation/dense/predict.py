@@ -23,9 +23,9 @@ from ...training.rundir import RunDir
 from ...training.session import recipe_of
 from ..given import Pixels
 from ..opening import Item, decoded, named
-from .asked import BATCH, Found, Looker, classify_pixels, find, looker_of
 from .prediction import ClassMap, DensePrediction, coco_results, dense_csv, drawn, indexed
 from .results import read_dense
+from .subject import BATCH, DenseSubject, Found, classify_pixels, find, of_run
 
 LEAST = 0.5  # score of what is drawn, where the weights were not judged
 ENDINGS = (".json", ".csv")
@@ -42,8 +42,9 @@ def predict_dense(run: RunDir, weights: str, images: Sequence[Path | Pixels], ou
 
     Raises: UserError if there is nothing to look at or to write to.
     """
-    looker, ending = looker_of(run, weights), Path(out).suffix.lower()
-    if ending == ".json" and isinstance(looker.network, Segmenter):
+    predictor, ending = DensePredictor(run, weights), Path(out).suffix.lower()
+    segments = isinstance(predictor.subject.network, Segmenter)
+    if ending == ".json" and segments:
         raise UserError(f"a segmenter's answers are pictures; name a folder or a .csv file, got --out {out}")
     if ending in ENDINGS:
         check_out(out, *ENDINGS)
@@ -52,9 +53,9 @@ def predict_dense(run: RunDir, weights: str, images: Sequence[Path | Pixels], ou
     items: list[Item] = list(named(images))
     if not items:
         raise UserError("no images in what was named; name image files, or folders that hold some")
-    subject, pictures = DenseSubject(run, looker, weights), bool(out) and not ending
+    pictures = bool(out) and not ending
     found: list[DensePrediction] = []
-    for number, (prediction, picture) in enumerate(subject.predict(items, longest=None if pictures else 0), 1):
+    for number, (prediction, picture) in enumerate(predictor.predict(items, longest=None if pictures else 0), 1):
         found.append(prediction)
         if pictures and picture is not None:
             _draw(Path(out), number, prediction, picture)
@@ -63,21 +64,20 @@ def predict_dense(run: RunDir, weights: str, images: Sequence[Path | Pixels], ou
     if ending == ".json":
         write_whole(Path(out), json.dumps(coco_results(found), indent=1) + "\n")
     elif ending == ".csv":
-        write_whole(Path(out), dense_csv(found, looker.task.classes, not isinstance(looker.network, Segmenter)))
+        write_whole(Path(out), dense_csv(found, predictor.subject.task.classes, not segments))
     return found
 
 
-class DenseSubject:
+class DensePredictor:
     """A run's network that is asked about images, once or often.
 
     Args:
         run: whose.
-        looker: its network.
-        weights: those of the network, whose score from which objects count is taken; by default those that count.
+        weights: best, last or ema, with the score from which their objects count; by default those that count.
     """
 
-    def __init__(self, run: RunDir, looker: Looker, weights: str = "") -> None:
-        self.looker: Looker = looker
+    def __init__(self, run: RunDir, weights: str = "") -> None:
+        self.subject: DenseSubject = of_run(run, weights)
         images = recipe_of(run).section("images")
         self.side: int = images.store_size
         self.kept: Kept = images.kept
@@ -121,7 +121,7 @@ class DenseSubject:
                 opened.append(None if longest == 0 else picture)
         answers = zip(sizes, self._answers(squeezed, sizes), strict=True)
         for (name, _), shown in zip(items, opened, strict=True):
-            readable_name, classes = readable(name), self.looker.task.classes
+            readable_name, classes = readable(name), self.subject.task.classes
             if isinstance(shown, str):
                 yield DensePrediction(readable_name, None, None, classes, shown), None
                 continue
@@ -135,9 +135,9 @@ class DenseSubject:
         count = len(squeezed)
         records = Records(torch.full((count,), -1), torch.tensor(sizes), [""] * count)
         images = StoredImages(torch.stack(squeezed), torch.arange(count), records)
-        if isinstance(self.looker.network, Segmenter):
-            return classify_pixels(self.looker, images)
-        return find(self.looker, images)
+        if isinstance(self.subject.network, Segmenter):
+            return classify_pixels(self.subject, images)
+        return find(self.subject, images)
 
 
 def _draw(folder: Path, number: int, prediction: DensePrediction, picture: Image.Image) -> None:

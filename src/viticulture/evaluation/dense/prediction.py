@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ...outputs import csv_text
-from .asked import Found
 from .draw import Picture, draw_classes, draw_found, palette
+from .subject import Found
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ STRETCHED = 1 << 26  # values of a map that are held at once, 256 MB
 
 
 @dataclass(frozen=True, eq=False)
-class Looker:
+class DenseSubject:
     """A detector or a segmenter, and how it is shown images.
 
     Args:
@@ -43,11 +43,11 @@ class Looker:
     device: torch.device = CPU
 
 
-def looker_of(run: RunDir, weights: str = "") -> Looker:
+def of_run(run: RunDir, weights: str = "") -> DenseSubject:
     """A run's network; weights: best, last or ema, by default those that count."""
     network, task = load_dense(run.weights(weights or run.which()[0]))
     device = device_for(recipe_of(run))
-    return Looker(network.to(device), task, device)
+    return DenseSubject(network.to(device), task, device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +68,10 @@ class Found:
 
 
 @torch.inference_mode()
-def find(looker: Looker, images: Images, batch_size: int = BATCH) -> Iterator[Found]:
+def find(subject: DenseSubject, images: Images, batch_size: int = BATCH) -> Iterator[Found]:
     """What a detector finds in every image, in order."""
-    for _, pixels, place in dense_views(images, looker.task, batch_size, looker.device):
-        for i, found in enumerate(looker.network(pixels)):
+    for _, pixels, place in dense_views(images, subject.task, batch_size, subject.device):
+        for i, found in enumerate(subject.network(pixels)):
             boxes = place.back(i, found["boxes"].float().cpu())
             solid = ((boxes[:, 2:] - boxes[:, :2]) > 0).all(1)  # in padding there is nothing
             boxes, rest = boxes[solid], {name: value.float().cpu()[solid] for name, value in found.items()}
@@ -90,10 +90,10 @@ def _pasted(masks: Tensor, boxes: Tensor, height: int, width: int) -> Iterator[N
 
 
 @torch.inference_mode()
-def classify_pixels(looker: Looker, images: Images, batch_size: int = BATCH) -> Iterator[NDArray[np.uint8]]:
+def classify_pixels(subject: DenseSubject, images: Images, batch_size: int = BATCH) -> Iterator[NDArray[np.uint8]]:
     """What a segmenter says of every image, in order: [H, W] classes, in the size of the original."""
-    for _, pixels, place in dense_views(images, looker.task, batch_size, looker.device):
-        logits = looker.network(pixels).float()
+    for _, pixels, place in dense_views(images, subject.task, batch_size, subject.device):
+        logits = subject.network(pixels).float()
         for i in range(len(logits)):
             height, width = place.extents[i].tolist()
             size = (int(place.sizes[i, 0]), int(place.sizes[i, 1]))
