@@ -15,13 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from ..data.dense.loader import unpacked
-from ..errors import UserError
 from ..guides.guide import Batch, Given
 from ..models.dense.detector import Detector, Heads, Target
 from ..models.dense.networks import detector
 from ..models.taps import Taps
 from ..scores.objects import Matches, box_areas, box_overlaps, image_precision, match
-from .method import BatchSpec, Method, Setup
+from .method import BatchSpec, Method, Setup, check_dense
 
 
 class Detection(Method):
@@ -51,7 +50,7 @@ class Detection(Method):
         relative_positions: bool = False,
         samples: int = 512,
     ) -> None:
-        check_alone(setup, "detection")
+        check_dense(setup, "detection")
         heads = Heads(width, masks, samples)
         around = {"window": window, "global_blocks": list(global_blocks), "relative_positions": relative_positions}
         network = detector(setup.student, setup.task, heads=heads, **around)  # type: ignore[arg-type]
@@ -80,21 +79,6 @@ class Detection(Method):
     def _detector(self) -> Detector:
         assert isinstance(self.student, Detector)
         return self.student
-
-
-def check_alone(setup: Setup, method: str) -> None:
-    """Raises: UserError for guides, and for rates by layer: both know classifiers alone."""
-    guides = setup.guides
-    if setup.optim.layer_decay is not None:
-        raise UserError(
-            f"optim.layer_decay needs a classifier, and method {method} trains none; leave it out, "
-            f"got {setup.optim.layer_decay}"
-        )
-    if guides:
-        raise UserError(
-            f"guides teach classifiers, and method {method} trains none; take guides.{next(iter(guides))} out, or "
-            "start from a student that it has taught: --init RUN"
-        )
 
 
 def targets_of(batch: Batch) -> list[Target]:

@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
+from ..errors import UserError
 from ..guides.guide import Batch, Given, Guide
 from ..models.taps import Readings, Taps
 from ..models.task import Task
@@ -37,6 +38,20 @@ class Setup:
     optim: Optim = field(default_factory=Optim)
     schedule: Schedule = field(default_factory=Schedule)
     class_weights: Tensor | None = None
+
+
+def check_dense(setup: Setup, method: str) -> None:
+    """Raises: UserError for guides, and for rates by layer: both know classifiers alone, and the method trains none."""
+    if setup.optim.layer_decay is not None:
+        raise UserError(
+            f"optim.layer_decay needs a classifier, and method {method} trains none; leave it out, "
+            f"got {setup.optim.layer_decay}"
+        )
+    if setup.guides:
+        raise UserError(
+            f"guides teach classifiers, and method {method} trains none; take guides.{next(iter(setup.guides))} out, "
+            "or start from a student that it has taught: --init RUN"
+        )
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from ..guides.guide import Batch, Given
 from ..models.dense.networks import segmenter
 from ..models.taps import Taps
 from ..scores.pixels import confusion, mean_iou
-from .detection import check_alone
-from .method import BatchSpec, Method, Setup
+from .method import BatchSpec, Method, Setup, check_dense
 
 
 class Segmentation(Method):
@@ -42,7 +41,7 @@ class Segmentation(Method):
         blocks: Sequence[int] = (),
         dropout: float = 0.0,
     ) -> None:
-        check_alone(setup, "segmentation")
+        check_dense(setup, "segmentation")
         around = {"blocks": list(blocks), "dropout": dropout}
         network = segmenter(setup.student, setup.task, **around)  # type: ignore[arg-type]
         super().__init__(replace(setup, student=network))
