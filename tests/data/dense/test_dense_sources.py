@@ -272,7 +272,7 @@ def test_what_yolo_gets_wrong_is_told_in_a_line(tmp_path: Path, line: str, words
         ("images/000.png,,1,2,30,40", "line 2: a box without a label"),
         ("images/000.png,disk,1,2", "line 2: x0,y0,x1,y1 must be pixels, got 1,2,,"),
         ("images/000.png,disk,1,2,30,40,train", "line 2: more values than the 6 columns"),
-        ("images/gone.png,disk,1,2,30,40", "do not exist"),
+        ("images/gone.png,disk,1,2,30,40", "1 file that .* does not hold: images/gone.png"),
         ("images/000.png,,,,,", "names no classes"),
         ("", "names no classes"),
     ],

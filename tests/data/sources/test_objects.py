@@ -113,7 +113,7 @@ def test_a_data_frame_is_its_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     listed, frame = open_source("all.csv"), open_source(pandas.read_csv("all.csv"))
     assert (frame.classes, frame.fingerprint) == (("3", "4"), listed.fingerprint)
     assert (shown(frame) == shown(listed)).all()
-    with pytest.raises(UserError, match=r"data frame lists what does not exist.*gone\.png \(row 0\)"):
+    with pytest.raises(UserError, match=r"data frame lists 1 file that .* does not hold: gone\.png \(row 0\)"):
         open_source(pandas.DataFrame({"path": ["gone.png"], "label": ["a"]}))
     with pytest.raises(UserError, match="label is not there"):
         open_source(pandas.DataFrame({"path": ["0.png"]}))

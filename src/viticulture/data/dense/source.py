@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import UserError, counted, some
+from ...errors import UserError
 from ...text import readable
 from ..annotations import Objects
-from ..sources.files import MISSING, FileReader, file_fingerprint
-from ..sources.labels import rows_of
+from ..sources.listed import Listed, from_list
 from ..sources.source import Source
 
 
@@ -46,21 +45,10 @@ def images_of(root: Path, paths: Sequence[str], splits: Sequence[str], what: Pat
         splits: train, val or test, of each.
         what: who lists them, for an error.
 
-    Raises: UserError for files that are not there.
+    Raises: UserError as `from_list`.
     """
-    fingerprints = [file_fingerprint((root / path).stat) for path in paths]
-    if missing := [path for path, mark in zip(paths, fingerprints, strict=True) if mark == MISSING]:
-        raise UserError(f"{what} lists images that do not exist: {counted(len(missing), 'file')}, {some(missing, 5)}")
-    return Source(
-        name=readable(root.resolve().name),
-        classes=(),
-        labels=np.full(len(paths), -1),
-        names=[readable(path) for path in paths],
-        splits=rows_of(list(splits)),
-        fingerprints=fingerprints,
-        reader=FileReader(root, list(paths)),
-        root=str(root.resolve()),
-    )
+    images = [Listed(path, None, split) for path, split in zip(paths, splits, strict=True)]
+    return from_list(str(what), root, images, name=root.resolve().name)
 
 
 def check_names(names: Sequence[str], what: Path) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the published lists of data sets have in common: they say of every image where it is, what it shows and in which
-split it stands (cub.py, path_lists.py, inaturalist.py)."""
+"""Images that a list or a table names: where each is, what it shows and in which split it stands; the readers of lists
+(table.py, json_lists.py, path_lists.py, cub.py, inaturalist.py and those of data/dense) end here."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,50 +21,64 @@ class Listed(NamedTuple):
         path: relative to the list's folder, with slashes.
         label: name of its class; None without one.
         split: train, val or test.
+        group: images of one are not divided between splits that are drawn; empty for an image by itself.
+        where: the list names it, such as "line 3"; empty where that is not told.
     """
 
     path: str
     label: str | None
     split: str
+    group: str = ""
+    where: str = ""
+
+
+def text_of(path: Path) -> str:
+    """The text of a list. Raises: UserError for what is none."""
+    try:
+        return path.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
 
 
 def lines_of(path: Path) -> list[tuple[int, str]]:
     """Number, from 1, and words of each line that is not empty. Raises: UserError for what is no text."""
-    try:
-        text = path.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is no list: it is not UTF-8 (byte {error.start})") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    return [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    return [(number, line.strip()) for number, line in enumerate(text_of(path).splitlines(), 1) if line.strip()]
 
 
-def from_list(name: str, root: Path, images: Sequence[Listed], notes: Sequence[str] = ()) -> Source:
+def from_list(
+    what: str, root: Path, images: Sequence[Listed], notes: Sequence[str] = (), name: str | None = None
+) -> Source:
     """A source of listed images.
 
     Args:
-        name: what to call it.
+        what: lists them, for errors: a path, or a word.
         root: folder that the paths are relative to.
-        images: in the lists' order.
+        images: in the list's order.
         notes: what a person should know.
+        name: what to call the data; as the list is called, without its folder, by default.
 
-    Raises: UserError for an image that is listed twice or does not exist.
+    Raises: UserError for a path that is none, and for an image that is listed twice or does not exist.
     """
-    seen: set[str] = set()
-    for image in images:
-        if image.path in seen:
-            raise UserError(f"{name} lists {shortened(image.path)} twice; an image has one label and one split")
-        seen.add(image.path)
+    _check(what, images)
     fingerprints = [file_fingerprint((root / image.path).stat) for image in images]
-    missing = [shortened(image.path) for image, mark in zip(images, fingerprints, strict=True) if mark == MISSING]
+    missing = [
+        shortened(image.path) + (f" ({image.where})" if image.where else "")
+        for image, mark in zip(images, fingerprints, strict=True)
+        if mark == MISSING
+    ]
     if missing:
         raise UserError(
-            f"{name} lists {counted(len(missing), 'file')} that {root} does not hold: {some(missing, 3)}; its paths "
-            "are relative to that folder"
+            f"{what} lists {counted(len(missing), 'file')} that {root} does not hold: {some(missing)}; its paths are "
+            "relative to that folder"
         )
     classes, labels = classify([image.label for image in images])
+    named, groups = classify([image.group or None for image in images])
+    if named:
+        notes = (*notes, f"{counted(len(named), 'group')} (column group), which no split that is drawn divides")
     return Source(
-        name=readable(name),
+        name=readable(Path(what).name if name is None else name),
         classes=classes,
         labels=labels,
         names=[readable(image.path) for image in images],
@@ -72,4 +87,23 @@ def from_list(name: str, root: Path, images: Sequence[Listed], notes: Sequence[s
         reader=FileReader(root, [image.path for image in images]),
         notes=tuple(notes),
         root=str(root.resolve()),
+        groups=groups if named else None,
     )
+
+
+def _check(what: str, images: Sequence[Listed]) -> None:
+    if not images:
+        raise UserError(f"{what} lists no images")
+    first: dict[str, Listed] = {}
+    for image in images:
+        place = f"{what}, {image.where}" if image.where else what
+        if not image.path:
+            raise UserError(f"{place}: the path is empty")
+        if "\0" in image.path:
+            raise UserError(f"{place}: the path holds a NUL, which no file's name does")
+        before = first.setdefault(os.path.normpath(image.path), image)  # ./a.png is a.png
+        if before is not image:
+            times = f"in {before.where} and {image.where}" if image.where else "twice"
+            raise UserError(
+                f"{what} lists {shortened(image.path)} {times}; an image has one label and stands in one split"
+            )

@@ -23,10 +23,10 @@ from torch import Tensor
 
 from ...errors import UserError, shortened
 from ..pixels import Pixels, as_pixels
-from .csv_file import OWN, Row, from_rows
 from .labels import classify, rows_of, split_of
-from .several import JOINT, joined, marked
+from .several import JOINT
 from .source import Reader, Source
+from .table import OWN, cell_word, from_table
 
 T = TypeVar("T")
 
@@ -137,24 +137,16 @@ def from_object(data: Any) -> Source:
 
 def _from_frame(frame: Any) -> Source:
     columns = [str(name) for name in frame.columns]
-    values = {
+    words = {
         name: [cell_word(value) for value in frame[name]] for name in columns if name in OWN or "label" not in columns
     }
-    others = {name: column for name, column in values.items() if name not in OWN}
-    labels, notes = (values["label"], ()) if "label" in values else marked(others)
-    if missing := [
-        name for name, there in (("path", "path" in values), ("label", "label" in values or notes)) if not there
-    ]:
+    source = from_table("data frame", Path.cwd(), words, [f"row {number}" for number in range(len(frame))])
+    if source is None:
         raise UserError(
             "a data frame needs the columns path, label (or a column of 1 and 0 for every label) and, if you like, "
-            f"split; {missing[0]} is not there"
+            f"split; {'label' if 'path' in words else 'path'} is not there"
         )
-    splits, groups = (values.get(name, [None] * len(frame)) for name in ("split", "group"))
-    rows = [
-        Row(number, path or "", label, split, group)
-        for number, (path, label, split, group) in enumerate(zip(values["path"], labels, splits, groups, strict=True))
-    ]
-    return from_rows("data frame", "row", Path.cwd(), rows, notes)
+    return source
 
 
 def _part(content: Any, split: str) -> Part:
@@ -246,15 +238,6 @@ def _label(label: Any, classes: Sequence[str]) -> str | None:
     raise UserError(
         f"a label is the number or the name of a class (-1 or None without one), got {shortened(repr(label))}"
     )
-
-
-def cell_word(value: Any) -> str | None:
-    """A cell of a table as a CSV would hold it; None where it is empty."""
-    if value is None or (isinstance(value, float) and np.isnan(value)) or joined(value) in ("", "<NA>"):
-        return None
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # pandas makes a column of numbers with a gap one of floats
-    return joined(value)
 
 
 def _digest(pixels: Pixels) -> str:

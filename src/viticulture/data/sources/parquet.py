@@ -6,10 +6,8 @@ from pathlib import Path
 
 from ...errors import UserError
 from . import hugging_face as hub
-from .csv_file import OWN, Row, from_rows
-from .objects import cell_word
-from .several import marked
 from .source import Source
+from .table import OWN, cell_word, from_table
 
 
 def open_parquet(path: Path) -> Source:
@@ -31,13 +29,5 @@ def open_parquet(path: Path) -> Source:
     except (OSError, pyarrow.ArrowException) as error:
         raise UserError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
     words = {name: [cell_word(value) for value in table[name]] for name in columns}
-    others = {name: column for name, column in words.items() if name not in OWN}
-    labels, notes = (words["label"], ()) if "label" in words else marked(others)
-    if "label" not in words and not notes:
-        return hub.open_local(path)
-    splits, groups = (words.get(name, [None] * len(words["path"])) for name in ("split", "group"))
-    rows = [
-        Row(number, file or "", label, *rest)
-        for number, (file, label, *rest) in enumerate(zip(words["path"], labels, splits, groups, strict=True))
-    ]
-    return from_rows(str(path), "row", path.parent, rows, notes)
+    rows = [f"row {number}" for number in range(len(words["path"]))]
+    return from_table(str(path), path.parent, words, rows) or hub.open_local(path)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table of images, whatever holds it (csv_file.py, parquet.py, a data frame in objects.py), by its columns:
+
+    path,label[,split][,group]      an empty label means none, cat|dog means both (several.py)
+    path,CAT,DOG                    of 1 and 0, a column a label
+
+Splits are train, val (or valid, validation) and test, for every row or for none. Images of one group, such as a
+patient's, are never divided between splits that are drawn; an empty group is an image by itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import UserError
+from .labels import split_of
+from .listed import Listed, from_list
+from .several import joined, marked
+from .source import Source
+
+OWN = ("path", "label", "split", "group")
+"""Columns that are known by their names."""
+
+
+def from_table(
+    what: str, root: Path, columns: Mapping[str, Sequence[str | None]], rows: Sequence[str]
+) -> Source | None:
+    """The images that a table lists; None where it has no column of paths, or none of labels.
+
+    Args:
+        what: to call the table.
+        root: folder that paths are relative to.
+        columns: its cells by their column's name, None for an empty one.
+        rows: what to call each row.
+
+    Raises: UserError as `from_list`, and for a split that is none.
+    """
+    others = {name: column for name, column in columns.items() if name not in OWN}
+    labels, notes = (columns["label"], ()) if "label" in columns else marked(others)
+    if "path" not in columns or ("label" not in columns and not notes):
+        return None
+    splits, groups = (columns.get(name, [None] * len(rows)) for name in ("split", "group"))
+    images = []
+    for row, path, label, split, group in zip(rows, columns["path"], labels, splits, groups, strict=True):
+        kind = "train" if split is None else split_of(split)
+        if kind is None:
+            raise UserError(f"{what}, {row}: split must be train, val or test, got {split!r}")
+        images.append(Listed(path or "", label or None, kind, group or "", row))
+    return from_list(what, root, images, notes)
+
+
+def cell_word(value: Any) -> str | None:
+    """A cell of Python's as a CSV would hold it; None where it is empty."""
+    if value is None or (isinstance(value, float) and np.isnan(value)) or joined(value) in ("", "<NA>"):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # pandas makes a column of numbers with a gap one of floats
+    return joined(value)
