@@ -25,11 +25,11 @@ def is_cub(folder: Path) -> bool:
 
 def open_cub(folder: Path) -> Source:
     """Open the folder. Raises: UserError where the lists do not name the same images."""
-    paths, labels, trains = (_by_number(folder / name) for name in LISTS)
+    paths, labels, trains = (by_number(folder / name) for name in LISTS)
     for name, column in zip(LISTS[1:], (labels, trains), strict=True):
         if other := sorted(paths.keys() ^ column.keys(), key=len):
             raise UserError(f"{folder / name} and {LISTS[0]} do not list the same images: {other[0]} is in one alone")
-    names = _by_number(folder / "classes.txt") if (folder / "classes.txt").is_file() else {}
+    names = by_number(folder / "classes.txt") if (folder / "classes.txt").is_file() else {}
     for number, word in trains.items():
         if word not in ("0", "1"):
             raise UserError(f"{folder / LISTS[2]} must say 1 (train) or 0 (test) of image {number}, got {word!r}")
@@ -40,7 +40,7 @@ def open_cub(folder: Path) -> Source:
     return from_list(folder.name or "CUB-200-2011", folder, images)
 
 
-def _by_number(path: Path) -> dict[str, str]:
+def by_number(path: Path) -> dict[str, str]:
     """ID -> what stands behind it on its line."""
     column: dict[str, str] = {}
     for number, line in lines_of(path):

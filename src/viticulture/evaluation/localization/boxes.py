@@ -19,6 +19,8 @@ import numpy as np
 import torch
 
 from ...data.augment.crop import BoxCrop
+from ...data.sources.cub import by_number
+from ...data.sources.listed import lines_of, text_of
 from ...errors import UserError
 from .metrics import Boxes
 
@@ -39,16 +41,12 @@ def read_boxes(file: str | Path) -> dict[str, Boxes]:
         path /= _CUB[0]
     if not path.is_file():
         raise UserError(f"no file of boxes at {path} (looked in {Path.cwd()})")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is no text: boxes come as .txt or .json") from error
     if path.suffix.lower() == ".json":
-        by_name = _coco(path, text)
+        by_name = _coco(path)
     elif path.name == _CUB[0]:
-        by_name = _cub(path, text)
+        by_name = _cub(path)
     else:
-        by_name = _plain(path, text)
+        by_name = _plain(path)
     if not by_name:
         raise UserError(f"{path} holds no boxes")
     return {name: np.array(boxes, dtype=np.float64) for name, boxes in by_name.items()}
@@ -115,27 +113,22 @@ def in_view(boxes: Boxes, size: tuple[int, int], crop: BoxCrop, image_size: tupl
 Found = dict[str, list[list[float]]]
 
 
-def _plain(path: Path, text: str) -> Found:
+def _plain(path: Path) -> Found:
     by_name: Found = {}
-    for number, line in _lines(text):
+    for number, line in lines_of(path):
         line_name = f"{path}, line {number}"
         name, left, top, right, bottom = _fields(line_name, line, "NAME LEFT TOP RIGHT BOTTOM")
         by_name.setdefault(name, []).append(_edges(line_name, [left, top, right + 1, bottom + 1]))
     return by_name
 
 
-def _cub(path: Path, text: str) -> Found:
+def _cub(path: Path) -> Found:
     listing = path.with_name(_CUB[1])
     if not listing.is_file():
         raise UserError(f"{path} numbers its images; {_CUB[1]}, which names them, is missing beside it")
-    names: dict[str, str] = {}
-    for number, line in _lines(listing.read_text(encoding="utf-8")):
-        words = line.split(maxsplit=1)
-        if len(words) != 2:
-            raise UserError(f"{listing}, line {number}: expected ID NAME, got {line!r}")
-        names[words[0]] = words[1]
+    names = by_number(listing)
     by_name: Found = {}
-    for number, line in _lines(text):
+    for number, line in lines_of(path):
         line_name = f"{path}, line {number}"
         image, left, top, width, height = _fields(line_name, line, "ID LEFT TOP WIDTH HEIGHT")
         if image not in names:
@@ -144,10 +137,10 @@ def _cub(path: Path, text: str) -> Found:
     return by_name
 
 
-def _coco(path: Path, text: str) -> Found:
+def _coco(path: Path) -> Found:
     by_name: Found = {}
     try:
-        content: dict[str, Any] = json.loads(text)
+        content: dict[str, Any] = json.loads(text_of(path))
         names = {image["id"]: str(image["file_name"]) for image in content["images"]}
         for number, annotation in enumerate(content["annotations"]):
             if annotation.get("iscrowd"):
@@ -163,11 +156,6 @@ def _coco(path: Path, text: str) -> Found:
             "file_name, and annotations with image_id and bbox"
         ) from error
     return by_name
-
-
-def _lines(text: str) -> list[tuple[int, str]]:
-    """Number, from 1, and content of each line that is not empty."""
-    return [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
 
 
 def _fields(line_name: str, line: str, layout: str) -> tuple[str, float, float, float, float]:
