@@ -22,6 +22,7 @@ from lightning.pytorch import Callback, Trainer
 from viticulture.data.sources.arrays import from_arrays
 from viticulture.training import run as engine
 from viticulture.training import session as sessions
+from viticulture.training.feed import training_loader
 
 from .clock import at_least, begin
 
@@ -79,7 +80,7 @@ def ours(session: sessions.Session, steps: int) -> float:
 
 def plain(session: sessions.Session, steps: int) -> float:
     """Seconds a step of a bare loop over the same loader and student."""
-    loader, student = engine.training_loader(session), session.method.student.train()
+    loader, student = training_loader(session), session.method.student.train()
     optimizer = torch.optim.AdamW(student.parameters(), fused=True)
     for step in range(steps):
         batch = loader.batch(0, step)

@@ -28,7 +28,8 @@ from viticulture.models.task import Task
 from viticulture.models.teachers.feature_maps import resized
 from viticulture.optim import Optim
 from viticulture.report.charts.curves import read_curves
-from viticulture.training.run import fit, training_loader
+from viticulture.training.feed import training_loader
+from viticulture.training.run import fit
 from viticulture.training.session import Session, begin
 
 TASK = Task(("a", "b", "c"), (32, 32), (0.5,) * 3, (0.5,) * 3)

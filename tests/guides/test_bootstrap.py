@@ -36,7 +36,8 @@ from viticulture.models.students import create_student
 from viticulture.models.taps import Taps
 from viticulture.models.task import Task
 from viticulture.report.charts.curves import read_curves
-from viticulture.training.run import fit, training_loader
+from viticulture.training.feed import training_loader
+from viticulture.training.run import fit
 from viticulture.training.session import Session, begin
 
 Load = Callable[[str], Golden]

@@ -25,8 +25,9 @@ from viticulture.models.task import Task
 from viticulture.models.teachers.frozen import Frozen
 from viticulture.models.weights.files import save
 from viticulture.optim import Optim
+from viticulture.training.feed import training_loader
 from viticulture.training.recipe import parse, resolve
-from viticulture.training.run import fit, training_loader
+from viticulture.training.run import fit
 from viticulture.training.session import begin
 
 Load = Callable[[str], Golden]

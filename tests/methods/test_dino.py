@@ -23,7 +23,8 @@ from viticulture.models.momentum_encoder import MomentumEncoder
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.vit.any_size import forward_at_any_size
-from viticulture.training.run import fit, training_loader
+from viticulture.training.feed import training_loader
+from viticulture.training.run import fit
 
 HALF = (0.5, 0.5, 0.5)
 TASK = Task((), (32, 32), HALF, HALF)

@@ -18,10 +18,10 @@ from viticulture.methods.supervised import Supervised
 from viticulture.models.students import create_student
 from viticulture.models.taps import Readings
 from viticulture.training.assemble import assemble
+from viticulture.training.feed import training_loader
 from viticulture.training.recipe import GUIDES as GUIDE_NAMES
 from viticulture.training.recipe import METHODS as METHOD_NAMES
 from viticulture.training.recipe import find_method
-from viticulture.training.run import training_loader
 from viticulture.training.session import begin
 
 

@@ -21,7 +21,8 @@ from slowly import slow_but
 from viticulture.errors import UserError
 from viticulture.methods.method import Method
 from viticulture.optim import SAM, Optim
-from viticulture.training.run import fit, training_loader
+from viticulture.training.feed import training_loader
+from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import Session, begin, reopen
 

@@ -18,11 +18,12 @@ from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy
 from viticulture.report.charts.curves import read_curves
-from viticulture.training import run as training_run
+from viticulture.training import feed
 from viticulture.training.combinations import check_parts
+from viticulture.training.feed import training_loader
 from viticulture.training.recipe import read, resolve
 from viticulture.training.replay import Replay
-from viticulture.training.run import fit, training_loader
+from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import begin
 
@@ -85,7 +86,7 @@ def test_the_best_weights_are_those_of_the_best_mean_over_classes(
 ) -> None:
     """Reference: scikit-learn's balanced accuracy, of batches of unequal size. Catches: weights of the training images,
     a mean over batches' classes, or a best epoch that plain accuracy chooses."""
-    monkeypatch.setattr(training_run, "EVALUATION_BATCH", 7)
+    monkeypatch.setattr(feed, "EVALUATION_BATCH", 7)
     overrides = {"train.best_by": "balanced_accuracy", "data.val_fraction": 0.02, "optim.lr": 0.003}
     overrides |= {"train.watch": "val", "train.epochs": 6}
     made = session(tmp_path / "run", **overrides)

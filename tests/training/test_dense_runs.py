@@ -19,8 +19,9 @@ from viticulture.errors import UserError
 from viticulture.evaluation.dense.objects import ObjectsEvaluation
 from viticulture.evaluation.dense.prediction import DensePrediction
 from viticulture.evaluation.dense.results import DenseEvaluations, read_dense
+from viticulture.training.feed import training_loader
 from viticulture.training.recipe import read, resolve
-from viticulture.training.run import fit, training_loader
+from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import Session, begin
 

@@ -26,9 +26,9 @@ from viticulture.data.augment.rand_augment import RandAugment
 from viticulture.data.augment.solarize import Solarize
 from viticulture.errors import UserError
 from viticulture.models.taps import READINGS, Taps, layout
+from viticulture.training.feed import training_loader
 from viticulture.training.recipe import find_method, guide_class
 from viticulture.training.replay import Budget, Memory
-from viticulture.training.run import training_loader
 from viticulture.training.session import Session
 
 PAIRS = [

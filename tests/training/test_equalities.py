@@ -19,7 +19,8 @@ import viticulture
 from children import die_at, start
 from exact import CLOSE, in_double
 from viticulture.models.students import matching
-from viticulture.training.run import fit, training_loader
+from viticulture.training.feed import training_loader
+from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import begin
 

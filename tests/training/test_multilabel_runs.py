@@ -22,7 +22,8 @@ from viticulture.models.views import Views, told
 from viticulture.report.tables.multilabel import labels_summary
 from viticulture.report.terminal import say
 from viticulture.training.data import CHOSEN
-from viticulture.training.run import fit, training_loader
+from viticulture.training.feed import training_loader
+from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import Session, begin, reopen
 

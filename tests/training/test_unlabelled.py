@@ -22,7 +22,8 @@ from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.dataset import prepare
 from viticulture.errors import UserError
 from viticulture.models.weights.files import load
-from viticulture.training.run import fit, training_loader
+from viticulture.training.feed import training_loader
+from viticulture.training.run import fit
 from viticulture.training.session import begin
 
 

@@ -1,33 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One training from its first or next step to its last; the only file that knows Lightning's Trainer."""
+"""One training from its first or next step to its last; the only file that makes Lightning's Trainer."""
 
 import logging
 import os
 import signal
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from torch import Tensor
+from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ..data.balance import class_weights
-from ..data.batches.batch import Batch
-from ..data.batches.evaluation import evaluation_batches
-from ..data.batches.loader import CPU, Loader, Shard
-from ..data.batches.sampling import Sampling
-from ..data.dense.loader import DenseLoader, dense_batches
 from ..data.image_settings import CROP_MODES
-from ..data.images import Images
 from ..disk import FULL, unwritable
 from ..errors import UserError
 from ..methods.method import Course
 from ..models.views import VIEWS
 from ..models.weights.files import save
 from .allocator import keep_freed_memory
-from .assemble import augmentations, batch_size
+from .assemble import batch_size
+from .feed import Feed, training_loader, validation_split
 from .loggers import close, loggers
 from .metrics import EpochMeans, cut
 from .processes import is_leader, lost_another
@@ -38,112 +31,9 @@ from .settings import Engine, Train
 from .state import Ema, Ended, KeepLast, RandomState, WholeCheckpointIO
 from .watching import BestCheckpoint, WatchEvery
 
-ALONE = Shard()
 LOG_EVERY_STEPS = 50
 COMPILED_STEPS = 10_000
 """From so many on, a training on a GPU is compiled by itself; to begin so takes a minute or two (LOG.md)."""
-EVALUATION_BATCH, DENSE_BATCH = 256, 16  # of images with classes; with objects or masks
-
-
-class Feed(LightningDataModule):
-    """Builds the loaders once Lightning knows this process's device and rank; keeps their state in checkpoints.
-
-    Lightning would do the latter for a loader with a state, but does not give the state back after a whole epoch.
-    """
-
-    def __init__(self, session: Session) -> None:
-        super().__init__()
-        self.session = session
-        self.loader: Loader | DenseLoader | None = None
-        self.restored: dict[str, int] = {}
-
-    def state_dict(self) -> dict[str, int]:
-        return self.loader.state_dict() if self.loader else {}
-
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        self.restored = state_dict
-
-    def train_dataloader(self) -> "MicroBatches":
-        trainer = self.trainer
-        assert isinstance(trainer, Trainer)
-        shard = Shard(trainer.global_rank, trainer.world_size)
-        self.loader = training_loader(self.session, shard, trainer.strategy.root_device)
-        if self.restored:
-            self.loader.load_state_dict(self.restored)
-        return MicroBatches(self.loader, trainer.accumulate_grad_batches)
-
-    def val_dataloader(self) -> "ValidationLoader":
-        trainer, images = self.trainer, validation_split(self.session)
-        assert isinstance(trainer, Trainer)
-        assert images is not None, "without them, no validation is asked for"
-        return ValidationLoader(images, self.session, trainer.strategy.root_device)
-
-
-def training_loader(session: Session, shard: Shard = ALONE, device: torch.device = CPU) -> Loader | DenseLoader:
-    """The batches of a session, as one of several processes sees them."""
-    train: Train = session.recipe.section("train")
-    size = batch_size(session.recipe, len(session.dataset.train))
-    plain = Loader(
-        session.dataset.train,
-        augmentations(session.recipe, session.dataset, session.method.batch_spec),
-        size,
-        session.seed,
-        Sampling(train.repeats, session.recipe.section("data").sampling == "balanced"),
-        shard,
-        device,
-    )
-    if "train" not in session.dataset.annotations:
-        return plain
-    return DenseLoader(plain, session.dataset.annotations["train"], session.method.batch_spec.masks)
-
-
-class MicroBatches:
-    """A loader whose batches are handed out in equal parts, for gradient accumulation."""
-
-    def __init__(self, loader: Loader | DenseLoader, parts: int) -> None:
-        self.loader, self.parts = loader, parts
-
-    def __len__(self) -> int:
-        return len(self.loader) * self.parts
-
-    def __iter__(self) -> Iterator[Batch]:
-        for batch in self.loader:
-            micro_batches = {name: value.chunk(self.parts) for name, value in batch.items()}
-            for k in range(self.parts):
-                yield {name: chunks[k] for name, chunks in micro_batches.items()}
-
-
-class ValidationLoader:
-    """The split measured after every epoch; every process measures all of it, so that all agree.
-
-    Args:
-        images: of the split, its first ones at least.
-        session: what is trained.
-        device: where batches are made.
-        split: by default the one that is watched.
-    """
-
-    def __init__(self, images: Images, session: Session, device: torch.device, split: str = "") -> None:
-        self.images, self.task, self.device = images, session.method.task, device
-        self.crop = session.recipe.section("images").crop
-        self.annotations = session.dataset.annotations.get(split or session.method.course.watched)
-        self.batch_size = DENSE_BATCH if self.annotations else EVALUATION_BATCH
-        self.weights: Tensor | None = None
-        if session.recipe.section("train").best_by:
-            labels, classes = images.records.labels, session.dataset.classes
-            self.weights = class_weights("balanced", classes, torch.bincount(labels, minlength=len(classes)))
-
-    def __len__(self) -> int:
-        return -(-len(self.images) // self.batch_size)
-
-    def __iter__(self) -> Iterator[Batch]:
-        if self.annotations is not None:
-            return dense_batches(self.images, self.annotations, self.task, self.batch_size, self.device)
-        batches = evaluation_batches(self.images, self.task, self.batch_size, self.device, self.crop)
-        if self.weights is None:
-            return batches
-        weights = self.weights.to(self.device)
-        return ({**batch, "class_weight": weights[batch["label"]]} for batch in batches)
 
 
 class StopAfter(Callback):
@@ -159,12 +49,6 @@ class StopAfter(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.current_epoch + 1 >= self.epochs:
             trainer.should_stop = True
-
-
-def validation_split(session: Session) -> Images | None:
-    """The images measured between epochs; None where the recipe or the data leaves none."""
-    watch = session.recipe.section("train").watch
-    return {"val": session.dataset.val, "test": session.dataset.test}.get(watch)
 
 
 def fit(
@@ -196,13 +80,7 @@ def fit(
     checkpoints = WholeCheckpointIO(session.mark)
     if session.begun and is_leader():
         cut(run.metrics, checkpoints.load_checkpoint(resumed)["global_step"] if resumed else 0)
-    facts = {"run": run.path.name, "seed": session.seed, "recipe": session.recipe.name, **method.described}
-    if (shown := session.recipe.section("images").fit) != "crop":
-        facts["pretrained_cfg"] = {"crop_mode": CROP_MODES[shown]}
-    if (kept := session.recipe.section("images").range) is not None:
-        facts["range"] = kept
-    if (views := session.recipe.section("images").eval_views) not in ("one", "best") and method.task.classes:
-        facts[VIEWS] = views
+    facts = _facts_of_weights(session)
     ema = Ema(method.student, train.ema_decay) if train.ema_decay else None
     keep = KeepLast(run, engine.checkpoint_minutes)
     size = batch_size(session.recipe, len(session.dataset.train))
@@ -270,6 +148,24 @@ def fit(
         run.update(seconds=round(keep.seconds_spent(), 1), steps=trainer.global_step, batch_size=size)
         if replay:
             run.update(teacher_logits=replay.counts)
+
+
+def _facts_of_weights(session: Session) -> dict[str, Any]:
+    """What a folder of weights says beside the network: of which training they are, and how they want to be asked."""
+    images = session.recipe.section("images")
+    facts = {
+        "run": session.run.path.name,
+        "seed": session.seed,
+        "recipe": session.recipe.name,
+        **session.method.described,
+    }
+    if (shown := images.fit) != "crop":
+        facts["pretrained_cfg"] = {"crop_mode": CROP_MODES[shown]}
+    if (kept := images.range) is not None:
+        facts["range"] = kept
+    if (views := images.eval_views) not in ("one", "best") and session.method.task.classes:
+        facts[VIEWS] = views
+    return facts
 
 
 def _told(run: Path, error: BaseException) -> UserError | None:

@@ -16,8 +16,9 @@ from ...data.dataset import Dataset
 from ...methods.method import Method
 from ...models.views import EVERY, NAMED, Views
 from ...training.assemble import assemble
+from ...training.feed import DENSE_BATCH, ValidationLoader
 from ...training.recipe import Recipe, method_class, resolve
-from ...training.run import DENSE_BATCH, ValidationLoader, fit
+from ...training.run import fit
 from ...training.rundir import RunDir
 from ...training.session import Session
 

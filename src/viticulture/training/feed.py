@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The batches of a training, and of what is measured between its epochs, as Lightning asks for them."""
+
+from collections.abc import Iterator
+
+import torch
+from lightning.pytorch import LightningDataModule, Trainer
+from torch import Tensor
+
+from ..data.balance import class_weights
+from ..data.batches.batch import Batch
+from ..data.batches.evaluation import evaluation_batches
+from ..data.batches.loader import CPU, Loader, Shard
+from ..data.batches.sampling import Sampling
+from ..data.dense.loader import DenseLoader, dense_batches
+from ..data.images import Images
+from .assemble import augmentations, batch_size
+from .session import Session
+from .settings import Train
+
+ALONE = Shard()
+EVALUATION_BATCH, DENSE_BATCH = 256, 16  # of images with classes; with objects or masks
+
+
+class Feed(LightningDataModule):
+    """Builds the loaders once Lightning knows this process's device and rank; keeps their state in checkpoints.
+
+    Lightning would do the latter for a loader with a state, but does not give the state back after a whole epoch.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+        self.loader: Loader | DenseLoader | None = None
+        self.restored: dict[str, int] = {}
+
+    def state_dict(self) -> dict[str, int]:
+        return self.loader.state_dict() if self.loader else {}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self.restored = state_dict
+
+    def train_dataloader(self) -> "MicroBatches":
+        trainer = self.trainer
+        assert isinstance(trainer, Trainer)
+        shard = Shard(trainer.global_rank, trainer.world_size)
+        self.loader = training_loader(self.session, shard, trainer.strategy.root_device)
+        if self.restored:
+            self.loader.load_state_dict(self.restored)
+        return MicroBatches(self.loader, trainer.accumulate_grad_batches)
+
+    def val_dataloader(self) -> "ValidationLoader":
+        trainer, images = self.trainer, validation_split(self.session)
+        assert isinstance(trainer, Trainer)
+        assert images is not None, "without them, no validation is asked for"
+        return ValidationLoader(images, self.session, trainer.strategy.root_device)
+
+
+def training_loader(session: Session, shard: Shard = ALONE, device: torch.device = CPU) -> Loader | DenseLoader:
+    """The batches of a session, as one of several processes sees them."""
+    train: Train = session.recipe.section("train")
+    size = batch_size(session.recipe, len(session.dataset.train))
+    plain = Loader(
+        session.dataset.train,
+        augmentations(session.recipe, session.dataset, session.method.batch_spec),
+        size,
+        session.seed,
+        Sampling(train.repeats, session.recipe.section("data").sampling == "balanced"),
+        shard,
+        device,
+    )
+    if "train" not in session.dataset.annotations:
+        return plain
+    return DenseLoader(plain, session.dataset.annotations["train"], session.method.batch_spec.masks)
+
+
+class MicroBatches:
+    """A loader whose batches are handed out in equal parts, for gradient accumulation."""
+
+    def __init__(self, loader: Loader | DenseLoader, parts: int) -> None:
+        self.loader, self.parts = loader, parts
+
+    def __len__(self) -> int:
+        return len(self.loader) * self.parts
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in self.loader:
+            micro_batches = {name: value.chunk(self.parts) for name, value in batch.items()}
+            for k in range(self.parts):
+                yield {name: chunks[k] for name, chunks in micro_batches.items()}
+
+
+class ValidationLoader:
+    """The split measured after every epoch; every process measures all of it, so that all agree.
+
+    Args:
+        images: of the split, its first ones at least.
+        session: what is trained.
+        device: where batches are made.
+        split: by default the one that is watched.
+    """
+
+    def __init__(self, images: Images, session: Session, device: torch.device, split: str = "") -> None:
+        self.images, self.task, self.device = images, session.method.task, device
+        self.crop = session.recipe.section("images").crop
+        self.annotations = session.dataset.annotations.get(split or session.method.course.watched)
+        self.batch_size = DENSE_BATCH if self.annotations else EVALUATION_BATCH
+        self.weights: Tensor | None = None
+        if session.recipe.section("train").best_by:
+            labels, classes = images.records.labels, session.dataset.classes
+            self.weights = class_weights("balanced", classes, torch.bincount(labels, minlength=len(classes)))
+
+    def __len__(self) -> int:
+        return -(-len(self.images) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self.annotations is not None:
+            return dense_batches(self.images, self.annotations, self.task, self.batch_size, self.device)
+        batches = evaluation_batches(self.images, self.task, self.batch_size, self.device, self.crop)
+        if self.weights is None:
+            return batches
+        weights = self.weights.to(self.device)
+        return ({**batch, "class_weight": weights[batch["label"]]} for batch in batches)
+
+
+def validation_split(session: Session) -> Images | None:
+    """The images measured between epochs; None where the recipe or the data leaves none."""
+    watch = session.recipe.section("train").watch
+    return {"val": session.dataset.val, "test": session.dataset.test}.get(watch)
