@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from .taps import layout
 
-FEATURES = ("class", "mean")
-
 
 def features(network: nn.Module, images: Tensor) -> dict[str, Tensor]:
     """Vectors of a batch, [B, D] each, by name, as far as the network has them.

@@ -119,35 +119,47 @@ def begin(
     remarks = [*checked.remarks, *dataset.warnings, *known, *remarks, *method.remarks(size)]
     if dataset.val is None and checked.section("images").eval_views == "best":
         remarks.append("images.eval_views best: without validation images nothing can choose, so images are asked once")
-    run = out if isinstance(out, RunDir) else RunDir(path)
+    run = out if isinstance(out, RunDir) else RunDir.create(path, overwrite) if is_leader() else RunDir(path)
+    session = Session(run, checked, dataset, method, seed, remarks, mark(checked.values, seed, dataset.fingerprint))
     if is_leader():
-        run = run if isinstance(out, RunDir) else RunDir.create(path, overwrite)
-        run.lock()
-        os.environ["VITICULTURE_RUN"] = str(path.absolute())  # for the processes that Lightning starts beside this one
-        run.write("recipe.yaml", f"{comment(command)}{comment(f'recipe: {checked.name}')}{checked.to_yaml()}")
-        run.write("split.json", {"names": dataset.split_names})
-        parameters = sum(parameter.numel() for parameter in method.student.parameters())
-        _, macs = count(method.counted, method.task.image_size, method.task.channels)
-        run.update(
-            **surroundings(),
-            status="running",
-            command=command,
-            recipe=checked.name,
-            seed=seed,
-            data={
-                **about,
-                "fingerprint": dataset.fingerprint,
-                "portable": dataset.portable,
-                "classes": list(dataset.classes),
-                "images": {split: len(names) for split, names in dataset.split_names.items()},
-                "skipped": dataset.skipped,
-            },
-            student={"name": checked.section("student").name, "parameters": parameters, "macs": macs},
-            remarks=remarks,
-            teachers=teachers_of(method),
-            settings=checked.values,
-        )
-    return Session(run, checked, dataset, method, seed, remarks, mark(checked.values, seed, dataset.fingerprint))
+        _record(session, command, about)
+    return session
+
+
+def _record(session: Session, command: str, about: dict[str, Any]) -> None:
+    """Write into a new run's folder what it is: its recipe, its split and run.json.
+
+    Args:
+        session: what is to be trained.
+        command: that asked for it.
+        about: where its images come from.
+    """
+    run, recipe, dataset, method = session.run, session.recipe, session.dataset, session.method
+    run.lock()
+    os.environ["VITICULTURE_RUN"] = str(run.path.absolute())  # for the processes that Lightning starts beside this one
+    run.write("recipe.yaml", f"{comment(command)}{comment(f'recipe: {recipe.name}')}{recipe.to_yaml()}")
+    run.write("split.json", {"names": dataset.split_names})
+    parameters = sum(parameter.numel() for parameter in method.student.parameters())
+    _, macs = count(method.counted, method.task.image_size, method.task.channels)
+    run.update(
+        **surroundings(),
+        status="running",
+        command=command,
+        recipe=recipe.name,
+        seed=session.seed,
+        data={
+            **about,
+            "fingerprint": dataset.fingerprint,
+            "portable": dataset.portable,
+            "classes": list(dataset.classes),
+            "images": {split: len(names) for split, names in dataset.split_names.items()},
+            "skipped": dataset.skipped,
+        },
+        student={"name": recipe.section("student").name, "parameters": parameters, "macs": macs},
+        remarks=session.remarks,
+        teachers=teachers_of(method),
+        settings=recipe.values,
+    )
 
 
 def check_seed(seed: int) -> None:

@@ -34,7 +34,7 @@ uint8 where they are learnt."""
 
 ANCHOR = 8  # side of an anchor, in strides of its level
 RATIOS = (0.5, 1.0, 2.0)
-BOX_GRID, MASK_GRID = 7, 14
+BOX_GRID = 7
 FC = 4  # width of the box head's linear layer over that of the pyramid
 
 
