@@ -18,19 +18,13 @@ explain.json, features.npz, robustness.json, corruptions.npz, localization.json,
 """
 
 import os
-import platform
 import shlex
 import shutil
-import subprocess
-from contextlib import suppress
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..disk import file_lock, read_json, read_text, sweep, unwritable, write_whole
 from ..errors import UserError, unknown
-from ..version import VERSION
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -280,41 +274,3 @@ def fresh(root: str | Path, stem: str) -> Path:
     while (path := Path(root) / (stem if number == 1 else f"{stem}-{number}")).exists():
         number += 1
     return path
-
-
-def surroundings() -> dict[str, Any]:
-    """What a run owes to its machine and day: versions, commit of the working folder, hardware, time."""
-    import torch
-
-    packages = ("torch", "torchvision", "timm", "lightning", "numpy")
-    versions = {name: metadata.version(name) for name in packages}
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {
-        "versions": {"viticulture": VERSION, "python": platform.python_version(), **versions},
-        "commit": _commit(),
-        "hardware": {"cpu": _cpu(), "cores": os.cpu_count(), "gpus": gpus, "threads": torch.get_num_threads()},
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def _commit() -> str | None:
-    """Commit of viticulture's own checkout, with a mark where files differ from it; None where it is installed."""
-    folder = Path(__file__).parent
-
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        if git("ls-files", "--error-unmatch", __file__):
-            return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.CalledProcessError):
-        pass
-    return None
-
-
-def _cpu() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()

@@ -33,7 +33,8 @@ from .processes import check_devices, is_leader
 from .raw import flat
 from .recipe import Recipe, parse, read, resolve
 from .references import check_alone, from_anywhere, where_they_lie
-from .rundir import RunDir, fresh, surroundings
+from .rundir import RunDir, fresh
+from .surroundings import surroundings
 
 
 @dataclass(frozen=True)

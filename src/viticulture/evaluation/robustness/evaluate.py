@@ -15,9 +15,7 @@ every corruption, so that a stopped evaluation goes on where it was. Deviation: 
 run's own test images; the authors of Co-advise squeeze them to 256 x 256 and take the middle.
 """
 
-import dataclasses
 import hashlib
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +30,6 @@ from ...data.open import open_source
 from ...data.sources.source import Source
 from ...data.transfer import send
 from ...errors import UserError
-from ...models.task import Task
 from ...models.views import told
 from ...outputs import csv_text
 from ...training.progress import showing
@@ -44,12 +41,12 @@ from ..heads import OutputHeads, heads_of
 from ..kept import read_kept
 from ..subject import Subject, of_run
 from .corrupted import BATCH, Batches, Views, corrupted
-from .metrics import IMAGENET_CLASSES, Robustness, wrong_predictions
+from .imagenet import IMAGENET_CLASSES, by_number, is_numbered, is_part, named_like
+from .metrics import Robustness, wrong_predictions
 from .relabeled import read_truth, relabeled
 from .strengths import CORRUPTIONS, SETS, SEVERITIES, nearest
 
 FILE = "robustness.json"
-_WNID = re.compile(r"n\d{8}")
 
 Cell = Callable[[str, int], Batches]
 """A corruption and a severity -> images and labels."""
@@ -116,7 +113,7 @@ def evaluate_robustness(run: RunDir, data: str | Source = "", limit: int = 0, we
     source = None if own else open_source(data)
     numbered = source is not None and is_numbered(source, task)
     if source is not None:
-        source = _by_number(source, task) if numbered else _named_like(source, task)
+        source = by_number(source, task) if numbered else named_like(source, task)
     if source is not None and (numbered or is_part(source, task)):
         return _evaluate_part(run, context, blank, source)
     return _evaluate_corrupted(run, context, blank, source, limit)
@@ -134,39 +131,6 @@ def corrupted_folders(path: Path) -> dict[str, Path]:
             if not (folder / str(severity)).is_dir():
                 raise UserError(f"{folder} must hold the severities 1 to 5 as folders, but {severity} is missing")
     return {name: by_corruption[name] for name in CORRUPTIONS if name in by_corruption}
-
-
-def is_part(source: Source, task: Task) -> bool:
-    """Whether data holds some of ImageNet's classes only, as ImageNet-A and -R do."""
-    named = all(_WNID.fullmatch(name) for name in source.classes) or len(task.classes) == IMAGENET_CLASSES
-    return named and 0 < len(source.classes) < len(task.classes)
-
-
-def _named_like(source: Source, task: Task) -> Source:
-    """Folders called by WordNet ids, for a run that learnt torchvision's `imagenet` and calls classes by words."""
-    ids = bool(source.classes) and all(_WNID.fullmatch(name) for name in source.classes)
-    if not ids or set(source.classes) <= set(task.classes) or len(task.classes) != IMAGENET_CLASSES:
-        return source
-    from timm.data.imagenet_info import ImageNetInfo
-
-    wnids: list[str] = ImageNetInfo("imagenet-1k").label_names()  # type: ignore[no-untyped-call]
-    index_of = {wnid: i for i, wnid in enumerate(wnids)}
-    unknown = [name for name in source.classes if name not in index_of]
-    if unknown:
-        raise UserError(f"{unknown[0]} is none of ImageNet's 1,000 classes; remove its folder from {source.name}")
-    return dataclasses.replace(source, classes=tuple(task.classes[index_of[name]] for name in source.classes))
-
-
-def is_numbered(source: Source, task: Task) -> bool:
-    """Whether data calls ImageNet's classes by their numbers, as ImageNet-V2 does."""
-    numbers = [name.isascii() and name.isdigit() and int(name) < IMAGENET_CLASSES for name in source.classes]
-    known = len(task.classes) == IMAGENET_CLASSES and not set(source.classes) <= set(task.classes)
-    return known and bool(numbers) and all(numbers)
-
-
-def _by_number(source: Source, task: Task) -> Source:
-    """The same with the run's names of those classes."""
-    return dataclasses.replace(source, classes=tuple(task.classes[int(name)] for name in source.classes))
 
 
 def _judge_relabeled(run: RunDir, context: _Context, blank: Robustness, file: Path) -> Robustness:
@@ -211,7 +175,7 @@ def _evaluate_folders(run: RunDir, context: _Context, blank: Robustness, folders
     skip = context.recipe.section("data").skip_unreadable
 
     def images_of(corruption: str, severity: int) -> Images:
-        source = _named_like(open_source(folders[corruption] / str(severity)), context.subject.task)
+        source = named_like(open_source(folders[corruption] / str(severity)), context.subject.task)
         return prepare_test(source, context.subject.task.classes, whole, skip)[0]
 
     first = images_of(next(iter(folders)), 1)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ...keywords import rebuilt
 from ..heads import OutputHeads, all_logits
+from .imagenet import IMAGENET_CLASSES
 from .strengths import MAIN, SEVERITIES
 
 ALEXNET = {
@@ -38,7 +39,6 @@ ALEXNET = {
 }
 """AlexNet's error on ImageNet-C, mean over severities. Source: the authors' figures (rounded to percent in Table 1 of
 arXiv:1903.12261, in full at github.com/hendrycks/robustness)."""
-IMAGENET_CLASSES = 1000
 
 
 @dataclass(frozen=True)

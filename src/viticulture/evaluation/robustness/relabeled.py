@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError
-from .metrics import IMAGENET_CLASSES
+from .imagenet import IMAGENET_CLASSES
 
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
 
