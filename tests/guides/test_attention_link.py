@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from conftest import Golden
+from plain_loop import plain_loop
 from resumed import check_same_bits, whole_and_resumed
 from viticulture.errors import UserError
 from viticulture.guides.attention_link import AttentionLink, Decay, View, link_loss
@@ -28,7 +29,6 @@ from viticulture.models.task import Task
 from viticulture.models.teachers.feature_maps import resized
 from viticulture.optim import Optim
 from viticulture.report.charts.curves import read_curves
-from viticulture.training.feed import training_loader
 from viticulture.training.run import fit
 from viticulture.training.session import Session, begin
 
@@ -251,26 +251,9 @@ def test_the_trainer_is_a_plain_loop_with_links(tmp_path: Path, teacher: str) ->
     Fails if links are left out of the optimizer, the weight's clock is late, or a link is saved with the student.
     """
     overrides = {"student.options": VIT, "train.ema_decay": None}
-    session, other = (
-        start(tmp_path / "run", teacher, **overrides),
-        start(tmp_path / "other", teacher, **overrides).method,
-    )
+    session, other = (start(tmp_path / name, teacher, **overrides) for name in ("run", "other"))
     fit(session)
-    (guide,) = other.guides.values()
-    assert isinstance(guide, AttentionLink)
-    loader = training_loader(session)
-    optimizer = other.optim.build(other.optim.groups(other.student, other.guides))
-    schedule = other.schedule.attach(optimizer, len(loader), 2, other.optim.lr)
-    other.train()
-    for epoch in range(2):
-        guide.start_epoch(epoch, 2)
-        assert guide.weight == 2000 * 0.5**epoch
-        for step in range(len(loader)):
-            optimizer.zero_grad()
-            torch.stack(list(other.losses(loader.batch(epoch, step)).values())).sum().backward()
-            optimizer.step()
-            schedule.step()
-    ours, theirs = session.method.state_dict(), other.state_dict()
+    ours, theirs = session.method.state_dict(), plain_loop(other).state_dict()
     for name in ours.keys() - {"guides.attention_link._extra_state"}:
         torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=0)
     saved = load_file(session.run.weights("last") / "model.safetensors")

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import boot_names
 from conftest import Golden
 from exact import CLOSE, in_double
+from plain_loop import plain_loop
 from resumed import check_same_bits, whole_and_resumed
 from slowly import slow_but
 from viticulture.errors import UserError
@@ -36,7 +37,6 @@ from viticulture.models.students import create_student
 from viticulture.models.taps import Taps
 from viticulture.models.task import Task
 from viticulture.report.charts.curves import read_curves
-from viticulture.training.feed import training_loader
 from viticulture.training.run import fit
 from viticulture.training.session import Session, begin
 
@@ -251,7 +251,7 @@ def test_a_run_with_a_shared_agent_resumes_exactly(tmp_path: Path) -> None:
     slow_but([("own", 1), ("shared", 1), ("aligned", 2)], itertools.product(["own", "shared", "aligned"], [1, 2])),
 )
 def test_the_trainer_is_a_plain_loop_with_an_agent(tmp_path: Path, weights: str, accumulate: int) -> None:
-    """The Trainer joins the gradients once a batch, before clipping, as the loop below does.
+    """The Trainer joins the gradients once a batch, before clipping, as the plain loop does.
 
     Fails if gradients are joined in every micro-batch or after the step, the decay is late, or the agent's own weights
     are left out of the optimizer. With micro-batches BatchNorm sees other batches, so the agent's is held still.
@@ -262,29 +262,11 @@ def test_the_trainer_is_a_plain_loop_with_an_agent(tmp_path: Path, weights: str,
     session, twin = start(tmp_path / "run", **overrides), start(tmp_path / "other", **overrides)
     if accumulate > 1:  # sums in another order
         session, twin = in_double(session), in_double(twin)
-    other = twin.method
-    if accumulate > 1:
         hold_still(session.method)
-        hold_still(other)
+        hold_still(twin.method)
     fit(session)
-
-    (guide,) = other.guides.values()
-    assert isinstance(guide, Bootstrap)
-    loader = training_loader(session)
-    optimizer = other.optim.build(other.optim.groups(other.student, other.guides))
-    schedule = other.schedule.attach(optimizer, len(loader), 2, other.optim.lr)
-    other.train()
-    for epoch in range(2):
-        guide.start_epoch(epoch, 2)
-        for step in range(len(loader)):
-            optimizer.zero_grad()
-            torch.stack(list(other.losses(loader.batch(epoch, step)).values())).sum().backward()
-            guide.after_backward()
-            torch.nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], 0.5)
-            optimizer.step()
-            schedule.step()
     tolerance = {"rtol": 0.0, "atol": 0.0} if accumulate == 1 else CLOSE
-    for name, value in other.state_dict().items():
+    for name, value in plain_loop(twin).state_dict().items():
         torch.testing.assert_close(session.method.state_dict()[name], value, **tolerance, msg=lambda m, n=name: n + m)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from cit_students import aligned
 from conftest import Golden
 from networks import Answers, error, random_images, randomized
+from plain_loop import plain_loop
 from viticulture.errors import UserError
 from viticulture.guides.co_advise import CoAdvise
 from viticulture.losses import soft_distillation
@@ -25,7 +26,6 @@ from viticulture.models.task import Task
 from viticulture.models.teachers.frozen import Frozen
 from viticulture.models.weights.files import save
 from viticulture.optim import Optim
-from viticulture.training.feed import training_loader
 from viticulture.training.recipe import parse, resolve
 from viticulture.training.run import fit
 from viticulture.training.session import begin
@@ -220,19 +220,9 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path) -> None:
     source = str(tmp_path / "teacher")
     overrides["guides.co_advise"] = {"teachers": {"one": source, "other": source}}
     session = begin("digits", "default/digits", 0, str(tmp_path / "run"), False, overrides, "test")
-    plain = begin("digits", "default/digits", 0, str(tmp_path / "plain"), False, overrides, "test").method
+    plain = begin("digits", "default/digits", 0, str(tmp_path / "plain"), False, overrides, "test")
     fit(session)
-    loader = training_loader(session)
-    optimizer = plain.optim.build(plain.optim.groups(plain.student))
-    schedule = plain.schedule.attach(optimizer, len(loader), 2, plain.optim.lr)
-    plain.train()
-    for epoch in range(2):
-        for step in range(len(loader)):
-            optimizer.zero_grad()
-            torch.stack(list(plain.losses(loader.batch(epoch, step)).values())).sum().backward()
-            optimizer.step()
-            schedule.step()
-    for name, value in plain.student.state_dict().items():
+    for name, value in plain_loop(plain).student.state_dict().items():
         assert torch.equal(session.method.student.state_dict()[name], value), name
     header = (tmp_path / "run" / "metrics.csv").read_text()
     for name in ("train/co_advise_one", "train/co_advise_other_kl", "val/co_advise_other_accuracy"):

@@ -14,12 +14,12 @@ from safetensors.torch import load_file
 
 import viticulture
 from dense_scenes import coco_folder, mask_folder
+from plain_loop import plain_loop
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.objects import ObjectsEvaluation
 from viticulture.evaluation.dense.prediction import DensePrediction
 from viticulture.evaluation.dense.results import DenseEvaluations, read_dense
-from viticulture.training.feed import training_loader
 from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
@@ -66,19 +66,10 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path, kind: str) -> None:
     """Ten lines of torch end with the Trainer's weights. Fails if a term is left out, counted twice or scaled."""
     ours = session(kind, tmp_path, "trainer", **{"train.watch": "none", "train.ema_decay": None, "train.epochs": 1})
     theirs = session(kind, tmp_path, "plain", **{"train.watch": "none", "train.ema_decay": None, "train.epochs": 1})
-    method, loader = theirs.method.train(), training_loader(theirs)
     state = torch.get_rng_state()
     fit(ours)
     torch.set_rng_state(state)
-    optimizer = method.optim.build(method.optim.groups(method.student))
-    schedule = method.schedule.attach(optimizer, len(loader), 1, method.optim.lr)
-    stepped = [p for group in optimizer.param_groups for p in group["params"]]  # clipping sums norms in this order
-    for batch in loader:
-        optimizer.zero_grad()
-        torch.stack(list(method.losses(batch).values())).sum().backward()
-        torch.nn.utils.clip_grad_norm_(stepped, 1.0)
-        optimizer.step()
-        schedule.step()
+    method = plain_loop(theirs)
     for name, value in ours.method.student.state_dict().items():
         torch.testing.assert_close(value, method.student.state_dict()[name], rtol=0, atol=0)
 

@@ -13,6 +13,7 @@ import torch
 
 import viticulture
 from colored import COLORS, SMALL, colored_csv, picture
+from plain_loop import plain_loop
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.errors import UserError
 from viticulture.evaluation.multilabel.predict import LabelsPrediction
@@ -22,7 +23,6 @@ from viticulture.models.views import Views, told
 from viticulture.report.tables.multilabel import labels_summary
 from viticulture.report.terminal import say
 from viticulture.training.data import CHOSEN
-from viticulture.training.feed import training_loader
 from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import Session, begin, reopen
@@ -81,19 +81,10 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path, data: Path) -> None:
     """Ten lines of torch end with the Trainer's weights. Fails if a term is left out, counted twice or scaled."""
     plain = {"train.watch": "none", "train.ema_decay": None, "train.epochs": 1}
     ours, theirs = session(data, tmp_path / "trainer", **plain), session(data, tmp_path / "plain", **plain)
-    method, loader = theirs.method.train(), training_loader(theirs)
     state = torch.get_rng_state()
     fit(ours)
     torch.set_rng_state(state)
-    optimizer = method.optim.build(method.optim.groups(method.student))
-    schedule = method.schedule.attach(optimizer, len(loader), 1, method.optim.lr)
-    stepped = [p for group in optimizer.param_groups for p in group["params"]]  # clipping sums norms in this order
-    for batch in loader:
-        optimizer.zero_grad()
-        torch.stack(list(method.losses(batch).values())).sum().backward()
-        torch.nn.utils.clip_grad_norm_(stepped, 1.0)
-        optimizer.step()
-        schedule.step()
+    method = plain_loop(theirs)
     for name, value in ours.method.student.state_dict().items():
         torch.testing.assert_close(value, method.student.state_dict()[name], rtol=0, atol=0)
 

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 import viticulture
 from label_free import SMALL, start, weights
+from plain_loop import plain_loop
 from resumed import check_same_bits, whole_and_resumed
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.crop import PaddedCrop
@@ -22,7 +23,6 @@ from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.dataset import prepare
 from viticulture.errors import UserError
 from viticulture.models.weights.files import load
-from viticulture.training.feed import training_loader
 from viticulture.training.run import fit
 from viticulture.training.session import begin
 
@@ -85,23 +85,9 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
 def test_the_trainer_is_a_plain_loop(tmp_path: Path) -> None:
     """Encoder and decoder learn what a loop of ten lines teaches them. Catches: a decoder that is not stepped."""
     options = {"student.options": {"depth": 2}}
-    session, other = start(tmp_path / "run", **options), start(tmp_path / "other", **options).method
+    session, other = start(tmp_path / "run", **options), start(tmp_path / "other", **options)
     fit(session)
-    loader = training_loader(session)
-    groups = other.optim.groups(other.student, torch.nn.ModuleDict({**other.auxiliary}))
-    optimizer = other.optim.build(groups)
-    schedule = other.schedule.attach(optimizer, len(loader), 2, other.optim.lr)
-    other.train()
-    clip = session.recipe.section("train").clip_norm
-    for epoch in range(2):
-        for step in range(len(loader)):
-            optimizer.zero_grad()
-            sum(other.losses(loader.batch(epoch, step)).values()).backward()
-            if clip:
-                torch.nn.utils.clip_grad_norm_([p for group in groups for _, p in group["params"]], clip)
-            optimizer.step()
-            schedule.step()
-    for name, value in other.state_dict().items():
+    for name, value in plain_loop(other).state_dict().items():
         torch.testing.assert_close(session.method.state_dict()[name], value, rtol=0, atol=0)
 
 
