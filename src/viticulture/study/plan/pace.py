@@ -26,7 +26,7 @@ MOST_SECONDS = 1.5
 MOST_STEPS = 8
 FEWEST_STEPS = 4
 """The first one pays for what happens once, and of three others one may be an outlier."""
-EVALUATION_BATCH = 64
+MOST_IMAGES = 64
 EPOCH = 0.03
 """Seconds that the engine takes for an epoch's beginning and end, two CPU cores."""
 BARE = {"train.watch": "none", "engine.replay_gb": None, "engine.logger": "none"}
@@ -188,7 +188,7 @@ class Clock(Callback):
         split = "val" if self.session.dataset.val is not None else "test"
         held = self.session.dataset.val if split == "val" else self.session.dataset.test
         if held is not None:
-            most = DENSE_BATCH if self.session.dataset.annotations else EVALUATION_BATCH
+            most = DENSE_BATCH if self.session.dataset.annotations else MOST_IMAGES
             some = held.part(torch.arange(min(len(held), most)))
             batch = next(iter(ValidationLoader(some, self.session, trainer.strategy.root_device, split)))
             pl_module.eval()
