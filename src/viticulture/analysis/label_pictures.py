@@ -8,7 +8,9 @@ import numpy as np
 from ..data.channels import shown
 from ..data.dataset import Dataset
 from ..data.images import Images
-from ..evaluation.multilabel.judge import EvaluatedLabels, Result
+from ..evaluation.multilabel.judge import EvaluatedLabels
+from ..evaluation.multilabel.labels import LabelsEvaluation
+from ..evaluation.results import Result
 from ..evaluation.subject import of_run
 from ..training.rundir import RunDir
 from .galleries import FILE, Gallery, Group, keep_galleries
@@ -28,7 +30,7 @@ def gather_label_pictures(run: RunDir, dataset: Dataset, judged: EvaluatedLabels
     keep_galleries(run.path / FILE, galleries)
 
 
-def label_mistakes(result: Result, classes: Sequence[str], more: str = "") -> list[Gallery]:
+def label_mistakes(result: Result[LabelsEvaluation], classes: Sequence[str], more: str = "") -> list[Gallery]:
     """Images with a wrong label at the thresholds, those first whose labels were held least likely; `more` is below."""
     probabilities, truth = result.predictions.probabilities.numpy(), result.predictions.labels.numpy() > 0
     said = probabilities >= np.array([score.threshold for score in result.evaluation.per_label])

@@ -10,8 +10,9 @@ from ..data.channels import shown
 from ..data.dataset import Dataset
 from ..data.images import Images
 from ..errors import UserError
-from ..evaluation.accuracy import most_confident_mistakes
-from ..evaluation.evaluate import EvaluatedRun, Result
+from ..evaluation.accuracy import Evaluation, most_confident_mistakes
+from ..evaluation.evaluate import EvaluatedRun
+from ..evaluation.results import Result
 from ..evaluation.robustness.corrupt import corrupt
 from ..evaluation.robustness.strengths import CORRUPTIONS, EXTRA
 from ..evaluation.subject import Subject, of_run, pictures
@@ -57,7 +58,7 @@ def gather_corruptions(run: RunDir, dataset: Dataset) -> None:
     keep_galleries(run.path / CORRUPTED, {"corruptions": [Gallery("A test image, corrupted", groups, note)]})
 
 
-def mistakes(result: Result, classes: Sequence[str], note: str = "") -> list[Gallery]:
+def mistakes(result: Result[Evaluation], classes: Sequence[str], note: str = "") -> list[Gallery]:
     """Images that were taken for another class, the most confident first."""
     groups: list[Group] = [
         (

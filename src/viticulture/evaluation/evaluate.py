@@ -2,7 +2,7 @@
 """Measure every set of weights that a run keeps, on every split that did not teach it."""
 
 from collections.abc import Sized
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -16,50 +16,22 @@ from ..training.session import recipe_of
 from .accuracy import Evaluation, Predictions, collect, evaluate_predictions
 from .agreement.evaluate import evaluate_agreement
 from .heads import heads_of
+from .kept import Results
 from .kept_weights import of_each
-from .results import RESULTS, Evaluations, keep_predictions
+from .results import RESULTS, Evaluations, Result, keep_predictions
 from .subject import of_run
 from .views import keep_times_asked, settle_views
 
 FEW = 8  # images that tell which heads make the output
 
 
-@dataclass(frozen=True)
-class Result:
-    """The evaluation of one set of weights on one split.
-
-    Args:
-        evaluation: the numbers.
-        predictions: probabilities behind them.
-        images: the split.
-    """
-
-    evaluation: Evaluation
-    predictions: Predictions
-    images: Images
-
-
-@dataclass(frozen=True)
-class EvaluatedRun:
-    """The results of one run.
-
-    Args:
-        counts: the key, WEIGHTS/SPLIT, of the result that counts; "" without results.
-        results: by key.
-    """
-
-    counts: str
-    results: dict[str, Result]
+class EvaluatedRun(Results[Result[Evaluation]]):
+    """A run's results with the predictions behind them."""
 
     @property
     def evaluations(self) -> Evaluations:
         """The numbers."""
-        return Evaluations(self.counts, {key: result.evaluation for key, result in self.results.items()})
-
-    @property
-    def counting(self) -> Result | None:
-        """The result that counts."""
-        return self.results.get(self.counts)
+        return Evaluations(self.counts, {key: result.evaluation for key, result in self.items()})
 
 
 def evaluate_run(run: RunDir, dataset: Dataset) -> EvaluatedRun:
@@ -73,7 +45,7 @@ def evaluate_run(run: RunDir, dataset: Dataset) -> EvaluatedRun:
     recipe = recipe_of(run)
     if recipe.section("images").eval_views == "best" and dataset.val is not None and dataset.classes:
         settle_views(run, dataset.val, right)
-    results = dict[str, Result]()
+    results = dict[str, Result[Evaluation]]()
     if dataset.classes:
         for split, images in splits.items():
             results |= results_of(run, recipe, split, images)
@@ -120,13 +92,13 @@ def right(said: Predictions) -> float:
     return float((said.probabilities.argmax(-1) == said.labels).double().mean())
 
 
-def results_of(run: RunDir, recipe: Recipe, name: str, images: Images) -> dict[str, Result]:
+def results_of(run: RunDir, recipe: Recipe, name: str, images: Images) -> dict[str, Result[Evaluation]]:
     """Every kept set of weights on some images, by WEIGHTS/NAME."""
     found = of_each(run, lambda weights: _result(run, recipe, weights, images))
     return {f"{weights}/{name}": result for weights, result in found.items()}
 
 
-def _result(run: RunDir, recipe: Recipe, weights: str, images: Images) -> Result:
+def _result(run: RunDir, recipe: Recipe, weights: str, images: Images) -> Result[Evaluation]:
     subject = of_run(run, weights)
     predictions = collect(subject.answers, subject.batches(images), images.records.names)
     few = next(subject.batches(images.part(torch.arange(min(FEW, len(images))))))

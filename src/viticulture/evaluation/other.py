@@ -15,7 +15,9 @@ from ..models.weights.files import load
 from ..training.progress import showing
 from ..training.rundir import RunDir
 from ..training.session import dataset_of, recipe_of
-from .evaluate import Result, check_classes, results_of
+from .accuracy import Evaluation
+from .evaluate import check_classes, results_of
+from .results import Result
 
 BATCH = 256  # images whose pixels are compared at once
 
@@ -31,7 +33,7 @@ class OtherImages:
     """
 
     name: str
-    results: dict[str, Result]
+    results: dict[str, Result[Evaluation]]
     warnings: list[str]
 
 

@@ -11,12 +11,13 @@ import io
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data.images import Images
 from ..disk import replacing
 from ..errors import UserError
 from ..training.rundir import RunDir
@@ -24,6 +25,22 @@ from .accuracy import Evaluation, Predictions
 from .kept import Results, read_kept
 
 RESULTS, PREDICTIONS = "evaluation.json", "predictions.npz"
+Numbers = TypeVar("Numbers")
+
+
+@dataclass(frozen=True, eq=False)
+class Result(Generic[Numbers]):
+    """One set of weights on one split, at the moment of its evaluation.
+
+    Args:
+        evaluation: the numbers.
+        predictions: probabilities behind them.
+        images: the split.
+    """
+
+    evaluation: Numbers
+    predictions: Predictions
+    images: Images
 
 
 class Evaluations(Results[Evaluation]):

@@ -2,8 +2,7 @@
 """Measure every set of weights of a run of several labels an image, on every split that did not teach it."""
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,40 +16,24 @@ from ...training.progress import showing
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
 from ..accuracy import Predictions, collect
+from ..kept import Results
 from ..kept_weights import of_each
 from ..other import taught_by
 from ..reference import MOST_IMAGES, raw_pixels
+from ..results import Result
 from ..subject import of_run
 from ..views import keep_times_asked, settle_views
 from .labels import LabelsEvaluation, evaluate_labels
 from .results import RESULTS, LabelEvaluations, keep_answers, thresholds_of
 
 
-@dataclass(frozen=True)
-class Result:
-    """The evaluation of one set of weights on one split, the predictions behind it, and the images."""
-
-    evaluation: LabelsEvaluation
-    predictions: Predictions
-    images: Images
-
-
-@dataclass(frozen=True)
-class EvaluatedLabels:
-    """The results of one run.
-
-    Args:
-        counts: the key, WEIGHTS/SPLIT, of the result that counts; "" without results.
-        results: by key.
-    """
-
-    counts: str
-    results: Mapping[str, Result]
+class EvaluatedLabels(Results[Result[LabelsEvaluation]]):
+    """A run's results with the predictions behind them."""
 
     @property
     def evaluations(self) -> LabelEvaluations:
         """The numbers."""
-        return LabelEvaluations(self.counts, {key: result.evaluation for key, result in self.results.items()})
+        return LabelEvaluations(self.counts, {key: result.evaluation for key, result in self.items()})
 
 
 def judge_labels(run: RunDir, dataset: Dataset) -> EvaluatedLabels:
@@ -64,7 +47,7 @@ def judge_labels(run: RunDir, dataset: Dataset) -> EvaluatedLabels:
     plain = {name: _plain(dataset.train, images) for name, images in splits.items()}
     if recipe_of(run).section("images").eval_views == "best" and dataset.val is not None:
         settle_views(run, dataset.val, _precision)
-    results: dict[str, Result] = {}
+    results: dict[str, Result[LabelsEvaluation]] = {}
     asked = told(of_run(run).eval_views)
     said_by = of_each(run, lambda weights: {name: _asked(run, weights, images) for name, images in splits.items()})
     for weights, said in said_by.items():
