@@ -125,7 +125,12 @@ def select(source: Source, selection: Selection, seed: int, labeled: bool = True
                 splits[kind] = held
     if torn := straddling(source, splits):
         notes.append(f"{counted(torn, 'group')} of images stand in several of the data's own splits")
-    train = splits["train"]
+    splits["train"], told = _thinned(source, splits["train"], selection, seed)
+    return splits, [*notes, *told]
+
+
+def _thinned(source: Source, train: np.ndarray, selection: Selection, seed: int) -> tuple[np.ndarray, list[str]]:
+    """The training images that are learnt from, and what a person should know about them."""
     labels = source.labels[train]
     if labels.ndim == 2 and (selection.per_class is not None or selection.rule == "bootstrapping"):
         key = "rule bootstrapping" if selection.per_class is None else "per_class"
@@ -133,26 +138,25 @@ def select(source: Source, selection: Selection, seed: int, labeled: bool = True
             f"data.{key} counts images of one class, and an image may have several; give data.fraction alone"
         )
     seed = seed if selection.subset_seed is None else selection.subset_seed
-    if selection.per_class is not None:
-        if not source.classes:
-            raise UserError(f"per_class needs labels, and {source.name} has none; give a fraction")
-        splits["train"] = train[subsets.count_of_each(labels, selection.per_class, seed)]
-        short = [source.classes[c] for c, n in enumerate(_count(source, train)) if n < selection.per_class]
-        if short and selection.folds is not None:
-            raise UserError(
-                f"per_class must not exceed what {selection.folds} folds leave to learn from, got "
-                f"{selection.per_class}: {some(short, 5)} has fewer; take fewer images, or leave the folds out"
-            )
-        if short:
-            notes.append(
-                f"fewer than {selection.per_class} training images in {counted(len(short), 'class')}: {some(short, 5)}"
-            )
-    elif selection.fraction is not None:
+    if selection.per_class is None:
+        if selection.fraction is None:
+            return train, []
         if selection.rule == "bootstrapping":
-            splits["train"] = train[subsets.bootstrapping(labels, selection.fraction)]
-        else:
-            splits["train"] = train[subsets.fraction_of_each(labels, selection.fraction, seed)]
-    return splits, notes
+            return train[subsets.bootstrapping(labels, selection.fraction)], []
+        return train[subsets.fraction_of_each(labels, selection.fraction, seed)], []
+    if not source.classes:
+        raise UserError(f"per_class needs labels, and {source.name} has none; give a fraction")
+    few = train[subsets.count_of_each(labels, selection.per_class, seed)]
+    short = [source.classes[c] for c, n in enumerate(_count(source, train)) if n < selection.per_class]
+    if not short:
+        return few, []
+    if selection.folds is not None:
+        raise UserError(
+            f"per_class must not exceed what {selection.folds} folds leave to learn from, got {selection.per_class}: "
+            f"{some(short, 5)} has fewer; take fewer images, or leave the folds out"
+        )
+    told = f"fewer than {selection.per_class} training images in {counted(len(short), 'class')}: {some(short, 5)}"
+    return few, [told]
 
 
 def _use_validation(splits: Splits, selection: Selection, name: str) -> None:
