@@ -13,7 +13,7 @@ from dense_scenes import coco_folder
 from viticulture.cli import main
 from viticulture.data.inspect import inspect
 from viticulture.data.near_duplicates import Thumbnail, near_duplicates, thumbnail
-from viticulture.report.tables.results import inspection as sheets_of
+from viticulture.report.tables.inspection import sheets_of
 
 
 def scene(seed: int, size: tuple[int, int] = (120, 160)) -> Image.Image:

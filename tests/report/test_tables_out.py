@@ -11,10 +11,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from viticulture.evaluation.accuracy import Evaluation, Predictions, evaluate_predictions
+from viticulture.report.tables.inspection import sheets_of
 from viticulture.report.tables.results import (
     Evaluated,
     confused,
-    inspection,
     per_class,
     summary,
 )
@@ -207,7 +207,7 @@ def test_confused_pairs_are_sorted_and_leave_the_diagonal_out() -> None:
 
 def test_a_long_list_of_classes_is_cut_and_says_so() -> None:
     """2,000 classes would scroll everything else away; totals count them all."""
-    sheets = inspection({"source": "x"}, {f"class {i}": {"train": 3, "test": 1} for i in range(2000)}, ["look"])
+    sheets = sheets_of({"source": "x"}, {f"class {i}": {"train": 3, "test": 1} for i in range(2000)}, ["look"])
     assert len(sheets[1].rows) < 100
     assert sheets[1].note.startswith("2,000 classes; 6,000 train, 2,000 test")
     assert "look" in "\n".join(drawn(sheets[2], 80))

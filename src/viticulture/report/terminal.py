@@ -2,7 +2,6 @@
 """What the verbs say in a terminal: what is about to be trained, and their results."""
 
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -39,8 +38,9 @@ from ..waiting import is_silent
 from .pages.run_page import named
 from .pages.study_page import study_notes
 from .tables.dense import dense_inspected, dense_predictions, dense_summary
+from .tables.inspection import inspected
 from .tables.multilabel import labels_predictions, labels_summary, per_label
-from .tables.results import LONGEST_LIST, Evaluated, inspection, per_class, percent, summary
+from .tables.results import LONGEST_LIST, Evaluated, per_class, percent, summary
 from .tables.sheet import Cell, Column, Sheet, print_table
 from .tables.stages import plan_sheet
 from .tables.study import failures, results_sheet
@@ -142,7 +142,7 @@ def say(result: Any) -> None:
     elif isinstance(result, DenseInspection):
         print_table(*dense_inspected(result))
     elif isinstance(result, Inspection):
-        print_table(*_inspected(result))
+        print_table(*inspected(result))
     elif isinstance(result, Path):
         print(clean(str(result)))
     elif isinstance(result, str):
@@ -224,65 +224,3 @@ def _predictions(found: list[Prediction]) -> Sheet:
         rows.append((one.name, one.label, one.probability if one.label else None, *more, one.error))
     broken = sum(bool(one.error) for one in found)
     return Sheet("", columns, rows, f"{broken} of {len(found)} images could not be read" if broken else "")
-
-
-def _inspected(found: Inspection) -> list[Sheet]:
-    facts = {"data": found.name, "images": f"{found.images:,}"}
-    for name, spread in (("height", found.height), ("width", found.width)):
-        if spread is not None:
-            facts[f"{name}, pixels"] = f"{spread.least} to {spread.greatest}, median {spread.median:g}"
-    if found.smallest:
-        facts["smallest, largest"] = f"{found.smallest}, {found.largest}"
-    if found.planned:
-        words = {"train": "learn from", "val": "choose by", "test": "report on"}
-        parts = [f"{words[kind]} {found.planned[kind]:,}" for kind in words if kind in found.planned]
-        keys = [
-            f"data.{kind}_fraction" for kind in ("val", "test") if kind in found.planned and kind not in found.counts
-        ]
-        facts["train would"] = ", ".join(parts) + (
-            f" ({' and '.join(keys)} {'say' if len(keys) > 1 else 'says'} how many)" if keys else ""
-        )
-    if found.several:
-        facts["labels an image"] = found.several
-    facts["colors"] = ", ".join(f"{mode}: {count:,}" for mode, count in Counter(found.modes).most_common())
-    if found.values:
-        facts["channels, values"] = found.values
-    counts = {
-        name: {split: numbers[c] for split, numbers in found.counts.items()} for c, name in enumerate(found.classes)
-    }
-    warnings = [*([f"`viticulture train` refuses these: {found.refused}"] if found.refused else []), *found.notes]
-    if not found.classes:
-        warnings.append("no labels: `--recipe mae/photos` learns without; with a folder a class, any recipe does")
-    if found.uneven:
-        sizes = {name: each["train"] for name, each in counts.items() if "train" in each}
-        most, least = max(sizes, key=sizes.__getitem__), min(sizes, key=sizes.__getitem__)
-        warnings.append(
-            f"classes are uneven: {most} has {sizes[most]:,} images, {least} {sizes[least]:,}; {found.uneven}"
-        )
-    if found.near:
-        shown = "; ".join(" ~ ".join(pair) for pair in found.near[:3])
-        warnings.append(
-            f"{counted(len(found.near), 'pair')} of images in different splits that look the same, though not pixel by "
-            f"pixel (a copy shrunk or saved again?): {shown}"
-        )
-    if found.unlabeled:
-        warnings.append(f"{counted(found.unlabeled, 'image')} without a label")
-    warnings += [f"unreadable: {name} ({reason})" for name, reason in list(found.unreadable.items())[:20]]
-    if len(found.unreadable) > 20:
-        warnings.append(f"... and {len(found.unreadable) - 20:,} more unreadable images")
-    for kind, groups in (("in several splits", found.across), ("under several labels", found.contradicting)):
-        if groups:
-            shown = "; ".join(_equal(group) for group in groups[:5])
-            shown += f"; and {len(groups) - 5:,} more" if len(groups) > 5 else ""
-            warnings.append(f"{counted(len(groups), 'image')} {kind}, pixel by pixel the same: {shown}")
-    if found.repeated:
-        share = percent(found.repeated / max(found.images, 1))
-        warnings.append(f"{counted(found.repeated, 'image')} ({share}) that repeat another one, pixel by pixel")
-    if found.ignored:
-        warnings.append(f"{counted(len(found.ignored), 'file')} that are no images: {', '.join(found.ignored[:5])}")
-    return inspection(facts, counts, warnings, bool(found.several))
-
-
-def _equal(group: Sequence[str]) -> str:
-    """The first names of equal images, and how many there are."""
-    return " = ".join(group[:3]) + (f" and {len(group) - 3:,} more" if len(group) > 3 else "")

@@ -2,10 +2,9 @@
 """The tables that the verbs print and the page shows, made from plain data."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...errors import counted
 from ...evaluation.accuracy import ONE_HEAD, Evaluation
 from .sheet import Cell, Column, Sheet
 
@@ -90,33 +89,6 @@ def confused(evaluation: Evaluation, n: int = 20) -> Sheet:
             rows.append((scores[true].name, scores[predicted].name, images, images / scores[true].support))
     columns = [Column("true class"), Column("taken for"), Column("images", "count"), Column("of the class", "percent")]
     return Sheet("Most confused", columns, rows)
-
-
-def inspection(
-    facts: Mapping[str, str], counts: Mapping[str, Mapping[str, int]], warnings: Sequence[str], several: bool = False
-) -> list[Sheet]:
-    """What would be read from a data set.
-
-    Args:
-        facts: a few properties by name, such as the source and the sizes.
-        counts: class -> split -> images; long lists are cut, and say so.
-        warnings: sentences.
-        several: whether an image may have several labels.
-    """
-    splits = list(dict.fromkeys(split for each in counts.values() for split in each))
-    rows: list[list[Cell]] = [[name, *(each.get(split, 0) for split in splits)] for name, each in counts.items()]
-    totals = ", ".join(f"{sum(each.get(split, 0) for each in counts.values()):,} {split}" for split in splits)
-    kind, kinds = ("label", "labels") if several else ("class", "classes")
-    note = f"{counted(len(rows), kind)}; {totals}{', an image once for each of its labels' if several else ''}"
-    if len(rows) > LONGEST_LIST:
-        note += f" (the first {LONGEST_LIST} {kinds} are shown)"
-    columns = [Column(kind), *(Column(split, "count") for split in splits)]
-    sheets = [Sheet("Data", [Column(""), Column("", "prose")], list(facts.items()))]
-    if rows:
-        sheets.append(Sheet(f"Images by {kind}", columns, rows[:LONGEST_LIST], note))
-    if warnings:
-        sheets.append(Sheet("", [Column("Please look at", "prose")], [[warning] for warning in warnings]))
-    return sheets
 
 
 def percent(share: float) -> str:

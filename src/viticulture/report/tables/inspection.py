@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What would be read from a data set of classes or labels, and what a person should look at before training on it."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from ...data.inspect import Inspection
+from ...errors import counted
+from .results import LONGEST_LIST, percent
+from .sheet import Cell, Column, Sheet
+
+
+def inspected(found: Inspection) -> list[Sheet]:
+    """Facts, images by class, and sentences."""
+    counts = {
+        name: {split: numbers[c] for split, numbers in found.counts.items()} for c, name in enumerate(found.classes)
+    }
+    return sheets_of(_facts(found), counts, _warnings(found, counts), bool(found.several))
+
+
+def sheets_of(
+    facts: Mapping[str, str], counts: Mapping[str, Mapping[str, int]], warnings: Sequence[str], several: bool = False
+) -> list[Sheet]:
+    """What would be read from a data set.
+
+    Args:
+        facts: a few properties by name, such as the source and the sizes.
+        counts: class -> split -> images; long lists are cut, and say so.
+        warnings: sentences.
+        several: whether an image may have several labels.
+    """
+    splits = list(dict.fromkeys(split for each in counts.values() for split in each))
+    rows: list[list[Cell]] = [[name, *(each.get(split, 0) for split in splits)] for name, each in counts.items()]
+    totals = ", ".join(f"{sum(each.get(split, 0) for each in counts.values()):,} {split}" for split in splits)
+    kind, kinds = ("label", "labels") if several else ("class", "classes")
+    note = f"{counted(len(rows), kind)}; {totals}{', an image once for each of its labels' if several else ''}"
+    if len(rows) > LONGEST_LIST:
+        note += f" (the first {LONGEST_LIST} {kinds} are shown)"
+    columns = [Column(kind), *(Column(split, "count") for split in splits)]
+    sheets = [Sheet("Data", [Column(""), Column("", "prose")], list(facts.items()))]
+    if rows:
+        sheets.append(Sheet(f"Images by {kind}", columns, rows[:LONGEST_LIST], note))
+    if warnings:
+        sheets.append(Sheet("", [Column("Please look at", "prose")], [[warning] for warning in warnings]))
+    return sheets
+
+
+def _facts(found: Inspection) -> dict[str, str]:
+    facts = {"data": found.name, "images": f"{found.images:,}"}
+    for name, spread in (("height", found.height), ("width", found.width)):
+        if spread is not None:
+            facts[f"{name}, pixels"] = f"{spread.least} to {spread.greatest}, median {spread.median:g}"
+    if found.smallest:
+        facts["smallest, largest"] = f"{found.smallest}, {found.largest}"
+    if found.planned:
+        words = {"train": "learn from", "val": "choose by", "test": "report on"}
+        parts = [f"{words[kind]} {found.planned[kind]:,}" for kind in words if kind in found.planned]
+        keys = [
+            f"data.{kind}_fraction" for kind in ("val", "test") if kind in found.planned and kind not in found.counts
+        ]
+        facts["train would"] = ", ".join(parts) + (
+            f" ({' and '.join(keys)} {'say' if len(keys) > 1 else 'says'} how many)" if keys else ""
+        )
+    if found.several:
+        facts["labels an image"] = found.several
+    facts["colors"] = ", ".join(f"{mode}: {count:,}" for mode, count in Counter(found.modes).most_common())
+    if found.values:
+        facts["channels, values"] = found.values
+    return facts
+
+
+def _warnings(found: Inspection, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
+    warnings = [*([f"`viticulture train` refuses these: {found.refused}"] if found.refused else []), *found.notes]
+    if not found.classes:
+        warnings.append("no labels: `--recipe mae/photos` learns without; with a folder a class, any recipe does")
+    if found.uneven:
+        sizes = {name: each["train"] for name, each in counts.items() if "train" in each}
+        most, least = max(sizes, key=sizes.__getitem__), min(sizes, key=sizes.__getitem__)
+        warnings.append(
+            f"classes are uneven: {most} has {sizes[most]:,} images, {least} {sizes[least]:,}; {found.uneven}"
+        )
+    if found.near:
+        shown = "; ".join(" ~ ".join(pair) for pair in found.near[:3])
+        warnings.append(
+            f"{counted(len(found.near), 'pair')} of images in different splits that look the same, though not pixel by "
+            f"pixel (a copy shrunk or saved again?): {shown}"
+        )
+    if found.unlabeled:
+        warnings.append(f"{counted(found.unlabeled, 'image')} without a label")
+    warnings += [f"unreadable: {name} ({reason})" for name, reason in list(found.unreadable.items())[:20]]
+    if len(found.unreadable) > 20:
+        warnings.append(f"... and {len(found.unreadable) - 20:,} more unreadable images")
+    for kind, groups in (("in several splits", found.across), ("under several labels", found.contradicting)):
+        if groups:
+            shown = "; ".join(_equal(group) for group in groups[:5])
+            shown += f"; and {len(groups) - 5:,} more" if len(groups) > 5 else ""
+            warnings.append(f"{counted(len(groups), 'image')} {kind}, pixel by pixel the same: {shown}")
+    if found.repeated:
+        share = percent(found.repeated / max(found.images, 1))
+        warnings.append(f"{counted(found.repeated, 'image')} ({share}) that repeat another one, pixel by pixel")
+    if found.ignored:
+        warnings.append(f"{counted(len(found.ignored), 'file')} that are no images: {', '.join(found.ignored[:5])}")
+    return warnings
+
+
+def _equal(group: Sequence[str]) -> str:
+    """The first names of equal images, and how many there are."""
+    return " = ".join(group[:3]) + (f" and {len(group) - 3:,} more" if len(group) > 3 else "")
