@@ -4,6 +4,7 @@
 import dataclasses
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,27 @@ import pytest
 import torch
 
 from dense_scenes import coco_folder, mask_folder
+from untrained_dense import untrained_dense
 from viticulture.analysis.galleries import Gallery
 from viticulture.data.annotations import Boxed, Masked, Objects
 from viticulture.data.dense.inspect import inspect_dense
 from viticulture.data.dense.open import open_dense
+from viticulture.data.images import Records, StoredImages
 from viticulture.evaluation.dense.draw import MISSED, RIGHT, WRONG, color_of, counted_words, draw_classes, draw_judged
-from viticulture.evaluation.dense.objects import confusion, evaluate_objects, guess, mean_boxes, pairs
+from viticulture.evaluation.dense.judge import judge_dense
+from viticulture.evaluation.dense.objects import (
+    ObjectsEvaluation,
+    confusion,
+    evaluate_objects,
+    guess,
+    mean_boxes,
+    pairs,
+)
 from viticulture.evaluation.dense.pixels import evaluate_pixels
+from viticulture.evaluation.dense.predict import DensePredictor
 from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, coco_results
 from viticulture.evaluation.dense.results import DenseEvaluations, from_dict
-from viticulture.evaluation.dense.subject import Found
+from viticulture.evaluation.dense.subject import Found, find, of_run
 from viticulture.report.sections.dense import dense_headline, dense_sections
 from viticulture.report.tables.dense import dense_predictions
 
@@ -84,6 +96,45 @@ def test_at_most_a_hundred_boxes_of_a_class_count_in_an_image() -> None:
     assert [each.ap for each in result.boxes.per_class] == [0.0, pytest.approx(1.0)]
     under = evaluate_objects([found(*far[1:], (0, 0, 20, 20, 0, 0.8)), found()], true, NAMES, SIZES)
     assert under.boxes.per_class[0].ap == pytest.approx(1 / 100)
+
+
+def test_boxes_count_from_a_score_that_is_given_or_the_best_one() -> None:
+    """Where the best score is 0.9, 0.7 may be given; one half where nothing is right. Fails if test images choose."""
+    assert evaluate_objects(SAID, TRUE, NAMES, SIZES).threshold == pytest.approx(0.9)
+    given = evaluate_objects(SAID, TRUE, NAMES, SIZES, threshold=0.7)
+    assert (given.threshold, given.confusion) == (0.7, confusion(SAID, TRUE.objects, 2, 0.7))
+    assert evaluate_objects([found((0, 0, 5, 5, 0, 0.9)), found()], TRUE, NAMES, SIZES).threshold == 0.5
+
+
+def test_validation_images_choose_the_score_from_which_boxes_count_on_test_images(tmp_path: Path) -> None:
+    """True are the surest box of each validation image, and all boxes of each test image, so that each split would
+    choose another score. Fails if the test images choose their own, or if what is drawn goes by another."""
+    run = untrained_dense(tmp_path / "run", "detection")
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (4, 3, 80, 80), dtype=torch.uint8, generator=generator)
+    images = StoredImages(pixels, torch.arange(4), Records(torch.full((4,), -1), torch.full((4, 2), 80), ["a"] * 4))
+    splits = {name: images.part(torch.tensor(rows)) for name, rows in (("val", [0, 1]), ("test", [2, 3]))}
+    subject, annotations = of_run(run), {}
+    for name, most in (("val", 1), ("test", 100)):
+        each = [(one.boxes[:most], one.labels[:most]) for one in find(subject, splits[name])]
+        assert min(len(boxes) for boxes, _ in each) >= min(most, 2)
+        annotations[name] = Boxed(
+            [
+                objects(*[(*box, int(label)) for box, label in zip(boxes.tolist(), labels, strict=True)])
+                for boxes, labels in each
+            ],
+            masks=False,
+        )
+    data = SimpleNamespace(**splits, train=splits["val"], classes=subject.task.classes)
+    data.annotations = {**annotations, "train": annotations["val"]}
+    judged = judge_dense(run, data)  # type: ignore[arg-type]
+    test, val = judged.results["last/test"], judged.results["last/val"]
+    assert isinstance(test, ObjectsEvaluation)
+    assert isinstance(val, ObjectsEvaluation)
+    alone = evaluate_objects(list(find(subject, splits["test"])), annotations["test"], NAMES + NAMES[:1], SIZES)
+    assert test.threshold == val.threshold > alone.threshold
+    assert [*judged.results] == ["last/test", "last/val"]
+    assert DensePredictor(run).least == val.threshold
 
 
 def test_the_mean_box_is_a_baseline() -> None:

@@ -2,6 +2,7 @@
 """Measure every set of weights that a run's detector or segmenter keeps, on every split that did not teach it."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,9 @@ from ...training.recipe import method_class
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
 from ..kept_weights import of_each
-from .objects import evaluate_objects, mean_boxes
+from .objects import ObjectsEvaluation, evaluate_objects, mean_boxes
 from .pixels import evaluate_pixels
-from .results import FOUND, RESULTS, DenseEvaluations, Evaluation
+from .results import FOUND, RESULTS, DenseEvaluations, Evaluation, read_dense
 from .subject import DenseSubject, Found, classify_pixels, find, of_run
 
 
@@ -31,18 +32,21 @@ def judge_dense(run: RunDir, dataset: Dataset) -> DenseEvaluations:
     """Results by WEIGHTS/SPLIT, kept in dense.json; what the one that counts found in each image, in found.json.
 
     The one that counts: the best weights (the last, where no validation chose), on test (on validation, without test).
+    The score from which its boxes count is the best of the same weights on validation images, on test images too.
     """
     splits = {name: images for name, images in (("test", dataset.test), ("val", dataset.val)) if images is not None}
     train = dataset.annotations["train"]
     simple = _baseline(train, dataset)
     counting = f"{run.which()[0]}/{next(iter(splits))}" if splits else ""
-    results: dict[str, Evaluation] = {}
-    for split, images in splits.items():
-        for weights, (evaluation, kept) in _judged(run, images, dataset.annotations[split], simple).items():
-            key = f"{weights}/{split}"
-            results[key] = evaluation
-            if key == counting:
-                run.write(FOUND, json.dumps({"counts": key, "images": kept}) + "\n")
+    judged: dict[str, dict[str, Judged]] = {}
+    thresholds: dict[str, float] = {}
+    for split in reversed(splits):  # validation first
+        judged[split] = _judged(run, splits[split], dataset.annotations[split], simple, thresholds)
+        thresholds = _thresholds({weights: evaluation for weights, (evaluation, _) in judged[split].items()})
+    every = {f"{weights}/{split}": judged[split][weights] for split in splits for weights in judged[split]}
+    if counting:
+        run.write(FOUND, json.dumps({"counts": counting, "images": every[counting][1]}) + "\n")
+    results = {key: evaluation for key, (evaluation, _) in every.items()}
     evaluations = DenseEvaluations(counting, results, _kind(train))
     run.write(RESULTS, evaluations.to_dict())
     return evaluations
@@ -51,7 +55,8 @@ def judge_dense(run: RunDir, dataset: Dataset) -> DenseEvaluations:
 def judge_other(run: RunDir, data: str) -> tuple[DenseEvaluations, list[str]]:
     """The same for images that the run has never seen, by WEIGHTS/DATA, and what a person should know of them.
 
-    Nothing is kept. What needs no learning is not judged beside: it takes the run's own images.
+    Boxes count from the score on that the run's own images chose. Nothing is kept. What needs no learning is not judged
+    beside: it takes the run's own images.
     """
     recipe = recipe_of(run)
     source = open_dense(data, method_class(recipe).batch_spec.contents)
@@ -60,7 +65,8 @@ def judge_other(run: RunDir, data: str) -> tuple[DenseEvaluations, list[str]]:
         skip = recipe.section("data").skip_unreadable
         masks = recipe.values["method"].get("masks", False)
         images, true, notes = prepare_dense_test(source, classes, recipe.section("images"), skip, progress, masks)
-    results = {f"{weights}/{data}": judged[0] for weights, judged in _judged(run, images, true, None).items()}
+    judged = _judged(run, images, true, None, _thresholds(read_dense(run) or {}))
+    results = {f"{weights}/{data}": evaluation for weights, (evaluation, _) in judged.items()}
     return DenseEvaluations(f"{run.which()[0]}/{data}", results, _kind(true)), notes
 
 
@@ -82,20 +88,34 @@ Judged = tuple[Evaluation, list[Any]]
 """The numbers, and what found.json keeps of each image."""
 
 
-def _judged(run: RunDir, images: Images, true: Annotations, simple: Baseline | None) -> dict[str, Judged]:
-    """Of every kept set of weights."""
-    return of_each(run, lambda weights: _judged_by(of_run(run, weights), images, true, simple))
+def _thresholds(results: Mapping[str, Evaluation]) -> dict[str, float]:
+    """The score from which boxes count, by weights; of several splits the last one's, validation."""
+    return {
+        key.partition("/")[0]: result.threshold
+        for key, result in results.items()
+        if isinstance(result, ObjectsEvaluation)
+    }
 
 
-def _judged_by(subject: DenseSubject, images: Images, true: Annotations, simple: Baseline | None) -> Judged:
+def _judged(
+    run: RunDir, images: Images, true: Annotations, simple: Baseline | None, thresholds: Mapping[str, float]
+) -> dict[str, Judged]:
+    """Of every kept set of weights; where there is no threshold, these images choose it."""
+    return of_each(run, lambda weights: _judged_by(of_run(run, weights), images, true, simple, thresholds.get(weights)))
+
+
+def _judged_by(
+    subject: DenseSubject, images: Images, true: Annotations, simple: Baseline | None, threshold: float | None
+) -> Judged:
     classes = subject.task.classes
     if isinstance(true, Boxed):
         found = list(find(subject, images))
         boxes = None if isinstance(simple, int) else simple
-        return evaluate_objects(found, true, classes, image_sizes(images), boxes), [_plain(each) for each in found]
+        evaluation = evaluate_objects(found, true, classes, image_sizes(images), boxes, threshold)
+        return evaluation, [_plain(each) for each in found]
     frequent = simple if isinstance(simple, int) else None
-    evaluation, ious = evaluate_pixels(classify_pixels(subject, images), true, classes, frequent)
-    return evaluation, [None if np.isnan(value) else float(value) for value in ious]
+    pixels, ious = evaluate_pixels(classify_pixels(subject, images), true, classes, frequent)
+    return pixels, [None if np.isnan(value) else float(value) for value in ious]
 
 
 def image_sizes(images: Images) -> NDArray[np.int64]:

@@ -89,7 +89,8 @@ class ObjectsEvaluation:
         boxes: precision of its boxes.
         masks: of its masks; None for a detector without.
         baselines: what needs no learning -> AP of its boxes: nothing, and the mean box of every class in each image.
-        threshold: score at which most is right (F1 of all boxes at an overlap of 0.5).
+        threshold: score from which a box counts; of a run's results it is chosen on validation images, see
+            `best_threshold`.
         confusion: [C + 1, C + 1] boxes from that score on, by true class (row) and said class; background comes last.
     """
 
@@ -124,7 +125,12 @@ class ObjectsEvaluation:
 
 
 def evaluate_objects(
-    found: Sequence[Found], true: Boxed, classes: Sequence[str], sizes: NDArray[np.int64], mean_boxes: Any = None
+    found: Sequence[Found],
+    true: Boxed,
+    classes: Sequence[str],
+    sizes: NDArray[np.int64],
+    mean_boxes: Any = None,
+    threshold: float | None = None,
 ) -> ObjectsEvaluation:
     """Judge what was found in N images.
 
@@ -134,11 +140,12 @@ def evaluate_objects(
         classes: their names.
         sizes: [N, 2] height and width of the images, pixels.
         mean_boxes: of `mean_boxes`; None leaves that baseline out.
+        threshold: score from which a box counts; None for the best of these images, which it then flatters.
     """
     masks = bool(true.masks) and any(each.outlines is not None for each in found)
     by_box = _by_class(found, true.objects, len(classes), _boxes, _box_areas)
     outlined = _by_class(found, _sized(true.objects, sizes), len(classes), _masks, _mask_areas) if masks else None
-    threshold = best_threshold(by_box)
+    least = best_threshold(by_box) if threshold is None else threshold
     baselines: dict[str, float | None] = {"nothing": 0.0}
     if mean_boxes is not None:
         guessed = [guess(mean_boxes, size) for size in sizes.tolist()]
@@ -150,8 +157,8 @@ def evaluate_objects(
         boxes=_precisions(by_box, classes, len(found)),
         masks=_precisions(outlined, classes, len(found)) if outlined else None,
         baselines=baselines,
-        threshold=threshold,
-        confusion=confusion(found, true.objects, len(classes), threshold),
+        threshold=least,
+        confusion=confusion(found, true.objects, len(classes), least),
     )
 
 
@@ -251,12 +258,12 @@ def _mean(shares: Sequence[NDArray[np.float64]]) -> float | None:
 
 
 def best_threshold(classes: Sequence[Ranked]) -> float:
-    """The score from which on F1 over all classes is highest, at an overlap of 0.5."""
+    """The score from which on F1 over all classes is highest, at an overlap of 0.5; one half where nothing is right."""
     scores = np.concatenate([ranks.scores for ranks in classes])
     right = np.concatenate([ranks.right[0, 0] for ranks in classes])
     wrong = np.concatenate([ranks.wrong[0, 0] for ranks in classes])
     true = sum(int(ranks.true[:, 0].sum()) for ranks in classes)
-    if not len(scores) or not true:
+    if not right.any():
         return HALF
     order = np.argsort(-scores, kind="stable")
     hits, misses = np.cumsum(right[order]), np.cumsum(wrong[order])

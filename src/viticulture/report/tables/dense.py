@@ -117,7 +117,11 @@ def dense_confusion(result: ObjectsEvaluation | PixelsEvaluation, most: int = 20
     rows: list[list[Cell]] = [
         [true, said, count] for count, true, said in sorted(cells, key=lambda cell: -cell[0])[:most]
     ]
-    note = f"Boxes with a score of at least {result.threshold:.2f}." if isinstance(result, ObjectsEvaluation) else ""
+    note = ""
+    if isinstance(result, ObjectsEvaluation):
+        note = (
+            f"Boxes with a score of at least {result.threshold:.2f}, the best on validation images where there are any."
+        )
     return Sheet("Taken for another", [Column("is"), Column("taken for"), Column(what, "count")], rows, note)
 
 
@@ -134,7 +138,7 @@ def dense_predictions(found: Sequence[DensePrediction]) -> Sheet:
     broken = sum(bool(each.error) for each in found)
     notes = [f"{broken} of {len(found)} images could not be read"] if broken else []
     least = next((each.least for each in found if each.objects is not None), 0.0)
-    notes += [f"objects with a score of at least {least:.2f}; a .json holds all"] if least else []
+    notes += [f"objects with a score of at least {least:.2f}; a .json or .csv holds all"] if least else []
     note = "; ".join(notes)
     return Sheet("", [Column("image"), Column("found", "prose"), Column("problem", "prose")], rows, note)
 
