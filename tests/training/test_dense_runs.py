@@ -225,6 +225,17 @@ def test_a_detector_starts_from_what_was_learnt_without_boxes(
     assert any("there but not used: " in remark for remark in third.remarks), third.remarks
 
 
+@pytest.mark.parametrize("kind", ["detection", "segmentation"])
+def test_images_that_taught_a_run_are_told_where_it_is_judged_by_them(
+    learnt: dict[str, Path], tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two of its six training images come again as a test, beside its two validation images. Fails if numbers that
+    flatter are told without a word."""
+    make = coco_folder if kind == "detection" else mask_folder
+    viticulture.evaluate(str(learnt[kind]), str(make(tmp_path / "other", {"train": 4, "test": 4}, first=0)))
+    assert "taught this run" in capsys.readouterr().err
+
+
 def test_other_data_that_do_not_fit_are_told(
     learnt: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,6 +22,7 @@ from ...training.recipe import method_class
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
 from ..kept_weights import of_each
+from ..other import taught_by
 from .objects import ObjectsEvaluation, evaluate_objects, mean_boxes
 from .pixels import evaluate_pixels
 from .results import FOUND, RESULTS, DenseEvaluations, Evaluation, read_dense
@@ -67,7 +68,7 @@ def judge_other(run: RunDir, data: str) -> tuple[DenseEvaluations, list[str]]:
         images, true, notes = prepare_dense_test(source, classes, recipe.section("images"), skip, progress, masks)
     judged = _judged(run, images, true, None, _thresholds(read_dense(run) or {}))
     results = {f"{weights}/{data}": evaluation for weights, (evaluation, _) in judged.items()}
-    return DenseEvaluations(f"{run.which()[0]}/{data}", results, _kind(true)), notes
+    return DenseEvaluations(f"{run.which()[0]}/{data}", results, _kind(true)), [*notes, *taught_by(run, images)]
 
 
 def _kind(known: Annotations) -> str:
