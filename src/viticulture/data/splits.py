@@ -109,7 +109,7 @@ def select(source: Source, selection: Selection, seed: int, labeled: bool = True
     splits, notes = _with_labels(source) if labeled else (dict(source.splits), list[str]())
     if selection.test_on == "none":
         splits.pop("test", None)
-    _use_validation(splits, selection, source.name)
+    use_validation(splits, selection, source.name)
     if "train" not in splits:
         raise UserError(
             f"{source.name} holds no training images, only {' and '.join(splits) or 'images without labels'}"
@@ -159,8 +159,11 @@ def _thinned(source: Source, train: np.ndarray, selection: Selection, seed: int)
     return few, [told]
 
 
-def _use_validation(splits: Splits, selection: Selection, name: str) -> None:
-    """Learn from the data's own validation images, or test on them, where that is asked for."""
+def use_validation(splits: Splits, selection: Selection, name: str) -> None:
+    """Learn from the data's own validation images, or test on them, where that is asked for; changes `splits`.
+
+    Raises: UserError where the data declares none.
+    """
     for key, asked in (("train_on", selection.train_on == "train+val"), ("test_on", selection.test_on == "val")):
         if not asked:
             continue

@@ -297,6 +297,34 @@ def test_yolos_outlines_are_masks(tmp_path: Path) -> None:
     assert held.objects[0].boxes.tolist() == [[20, 16, 40, 48]]
 
 
+def test_two_annotations_of_one_image_are_refused(tmp_path: Path) -> None:
+    """A name that was copied, or two images of one name in two folders: each file of VOC is about another image. Fails
+    if one annotation's boxes stand on the other's image, or an image is learnt and tested on."""
+    root = voc(tmp_path / "set")
+    file = root / "Annotations" / "000.xml"
+    file.write_text(file.read_text().replace("000.png", "007.png"))
+    with pytest.raises(UserError, match=r"Annotations lists JPEGImages/007.png twice"):
+        open_dense(root, "objects")
+
+
+def test_validation_and_test_images_are_used_as_asked(tmp_path: Path) -> None:
+    """data.test_on and data.train_on, of data without splits and with them, as for images of classes. Fails if a test
+    that nobody asked for is held out and thrown away, or what was held out counts as the data's own validation."""
+    plain, own = coco_folder(tmp_path / "plain", {"train": 10}), coco_folder(tmp_path / "own", COUNTS)
+
+    def sizes(root: Path, **settings: Any) -> dict[str, int]:
+        return {split: len(names) for split, names in prepared(root, **settings).split_names.items()}
+
+    assert sizes(plain) == {"train": 7, "val": 1, "test": 2}
+    assert sizes(plain, test_on="none") == {"train": 9, "val": 1}
+    for settings in ({"test_on": "val"}, {"train_on": "train+val"}):
+        with pytest.raises(UserError, match="declares none"):
+            prepared(plain, **settings)
+    assert sizes(own, test_on="none") == {"train": 4, "val": 2}
+    assert sizes(own, test_on="val", val_fraction=0.25) == {"train": 3, "val": 1, "test": 2}
+    assert sizes(own, train_on="train+val", val_fraction=0) == {"train": 6, "test": 2}
+
+
 def test_pixels_may_count_from_0_in_voc(tmp_path: Path) -> None:
     """A box that starts at 0 says so for all. Fails if a box then starts outside the image."""
     root = voc(tmp_path / "set")

@@ -67,9 +67,7 @@ def open_coco(path: Path) -> DenseSource:
             objects.append(_objects(file, by_image.pop(image["id"], []), numbers, size))
         if by_image:
             raise UserError(f"{file} has objects of {counted(len(by_image), 'image')} that it does not list")
-    if repeated := len(paths) - len(set(paths)):
-        raise UserError(f"{path} lists {counted(repeated, 'image')} twice, such as {_twice(paths)}")
-    return DenseSource(images_of(root, paths, splits, files[0]), classes, objects)
+    return DenseSource(images_of(root, paths, splits, path), classes, objects)
 
 
 def _is_listing(file: Path) -> bool:
@@ -156,7 +154,3 @@ def _objects(
 def _span(numbers: Iterable[int]) -> str:
     known = list(numbers)
     return ", ".join(map(str, known)) if len(known) <= 5 else f"{len(known)}, from {known[0]} to {known[-1]}"
-
-
-def _twice(paths: list[str]) -> str:
-    return next(path for path in paths if paths.count(path) > 1)

@@ -26,7 +26,7 @@ from ..decode import orientation_of
 from ..image_settings import ImageSettings
 from ..images import Images
 from ..sources.files import file_fingerprint
-from ..splits import Selection
+from ..splits import Selection, use_validation
 from .loader import side_of
 from .mask_folders import read_mask
 from .outlines import check_outlines, fault
@@ -72,7 +72,8 @@ def prepare_dense(
         check_outlines()
     source = _kept(source, pictures)
     images = source.images if remembered else dataclasses.replace(source.images, splits=_splits(source, selection))
-    dataset = prepare(images, selection, pictures, seed, progress, remembered, labeled=False)
+    held_out = dataclasses.replace(selection, train_on="train", test_on="test")  # that is done
+    dataset = prepare(images, held_out, pictures, seed, progress, remembered, labeled=False)
     numbers = {name: i for i, name in enumerate(images.names)}
     notes = list(source.notes)
     held: dict[str, Annotations] = {}
@@ -165,12 +166,15 @@ def _renumbered(source: DenseSource, numbers: list[int], classes: tuple[str, ...
 
 
 def _splits(source: DenseSource, selection: Selection) -> dict[str, np.ndarray]:
-    """The source's own splits, and what is held out where it declares none."""
+    """The source's own splits, used as is asked for, and what is held out where it declares none."""
     splits = dict(source.images.splits)
+    if selection.test_on == "none":
+        splits.pop("test", None)
+    use_validation(splits, selection, source.images.name)
     if "train" not in splits:
         raise UserError(f"{source.images.name} holds no training images, only {' and '.join(splits)}")
     for kind, fraction in (("test", selection.test_fraction), ("val", selection.val_fraction)):
-        if kind not in splits and fraction > 0:
+        if kind not in splits and fraction > 0 and not (kind == "test" and selection.test_on == "none"):
             rows = splits["train"]
             stay, out = subsets.holdout(np.zeros(len(rows), dtype=np.int64), fraction, selection.split_seed)
             splits["train"] = rows[stay]
