@@ -25,7 +25,7 @@ from ..data.augment.transform import Transform
 from ..data.dataset import ImageSettings, Selection
 from ..disk import read_text
 from ..dotted import class_of
-from ..errors import UserError, unknown
+from ..errors import UserError, counted, unknown
 from ..guides.guide import Guide
 from ..keywords import check_keywords
 from ..methods.method import Method
@@ -203,7 +203,8 @@ def _warmed_up(recipe: Recipe, own: int | None) -> Recipe:
     if warmup is None or warmup < train.epochs:
         return recipe
     fitted = replace(schedule, warmup_epochs=shortened_warmup(warmup, own or Train.epochs, train.epochs))
-    remark = f"the warm-up takes {fitted.warmup_epochs:g} of {train.epochs} epochs; the recipe's own takes {warmup:g}"
+    length = counted(train.epochs, "epoch")
+    remark = f"the warm-up takes {fitted.warmup_epochs:g} of {length}; the recipe's own takes {warmup:g}"
     return replace(recipe.with_section("schedule", fitted), remarks=(*recipe.remarks, remark))
 
 

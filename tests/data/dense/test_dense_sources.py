@@ -307,6 +307,17 @@ def test_two_annotations_of_one_image_are_refused(tmp_path: Path) -> None:
         open_dense(root, "objects")
 
 
+@pytest.mark.parametrize(("made", "wanted"), [(coco_folder, "objects"), (mask_folder, "pixels")])
+def test_a_class_that_no_held_out_image_shows_is_told(tmp_path: Path, made: Any, wanted: str) -> None:
+    """A test without an object of a class has no precision for it. Fails if an AP is told of it without a word."""
+    notes = prepared(made(tmp_path / "set", {"train": 9, "val": 1}), wanted, test_fraction=0).warnings
+    _, objects = picture(9)
+    (absent,) = {*KINDS} - {KINDS[kind] for kind, _ in objects}
+    assert [note for note in notes if "no val image shows" in note] == [
+        f"no val image shows {absent}: nothing is measured of what no image shows"
+    ]
+
+
 def test_validation_and_test_images_are_used_as_asked(tmp_path: Path) -> None:
     """data.test_on and data.train_on, of data without splits and with them, as for images of classes. Fails if a test
     that nobody asked for is held out and thrown away, or what was held out counts as the data's own validation."""

@@ -85,7 +85,7 @@ def prepare_dense(
                 notes += [f"left out {cut} of the {split} images"] if cut else []
             else:
                 held[split] = _masked(source, rows, seen, dataset.image_settings.store_size or 0, progress)
-    notes += _remarks(source.classes, held["train"])
+    notes += _remarks(source.classes, held)
     marks = [*source.classes, *(f"{split}={_mark(found)}" for split, found in sorted(held.items()))]
     return dataclasses.replace(
         dataset,
@@ -286,16 +286,23 @@ def counts(classes: Sequence[str], held: Annotations) -> Tensor:
     return total[: len(classes)]
 
 
-def _remarks(classes: Sequence[str], held: Annotations) -> list[str]:
-    """What a person should know of the training images. Raises: UserError where there is nothing to learn."""
-    found = counts(classes, held)
-    what = "object" if isinstance(held, Boxed) else "labeled pixel"
-    if not found.sum():
+def _remarks(classes: Sequence[str], held: Mapping[str, Annotations]) -> list[str]:
+    """What a person should know of the splits. Raises: UserError where there is nothing to learn."""
+
+    def absent(split: str) -> str:
+        shown = counts(classes, held[split]).tolist()
+        return some([name for name, count in zip(classes, shown, strict=True) if not count], 5)
+
+    train = held["train"]
+    what = "object" if isinstance(train, Boxed) else "labeled pixel"
+    if not counts(classes, train).sum():
         raise UserError(f"there is no {what} in any training image; nothing could be learnt")
-    absent = [name for name, count in zip(classes, found.tolist(), strict=True) if not count]
-    notes = [f"no training image has {', '.join([some(absent, 5)])}"] if absent else []
-    if isinstance(held, Boxed) and (bare := sum(not len(objects) for objects in held.objects)):
-        notes.append(f"{counted(bare, 'training image')} of {len(held.objects)} without objects")
+    notes = [f"no training image has {names}"] if (names := absent("train")) else []
+    for split in ("val", "test"):
+        if split in held and (names := absent(split)):
+            notes.append(f"no {split} image shows {names}: nothing is measured of what no image shows")
+    if isinstance(train, Boxed) and (bare := sum(not len(objects) for objects in train.objects)):
+        notes.append(f"{counted(bare, 'training image')} of {len(train.objects)} without objects")
     return notes
 
 
