@@ -51,6 +51,23 @@ class Watch(Callback):
         self.epochs = state_dict["epochs"]
 
 
+def test_a_recipe_may_be_a_path_and_nothing_else_is_passed_over(tmp_path: Path) -> None:
+    """A pathlib path names a recipe's file; a dict, a number and other types of keywords end in a line, before a folder
+    is made. Fails if what is no word trains the default recipe instead."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("student: no_such_network\n")
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"recipe": file}, "no_such_network"),
+        ({"recipe": {"train.epochs": 1}}, "recipe must be a name or the path of a file, got dict"),
+        ({"seed": 1.5}, "seed must be a whole number, got 1.5"),
+        ({"overrides": ["train.epochs"]}, "overrides must be a dict of a recipe's keys"),
+    ]
+    for keywords, said in wrong:
+        with pytest.raises(viticulture.UserError, match=said):
+            viticulture.train(digits(), out=str(tmp_path / "run"), epochs=1, **keywords)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_program_trains_evaluates_and_hears_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Catches: a keyword that is not passed on, a callback that nobody calls, one that ends the training and is not
     heard or whose weights say that they are of the last epoch, a word although none is wanted, images taken for others

@@ -2,7 +2,7 @@
 """What a Python program hands to a verb, where the shell has a word: paths, runs, callbacks."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
@@ -21,6 +21,17 @@ def as_word(data: Any) -> Any:
         return data
     path = os.fspath(data)
     return path if os.sep in path else os.path.join(os.curdir, path)  # noqa: PTH118  (a Path would drop the ./)
+
+
+def as_recipe(recipe: Any) -> str:
+    """A recipe's name, or the path of its file, as a word. Raises: UserError for anything else."""
+    word = os.fspath(recipe) if isinstance(recipe, os.PathLike) else recipe
+    if not isinstance(word, str):
+        raise UserError(
+            f"recipe must be a name or the path of a file, got {type(recipe).__name__}; keys of one are changed by "
+            "overrides={'train.epochs': 200}"
+        )
+    return word
 
 
 def as_source(data: Any) -> "str | Source":
@@ -52,7 +63,13 @@ def usable(word: str) -> "RunDir":
 
 
 def with_short(overrides: dict[str, Any], short: dict[str, Any]) -> dict[str, Any]:
-    """Overrides with those that have a keyword of their own. Raises: UserError for one that is given twice."""
+    """Overrides with those that have a keyword of their own. Raises: UserError for one that is given twice, and for
+    what maps no keys."""
+    if not isinstance(overrides, Mapping):
+        raise UserError(
+            f"overrides must be a dict of a recipe's keys, such as {{'train.epochs': 200}}, got "
+            f"{type(overrides).__name__}"
+        )
     for key in short.keys() & overrides.keys():
         raise UserError(f"{key} is given twice, as {short[key]!r} and in overrides as {overrides[key]!r}; keep one")
     return {**overrides, **short}

@@ -13,7 +13,7 @@ from ..disk import sweep
 from ..errors import UserError, unknown
 from ..text import command_line, tell
 from ..waiting import silence
-from .given import as_word, check_callbacks, run_word, with_short
+from .given import as_recipe, as_word, check_callbacks, run_word, with_short
 from .run import Run
 from .runs import measure
 from .shown import Shown
@@ -68,6 +68,7 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
     Raises: UserError for any mistake in data, recipe or machine, before training starts.
     """
     short = {"train.epochs": epochs, "student.name": student or None}
+    recipe = as_recipe(recipe)
     if like:
         recipe, size = winner(like, recipe)
         overrides = {**size, **(overrides or {})}
