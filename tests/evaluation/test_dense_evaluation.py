@@ -31,7 +31,7 @@ from viticulture.evaluation.dense.objects import (
 from viticulture.evaluation.dense.pixels import evaluate_pixels
 from viticulture.evaluation.dense.predict import DensePredictor
 from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, coco_results
-from viticulture.evaluation.dense.results import DenseEvaluations, from_dict
+from viticulture.evaluation.dense.results import DenseEvaluations, from_dict, read_dense
 from viticulture.evaluation.dense.subject import Found, find, of_run
 from viticulture.report.sections.dense import dense_headline, dense_sections
 from viticulture.report.tables.dense import dense_predictions
@@ -135,6 +135,11 @@ def test_validation_images_choose_the_score_from_which_boxes_count_on_test_image
     assert test.threshold == val.threshold > alone.threshold
     assert [*judged.results] == ["last/test", "last/val"]
     assert DensePredictor(run).least == val.threshold
+
+    data.annotations["test"] = Boxed([objects(), objects()], masks=False)  # of which nothing can be measured
+    assert (judge_dense(run, data).counts, [*read_dense(run)]) == ("last/val", ["last/val"])  # type: ignore[arg-type]
+    data.annotations["val"] = data.annotations["test"]
+    assert not judge_dense(run, data)  # type: ignore[arg-type]
 
 
 def test_the_mean_box_is_a_baseline() -> None:

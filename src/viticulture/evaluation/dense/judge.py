@@ -33,9 +33,12 @@ def judge_dense(run: RunDir, dataset: Dataset) -> DenseEvaluations:
     """Results by WEIGHTS/SPLIT, kept in dense.json; what the one that counts found in each image, in found.json.
 
     The one that counts: the best weights (the last, where no validation chose), on test (on validation, without test).
-    The score from which its boxes count is the best of the same weights on validation images, on test images too.
+    The score from which its boxes count is the best of the same weights on validation images, on test images too. A
+    split whose images show no object, or no labeled pixel, is left out.
     """
-    splits = {name: images for name, images in (("test", dataset.test), ("val", dataset.val)) if images is not None}
+    held_out = {name: images for name, images in (("test", dataset.test), ("val", dataset.val)) if images is not None}
+    shown = {name: counts_of(dataset.classes, dataset.annotations[name]).any() for name in held_out}
+    splits = {name: images for name, images in held_out.items() if shown[name]}
     train = dataset.annotations["train"]
     simple = _baseline(train, dataset)
     counting = f"{run.which()[0]}/{next(iter(splits))}" if splits else ""
@@ -58,6 +61,8 @@ def judge_other(run: RunDir, data: str) -> tuple[DenseEvaluations, list[str]]:
 
     Boxes count from the score on that the run's own images chose. Nothing is kept. What needs no learning is not judged
     beside: it takes the run's own images.
+
+    Raises: UserError where nothing in them is of the run's classes.
     """
     recipe = recipe_of(run)
     source = open_dense(data, method_class(recipe).batch_spec.contents)
@@ -66,6 +71,8 @@ def judge_other(run: RunDir, data: str) -> tuple[DenseEvaluations, list[str]]:
         skip = recipe.section("data").skip_unreadable
         masks = recipe.values["method"].get("masks", False)
         images, true, notes = prepare_dense_test(source, classes, recipe.section("images"), skip, progress, masks)
+    if not counts_of(classes, true).any():
+        raise UserError(f"nothing in {data} is of the run's classes, so there is nothing to measure by it")
     judged = _judged(run, images, true, None, _thresholds(read_dense(run) or {}))
     results = {f"{weights}/{data}": evaluation for weights, (evaluation, _) in judged.items()}
     return DenseEvaluations(f"{run.which()[0]}/{data}", results, _kind(true)), [*notes, *taught_by(run, images)]
