@@ -2,6 +2,7 @@
 """Lists of objects and folders of masks, in the formats that people have: read to the same objects, or refused."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -361,6 +362,10 @@ def test_pixels_may_count_from_0_in_voc(tmp_path: Path) -> None:
         (lambda root: Image.new("RGB", (80, 64)).save(root / "train/masks/000.png"), "holds colors"),
         (lambda root: (root / "train/masks/000.png").unlink(), "1 image without a mask"),
         (lambda root: (root / "train/images/000.png").unlink(), "1 mask without an image"),
+        (
+            lambda root: shutil.copy(root / "train/images/000.png", root / "train/images/000.jpg"),
+            "several images of one mask: train/masks/000.png",
+        ),
         (lambda root: (root / "classes.json").write_text('{"0": "ground"}'), "1 class of pixels only"),
         (lambda root: (root / "classes.json").write_text("[1"), "must name the classes"),
         (lambda root: (root / "classes.json").unlink(), "needs a classes.json"),

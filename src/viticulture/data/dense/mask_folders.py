@@ -11,6 +11,7 @@ does the value 255.
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,8 @@ def open_masks(root: Path) -> DenseSource:
     wanted = {path: _mask_of(path) for path in paths}
     if missing := [path for path, stem in wanted.items() if stem not in masks]:
         raise UserError(f"{root} has {counted(len(missing), 'image')} without a mask in PNG: {some(missing, 5)}")
+    if shared := [stem for stem, images in Counter(wanted.values()).items() if images > 1]:
+        raise UserError(f"{root} has several images of one mask: {some([masks[stem] for stem in shared], 5)}")
     idle = sorted(
         {path for stem, path in masks.items() if "masks" in stem.split("/")} - {masks[s] for s in wanted.values()}
     )
