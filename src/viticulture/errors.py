@@ -16,9 +16,9 @@ def counted(count: int, noun: str) -> str:
 
 
 def some(names: Sequence[str], most: int = 10) -> str:
-    """The first names of a list, and how many more there are."""
+    """The first names of a list, and how many more there are; a name that would break the line is quoted."""
     rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+    return ", ".join(map(_on_a_line, names[:most])) + (f" and {rest} more" if rest > 0 else "")
 
 
 SHORTEST = 3
@@ -51,7 +51,12 @@ def unknown(kind: str, name: object, valid: Iterable[str], listed_by: str = "") 
 
 def _whole(name: str) -> str:
     """A name that is seen to be one among others."""
-    return repr(name) if "," in name else name
+    return repr(name) if "," in name else _on_a_line(name)
+
+
+def _on_a_line(name: str) -> str:
+    """A name without what steers a terminal: a newline within it is no line's end."""
+    return name if name.isprintable() else repr(name)
 
 
 def shortened(text: str) -> str:
