@@ -4,7 +4,7 @@
 import csv
 import sys
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -38,6 +38,11 @@ def test_a_run_is_opened_by_its_folders_name(run: viticulture.Run, tmp_path: Pat
         assert opened.path / "run.json" == run.path / "run.json"
     with pytest.raises(UserError, match="no run"):
         viticulture.open(tmp_path)
+    wrong: tuple[Any, ...] = (None, 5, b"run", [])
+    for given in wrong:
+        for verb in (viticulture.open, viticulture.resume, viticulture.report, viticulture.robustness):
+            with pytest.raises(UserError, match="a run is named by its folder, a word or a path, got"):
+                verb(given)
 
 
 def test_a_run_or_a_path_names_itself_to_every_verb(run: viticulture.Run, tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 """What a Python program hands to a verb, where the shell has a word: paths, runs, callbacks."""
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from inspect import Parameter, signature
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ..errors import UserError
+from ..errors import UserError, shortened
 from ..text import tell
 
 if TYPE_CHECKING:
@@ -23,15 +26,50 @@ def as_word(data: Any) -> Any:
     return path if os.sep in path else os.path.join(os.curdir, path)  # noqa: PTH118  (a Path would drop the ./)
 
 
-def as_recipe(recipe: Any) -> str:
-    """A recipe's name, or the path of its file, as a word. Raises: UserError for anything else."""
-    word = os.fspath(recipe) if isinstance(recipe, os.PathLike) else recipe
-    if not isinstance(word, str):
-        raise UserError(
-            f"recipe must be a name or the path of a file, got {type(recipe).__name__}; keys of one are changed by "
-            "overrides={'train.epochs': 200}"
-        )
-    return word
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PLAIN: dict[type, tuple[str, type]] = {
+    str: ("a word or a path", str),
+    bool: ("True or False", bool),
+    int: ("a whole number", Integral),
+}
+"""Annotation -> how a person says it, and the type that is meant."""
+
+
+def checked(verb: Callable[P, R]) -> Callable[P, R]:
+    """A verb whose words, whole numbers and switches are such, where a Python program may give anything.
+
+    A path is the word that names it; None stands for what is left out.
+    """
+    parameters = signature(verb)
+
+    @wraps(verb)
+    def call(*args: P.args, **keywords: P.kwargs) -> R:
+        given = parameters.bind(*args, **keywords)
+        for name, value in given.arguments.items():
+            if (parameter := parameters.parameters[name]).annotation in PLAIN:
+                given.arguments[name] = _plain(parameter, value)
+        return verb(*given.args, **given.kwargs)
+
+    return call
+
+
+def _plain(parameter: Parameter, value: Any) -> Any:
+    """A value of an annotation that is PLAIN. Raises: UserError for one of another type."""
+    said, kind = PLAIN[parameter.annotation]
+    value = as_word(value) if kind is str else value
+    if value is None and parameter.default is not Parameter.empty:
+        return parameter.default
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        changed = "; keys of one are changed by overrides={'train.epochs': 200}" if parameter.name == "recipe" else ""
+        raise UserError(f"{parameter.name} must be {said}, got {_received(value)}{changed}")
+    return value
+
+
+def _received(value: Any) -> str:
+    """What was given in place of something else, and its type."""
+    return shortened(f"{' '.join(repr(value).split())} ({type(value).__name__})")
 
 
 def as_source(data: Any) -> "str | Source":
@@ -43,8 +81,11 @@ def as_source(data: Any) -> "str | Source":
 
 
 def run_word(run: Any) -> str:
-    """The folder of a run that is given as a word, a path or a `Run`."""
-    return os.fspath(getattr(run, "path", run))
+    """The folder of a run that is given as a word, a path or a `Run`. Raises: UserError for anything else."""
+    path = getattr(run, "path", run)
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(f"a run is named by its folder, a word or a path, got {_received(run)}")
+    return os.fspath(path)
 
 
 def usable(word: str) -> "RunDir":
@@ -81,6 +122,8 @@ def check_callbacks(callbacks: "Sequence[Callback]") -> None:
         return
     from lightning.pytorch import Callback
 
+    if not isinstance(callbacks, Sequence):
+        raise UserError(f"callbacks must be a list of them, got {_received(callbacks)}")
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise UserError(

@@ -3,6 +3,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from .given import checked
 from .run import Run
 from .training import row_of, train, winner
 
@@ -32,6 +33,7 @@ def tables() -> "Sheet":
     return table_list({name: read_table(name) for name in files()})
 
 
+@checked
 def models(pattern: str = "") -> "Sheet":
     """List the students with their costs: our own, or every timm classifier whose name matches.
 

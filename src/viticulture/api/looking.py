@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, unknown
-from .given import as_source, run_word
+from .given import as_source, checked, run_word
 from .kinds import is_multilabel
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..report.tables.sheet import Sheet
 
 
+@checked
 def inspect(data: Any) -> "Inspection | DenseInspection":
     """Look at a data set as training would read it, without training.
 
@@ -36,6 +37,7 @@ def inspect(data: Any) -> "Inspection | DenseInspection":
         return inspect_source(data, progress=progress)
 
 
+@checked
 def cache(clear: bool = False) -> str:
     """Show what decoded images and kept features take on this disk.
 
@@ -50,6 +52,7 @@ def cache(clear: bool = False) -> str:
     return f"{freed}{len(kept)} stores, indexes and sets of features take {size:.2f} GB in {cache_folder()}"
 
 
+@checked
 def report(run: Any, beside: Any = "") -> Path:
     """Write a run's or a study's report.html anew, from what its folder holds.
 
@@ -77,6 +80,7 @@ def report(run: Any, beside: Any = "") -> Path:
     return write_page(RunDir.open(run))
 
 
+@checked
 def runs(folder: str = "runs", out: str = "") -> "Sheet":
     """List every run below a folder: data, student, recipe, state, accuracy.
 
@@ -97,6 +101,7 @@ def runs(folder: str = "runs", out: str = "") -> "Sheet":
     return found.sheet
 
 
+@checked
 def explain(
     run: Any,
     data: Any = "",
@@ -146,6 +151,7 @@ def explain(
     return write_whole(page, explanation_page(f"Inside {name}", name, found))
 
 
+@checked
 def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitude", guide: str = "") -> "Sheet":
     """Extract the links worth keeping from a run that was guided by attention links.
 
@@ -181,6 +187,7 @@ def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitu
     return link_table(list(trained.channels), strengths, linked, note)
 
 
+@checked
 def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: str = "") -> "Sheet":
     """Judge a frozen network by linear classifiers and nearest neighbors on its features; pre-training runs too.
 
@@ -209,6 +216,7 @@ def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: 
     return probe_table(result)
 
 
+@checked
 def localize(
     run: Any, boxes: str, data: str = "", weights: str = "", out: str = "", protocol: str = "published"
 ) -> "Sheet":
@@ -254,6 +262,7 @@ def localize(
     return localization_table(result)
 
 
+@checked
 def robustness(run: Any, data: Any = "", limit: int = 1000, weights: str = "") -> "Sheet":
     """Measure errors on corrupted images, 19 corruptions at 5 severities, or on ImageNet-A, -R and -C.
 

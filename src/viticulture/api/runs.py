@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ..errors import UserError
 from ..text import tell
 from ..waiting import waiting
-from .given import as_source, as_word, run_word, usable
+from .given import as_source, as_word, checked, run_word, usable
 from .kinds import is_dense, is_multilabel
 from .other_images import judge_other
 from .shown import Shown
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..training.rundir import RunDir
 
 
+@checked
 def evaluate(
     run: Any, data: Any = "", out: str = ""
 ) -> "Mapping[str, Evaluation] | DenseEvaluations | LabelEvaluations":
@@ -80,6 +81,7 @@ def evaluate(
     return evaluations
 
 
+@checked
 def predict(
     run: Any, images: list[str], weights: str = "", out: str = "", top: int = 1
 ) -> "list[Prediction] | list[LabelsPrediction] | list[DensePrediction]":
@@ -125,6 +127,7 @@ def predict(
     return predictions
 
 
+@checked
 def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixels: bool = False) -> "Path | Quantized":
     """Write a run's student as ONNX; a detector's or a segmenter's with all that lies between an image and its answers.
 

@@ -6,12 +6,13 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..errors import UserError
-from .given import run_word, usable
+from .given import checked, run_word, usable
 
 NEEDS = {"starlette": "starlette", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
 """Module -> package of the extra `serve`."""
 
 
+@checked
 def serve(run: Any, weights: str = "", host: str = "127.0.0.1", port: int = 8000) -> None:
     """Answer about images that are dropped on a page, or sent to an address, until Ctrl-C.
 
@@ -44,6 +45,7 @@ def serve(run: Any, weights: str = "", host: str = "127.0.0.1", port: int = 8000
         answer_until_stopped(app, taken)
 
 
+@checked
 def push(run: Any, repository: str, weights: str = "", private: bool = False) -> str:
     """Send a run to the Hugging Face Hub: weights that timm loads too, its recipe and results, and a model card.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError
 from ..study.declare.terms import ALL_IMAGES, EQUAL_EPOCHS, HERE, OWN_LENGTHS, Subsets, Terms, Where
 from ..text import tell
+from .given import checked
 from .shown import Shown
 from .training import command
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ..study.study import Study
 
 
+@checked
 def compare(
     data: str,
     recipes: tuple[str, ...] = (),
@@ -49,6 +51,7 @@ def compare(
     return _compare(of_own_images(data, tuple(recipes), subsets, seeds, terms, overrides or {}), where)
 
 
+@checked
 def compare_table(
     table: str,
     data: str = "",
@@ -74,6 +77,7 @@ def compare_table(
     return _compare(of_a_table(table, data, subsets, seeds, terms, overrides or {}), where)
 
 
+@checked
 def compare_resume(study: str, data: str = "", where: Where = HERE) -> "Study":
     """Go on with a study: train what is missing, failed or was added to its study.yaml.
 

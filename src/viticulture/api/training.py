@@ -13,7 +13,7 @@ from ..disk import sweep
 from ..errors import UserError, unknown
 from ..text import command_line, tell
 from ..waiting import silence
-from .given import as_recipe, as_word, check_callbacks, run_word, with_short
+from .given import as_word, check_callbacks, checked, run_word, with_short
 from .run import Run
 from .runs import measure
 from .shown import Shown
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..training.table import Row
 
 
+@checked
 def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
     data: Any,
     recipe: str = "default",
@@ -35,7 +36,7 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
     overrides: dict[str, Any] | None = None,
     like: str = "",
     budget: str = "",
-    method_search: str = "on",
+    method_search: Any = "on",
     *,
     epochs: int | None = None,
     student: str = "",
@@ -68,7 +69,6 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
     Raises: UserError for any mistake in data, recipe or machine, before training starts.
     """
     short = {"train.epochs": epochs, "student.name": student or None}
-    recipe = as_recipe(recipe)
     if like:
         recipe, size = winner(like, recipe)
         overrides = {**size, **(overrides or {})}
@@ -76,7 +76,7 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
     check_callbacks(callbacks)
     data = as_word(data)
     searches = {True: True, False: False, "on": True, "off": False}
-    if method_search not in searches:
+    if not isinstance(method_search, str | bool) or method_search not in searches:
         raise unknown("method search", method_search, ("on", "off"))
     if not (searches[method_search] or budget):
         raise UserError("--method-search off is of a budget; without one there is one stage, unmixed: leave it out")
@@ -93,6 +93,7 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
         return _grow(begin(data, recipe, seed, out, overwrite, overrides, command()), callbacks=callbacks)
 
 
+@checked
 def train_row(
     table: str,
     row: str,
@@ -143,6 +144,7 @@ def winner(like: str, recipe: str = "default") -> tuple[str, dict[str, Any]]:
     return str(study.folder.recipe_file(leader)), study.plan.size if study.plan else {}
 
 
+@checked
 def resume(run: Any, data: Any = "", *, callbacks: "Sequence[Callback]" = (), progress: bool = True) -> Run:
     """Go on with a stopped training, exactly as if it had not been stopped.
 

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a person chooses about a study, as groups of options; imports nothing that takes time."""
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...errors import UserError, unknown
+from ...keywords import check_fields
 
 AUTO = "auto"
 """A budget that is chosen when paces are known."""
@@ -42,6 +44,7 @@ class Subsets:
     folds: int = 0
 
     def __post_init__(self) -> None:
+        check_fields("subsets", self)
         object.__setattr__(self, "fractions", tuple(self.fractions))
         object.__setattr__(self, "per_class", tuple(self.per_class))
         for share in self.fractions:
@@ -140,6 +143,9 @@ class Where:
     slurm: bool = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.out, os.PathLike):
+            object.__setattr__(self, "out", os.fspath(self.out))
+        check_fields("where", self)
         if self.workers < 0:
             raise UserError(f"workers must not be negative, got {self.workers}")
         if sum((self.workers > 0, bool(self.ray), self.slurm)) > 1:
