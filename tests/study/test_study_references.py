@@ -173,10 +173,12 @@ def test_weights_that_are_named_from_a_working_folder_are_found_from_any(
     weights = tmp_path / "mine.safetensors"
     weights.touch()
     teachers = {"conv": "mine.safetensors", "inv": "hf-hub:a/b"}
-    given = {"student.init": "mine.safetensors", "guides.co_advise.teachers": teachers}
+    logits = {"teacher": "mine.safetensors", "kind": "soft"}
+    given = {"student.init": "mine.safetensors", "guides.co_advise.teachers": teachers, "guides.logits": logits}
     own = of_own_images("digits", ["default/digits"], Subsets(), 1, Terms(), given)
     assert own.conditions["student.init"] == str(weights)
     assert own.conditions["guides.co_advise.teachers"] == {"conv": str(weights), "inv": "hf-hub:a/b"}
+    assert own.conditions["guides.logits"] == {**logits, "teacher": str(weights)}
     rows = [
         {"name": "own", "overrides": {"student.init": "mine.safetensors"}},
         {"name": "of a row", "overrides": {"student.init": "row:own"}},

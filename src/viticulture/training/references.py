@@ -49,24 +49,15 @@ def _filled(value: Any, runs: Mapping[str, str]) -> Any:
 
 
 def from_anywhere(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's values with the places of weights made absolute, so that a run goes on in any working folder."""
-    guides = {name: _anchored(keywords) for name, keywords in values["guides"].items()}
-    return {**values, **{section: _anchored(values[section]) for section in ("student", "method")}, "guides": guides}
+    """A recipe's values, nested or by dotted keys, with the places of weights made absolute, so that a run or a study
+    goes on in any working folder."""
+    return {key: _placed(key, value) for key, value in values.items()}
 
 
-def _anchored(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _place(value) if key in PLACES else value for key, value in keywords.items()}
-
-
-def _place(value: Any) -> Any:
+def _placed(key: str, value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _place(inner) for name, inner in value.items()}
-    return anchored(value) if isinstance(value, str) else value
-
-
-def dotted_from_anywhere(values: Mapping[str, Any]) -> dict[str, Any]:
-    """As `from_anywhere`, of dotted keys such as student.init and guides.co_advise.teachers.conv."""
-    return {key: _place(value) if set(key.split(".")) & set(PLACES) else value for key, value in values.items()}
+        return {name: _placed(f"{key}.{name}", inner) for name, inner in value.items()}
+    return anchored(value) if isinstance(value, str) and set(key.split(".")) & set(PLACES) else value
 
 
 def where_they_lie(run: Path, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def plan_note(grid: Grid, plan: Plan) -> str:
 
 def _budget(grid: Grid, plan: Plan) -> str:
     if grid.terms.budget != AUTO:
-        return f"the budget of {plan.budget}"
+        return f"the budget of {grid.terms.budget}"
     return f"a budget of {plan.budget}, chosen of {', '.join(grid.terms.budgets[:-1])} and {grid.terms.budgets[-1]}"
 
 

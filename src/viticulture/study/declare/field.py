@@ -11,7 +11,7 @@ from ...data.open import open_source
 from ...data.sources.source import Source
 from ...errors import UserError, counted, unknown
 from ...training.data import default_recipe
-from ...training.references import dotted_from_anywhere
+from ...training.references import from_anywhere
 from ...training.table import read_table
 from .grid import CONDITIONS, Candidate, Grid, of_recipes, of_table
 from .terms import AUTO, Subsets, Terms
@@ -35,7 +35,7 @@ def of_own_images(
         candidates = tuple(replace(candidate, data="") for candidate in candidates)
         if not terms.budget and epochs is None:
             terms = replace(terms, budget=AUTO)
-    conditions = dotted_from_anywhere({**CONDITIONS, **overrides})
+    conditions = from_anywhere({**CONDITIONS, **overrides})
     if subsets.folds and seeds is not None:
         raise UserError(
             f"every fold is trained once, got {subsets.folds} folds and {counted(seeds, 'seed')}; leave one of them out"
@@ -60,7 +60,7 @@ def of_a_table(name: str, data: str, subsets: Subsets, seeds: int, terms: Terms,
     if data or len(sets) == 1:
         data = data or sets[0]
         candidates = tuple(replace(candidate, data="") for candidate in candidates)
-    conditions = dotted_from_anywhere(overrides)
+    conditions = from_anywhere(overrides)
     return Grid(data or sets[0], _from_anywhere(candidates), subsets, _seeds(seeds), conditions, terms, epochs, name)
 
 
@@ -88,7 +88,7 @@ def _started(candidates: tuple[Candidate, ...], weights: Mapping[str, str]) -> t
 
 def _from_anywhere(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     """Candidates whose weights are found from any working folder."""
-    return tuple(replace(one, overrides=dotted_from_anywhere(one.overrides)) for one in candidates)
+    return tuple(replace(one, overrides=from_anywhere(one.overrides)) for one in candidates)
 
 
 def _length(overrides: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
