@@ -38,7 +38,7 @@ def check_keywords(owner: str, made: Callable[..., Any], values: Mapping[str, An
     """
     kinds = annotations(made)
     for name, value in values.items():
-        _check(f"{owner}.{name}", kinds.get(name, Any), value)
+        check_value(f"{owner}.{name}", kinds.get(name, Any), value)
 
 
 def check_fields(owner: str, made: Any) -> None:
@@ -91,7 +91,8 @@ def _choices(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
-def _check(key: str, kind: Any, value: Any) -> None:
+def check_value(key: str, kind: Any, value: Any) -> None:
+    """Compare a value with an annotation. Raises: UserError, as `check_keywords`, that calls it by its key."""
     choices = _choices(kind)
     if value is None:
         if Any not in choices and NoneType not in choices:

@@ -2,13 +2,14 @@
 """What a Python program hands to a verb, where the shell has a word: paths, runs, callbacks."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import Parameter, signature
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_origin
 
 from ..errors import UserError, shortened
+from ..keywords import check_value
 from ..text import tell
 
 if TYPE_CHECKING:
@@ -29,47 +30,34 @@ def as_word(data: Any) -> Any:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-PLAIN: dict[type, tuple[str, type]] = {
-    str: ("a word or a path", str),
-    bool: ("True or False", bool),
-    int: ("a whole number", Integral),
-}
-"""Annotation -> how a person says it, and the type that is meant."""
-
 
 def checked(verb: Callable[P, R]) -> Callable[P, R]:
-    """A verb whose words, whole numbers and switches are such, where a Python program may give anything.
+    """A verb whose arguments are of its annotations, where a Python program may give anything.
 
-    A path is the word that names it; None stands for what is left out.
+    A path is the word that names it, a number of numpy's one of Python's; None stands for what is left out. Types that
+    take time to import, which are annotated by a word, and lists, in whose place one thing may stand, are for the verb
+    to look at.
     """
-    parameters = signature(verb)
+    known = signature(verb)
 
     @wraps(verb)
     def call(*args: P.args, **keywords: P.kwargs) -> R:
-        given = parameters.bind(*args, **keywords)
+        given = known.bind(*args, **keywords)
         for name, value in given.arguments.items():
-            if (parameter := parameters.parameters[name]).annotation in PLAIN:
-                given.arguments[name] = _plain(parameter, value)
+            kind, default = known.parameters[name].annotation, known.parameters[name].default
+            if value is None and default is not Parameter.empty:
+                given.arguments[name] = default
+            elif kind is not Any and not isinstance(kind, str) and get_origin(kind) not in (list, tuple):
+                given.arguments[name] = _plain(value)
+                check_value(name, kind, given.arguments[name])
         return verb(*given.args, **given.kwargs)
 
     return call
 
 
-def _plain(parameter: Parameter, value: Any) -> Any:
-    """A value of an annotation that is PLAIN. Raises: UserError for one of another type."""
-    said, kind = PLAIN[parameter.annotation]
-    value = as_word(value) if kind is str else value
-    if value is None and parameter.default is not Parameter.empty:
-        return parameter.default
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        changed = "; keys of one are changed by overrides={'train.epochs': 200}" if parameter.name == "recipe" else ""
-        raise UserError(f"{parameter.name} must be {said}, got {_received(value)}{changed}")
-    return value
-
-
-def _received(value: Any) -> str:
-    """What was given in place of something else, and its type."""
-    return shortened(f"{' '.join(repr(value).split())} ({type(value).__name__})")
+def _plain(value: Any) -> Any:
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    return int(value) if whole else as_word(value)
 
 
 def as_source(data: Any) -> "str | Source":
@@ -84,7 +72,7 @@ def run_word(run: Any) -> str:
     """The folder of a run that is given as a word, a path or a `Run`. Raises: UserError for anything else."""
     path = getattr(run, "path", run)
     if not isinstance(path, str | os.PathLike):
-        raise UserError(f"a run is named by its folder, a word or a path, got {_received(run)}")
+        raise UserError(f"a run is named by its folder, a word or a path, got {shortened(repr(run))}")
     return os.fspath(path)
 
 
@@ -104,13 +92,7 @@ def usable(word: str) -> "RunDir":
 
 
 def with_short(overrides: dict[str, Any], short: dict[str, Any]) -> dict[str, Any]:
-    """Overrides with those that have a keyword of their own. Raises: UserError for one that is given twice, and for
-    what maps no keys."""
-    if not isinstance(overrides, Mapping):
-        raise UserError(
-            f"overrides must be a dict of a recipe's keys, such as {{'train.epochs': 200}}, got "
-            f"{type(overrides).__name__}"
-        )
+    """Overrides with those that have a keyword of their own. Raises: UserError for one that is given twice."""
     for key in short.keys() & overrides.keys():
         raise UserError(f"{key} is given twice, as {short[key]!r} and in overrides as {overrides[key]!r}; keep one")
     return {**overrides, **short}
@@ -123,7 +105,7 @@ def check_callbacks(callbacks: "Sequence[Callback]") -> None:
     from lightning.pytorch import Callback
 
     if not isinstance(callbacks, Sequence):
-        raise UserError(f"callbacks must be a list of them, got {_received(callbacks)}")
+        raise UserError(f"callbacks must be a list of them, got {shortened(repr(callbacks))}")
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise UserError(
