@@ -30,8 +30,9 @@ def orthogonalize(momentum: Tensor) -> Tensor:
         G = X X^T,    G <- Y G Y,    X <- Y3 Y2 Y1 X at the end                      the same, as all factors commute
 
     for M of no more rows than columns, else of its transpose. ||M||_8, the root of the eighth degree of the sum of
-    (singular values)^8, is no less than the largest of them and, on the momentum of two trainings, 1.5 to 3.7 times less
-    than Frobenius's norm (LOG.md), about what an iteration gains; (X X^T)^2, which the first has to compute, gives it.
+    (singular values)^8, is no less than the largest of them and, on the momentum of two trainings, 1.5 to 3.7 times
+    less than Frobenius's norm (LOG.md), about what an iteration gains; (X X^T)^2, which the first has to compute, gives
+    it.
 
     Sources: Jordan et al. for the polynomial; Zhang, Amsel, Chen, Dao, "Gram Newton-Schulz", 2026, for the smaller
     side.
