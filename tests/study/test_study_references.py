@@ -179,6 +179,8 @@ def test_weights_that_are_named_from_a_working_folder_are_found_from_any(
     assert own.conditions["student.init"] == str(weights)
     assert own.conditions["guides.co_advise.teachers"] == {"conv": str(weights), "inv": "hf-hub:a/b"}
     assert own.conditions["guides.logits"] == {**logits, "teacher": str(weights)}
+    called = of_own_images("digits", ["default/digits"], Subsets(), 1, Terms(), {"guides.teacher.kind": weights.name})
+    assert called.conditions["guides.teacher.kind"] == weights.name  # the guide's name, not its keyword
     rows = [
         {"name": "own", "overrides": {"student.init": "mine.safetensors"}},
         {"name": "of a row", "overrides": {"student.init": "row:own"}},
