@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run's folder: one writer, nothing lost, nothing half-written taken for whole."""
 
+import io
 import json
 import os
 import resource
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -325,6 +327,32 @@ def test_a_run_and_its_images_may_move(tmp_path: Path, stopped: Path) -> None:
     os.utime(left, (0, 0))
     assert viticulture.resume(str(run)).accuracy == viticulture.Run(run).accuracy  # nothing left to do
     assert not left.exists()
+
+
+def _shard(folder: Path) -> None:
+    """Make a shard of WebDataset of a folder of classes, and take the pictures away."""
+    with tarfile.open(folder / "all-0.tar", "w") as shard:
+        for path in sorted(folder.rglob("*.png")):
+            shard.add(path, f"{path.parent.name}{path.stem}.png")
+            label = tarfile.TarInfo(f"{path.parent.name}{path.stem}.cls")
+            label.size = len(path.parent.name)
+            shard.addfile(label, io.BytesIO(path.parent.name.encode()))
+            path.unlink()
+
+
+def test_streamed_shards_may_move(tmp_path: Path) -> None:
+    """Fails if where a shard lies is taken for what it holds, or another file of its name for the same."""
+    photos = pictures(tmp_path / "photos", {"0": 6, "1": 6})
+    _shard(photos)
+    overrides = {**FAST, "data.per_class": None, "train.watch": "none", "images.stream": True}
+    begin(str(photos), "default/photos", 0, str(tmp_path / "run"), False, overrides, "t").run.unlock()
+    photos.rename(tmp_path / "moved")
+    again = reopen(str(tmp_path / "run"), str(tmp_path / "moved"))
+    assert len(again.dataset.split_names["train"]) > 0
+    again.run.unlock()
+    os.utime(tmp_path / "moved" / "all-0.tar", (0, 0))
+    with pytest.raises(UserError, match="are not those"):
+        reopen(str(tmp_path / "run"), str(tmp_path / "moved"))
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -38,12 +38,13 @@ def open_shards(data: str | Path) -> Source:
     root = Path(data) if Path(data).is_dir() else paths[0].parent
     shown = [path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path) for path in paths]
     kinds = _kinds(shown)
-    fingerprints = [f"{path.resolve()}\0{file_fingerprint(path.stat)}" for path in paths]
+    marks = [file_fingerprint(path.stat) for path in paths]
+    places = [f"{path.resolve()}\0{mark}" for path, mark in zip(paths, marks, strict=True)]
 
     def make(folder: Path) -> None:
         (folder / "index.json").write_text(json.dumps([_index(path) for path in paths]), "utf-8")
 
-    folder = publish(cache_folder() / "indexes" / digest([_VERSION, *fingerprints]), make)
+    folder = publish(cache_folder() / "indexes" / digest([_VERSION, *places]), make)
     index = json.loads((folder / "index.json").read_text("utf-8"))
     samples = [(number, *sample) for number, shard in enumerate(index) for sample in shard]
     classes, labels = classify([sample[4] for sample in samples])
@@ -53,10 +54,11 @@ def open_shards(data: str | Path) -> Source:
         labels=labels,
         names=[readable(f"{shown[number]}/{name}") for number, name, *_ in samples],
         splits=rows_of([kinds[sample[0]] for sample in samples]),
-        fingerprints=[fingerprints[sample[0]] for sample in samples],
+        fingerprints=[marks[sample[0]] for sample in samples],
         reader=TarReader(
             paths, [(number, Span(name, offset, size, size)) for number, name, offset, size, _ in samples]
         ),
+        root=str(root.resolve()),
     )
 
 
