@@ -2,7 +2,7 @@
 """Values against the annotations of what takes them: keywords of a constructor, and objects that JSON has kept."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
 from itertools import repeat
@@ -108,12 +108,23 @@ def check_value(key: str, kind: Any, value: Any) -> None:
         types = {fit for shape in shapes for fit in PLAIN[shape][1]}
         if not isinstance(value, tuple(types)) or (isinstance(value, bool) and bool not in types):
             raise UserError(f"{key} must be {' or '.join(PLAIN[shape][0] for shape in shapes)}, got {value!r}")
+    lists = [choice for choice in given if get_origin(choice) in (list, tuple)]
+    if len(lists) == 1 and isinstance(value, list | tuple):
+        _check_members(key, lists[0], value)
     parts = [choice for choice in given if isinstance(choice, type) and is_dataclass(choice)]
     if len(parts) == len(given) > 0 and not isinstance(value, (dict, *parts)):
         raise UserError(f"{key} must hold keywords, got {shortened(repr(value))}")
     for choice in parts:
         if isinstance(value, dict):
             check_keywords(key, choice, value)
+
+
+def _check_members(key: str, kind: Any, value: Sequence[Any]) -> None:
+    """What a list holds, as `check_value`; how many it should hold is for who takes it to say."""
+    inner = get_args(kind)
+    kinds = repeat(inner[0]) if len(inner) == 1 or inner[-1] is Ellipsis else inner
+    for i, (one, member) in enumerate(zip(kinds, value, strict=False)):
+        check_value(f"{key}[{i}]", one, member)
 
 
 def _check_numbers(key: str, value: Any) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError, unknown
+from ...keywords import check_fields
 from ...text import read_yaml, write_yaml
 from ...training.references import references
 from ...training.table import Row, Table
@@ -58,6 +59,9 @@ class Candidate:
     published: float | None = None
     measure: str = "accuracy"
     seed_offset: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields("candidates", self)
 
     @property
     def training(self) -> list[Any]:
@@ -128,6 +132,7 @@ class Grid:
     table: str = ""
 
     def __post_init__(self) -> None:
+        check_fields("study", self)
         names = [candidate.name for candidate in self.candidates]
         if not names:
             raise UserError("a study compares at least one recipe; name some by --recipes a,b")
@@ -258,7 +263,7 @@ class Grid:
             )
             values["subsets"] = Subsets(**_checked(Subsets, values.get("subsets") or {}, f"{name}, subsets"))
             values["terms"] = Terms(**_checked(Terms, values.get("terms") or {}, f"{name}, terms"))
-            values["seeds"] = tuple(map(int, values.get("seeds", (0, 1, 2))))
+            values["seeds"] = tuple(values.get("seeds", (0, 1, 2)))
             return Grid(**values)
         except TypeError as error:
             raise UserError(f"{name} is malformed: {error}") from error
