@@ -139,6 +139,22 @@ def test_mixing_on_several_processes_gets_batches_that_pair_the_same_images(coun
     assert batch_size(resolve("alone", {"augment": {"mix": {}}}, {"train.batch_size": 5}), count) == 5
 
 
+@pytest.mark.parametrize(
+    ("images", "by_adamw", "by_muon"),
+    [(12, 12, 12), (1279, 16, 16), (1280, 32, 16), (2560, 64, 32), (5119, 64, 32), (5120, 128, 64), (10**6, 512, 512)],
+)
+def test_batches_go_by_the_images_and_the_optimizer(images: int, by_adamw: int, by_muon: int) -> None:
+    """Fails if an optimizer that is chosen for a student counts as another one than by its name."""
+
+    def size(**keys: object) -> int:
+        own = {"student": "hybrid_nano", "optim": {"name": "auto"}}
+        return batch_size(resolve("own", own, {key.replace("_", ".", 1): value for key, value in keys.items()}), images)
+
+    assert size() == by_muon  # what is left open is Muon for a hybrid
+    assert size(optim_name="adamw") == size(student_name="vit_nano") == by_adamw
+    assert size(train_batch_size=10) == 10
+
+
 def test_repeated_augmentation_is_deits(golden: Callable[[str], Any]) -> None:
     """Official RASampler: 1,000 images, two processes, each number three times in a row, then strided and cut.
 
