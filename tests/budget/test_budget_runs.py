@@ -871,9 +871,9 @@ def test_a_warm_up_that_a_recipe_leaves_open_takes_an_epoch(
 def dies_while_its_length_is_set(out: str, moment: int) -> None:
     """Runs in a child."""
 
-    def dying(run: RunDir, epochs: int) -> None:
+    def dying(run: RunDir, epochs: int, remark: str = "") -> None:
         die_at(run.path, moment)
-        set_length(run, epochs)
+        set_length(run, epochs, remark)
 
     follow_module.set_length = dying  # type: ignore[attr-defined]
     trained(Path(out), slowness=2.0)
@@ -909,6 +909,45 @@ def test_a_run_of_other_images_gets_no_other_length(tmp_path: Path) -> None:
         set_length(RunDir(runs[0]), 5)
     set_length(RunDir(runs[1]), 5)
     assert recipe_of(RunDir(runs[1])).section("train").epochs == 5
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_person_may_end_a_budget_sooner(killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the plan and the run, also after a kill between the two. Fails if the plan puts the old length back, or the
+    time that was planned stays."""
+    run = tmp_path / "run"
+    before = planned(run, **SETTLED).stages[0]
+    with pytest.raises(UserError, match="not come to its last stage"):
+        follow_module.change_length(run, 3)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def stopped(session: Session, trial: Trial | None) -> None:
+        fit(session, until=4)
+        session.run.unlock()
+        interrupt()
+
+    with pytest.raises(KeyboardInterrupt):
+        follow_module.follow(run, stopped, print)
+    with pytest.raises(UserError, match="has come to epoch 4"):
+        follow_module.change_length(run, 3)
+    assert read_plan(run).stages[0].epochs == before.epochs
+    if killed:
+        with monkeypatch.context() as patched:
+            patched.setattr(follow_module, "set_length", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                follow_module.change_length(run, 6)
+    else:
+        follow_module.change_length(run, 6)
+        assert recipe_of(RunDir(run)).section("train").epochs == 6
+    stage = read_plan(run).stages[0]
+    assert stage.epochs == 6
+    assert stage.seconds == pytest.approx(before.seconds * 6 / before.epochs)
+    trained(run)
+    facts = json.loads((run / "run.json").read_text())
+    assert facts["steps"] == 6 * stage.pace.steps
+    assert any(f"6 epochs in place of {before.epochs}" in remark for remark in facts["remarks"]) is not killed
 
 
 def same_but_for_names(broken: Path, whole: Path) -> None:

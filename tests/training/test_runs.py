@@ -614,6 +614,35 @@ def test_a_training_that_a_callback_has_ended_is_not_gone_on_with(within: bool, 
     assert again.run.read("run.json")["steps"] == steps
 
 
+def test_batches_that_another_version_chose_are_not_gone_on_with(tmp_path: Path) -> None:
+    """Fails if an epoch goes on with other steps than it began with."""
+    session = small(tmp_path / "run")
+    fit(session, until=1)
+    session.run.update(batch_size=7)
+    session.run.unlock()
+    with pytest.raises(UserError, match=r"begun in batches of 7, where this version .* chooses 20"):
+        reopen(str(tmp_path / "run"))
+
+
+def test_a_stopped_training_gets_the_length_that_a_person_asks_for(tmp_path: Path) -> None:
+    """Fails if the rate does not fall by it, an epoch is trained twice or none of it, or the page does not tell."""
+    run, straight = tmp_path / "run", tmp_path / "straight"
+    session = small(run, **{"train.epochs": 8})
+    fit(session, until=2)
+    session.run.unlock()
+    with pytest.raises(UserError, match="has come to epoch 2, so it cannot end sooner; got 1"):
+        viticulture.resume(str(run), epochs=1)
+    ended = viticulture.resume(str(run), epochs=4)
+    fit(small(straight, **{"train.epochs": 4}))
+    rates = [[epoch["lr"] for epoch in read_history(one / "metrics.csv")] for one in (run, straight)]
+    assert [mine == theirs for mine, theirs in zip(*rates, strict=True)] == [False, False, True, True]
+    assert ended.facts["steps"] == json.loads((straight / "run.json").read_text())["steps"] == 8
+    assert "4 epochs in place of 8 by `resume --epochs`, once 2 had begun" in ended.facts["remarks"][-1]
+    with pytest.raises(UserError, match="finished, after 4 epochs"):
+        viticulture.resume(str(run), epochs=9)
+    assert viticulture.resume(str(run), epochs=4).accuracy == ended.accuracy
+
+
 class Killed(Callback):
     """Ends a training as torch does when one of its processes was killed."""
 

@@ -145,23 +145,37 @@ def winner(like: str, recipe: str = "default") -> tuple[str, dict[str, Any]]:
 
 
 @checked
-def resume(run: Any, data: Any = "", *, callbacks: "Sequence[Callback]" = (), progress: bool = True) -> Run:
+def resume(
+    run: Any,
+    data: Any = "",
+    epochs: int | None = None,
+    *,
+    callbacks: "Sequence[Callback]" = (),
+    progress: bool = True,
+) -> Run:
     """Go on with a stopped training, exactly as if it had not been stopped.
 
     Args:
         run: its folder.
         data: where its images are now, if they have moved; the same object, where it learnt from one in Python.
+        epochs: another length, such as a few more than have been trained, to have a student soon: the rate falls by it
+            from here on. It must be no less than have begun.
         callbacks: as for `train`: those that it began with, which find their state again.
         progress: as for `train`.
     """
     run, data = run_word(run), as_word(data)
     check_callbacks(callbacks)
+    from ..budget import follow
+    from ..training import length
     from ..training.rundir import PLAN, RunDir
     from ..training.session import reopen
 
-    if (Path(run) / PLAN).is_file():
-        if callbacks or not isinstance(data, str):
-            raise UserError(f"{run} has a budget, and no callbacks or objects of this program; leave them out")
+    planned = (Path(run) / PLAN).is_file()
+    if planned and (callbacks or not isinstance(data, str)):
+        raise UserError(f"{run} has a budget, and no callbacks or objects of this program; leave them out")
+    if epochs is not None:
+        (follow if planned else length).change_length(Path(run), epochs)
+    if planned:
         with silence(not progress):
             return _follow(Path(run), data)
     if RunDir.open(run).read("run.json")["status"] == "finished":

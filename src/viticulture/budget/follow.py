@@ -17,7 +17,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..disk import sweep
 from ..errors import counted
-from ..training.length import gone_on, may_change, set_length
+from ..training.length import asked_length, gone_on, may_change, set_length
 from ..training.rundir import STAGES, RunDir
 from ..training.session import Session, begin, reopen
 from .budget import Budget
@@ -97,6 +97,21 @@ def follow(
             if stage.spent is None:
                 check_version(run, plan)
                 plan = _trained(run, plan, number, grow, tell, data, now)
+
+
+def change_length(run: Path, epochs: int) -> None:
+    """Give the last stage of a stopped run within a budget another length, and the share of the time that goes with it.
+
+    Raises: UserError if it has not begun, or as `asked_length`.
+    """
+    with _alone(run):
+        plan, place = read_plan(run), RunDir.open(run)
+        if not (remark := asked_length(place, epochs)):
+            return
+        stage = plan.stages[-1]
+        seconds = stage.seconds * epochs / stage.epochs
+        plan.with_stage(len(plan.stages) - 1, replace(stage, epochs=epochs, seconds=seconds)).write(run)
+        set_length(place, epochs, remark)
 
 
 @contextmanager

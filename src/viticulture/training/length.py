@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another last epoch for a run that has begun, once its first epochs have shown how long they take.
+"""Another last epoch for a run that has begun: once its first epochs have shown how long they take, or when a person
+asks for it.
 
 The warm-up keeps its epochs, so up to its end a run whose method and guides do not ask for its length learns the same
-whatever it is: one that is given another length there ends, bit for bit, as one that had it from the beginning.
+whatever it is: one that is given another length there ends, bit for bit, as one that had it from the beginning. Later
+on it ends as no other does, by the rates of the other length from there on.
 """
 
+import time
 from dataclasses import replace
+from pathlib import Path
 
-from ..errors import UserError
+from ..errors import UserError, counted
 from ..guides.guide import Guide
 from ..text import comment
 from .assemble import assemble
+from .processes import POLL_SECONDS, is_leader
 from .recipe import resolve
 from .rundir import RunDir
 from .session import Session, mark, recipe_of
@@ -24,8 +29,50 @@ def may_change(session: Session) -> bool:
     return not session.method.asks_length and not scheduled
 
 
-def set_length(run: RunDir, epochs: int) -> None:
+def change_length(path: Path, epochs: int) -> None:
+    """Give a stopped run the length that a person asks for. Of several processes the first does so, and the others wait
+    for it.
+
+    Raises: UserError if it is in use, or as `asked_length`.
+    """
+    run = RunDir.open(path)
+    if not is_leader():
+        while asked_length(run, epochs):
+            time.sleep(POLL_SECONDS)
+        return
+    run.lock()
+    if remark := asked_length(run, epochs):
+        set_length(run, epochs, remark)
+    run.unlock()
+
+
+def asked_length(run: RunDir, epochs: int) -> str:
+    """What is to be remarked of a stopped run whose length a person changes; empty where it has that already.
+
+    Raises: UserError if more epochs have begun, or the run is finished or without a checkpoint.
+    """
+    facts = run.read("run.json")
+    own = resolve(facts["recipe"], facts["settings"]).section("train").epochs
+    if epochs == own:
+        return ""
+    if facts["status"] == "finished":
+        raise UserError(f"{run.path} is finished, after {counted(own, 'epoch')}; train anew for others: {run.anew()}")
+    begun = load_checkpoint(run.checkpoint)["epoch"] + 1
+    if epochs < begun:
+        raise UserError(f"{run.path} has come to epoch {begun}, so it cannot end sooner; got {epochs} epochs")
+    return (
+        f"trained for {counted(epochs, 'epoch')} in place of {own} by `resume --epochs`, once {begun} had begun: the rate "
+        "falls by that length from there on, so the same from the start would learn otherwise"
+    )
+
+
+def set_length(run: RunDir, epochs: int, remark: str = "") -> None:
     """Give a run another length in its files. After a kill the same call makes good what it left half done.
+
+    Args:
+        run: that has begun.
+        epochs: of the whole training.
+        remark: for its page.
 
     Raises: UserError for a checkpoint that is not the run's.
     """
@@ -44,7 +91,8 @@ def set_length(run: RunDir, epochs: int) -> None:
         raise UserError(f"checkpoint {run.checkpoint} is not of this run; bring back the run's own")
     WholeCheckpointIO(after).save_checkpoint(content, run.checkpoint)
     run.write("recipe.yaml", f"{comment(facts['command'])}{comment(f'recipe: {recipe.name}')}{longer.to_yaml()}")
-    run.update(settings=longer.values)  # last: until then a kill leaves the run as one whose length is not set
+    remarks = [*facts["remarks"], *([remark] if remark else [])]
+    run.update(settings=longer.values, remarks=remarks)  # last: until then the run is one whose length is not set
 
 
 def gone_on(session: Session) -> Session:

@@ -145,7 +145,7 @@ def fit(
     if trainer.is_global_zero and not until:
         for name, student in {"last": method.student, **({"ema": ema.student} if ema else {})}.items():
             save(student, run.weights(name), method.task, {**facts, "epoch": trainer.current_epoch})
-        run.update(seconds=round(keep.seconds_spent(), 1), steps=trainer.global_step, batch_size=size)
+        run.update(seconds=round(keep.seconds_spent(), 1), steps=trainer.global_step)
         if replay:
             run.update(teacher_logits=replay.counts)
 

@@ -102,7 +102,10 @@ class RunDir:
         """The weights that the run holds, those that count first: best on validation, else last, then EMA."""
         kept = [name for name in WEIGHTS if (self.weights(name) / "config.json").exists()]
         if not kept:
-            raise UserError(f"{self.path} holds no weights yet; let it finish: viticulture resume {self.path}")
+            raise UserError(
+                f"{self.path} holds no weights yet; let it finish: viticulture resume {self.path} (--epochs N ends it "
+                "sooner)"
+            )
         return kept
 
     @staticmethod

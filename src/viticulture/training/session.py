@@ -157,6 +157,7 @@ def _record(session: Session, command: str, about: dict[str, Any]) -> None:
             "skipped": dataset.skipped,
         },
         student={"name": recipe.section("student").name, "parameters": parameters, "macs": macs},
+        batch_size=batch_size(recipe, len(dataset.train)),
         remarks=session.remarks,
         teachers=teachers_of(method),
         settings=recipe.values,
@@ -195,6 +196,12 @@ def reopen(path: str, data: Any = "") -> Session:
     if "teachers" in facts and facts["teachers"] != teachers_of(method):
         raise UserError(
             f"the teachers of {path} are not those that it began with; bring them back, or train anew: {run.anew()}"
+        )
+    size = batch_size(recipe, len(dataset.train))
+    if facts.get("batch_size", size) != size:
+        raise UserError(
+            f"{path} was begun in batches of {facts['batch_size']}, where this version of viticulture chooses {size}; "
+            f"install the one that its run.json names, or train anew: {run.anew()}"
         )
     marked = mark(facts.get("settings", recipe.values), facts["seed"], known["fingerprint"])
     remarks = [*facts["remarks"], *other_threads(facts["hardware"])]
