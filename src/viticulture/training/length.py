@@ -61,8 +61,8 @@ def asked_length(run: RunDir, epochs: int) -> str:
     if epochs < begun:
         raise UserError(f"{run.path} has come to epoch {begun}, so it cannot end sooner; got {epochs} epochs")
     return (
-        f"trained for {counted(epochs, 'epoch')} in place of {own} by `resume --epochs`, once {begun} had begun: the rate "
-        "falls by that length from there on, so the same from the start would learn otherwise"
+        f"trained for {counted(epochs, 'epoch')} in place of {own} by `resume --epochs`, once {begun} had begun: the "
+        "rate falls by that length from there on, so the same from the start would learn otherwise"
     )
 
 
