@@ -112,8 +112,22 @@ def test_few_images_all_teach_and_each_seed_draws_its_own(
     for seed in (0, 2):
         told = " ".join(commands[seed])
         assert f"--per-class 50 --data.subset_seed {seed} --data.val_fraction 0 " in told
-        assert f"--train.batch_size 32 --budget 1core-m --seed {seed} " in told
+        assert f"--train.batch_size 32 --seed {seed} --budget 1core-m " in told
     assert "| 1core-m | x@50 | 3 | 52.0 +- 2.0 | 60 |" in capsys.readouterr().out
+
+
+def test_a_student_of_three_networks_shares_their_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if stages take more than the budget, or the student is taught by others than were trained for its seed."""
+    monkeypatch.syspath_prepend(ROOT)
+    few = importlib.import_module("benchmarks.few_images")
+    folder = Path("few/2core-h-taught/x@50/1")
+    assert few.stages(folder, "2core-h", False) == {folder: ["--budget", "2core-h"]}
+    runs = few.stages(folder, "2core-h", True)
+    assert [run.name for run in runs] == ["1-larger", "1-wider", "1-varied", "1"]
+    minutes = [float(words[words.index("--budget") + 1].removesuffix("core-m")) for words in runs.values()]
+    assert sum(minutes) == pytest.approx(120)
+    teachers = runs[folder][runs[folder].index("--guides.co_advise.teachers") + 1]
+    assert all(f"{name}: {run.absolute()}" in teachers for name, run in zip(few.TEACHERS, runs, strict=False))
 
 
 def test_a_contest_counts_the_time_of_processors(
