@@ -5,6 +5,8 @@ import inspect
 import json
 import os
 import pkgutil
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -99,16 +101,20 @@ def test_a_mistyped_option_is_named_with_the_nearest_one(
 def test_a_stopped_training_is_told_by_its_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Catches: advice with a placeholder that a person cannot paste."""
+    """Catches: advice that a person cannot paste, for a placeholder or a path whose blank a shell takes apart."""
     import viticulture.training.run
 
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(viticulture.training.run, "fit", stop)
-    run = tmp_path / "run"
+    run = tmp_path / "Anna's run"
     assert cli.main(["train", "digits", "--per-class", "2", "--student", "vit_nano", "--out", str(run)]) == 130
-    assert f"stopped; `viticulture resume {run}` goes on" in capsys.readouterr().err
+    said = re.search(r"stopped; `(.*)` goes on", capsys.readouterr().err)
+    assert said
+    assert shlex.split(said[1]) == ["viticulture", "resume", str(run)]
+    assert cli.main(["train", "digits", "--out", str(run)]) == 2
+    assert f"`{said[1]}`" in capsys.readouterr().err
 
 
 def test_a_reader_who_has_seen_enough_ends_a_list_without_a_word() -> None:

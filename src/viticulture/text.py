@@ -103,6 +103,11 @@ def command_line(words: Iterable[str]) -> str:
     return " ".join(shlex.quote(word) if word.isprintable() else f"$'{''.join(map(_escaped, word))}'" for word in words)
 
 
+def shell_word(word: object) -> str:
+    """A path, or another value, as one word of a command that a message names."""
+    return command_line([str(word)])
+
+
 def comment(line: str) -> str:
     """A line of YAML that says nothing to a program, whatever it holds."""
     return "# " + "".join(letter if letter.isprintable() else _escaped(letter) for letter in line) + "\n"

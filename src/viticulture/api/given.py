@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_origin
 
 from ..errors import UserError, shortened
 from ..keywords import check_value
-from ..text import tell
+from ..text import shell_word, tell
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -86,7 +86,8 @@ def usable(word: str) -> "RunDir":
 
     run = RunDir.open(located(word))
     if run.read("run.json")["status"] == "running" and run.which():
-        on = "is still being trained" if run.in_use else f"is not finished (`viticulture resume {word}` goes on)"
+        again = shell_word(word)
+        on = "is still being trained" if run.in_use else f"is not finished (`viticulture resume {again}` goes on)"
         tell(f"note     {word} {on}; its weights are those that it has so far")
     return run
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
+from ..text import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,7 +85,7 @@ class Run:
         if evaluations is None and self.dense is not None:
             raise UserError(f"{self.path} tells {self.dense.kind} of an image; its results are in Run.dense")
         if evaluations is None:
-            raise UserError(f"{self.path} holds no {RESULTS}; to have it: viticulture evaluate {self.path}")
+            raise UserError(f"{self.path} holds no {RESULTS}; to have it: viticulture evaluate {shell_word(self.path)}")
         return evaluations
 
     @property

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import UserError
-from ..text import tell
+from ..text import shell_word, tell
 from ..waiting import waiting
 from .given import as_source, as_word, checked, run_word, usable
 from .kinds import is_dense, is_multilabel
@@ -50,7 +50,9 @@ def evaluate(
 
     word, data = run_word(run), as_word(data)
     if word.startswith(HUB) and isinstance(data, str) and not data:
-        raise UserError(f"name the images to measure on, which no repository holds: viticulture evaluate {word} DATA")
+        raise UserError(
+            f"name the images to measure on, which no repository holds: viticulture evaluate {shell_word(word)} DATA"
+        )
     folder = usable(word)
     if is_dense(folder):
         from .dense import evaluate_dense

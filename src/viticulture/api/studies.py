@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..study.declare.terms import ALL_IMAGES, EQUAL_EPOCHS, HERE, OWN_LENGTHS, Subsets, Terms, Where
-from ..text import tell
+from ..text import shell_word, tell
 from .given import checked
 from .shown import Shown
 from .training import command
@@ -118,7 +118,7 @@ def _conduct(folder: "StudyDir", where: Where, data: str = "") -> "Study":
     try:
         conduct(folder, where, tell, introduce_study, data)
     except KeyboardInterrupt as stop:
-        raise KeyboardInterrupt(f"viticulture compare resume {folder.path}") from stop
+        raise KeyboardInterrupt(f"viticulture compare resume {shell_word(folder.path)}") from stop
     study = Study(folder.path)
     with Shown(folder.path).spared("report"):
         write_study(study)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..budget.budget import Budget
 from ..disk import sweep
 from ..errors import UserError, unknown
-from ..text import command_line, tell
+from ..text import command_line, shell_word, tell
 from ..waiting import silence
 from .given import as_word, check_callbacks, checked, run_word, with_short
 from .run import Run
@@ -209,7 +209,7 @@ def _grow(session: "Session", trial: "Trial | None" = None, callbacks: "Sequence
                 session.run.update(status="finished")  # last: a kill before this is made good by resume
                 session.run.unlock()
     except KeyboardInterrupt as stop:
-        raise KeyboardInterrupt(f"viticulture resume {session.run.path}") from stop
+        raise KeyboardInterrupt(f"viticulture resume {shell_word(session.run.path)}") from stop
     return Run(session.run.path)
 
 
@@ -240,7 +240,7 @@ def _follow(run: Path, data: str = "") -> Run:
     try:
         follow(run, _grow, tell, data)
     except KeyboardInterrupt as stop:  # a stage's own command would leave the run without its student
-        raise KeyboardInterrupt(f"viticulture resume {run}") from stop
+        raise KeyboardInterrupt(f"viticulture resume {shell_word(run)}") from stop
     Shown(run).draw()
     return Run(run)
 

@@ -10,6 +10,7 @@ from ..data.dataset import Dataset
 from ..data.images import Images
 from ..errors import UserError
 from ..models.task import Task
+from ..text import shell_word
 from ..training.recipe import Recipe
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
@@ -65,7 +66,7 @@ def check_classes(run: RunDir, classes: tuple[str, ...]) -> None:
         student = run.read("run.json")["student"]["name"]
         raise UserError(
             f"{run.path} learnt without labels, so it tells no classes apart; teach it some first: "
-            f"viticulture train DATA --student {student} --init {run.path}"
+            f"viticulture train DATA --student {student} --init {shell_word(run.path)}"
         )
 
 
@@ -73,7 +74,8 @@ def check_held_out(run: RunDir, results: Sized) -> None:
     """Raises: UserError for a run that kept no image back, so that there is nothing to measure on."""
     if not results:
         raise UserError(
-            f"{run.path} held out none of its images; name others to measure on: viticulture evaluate {run.path} DATA"
+            f"{run.path} held out none of its images; name others to measure on: "
+            f"viticulture evaluate {shell_word(run.path)} DATA"
         )
 
 
@@ -83,7 +85,7 @@ def check_one_class(run: RunDir, task: Task) -> None:
     if task.several:
         raise UserError(
             f"{run.path} tells several labels an image, and this measures one; on other images it can be measured by "
-            f"viticulture evaluate {run.path} DATA"
+            f"viticulture evaluate {shell_word(run.path)} DATA"
         )
 
 

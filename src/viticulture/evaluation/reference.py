@@ -13,6 +13,7 @@ from ..data.dataset import Dataset
 from ..data.images import Images, StoredImages
 from ..errors import UserError
 from ..keywords import rebuilt
+from ..text import shell_word
 from ..training.rundir import RunDir
 from .kept import read_kept
 from .results import read_evaluations
@@ -63,7 +64,9 @@ def put_beside(run: RunDir, other: RunDir) -> None:
     known, theirs = read_references(run), read_evaluations(other)
     if known is None or theirs is None or theirs.counting is None:
         lacking = run if known is None else other
-        raise UserError(f"{lacking.path} holds no results yet; to have them: viticulture evaluate {lacking.path}")
+        raise UserError(
+            f"{lacking.path} holds no results yet; to have them: viticulture evaluate {shell_word(lacking.path)}"
+        )
     if run.read("split.json")["names"].get(known.split) != other.read("split.json")["names"].get(
         theirs.counts.partition("/")[2]
     ):

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ..data.images import Images
 from ..disk import replacing
 from ..errors import UserError
+from ..text import shell_word
 from ..training.rundir import RunDir
 from .accuracy import Evaluation, Predictions
 from .kept import Results, read_kept
@@ -109,7 +110,7 @@ def read_predictions(run: RunDir, key: str = "", probabilities: bool = False) ->
     """
     path = run.path / PREDICTIONS
     if not path.exists():
-        raise UserError(f"{run.path} keeps no predictions; to have them: viticulture evaluate {run.path}")
+        raise UserError(f"{run.path} keeps no predictions; to have them: viticulture evaluate {shell_word(run.path)}")
     try:
         with np.load(path, allow_pickle=False) as file:
             where = (
@@ -118,4 +119,6 @@ def read_predictions(run: RunDir, key: str = "", probabilities: bool = False) ->
             chances = file[f"{where}probabilities"] if probabilities and where else None
             return KeptPredictions(file[f"{where}predicted"], file[f"{where}labels"], chances)
     except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
-        raise UserError(f"{path} is damaged: {error}; make it anew: viticulture evaluate {run.path}") from error
+        raise UserError(
+            f"{path} is damaged: {error}; make it anew: viticulture evaluate {shell_word(run.path)}"
+        ) from error

@@ -26,6 +26,7 @@ from ..models.dense.networks import load_dense
 from ..models.task import Task
 from ..models.views import views_in
 from ..models.weights.files import FILES, load, read_config, save
+from ..text import shell_word
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
 from ..waiting import quiet_hub
@@ -50,7 +51,7 @@ def contents(run: RunDir, repository: str, weights: str = "") -> dict[str, bytes
     check_repository(repository)
     facts = run.read("run.json")
     if facts["status"] != "finished":
-        raise UserError(f"{run.path} is not finished; let it finish: viticulture resume {run.path}")
+        raise UserError(f"{run.path} is not finished; let it finish: viticulture resume {shell_word(run.path)}")
     weights = weights or run.which()[0]
     folder = run.weights(weights)
     config = read_config(folder)

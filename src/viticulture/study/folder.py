@@ -24,7 +24,7 @@ from typing import Any
 
 from ..disk import file_lock, read_json, read_text, write_whole
 from ..errors import UserError
-from ..text import comment
+from ..text import comment, shell_word
 from ..training.processes import check_devices
 from ..training.recipe import Recipe, parse, read, resolve
 from ..training.references import GIVEN
@@ -56,7 +56,8 @@ class StudyDir:
         texts = {candidate.name: study.recipe_text(candidate) for candidate in grid.candidates}
         if study.path.exists() and not (study.path.is_dir() and all(map(_begun, study.path.iterdir()))):
             raise UserError(
-                f"{path} exists already; choose another --out, or go on with it by `viticulture compare resume {path}`"
+                f"{path} exists already; choose another --out, or go on with it by "
+                f"`viticulture compare resume {shell_word(path)}`"
             )
         try:
             study.path.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..text import shell_word
 from .conclude.verdict import Standing, Verdict, conclusion, verdicts
 from .folder import StudyDir
 from .plan.plan import Plan
@@ -81,7 +82,9 @@ class Study:
     def leader(self) -> Standing:
         """First by validation on the largest training subset. Raises: UserError if nothing is finished."""
         if not self.verdicts:
-            raise UserError(f"{self.path} has no finished cells yet; go on by `viticulture compare resume {self.path}`")
+            raise UserError(
+                f"{self.path} has no finished cells yet; go on by `viticulture compare resume {shell_word(self.path)}`"
+            )
         return self.verdicts[-1].leader
 
     @property

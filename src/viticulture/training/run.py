@@ -18,6 +18,7 @@ from ..errors import UserError
 from ..methods.method import Course
 from ..models.views import VIEWS
 from ..models.weights.files import save
+from ..text import shell_word
 from .allocator import keep_freed_memory
 from .assemble import batch_size
 from .feed import Feed, training_loader, validation_split
@@ -175,12 +176,12 @@ def _told(run: Path, error: BaseException) -> UserError | None:
     if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):  # raised wherever the step is then
         return UserError(
             "a process that reads images was killed, most likely for want of memory; free some and go on: "
-            f"viticulture resume {run}"
+            f"viticulture resume {shell_word(run)}"
         )
     if lost_another(error):
         return UserError(
             "another process of this training has ended; where it gave no reason it was killed, most likely for want "
-            f"of memory; free some and go on: viticulture resume {run}"
+            f"of memory; free some and go on: viticulture resume {shell_word(run)}"
         )
     return None
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..disk import file_lock, read_json, read_text, sweep, unwritable, write_whole
 from ..errors import UserError, unknown
+from ..text import shell_word
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -103,8 +104,8 @@ class RunDir:
         kept = [name for name in WEIGHTS if (self.weights(name) / "config.json").exists()]
         if not kept:
             raise UserError(
-                f"{self.path} holds no weights yet; let it finish: viticulture resume {self.path} (--epochs N ends it "
-                "sooner)"
+                f"{self.path} holds no weights yet; let it finish: viticulture resume {shell_word(self.path)} "
+                "(--epochs N ends it sooner)"
             )
         return kept
 
@@ -131,7 +132,7 @@ class RunDir:
         if not overwrite:
             raise UserError(
                 f"{path} exists already; choose another --out, add --overwrite, "
-                f"or go on with it by `viticulture resume {path}`"
+                f"or go on with it by `viticulture resume {shell_word(path)}`"
             )
         if not ((path / "run.json").exists() or (path / PLAN).exists()):
             raise UserError(f"--overwrite replaces runs only, and {path} holds no run.json")
@@ -166,10 +167,12 @@ class RunDir:
             if _unborn(run.path):
                 raise UserError(
                     f"{run.path} was stopped before its first step, so there is nothing to go on with; begin it again: "
-                    f"viticulture train ... --out {run.path}"
+                    f"viticulture train ... --out {shell_word(run.path)}"
                 )
             if (run.path / PLAN).is_file():
-                raise UserError(f"{run.path} has not come to its last stage yet: viticulture resume {run.path}")
+                raise UserError(
+                    f"{run.path} has not come to its last stage yet: viticulture resume {shell_word(run.path)}"
+                )
             what = "is no run folder (it holds no run.json)" if run.path.exists() else "does not exist"
             raise UserError(f"{run.path} {what}; runs are made by `viticulture train`")
         facts = run.read("run.json")

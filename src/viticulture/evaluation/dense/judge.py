@@ -17,6 +17,7 @@ from ...data.dense.prepare import counts as counts_of
 from ...data.dense.prepare import prepare_dense_test
 from ...data.images import Images
 from ...errors import UserError
+from ...text import shell_word
 from ...training.progress import showing
 from ...training.recipe import method_class
 from ...training.rundir import RunDir
@@ -155,4 +156,6 @@ def read_found(run: RunDir) -> list[Found]:
     try:
         return [restored(each) for each in run.read(FOUND)["images"]]
     except (LookupError, TypeError, ValueError) as error:
-        raise UserError(f"{run.path / FOUND} is damaged; make it anew: viticulture evaluate {run.path}") from error
+        raise UserError(
+            f"{run.path / FOUND} is damaged; make it anew: viticulture evaluate {shell_word(run.path)}"
+        ) from error

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ...disk import replacing
 from ...errors import UserError
 from ...scores.labels import UNDECIDED
+from ...text import shell_word
 from ...training.rundir import RunDir
 from ..accuracy import Predictions
 from ..kept import Results, read_kept
@@ -72,4 +73,6 @@ def read_answers(run: RunDir, key: str) -> tuple[NDArray[np.float16], NDArray[np
         with np.load(path, allow_pickle=False) as file:
             return file[f"{key}/probabilities"], file[f"{key}/labels"]
     except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
-        raise UserError(f"{path} cannot be read: {error}; make it anew: viticulture evaluate {run.path}") from error
+        raise UserError(
+            f"{path} cannot be read: {error}; make it anew: viticulture evaluate {shell_word(run.path)}"
+        ) from error

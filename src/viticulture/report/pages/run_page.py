@@ -18,6 +18,7 @@ from ...evaluation.probe.evaluate import read_probes
 from ...evaluation.reference import read_references
 from ...evaluation.results import Evaluations, read_evaluations
 from ...evaluation.robustness.evaluate import read_robustness
+from ...text import shell_word
 from ...training.recipe import method_class
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
@@ -75,7 +76,7 @@ def page_of(run: RunDir) -> RunPage:
         curves=curves,
         mistakes=kept.get("mistakes", ()),
         examples=kept.get("examples", ()),
-        warnings=[*facts["remarks"], *([LOST.format(run.path)] if lost else [])],
+        warnings=[*facts["remarks"], *([LOST.format(shell_word(run.path))] if lost else [])],
         headline=dense_headline(dense) or labels_headline(labels),
         answer=labels_answer(labels),
         sections=[
@@ -130,7 +131,7 @@ def _state(run: RunDir, curves: Mapping[str, Points], facts: Mapping[str, Any]) 
     epochs = facts.get("settings", {}).get("train", {}).get("epochs", "?")
     return (
         f"In training: {done} of {epochs} epochs are done. This page renews itself; should the training have been "
-        f"stopped, `viticulture resume {run.path}` goes on with it."
+        f"stopped, `viticulture resume {shell_word(run.path)}` goes on with it."
     )
 
 

@@ -10,6 +10,7 @@ from ...study.declare.grid import Grid
 from ...study.declare.terms import AUTO
 from ...study.plan.plan import IMAGE_SIZE, VIEWS, Plan
 from ...study.study import Study
+from ...text import shell_word
 from .sheet import Cell, Column, Sheet, Spread
 
 
@@ -154,7 +155,7 @@ def failures(study: Study) -> list[Sheet]:
         Column(study.folder.grid.unit, "count"),
         Column("error", "prose"),
     ]
-    again = f"Mend what the errors name; `viticulture compare resume {study.path}` tries them again."
+    again = f"Mend what the errors name; `viticulture compare resume {shell_word(study.path)}` tries them again."
     return [Sheet("Failed", columns, rows, again)] if rows else []
 
 

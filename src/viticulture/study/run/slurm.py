@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from ...errors import UserError
-from ...text import command_line
+from ...text import command_line, shell_word
 from ..declare.grid import Cell
 from ..folder import StudyDir
 from ..plan.plan import Plan
@@ -29,7 +29,9 @@ def write_script(study: StudyDir, plan: Plan) -> Path:
     cells = {cell.name: cell for cell in study.grid.cells()}
     left = [name for name, cell in cells.items() if not study.finished(cell)]
     if not left:
-        raise UserError(f"every cell of {study.path} is finished; `viticulture report {study.path}` writes its page")
+        raise UserError(
+            f"every cell of {study.path} is finished; `viticulture report {shell_word(study.path)}` writes its page"
+        )
     known = [seconds for cell in cells.values() if (seconds := _seconds(study, plan, cell)) is not None]
     minutes = max(10, round(MARGIN * max(known) / 60)) if known else 24 * 60
     folder = study.path.absolute()
