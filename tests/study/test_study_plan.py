@@ -58,7 +58,7 @@ def test_a_grid_survives_yaml() -> None:
         ("data: x\ncandidates: [{name: a, recipe: b}]\nseeds: [0, 0]", "different numbers"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nseeds: [1, 0.5]", r"study.seeds\[1\] must be a whole number"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nseeds: [a]", "a whole number, got 'a'"),
-        ("data: x\ncandidates: [{name: a, recipe: b}]\nseeds: 3", "malformed"),
+        ("data: x\ncandidates: [{name: a, recipe: b}]\nseeds: 3", "study.seeds must be a list, got 3"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nepochs: 2.5", "study.epochs must be a whole number"),
         ("data: x\ncandidates: [{name: 5, recipe: b}]", "candidates.name must be a word"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nsubsets: {per_class: [x]}", "subsets.per_class"),
@@ -66,6 +66,8 @@ def test_a_grid_survives_yaml() -> None:
         ("data: x\ncandidates: [{name: a, recipe: b}]\nterms: {equal: time}", "budget to divide"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nsubsets: {fractions: [5]}", "ten percent are 0.1"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nconditions: {data.per_class: 3}", "--per-class"),
+        ("data: x\ncandidates: [{name: a, recipe: b}]\nterms: {halving: 'no'}", "terms.halving must be true or false"),
+        ("data: x\ncandidates: [{name: a, recipe: b}]\nterms: {equal: tme}", "terms.equal must be"),
         ("- 1", "keys and values"),
         ("a: [", "not valid YAML"),
     ],
@@ -73,6 +75,11 @@ def test_a_grid_survives_yaml() -> None:
 def test_a_grid_that_says_nothing_sensible_is_refused(text: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         Grid.from_yaml(text, "study.yaml")
+
+
+def test_a_budget_may_be_a_number_of_minutes() -> None:
+    """As `--budget 90` says them. Catches: one that YAML reads as a number refused, or other terms than the word's."""
+    assert Terms(90) == Terms("90")  # type: ignore[arg-type]
 
 
 def test_every_combination_has_one_cell_and_a_folder_of_its_own() -> None:

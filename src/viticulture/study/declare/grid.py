@@ -133,6 +133,7 @@ class Grid:
 
     def __post_init__(self) -> None:
         check_fields("study", self)
+        object.__setattr__(self, "seeds", tuple(self.seeds))  # a list of YAML's
         names = [candidate.name for candidate in self.candidates]
         if not names:
             raise UserError("a study compares at least one recipe; name some by --recipes a,b")
@@ -263,7 +264,6 @@ class Grid:
             )
             values["subsets"] = Subsets(**_checked(Subsets, values.get("subsets") or {}, f"{name}, subsets"))
             values["terms"] = Terms(**_checked(Terms, values.get("terms") or {}, f"{name}, terms"))
-            values["seeds"] = tuple(values.get("seeds", (0, 1, 2)))
             return Grid(**values)
         except TypeError as error:
             raise UserError(f"{name} is malformed: {error}") from error

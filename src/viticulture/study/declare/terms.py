@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ...errors import UserError, unknown
+from ...errors import UserError
 from ...keywords import check_fields
 
 AUTO = "auto"
@@ -105,8 +105,9 @@ class Terms:
     halving: bool = False
 
     def __post_init__(self) -> None:
-        if self.equal not in ("epochs", "time", "recipe"):
-            raise unknown("kind of equal terms", self.equal, ("epochs", "time", "recipe"))
+        if isinstance(self.budget, int | float) and not isinstance(self.budget, bool):  # minutes, in YAML or Python
+            object.__setattr__(self, "budget", f"{self.budget:g}")
+        check_fields("terms", self)
         if self.equal == "time" and not self.budget:
             raise UserError("equal time needs a budget to divide; give one, such as --budget 2h")
         for budget in self.budgets:
