@@ -113,11 +113,14 @@ def test_what_is_no_image_is_said_of_that_image(port: int, content: bytes, reaso
     assert answer["name"] == "../../etc/passwd", "a name is a name"
 
 
-def test_a_request_of_another_kind_is_refused_in_a_sentence(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_of_another_kind_is_refused_in_a_sentence(
+    port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Wrong methods, paths that climb, forms without or with too many images, other pages and names of this machine,
     bodies that are too large, whether they say so or not.
 
-    Catches: a file that is given away, a form of a website that is answered, a body that is read to its end.
+    Catches: a file that is given away, a form of a website that is answered, a body that is read to its end, a line in
+    the server's own terminal for each.
     """
     one = form([("a", b"x")])
     refused: list[tuple[int, tuple[Any, ...]]] = [
@@ -137,6 +140,7 @@ def test_a_request_of_another_kind_is_refused_in_a_sentence(port: int, monkeypat
     for status, request in refused:
         found, _, content = ask(port, *request)
         assert (found, b"Traceback" in content, b"root:" in content) == (status, False, False), request
+    assert not caplog.records
     monkeypatch.setattr(limits, "MAX_BYTES", 1000)
     status, _, content = ask(port, "POST", "/predict", iter([one, bytes(1000)]))  # chunked: no length is said
     assert status == 413

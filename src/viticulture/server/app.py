@@ -17,6 +17,7 @@ There is no route that reads a file: what is answered was loaded before the serv
 """
 
 import asyncio
+import logging
 import socket
 from collections.abc import Sequence
 
@@ -112,6 +113,7 @@ def listening(host: str, port: int) -> socket.socket:
 
 def server(app: Starlette) -> uvicorn.Server:
     """What runs the application until it is told to stop, and writes no line a request."""
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every torn form
     config = uvicorn.Config(
         app,
         log_level="error",
