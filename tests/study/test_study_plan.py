@@ -236,6 +236,19 @@ def test_a_plan_survives_json_and_an_extended_study_keeps_it() -> None:
     assert extended.epochs["third", "all images"] == plan.epochs["slow", "all images"]
 
 
+def test_a_contender_added_since_learns_as_long_and_one_taken_out_may_come_back() -> None:
+    """Equal epochs, whatever the new one's recipe has. Catches: its own 200 beside the others' 100, a plan that
+    forgets the epochs and warm-up of who is not in the grid at the moment (a KeyError once it is again)."""
+    made, swapped = grid(), grid(candidates=3)
+    plan = Plan.from_dict(planned(made).to_dict())
+    swapped = replace(swapped, candidates=swapped.candidates[1:])  # the first one left out, a third one added
+    own = {"slow": 100, "third": 200}
+    extended = make_plan(swapped, own, dict.fromkeys(own, 5.0), {**plan.paces, ("third", "all images"): SLOW}, 1, plan)
+    assert set(extended.epochs.values()) == {100}
+    (back,) = [cell for cell in grid(seeds=(0,)).cells() if cell.candidate.name == "fast"]
+    assert extended.overrides(made, back) == plan.overrides(made, back)
+
+
 def test_a_contender_added_since_has_no_length_yet() -> None:
     """A page drawn before the study goes on. Fails if it ends in a KeyError."""
     plan, larger = planned(grid()), grid(candidates=3, subsets=Subsets(per_class=(5,)))

@@ -155,6 +155,8 @@ def make_plan(
 
     Raises: UserError if even the shortest trainings exceed the budget.
     """
+    if known is not None:  # candidates that study.yaml does not name now may be named again
+        own, warmups = {**known.own, **own}, {**known.warmups, **warmups}
     longest = grid.epochs or max(own.values())
 
     def length(candidate: Candidate, subset: Subset) -> float:
@@ -171,6 +173,8 @@ def make_plan(
             for subset in grid.subsets.each()
         }
         kept = known.epochs if known else {}
+        if kept and grid.terms.equal == "epochs":
+            lengths = dict.fromkeys(lengths, max(kept.values()))
         return Plan({**lengths, **kept}, paces, own, warmups, share)
 
     def within(budget: str) -> Plan:
