@@ -35,7 +35,7 @@ def check_out(out: str | Path, *endings: str, size: int = 1) -> Path:
     free = shutil.disk_usage(folder).free
     if free < size:
         raise UserError(
-            f"cannot write {path}: it takes {size / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free; "
+            f"cannot write {path}: it takes {size:,} bytes and {free:,} are free; "
             "free some space or choose another place"
         )
     return path

@@ -505,6 +505,9 @@ def test_a_folder_in_use_and_a_folder_that_is_none_are_refused(tmp_path: Path) -
         StudyDir.create(tmp_path / "used", grid(), "x")
     with pytest.raises(UserError, match="no study folder"):
         StudyDir.open(tmp_path / "used")
+    (tmp_path / "used" / "run.json").write_text("{}")
+    with pytest.raises(UserError, match=r"is a run, no study; .* --recipe .*used/recipe\.yaml"):
+        StudyDir.open(tmp_path / "used")
     with pytest.raises(UserError, match="unknown recipe"):
         StudyDir.create(tmp_path / "new", grid(Candidate("a", "default/digit")), "x")
     assert not (tmp_path / "new").exists()

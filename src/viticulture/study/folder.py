@@ -86,6 +86,9 @@ class StudyDir:
         """An existing study. Raises: UserError if the folder is none, or of another version."""
         path = Path(path)
         if not (path / "study.json").is_file() or not (path / "study.yaml").is_file():
+            if (path / "run.json").is_file():
+                own = shell_word(path / "recipe.yaml")
+                raise UserError(f"{path} is a run, no study; a training by its recipe asks for --recipe {own}")
             what = "is no study folder (it holds no study.json)" if path.exists() else "does not exist"
             raise UserError(f"{path} {what}; studies are made by `viticulture compare`")
         text = read_text(path / "study.yaml", "study")

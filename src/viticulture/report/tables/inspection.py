@@ -97,9 +97,9 @@ def _warnings(found: Inspection, counts: Mapping[str, Mapping[str, int]]) -> lis
             warnings.append(f"{counted(len(groups), 'image')} {kind}, pixel by pixel the same: {shown}")
     if found.repeated:
         share = percent(found.repeated / max(found.images, 1))
-        warnings.append(f"{counted(found.repeated, 'image')} ({share}) that repeat another one, pixel by pixel")
+        warnings.append(f"{counted(found.repeated, 'image')} ({share}) equal to another one, pixel by pixel")
     if found.ignored:
-        warnings.append(f"{counted(len(found.ignored), 'file')} that are no images: {', '.join(found.ignored[:5])}")
+        warnings.append(f"no images: {counted(len(found.ignored), 'file')}, {', '.join(found.ignored[:5])}")
     return warnings
 
 
