@@ -2,7 +2,7 @@
 """Values against the annotations of what takes them: keywords of a constructor, and objects that JSON has kept."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
 from itertools import repeat
@@ -67,9 +67,7 @@ def rebuilt(kind: Any, content: Any) -> Any:
     if origin in (Union, UnionType):
         return None if content is None else rebuilt(next(part for part in inner if part is not NoneType), content)
     if origin is tuple:
-        several = inner[-1] is Ellipsis
-        kinds_of_items = repeat(inner[0], len(content)) if several else inner
-        return tuple(rebuilt(part, value) for part, value in zip(kinds_of_items, content, strict=True))
+        return tuple(rebuilt(part, value) for part, value in zip(_of_members(kind, content), content, strict=True))
     if origin in (dict, Mapping):
         return {inner[0](key): rebuilt(inner[1], value) for key, value in content.items()}
     return content
@@ -121,10 +119,14 @@ def check_value(key: str, kind: Any, value: Any) -> None:
 
 def _check_members(key: str, kind: Any, value: Sequence[Any]) -> None:
     """What a list holds, as `check_value`; how many it should hold is for who takes it to say."""
-    inner = get_args(kind)
-    kinds = repeat(inner[0]) if len(inner) == 1 or inner[-1] is Ellipsis else inner
-    for i, (one, member) in enumerate(zip(kinds, value, strict=False)):
+    for i, (one, member) in enumerate(zip(_of_members(kind, value), value, strict=False)):
         check_value(f"{key}[{i}]", one, member)
+
+
+def _of_members(kind: Any, content: Sequence[Any]) -> Iterable[Any]:
+    """The annotations of what a list or tuple holds, in its places."""
+    inner = get_args(kind)
+    return repeat(inner[0], len(content)) if get_origin(kind) is list or inner[-1] is Ellipsis else inner
 
 
 def _check_numbers(key: str, value: Any) -> None:

@@ -345,10 +345,11 @@ def test_streamed_shards_may_move(tmp_path: Path) -> None:
     photos = pictures(tmp_path / "photos", {"0": 6, "1": 6})
     _shard(photos)
     overrides = {**FAST, "data.per_class": None, "train.watch": "none", "images.stream": True}
-    begin(str(photos), "default/photos", 0, str(tmp_path / "run"), False, overrides, "t").run.unlock()
+    begun = begin(str(photos), "default/photos", 0, str(tmp_path / "run"), False, overrides, "t")
+    begun.run.unlock()
     photos.rename(tmp_path / "moved")
     again = reopen(str(tmp_path / "run"), str(tmp_path / "moved"))
-    assert len(again.dataset.split_names["train"]) > 0
+    assert (again.mark, again.dataset.split_names) == (begun.mark, begun.dataset.split_names)
     again.run.unlock()
     os.utime(tmp_path / "moved" / "all-0.tar", (0, 0))
     with pytest.raises(UserError, match="are not those"):
@@ -630,8 +631,9 @@ def test_a_stopped_training_gets_the_length_that_a_person_asks_for(tmp_path: Pat
     session = small(run, **{"train.epochs": 8})
     fit(session, until=2)
     session.run.unlock()
-    with pytest.raises(UserError, match="has come to epoch 2, so it cannot end sooner; got 1"):
+    with pytest.raises(UserError, match="has come to epoch 2, so it cannot end sooner; got 1") as refused:
         viticulture.resume(str(run), epochs=1)
+    assert refused.tb  # it is kept, and yet the run is free again
     ended = viticulture.resume(str(run), epochs=4)
     fit(small(straight, **{"train.epochs": 4}))
     rates = [[epoch["lr"] for epoch in read_history(one / "metrics.csv")] for one in (run, straight)]

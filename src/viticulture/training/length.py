@@ -41,9 +41,11 @@ def change_length(path: Path, epochs: int) -> None:
             time.sleep(POLL_SECONDS)
         return
     run.lock()
-    if remark := asked_length(run, epochs):
-        set_length(run, epochs, remark)
-    run.unlock()
+    try:
+        if remark := asked_length(run, epochs):
+            set_length(run, epochs, remark)
+    finally:
+        run.unlock()
 
 
 def asked_length(run: RunDir, epochs: int) -> str:
