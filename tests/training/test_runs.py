@@ -625,6 +625,32 @@ def test_batches_that_another_version_chose_are_not_gone_on_with(tmp_path: Path)
         reopen(str(tmp_path / "run"))
 
 
+@pytest.mark.parametrize("written", [1, 2])
+def test_a_length_that_a_kill_left_half_set_is_set_by_resume(
+    written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed once run.json names the length and the checkpoint has it, and once recipe.yaml has it, too. Fails if only
+    the person who remembers the length can go on."""
+    session = small(tmp_path / "run", **{"train.epochs": 8})
+    fit(session, until=2)
+    session.run.unlock()
+    write, count = RunDir.write, 0
+
+    def killed(run: RunDir, name: str, content: Any) -> Path:
+        nonlocal count
+        if count == written:
+            raise KeyboardInterrupt
+        count += 1
+        return write(run, name, content)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        patched.setattr(RunDir, "write", killed)
+        viticulture.resume(str(tmp_path / "run"), epochs=3)
+    ended = viticulture.resume(str(tmp_path / "run"))
+    assert (ended.facts["settings"]["train"]["epochs"], ended.facts["steps"]) == (3, 6)
+    assert sum("in place of 8" in remark for remark in ended.facts["remarks"]) == 1
+
+
 def test_a_stopped_training_gets_the_length_that_a_person_asks_for(tmp_path: Path) -> None:
     """Fails if the rate does not fall by it, an epoch is trained twice or none of it, or the page does not tell."""
     run, straight = tmp_path / "run", tmp_path / "straight"

@@ -173,11 +173,12 @@ def resume(
     planned = (Path(run) / PLAN).is_file()
     if planned and (callbacks or not isinstance(data, str)):
         raise UserError(f"{run} has a budget, and no callbacks or objects of this program; leave them out")
-    if epochs is not None:
-        (follow if planned else length).change_length(Path(run), epochs)
     if planned:
+        if epochs is not None:
+            follow.change_length(Path(run), epochs)
         with silence(not progress):
             return _follow(Path(run), data)
+    length.change_length(Path(run), epochs)
     if RunDir.open(run).read("run.json")["status"] == "finished":
         sweep(Path(run))
         tell(f"{run} is finished; nothing is left to train")

@@ -29,21 +29,28 @@ def may_change(session: Session) -> bool:
     return not session.method.asks_length and not scheduled
 
 
-def change_length(path: Path, epochs: int) -> None:
+def change_length(path: Path, epochs: int | None = None) -> None:
     """Give a stopped run the length that a person asks for. Of several processes the first does so, and the others wait
     for it.
+
+    Args:
+        path: the run's folder.
+        epochs: of the whole training; None makes good what a kill has left half done.
 
     Raises: UserError if it is in use, or as `asked_length`.
     """
     run = RunDir.open(path)
+    wanted = run.read("run.json").get("length") if epochs is None else epochs
+    if wanted is None or not (remark := asked_length(run, wanted)):
+        return
     if not is_leader():
-        while asked_length(run, epochs):
+        while asked_length(run, wanted):
             time.sleep(POLL_SECONDS)
         return
     run.lock()
     try:
-        if remark := asked_length(run, epochs):
-            set_length(run, epochs, remark)
+        run.update(length=wanted)
+        set_length(run, wanted, remark)
     finally:
         run.unlock()
 
