@@ -170,10 +170,9 @@ def resume(
     from ..training.rundir import PLAN, RunDir
     from ..training.session import reopen
 
-    planned = (Path(run) / PLAN).is_file()
-    if planned and (callbacks or not isinstance(data, str)):
-        raise UserError(f"{run} has a budget, and no callbacks or objects of this program; leave them out")
-    if planned:
+    if (Path(run) / PLAN).is_file():
+        if callbacks or not isinstance(data, str):
+            raise UserError(f"{run} has a budget, and no callbacks or objects of this program; leave them out")
         if epochs is not None:
             follow.change_length(Path(run), epochs)
         with silence(not progress):
