@@ -3,7 +3,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,11 @@ from ..errors import UserError, unknown
 from ..keywords import check_fields
 from ..text import read_yaml
 
-MEASURES = ("accuracy", "top5", "divergence", "robustness", "localization", "probe")
-"""What a row's number may be, by the first word of its measure; besides, whatever is measured on held-out images in
-training, such as `bootstrap_agent_accuracy`."""
+OF_CLASSES = "accuracy", "top5", "divergence", "robustness", "localization", "probe"
+OF_OBJECTS_PIXELS_LABELS = "ap", "ap50", "ap75", "ap_masks", "miou", "pixels", "map", "micro_f1", "macro_f1", "exact"
+MEASURES = *OF_CLASSES, *OF_OBJECTS_PIXELS_LABELS
+"""What a row's number may be, by the first word of its measure; besides, whatever a guide or a head measures on
+held-out images in training, such as `bootstrap_agent_accuracy`: words joined by underscores."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,7 @@ class Row:
 
     def __post_init__(self) -> None:
         check_fields(f"row {self.name}", self)
-        kind, slash, _ = self.measure.partition("/")
-        if kind not in MEASURES and (slash or ("_" not in kind and get_close_matches(kind, MEASURES))):
-            raise unknown(f"measure of row {self.name}", kind, MEASURES)
+        check_measure(f"row {self.name}", self.measure)
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,13 @@ class Table:
             if row.name == name:
                 return row
         raise unknown(f"row of table {self.name}", name, (row.name for row in self.rows))
+
+
+def check_measure(owner: str, measure: str) -> None:
+    """Raises: UserError, naming the nearest, where nothing measures what someone's number is said to be."""
+    kind, slash, _ = measure.partition("/")
+    if kind not in MEASURES and (slash or "_" not in kind):
+        raise unknown(f"measure of {owner}", kind, MEASURES)
 
 
 def tables() -> dict[str, Path]:

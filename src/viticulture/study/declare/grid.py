@@ -5,8 +5,8 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -16,7 +16,7 @@ from ...errors import UserError, unknown
 from ...keywords import check_fields
 from ...text import read_yaml, write_yaml
 from ...training.references import references
-from ...training.table import Row, Table
+from ...training.table import Row, Table, check_measure
 from .terms import ALL_IMAGES, EQUAL_EPOCHS, Subset, Subsets, Terms
 
 CONDITIONS: dict[str, Any] = {
@@ -62,6 +62,9 @@ class Candidate:
 
     def __post_init__(self) -> None:
         check_fields("candidates", self)
+        if not self.name:
+            raise UserError(f"every candidate has a name; that of {self.recipe} is empty")
+        check_measure(f"candidate {self.name}", self.measure)
 
     @property
     def training(self) -> list[Any]:
@@ -244,9 +247,9 @@ class Grid:
     def to_yaml(self) -> str:
         """The declaration as a file."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        plain["candidates"] = [_differences(Candidate, candidate) for candidate in self.candidates]
-        plain["subsets"] = _differences(Subsets, self.subsets)
-        plain["terms"] = _differences(Terms, self.terms)
+        plain["candidates"] = [_differences(candidate) for candidate in self.candidates]
+        plain["subsets"] = _differences(self.subsets)
+        plain["terms"] = _differences(self.terms)
         plain["seeds"] = list(self.seeds)
         kept = {key: value for key, value in plain.items() if value not in (None, "", {}) or key == "conditions"}
         return write_yaml(kept)
@@ -304,16 +307,19 @@ def _unused(name: str, taken: Iterable[str]) -> str:
     return next(slug_tried for slug_tried in tries if slug_tried not in known)
 
 
-def _differences(cls: Callable[..., Any], value: Any) -> dict[str, Any]:
-    """The fields of a dataclass that are not its defaults, as YAML can hold them."""
-    required = {"name", "recipe"} if cls is Candidate else set()
-    default = cls("", "") if cls is Candidate else cls()
-    values = {f.name: getattr(value, f.name) for f in fields(value)}
+def _differences(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass's object that are not its defaults, as YAML can hold them."""
+    contents = {f.name: (getattr(value, f.name), _default(f)) for f in fields(value)}
     return {
         key: list(content) if isinstance(content, tuple) else content
-        for key, content in values.items()
-        if key in required or content != getattr(default, key)
+        for key, (content, default) in contents.items()
+        if content != default
     }
+
+
+def _default(one: Field[Any]) -> Any:
+    """What a field is where nobody says it; MISSING, which nothing equals, where it must be said."""
+    return one.default if one.default_factory is MISSING else one.default_factory()
 
 
 def _checked(cls: Any, raw: Any, name: str) -> dict[str, Any]:
