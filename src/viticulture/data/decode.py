@@ -235,7 +235,7 @@ def _open(file: BinaryIO, name: str) -> Image.Image:
     try:
         image = Image.open(file, formats=_formats())
     except UnidentifiedImageError:
-        raise Unreadable(name, f"not an image (begins with {start!r})") from None
+        raise Unreadable(name, f"not an image (begins with {repr(start)[1:]})") from None
     except Image.DecompressionBombError:
         raise Unreadable(name, f"more than {MAX_PIXELS:,} pixels") from None
     width, height = image.size
