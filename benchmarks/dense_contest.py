@@ -53,7 +53,7 @@ from viticulture.training.assemble import augmentations, batch_size, task_of
 from viticulture.training.data import load_dataset, open_for
 from viticulture.training.recipe import Recipe, method_class, read, resolve
 
-from .clock import at_least, begin, count
+from .clock import begin, count
 
 MAE_SHARE = 0.5  # of the time, where a contender starts from MAE
 PATIENCE = 4.0  # on the steps that tell a pace: a detector's take a second or so, of which the usual time holds two
@@ -95,18 +95,16 @@ class Contest:
         data: the folder.
         out: for runs and results.
         seconds: of processor time for each training.
-        more: recipe keys that hold for all.
     """
 
     kind: str
     data: str
     out: Path
     seconds: float
-    more: dict[str, Any]
 
     def recipe(self, name: str, overrides: dict[str, Any]) -> Recipe:
         """A shipped recipe under the contest's terms."""
-        return resolve(name, read(name), {**overrides, **WATCHED, **self.more})
+        return resolve(name, read(name), {**overrides, **WATCHED})
 
     def epochs(self, name: str, overrides: dict[str, Any], seconds: float) -> int:
         """How many epochs of ours fit into that processor time."""
@@ -314,7 +312,7 @@ def _run(contest: Contest, out: str, recipe: str, seed: int, overrides: dict[str
     """Train, or go on where it stopped."""
     if (Path(out) / "run.json").exists():
         return viticulture.resume(out)
-    chosen = {**overrides, **WATCHED, **contest.more}
+    chosen = {**overrides, **WATCHED}
     return viticulture.train(contest.data, recipe, seed=seed, out=out, overrides=chosen)
 
 
@@ -332,13 +330,13 @@ def main() -> None:
     parser.add_argument("--out", default="contests/dense", help="folder of runs, results.json and table.md")
     parser.add_argument("--core-minutes", type=float, default=30.0, help="processor time of each training")
     parser.add_argument("--seeds", type=count, default=3)
-    parser.add_argument("--threads", type=at_least(1), default=2)
+    parser.add_argument("--threads", type=count, default=2)
     parser.add_argument("--only", default="", help="contenders, separated by semicolons; all where it is left out")
     options = begin(parser)
     kind = recognized(options.data)
     if kind not in RECIPES:
         parser.error(f"{options.data} holds neither boxes nor masks of classes")
-    contest = Contest(kind, options.data, Path(options.out), 60 * options.core_minutes, {})
+    contest = Contest(kind, options.data, Path(options.out), 60 * options.core_minutes)
     names = [name.strip() for name in options.only.split(";") if name.strip()]
     print(table(compete(contest, options.seeds, names), contest), end="")
 

@@ -24,8 +24,9 @@ from viticulture.command import read
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.results import Evaluations
 from viticulture.hub.push import contents
-from viticulture.hub.shared import named_code, without_folders
+from viticulture.hub.shared import named_code, shareable_facts, without_folders
 from viticulture.models.weights.files import initialize, load
+from viticulture.report.pages.run_page import costs_of
 from viticulture.text import read_yaml
 from viticulture.training.recipe import shipped
 from viticulture.training.rundir import RunDir
@@ -98,6 +99,17 @@ def test_nothing_that_is_sent_names_a_folder_or_a_file_of_the_machine(run: RunDi
         assert b"somebody/vineyard" not in held, name
         assert str(run.path.parent).encode() not in held, name
     assert json.loads(sent["run.json"])["data"]["source"] == "photos"  # type: ignore[arg-type]
+
+
+def test_what_is_sent_tells_what_the_student_costs() -> None:
+    """Catches: a page of a run from the Hub that ends in a KeyError, or tells of one view where there are six."""
+    student = {"parameters": 5, "macs": 7}
+    data: dict[str, Any] = {"source": "digits", "folder": None, "name": "digits", "skipped": {}}
+    facts = {"data": data, "recipe": "r", "student": student, "seconds": 2.0, "steps": 3, "batch_size": 4, "views": 6}
+    costs = costs_of(shareable_facts(facts))
+    assert (costs.images_per_second, costs.views) == (6.0, 6)
+    former = {key: value for key, value in facts.items() if key not in ("batch_size", "views")}
+    assert costs_of(shareable_facts(former)).images_per_second is None
 
 
 @pytest.mark.parametrize(

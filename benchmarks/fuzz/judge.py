@@ -17,13 +17,12 @@ CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\x1b(?!\[[0-9;
 COLOR = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def complaint(ending: Ending, run: Path | None, harmless: bool = False) -> str:
+def complaint(ending: Ending, run: Path | None) -> str:
     """What is wrong with an ending, or nothing.
 
     Args:
         ending: of one command.
         run: the folder that the command was to make.
-        harmless: whether the command's words were all in order, so that only its end counts.
     """
     output = ending.output
     if b"Traceback (most recent call last)" in output:
@@ -36,8 +35,6 @@ def complaint(ending: Ending, run: Path | None, harmless: bool = False) -> str:
         return f"exit status {ending.code}: {_last(output)}"
     if ending.code == 0:
         return "" if run is None or not run.exists() or _status(run) == "finished" else "exit status 0, not finished"
-    if harmless:
-        return f"refused: {_last(output)}"
     said = output[output.rfind(b"error: ") :]
     if not said.startswith(b"error: "):
         return "exit status 2 without an error"

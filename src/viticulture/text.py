@@ -98,6 +98,12 @@ def write_yaml(value: Any) -> str:
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
+def yaml_word(value: Any) -> str:
+    """A plain value as YAML in one word of a command, which `read_yaml` takes back."""
+    text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
 def command_line(words: Iterable[str]) -> str:
     """A command as one line of printable characters that bash and zsh read back, whatever its words hold."""
     return " ".join(shlex.quote(word) if word.isprintable() else f"$'{''.join(map(_escaped, word))}'" for word in words)

@@ -30,10 +30,12 @@ from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.weights.files import save
 from viticulture.report.charts.curves import read_curves
+from viticulture.report.terminal import bar
 from viticulture.training.data import default_recipe
 from viticulture.training.metrics import MetricsFile, cut, read_history
 from viticulture.training.progress import StopOnNonFinite
 from viticulture.training.recipe import read, resolve
+from viticulture.training.references import where_they_lie
 from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import begin, other_threads, reopen
@@ -155,6 +157,44 @@ def test_a_checkpoint_between_two_looks_is_not_written_either() -> None:
         watch.on_train_batch_end(trainer, module, None, None, step - 1)
     with pytest.raises(UserError, match=r"step 3 \(label inf\)"):
         watch.on_save_checkpoint(trainer, module, {})
+
+
+def test_terms_of_a_loss_may_come_and_go() -> None:
+    """A guide that begins later has none before. Catches: an error of shapes, a broken term under another's name."""
+    watch = StopOnNonFinite(every_steps=50)
+    trainer = SimpleNamespace(global_step=0, num_training_batches=100)
+    for step, terms in enumerate(({"label": 1.0}, {"guide": 2.0, "label": 1.0}, {"guide": float("nan"), "label": 1.0})):
+        trainer.global_step = step + 1
+        module = SimpleNamespace(seen_terms={name: torch.tensor(value) for name, value in terms.items()})
+        watch.on_train_batch_end(trainer, module, None, None, step + 1)
+    with pytest.raises(UserError, match=r"step 3 \(guide nan, label 1\)"):
+        watch.on_train_batch_end(trainer, SimpleNamespace(seen_terms={"label": torch.tensor(1.0)}), None, None, 4)
+
+
+def test_a_history_that_was_opened_and_never_filled_has_its_head(tmp_path: Path) -> None:
+    """A kill, or a full disk, at the first measurement. Catches: curves that nothing reads any more."""
+    (tmp_path / "metrics.csv").touch()
+    for step in (1, 2):
+        MetricsFile(tmp_path / "metrics.csv").log_metrics({"epoch": float(step), "val/accuracy": 0.5}, step)
+    assert len(read_history(tmp_path / "metrics.csv")) == 2
+
+
+def test_a_run_may_lie_at_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--out /run`, as in a container. Catches: an error about a folder above the root once everything is read."""
+    session = small(tmp_path / "run")
+    monkeypatch.setattr(session.run, "path", Path("/run-that-is-nowhere"))
+    bar(session)
+
+
+def test_another_studys_row_is_not_taken_for_this_ones(tmp_path: Path) -> None:
+    """Weights that lie where they were said to lie. Catches: those of a row of the same name beside the run."""
+    ours, theirs = (tmp_path / study / "cells" / "mae.seed-0" for study in "ab")
+    for folder in (ours, theirs):
+        folder.mkdir(parents=True)
+    run = ours.with_name("fine.seed-0")
+    assert where_they_lie(run, {"student": {"init": str(theirs)}}) == {"student": {"init": str(theirs)}}
+    theirs.rmdir()
+    assert where_they_lie(run, {"student": {"init": str(theirs)}}) == {"student": {"init": str(ours)}}
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:

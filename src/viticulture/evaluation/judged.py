@@ -22,7 +22,7 @@ class Headline:
         value: of it, in [0, 1].
         interval: its 95 % interval over images.
         images: on how many.
-        split: whose they are.
+        split: whose they are, as a person calls it.
         threshold: of a detector, the score from which most of what it finds is right; None for others.
     """
 
@@ -32,6 +32,12 @@ class Headline:
     images: int
     split: str
     threshold: float | None = None
+
+
+def named(key: str) -> tuple[str, str]:
+    """`best/val`, by which a result is kept -> its weights and split as a person calls them: best, validation."""
+    weights, _, split = key.partition("/")
+    return weights, "validation" if split == "val" else split
 
 
 def read_judged(run: RunDir) -> DenseEvaluations | LabelEvaluations | None:
@@ -50,7 +56,7 @@ def read_headline(run: RunDir, weights: str = "") -> Headline | None:
         kept = kept.of_weights(weights)
     if kept is None or (told := kept.counting) is None:
         return None
-    split = kept.counts.partition("/")[2]
+    split = named(kept.counts)[1]
     if isinstance(told, Evaluation):
         return Headline("top-1", told.top1, told.top1_interval, told.images, split)
     name = {LabelsEvaluation: "mAP", PixelsEvaluation: "mIoU"}.get(type(told), "AP")

@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import timm
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..evaluation.accuracy import Evaluation
+from ..evaluation.judged import named
 from ..evaluation.multilabel.labels import LabelsEvaluation
 from ..evaluation.multilabel.results import LabelEvaluations
 from ..evaluation.results import Evaluations
 from ..models.views import NAMED, Views, told
+from ..scores.confusion import most_confused
 
 FEW = 12
 """Classes whose whole confusion matrix is shown; of more, the most frequent confusions."""
@@ -160,8 +161,7 @@ def filled(template: str, **values: Any) -> str:
 
 def split_of(key: str) -> str:
     """How a person calls the split of a result WEIGHTS/SPLIT."""
-    split = key.partition("/")[2]
-    return {"val": "validation"}.get(split, split)
+    return named(key)[1]
 
 
 def _percent(share: float | None) -> str:
@@ -194,11 +194,7 @@ def confused(counts: Any, names: Sequence[str], most: int = 8) -> list[tuple[str
         names: of the rows and columns.
         most: how many are given.
     """
-    wrong = np.array(counts)
-    np.fill_diagonal(wrong, 0)
-    order = np.argsort(-wrong, axis=None, kind="stable")[:most]
-    pairs = [(int(place) // len(names), int(place) % len(names)) for place in order]
-    return [(cell(names[i]), cell(names[j]), int(wrong[i, j])) for i, j in pairs if wrong[i, j]]
+    return [(cell(names[i]), cell(names[j]), int(counts[i][j])) for i, j in most_confused(counts, most)]
 
 
 def _weakest(result: Evaluation, most: int = 5) -> list[tuple[str, float, int]]:

@@ -20,7 +20,10 @@ _FOLDERS = re.compile(r"(^|[=:,\s])(?:~[^/\s,=:]*|\.{1,2})?/(?:[^,=:]*/)?")
 CODE = "python:"
 """What begins the name of data that a function of a person's own opens."""
 
-_KEPT = ("format", "versions", "commit", "hardware", "started", "status", "seed", "student", "seconds", "steps")
+_KEPT = (
+    *("format", "versions", "commit", "hardware", "started", "status", "seed", "student"),
+    *("seconds", "steps", "batch_size", "views"),
+)
 
 
 def shareable_facts(facts: Mapping[str, Any]) -> dict[str, Any]:

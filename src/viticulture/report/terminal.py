@@ -19,7 +19,7 @@ from ..errors import counted
 from ..evaluation.accuracy import Evaluation
 from ..evaluation.dense.prediction import DensePrediction
 from ..evaluation.dense.results import DenseEvaluations
-from ..evaluation.judged import read_judged
+from ..evaluation.judged import named, read_judged
 from ..evaluation.multilabel.predict import LabelsPrediction
 from ..evaluation.multilabel.results import LabelEvaluations
 from ..evaluation.predict import Prediction
@@ -35,7 +35,6 @@ from ..training.progress import ProgressBar
 from ..training.rundir import RunDir
 from ..training.session import Session
 from ..waiting import is_silent
-from .pages.run_page import named
 from .pages.study_page import study_notes
 from .tables.dense import dense_inspected, dense_predictions, dense_summary
 from .tables.inspection import inspected
@@ -79,7 +78,7 @@ def introduce(session: Session) -> None:
 def bar(session: Session) -> ProgressBar:
     """What a person sees of a training, and hears of its length where it is long and a budget would shorten it."""
     size = batch_size(session.recipe, len(session.dataset.train))
-    planned = any(map(is_planned, (session.run.path, session.run.path.absolute().parents[1])))
+    planned = any(map(is_planned, (session.run.path, *session.run.path.absolute().parents[1:2])))
     epochs, side = session.recipe.section("train").epochs, max(shape_of(session.dataset.image_size))
     told = not planned and not session.dataset.annotations  # budgets plan classifiers
     return ProgressBar(size, forecast=partial(long_training, epochs, side) if told else None)

@@ -72,11 +72,10 @@ def _how_well(run: RunDir, weights: str) -> str:
     low, high = (f"{100 * end:.1f}" for end in told.interval)
     number = f"{100 * told.value:.1f} %"
     number = f"{number} right" if told.name == "top-1" else f"{told.name} {number}"
-    split = {"val": "validation"}.get(told.split, told.split)
     more = "; labels from their thresholds on are bold" if told.name == "mAP" else ""
     if told.threshold is not None:
         more = f"; drawn from a score of {told.threshold:.2f} on"
-    return f": {number} (95 % interval {low} to {high}) on {told.images:,} {split} images{more}"
+    return f": {number} (95 % interval {low} to {high}) on {told.images:,} {told.split} images{more}"
 
 
 def _colors(answerer: Answerer) -> dict[str, str]:

@@ -50,11 +50,10 @@ class MetricsFile(Logger):
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         values = dict(metrics)
         epoch = int(values.pop("epoch", 0))
-        new = not self.path.exists()
         try:
             with self.path.open("a", newline="", encoding="utf-8") as file:
                 writer = csv.writer(file)
-                if new:
+                if file.tell() == 0:  # new, or a kill came before its first line
                     writer.writerow(COLUMNS)
                 writer.writerows((step or 0, epoch, name, repr(float(value))) for name, value in values.items())
         except OSError as error:

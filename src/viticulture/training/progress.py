@@ -183,6 +183,7 @@ class StopOnNonFinite(Callback):
 
     def __init__(self, every_steps: int) -> None:
         self.every_steps = every_steps
+        self.names: tuple[str, ...] = ()
         self.bad: torch.Tensor | None = None
         self.terms: torch.Tensor | None = None
 
@@ -190,6 +191,9 @@ class StopOnNonFinite(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         seen: dict[str, torch.Tensor] = pl_module.seen_terms  # type: ignore[assignment]
+        if tuple(seen) != self.names:  # a term has come or gone
+            self._look()
+            self.names, self.bad, self.terms = tuple(seen), None, None
         terms = torch.stack([term.float() for term in seen.values()])
         step = torch.where(terms.isfinite().all(), -1, trainer.global_step)
         if self.bad is None or self.terms is None:
@@ -199,15 +203,15 @@ class StopOnNonFinite(Callback):
             self.bad, self.terms = torch.where(first, step, self.bad), torch.where(first, terms, self.terms)
         last = batch_idx + 1 == trainer.num_training_batches
         if batch_idx % self.every_steps == 0 or last:
-            self._look(pl_module)
+            self._look()
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._look(pl_module)  # between two looks, too, nothing broken is kept
+        self._look()  # between two looks, too, nothing broken is kept
 
-    def _look(self, pl_module: LightningModule) -> None:
+    def _look(self) -> None:
         if self.bad is not None and self.terms is not None and int(self.bad) >= 0:
-            names: dict[str, torch.Tensor] = pl_module.seen_terms  # type: ignore[assignment]
-            shown = ", ".join(f"{name} {value:.4g}" for name, value in zip(names, self.terms.tolist(), strict=True))
+            values = zip(self.names, self.terms.tolist(), strict=True)
+            shown = ", ".join(f"{name} {value:.4g}" for name, value in values)
             raise UserError(
                 f"the loss is no finite number at step {int(self.bad)} ({shown}); "
                 "try a lower --lr, a longer --schedule.warmup_epochs, --train.clip_norm 1 or --engine.precision 32"

@@ -64,7 +64,8 @@ def _placed(key: str, value: Any) -> Any:
 
 def where_they_lie(run: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a run within a budget or a study, the earlier stages and the rows that it learns from named by
-    where they lie now: the folder may have been moved since they were written. Other values stay."""
+    where they lie now: the folder may have been moved since they were written. Other values stay, also a row that is
+    where it was said to be: it may be another study's."""
     return {key: _beside(run, value) for key, value in values.items()}
 
 
@@ -73,8 +74,9 @@ def _beside(run: Path, value: Any) -> Any:
         return where_they_lie(run, value)
     if isinstance(value, str):
         for folder in (run.absolute() / STAGES, run.absolute().parent):
-            here = folder / Path(value).name
-            if folder.name in (STAGES, CELLS) and Path(value).parent.name == folder.name and here.is_dir():
+            here, there = folder / Path(value).name, Path(value)
+            known = folder.name == STAGES or (folder.name == CELLS and not there.exists())
+            if known and there.parent.name == folder.name and here.is_dir():
                 return str(here)
     return value
 

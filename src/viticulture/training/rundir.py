@@ -18,14 +18,13 @@ explain.json, features.npz, robustness.json, corruptions.npz, localization.json,
 """
 
 import os
-import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..disk import file_lock, read_json, read_text, sweep, unwritable, write_whole
 from ..errors import UserError, unknown
-from ..text import shell_word
+from ..text import command_line, shell_word
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -202,7 +201,7 @@ class RunDir:
         if "given" in facts["data"]:
             return f"viticulture.train(data, {recipe!r}, {facts['seed']})"
         words = ["viticulture", "train", facts["data"]["folder"] or facts["data"]["source"]]
-        return shlex.join([*words, "--recipe", recipe, "--seed", str(facts["seed"])])
+        return command_line([*words, "--recipe", recipe, "--seed", str(facts["seed"])])
 
     def lock(self) -> None:
         """Be the one writer, until `unlock` or the process's end; sweeps what killed writers left half-written.

@@ -58,27 +58,38 @@ class WholeCheckpointIO(TorchCheckpointIO):
         return content
 
 
+class Damaged(UserError):
+    """A file whose content is broken, so that reading it again will not help."""
+
+
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """A checkpoint on the CPU. Raises: UserError if it is missing or damaged."""
+    """A checkpoint on the CPU. Raises: UserError if it is missing or cannot be read today, Damaged if it is broken."""
     try:
-        with zipfile.ZipFile(path) as file:  # torch writes checksums, but does not read them
-            if (part := file.testzip()) is not None:
-                raise zipfile.BadZipFile(part)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        raw = io.BytesIO(Path(path).read_bytes())
     except FileNotFoundError as error:
         raise UserError(
             f"there is no checkpoint {path}: the run was stopped before its first one; train anew"
         ) from error
+    except OSError as error:
+        raise UserError(f"checkpoint {path} cannot be read: {error.strerror}") from error
+    try:
+        with zipfile.ZipFile(raw) as file:  # torch writes checksums, but does not read them
+            if (part := file.testzip()) is not None:
+                raise zipfile.BadZipFile(part)
+        raw.seek(0)
+        content = torch.load(raw, map_location="cpu", weights_only=True)
     except (
         *(zipfile.BadZipFile, zlib.error, NotImplementedError),
         *(RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError),
     ) as error:
-        raise UserError(
+        if "allocate memory" in str(error):  # torch's word for it
+            raise UserError(f"there is not enough memory for checkpoint {path}; go on when there is more") from error
+        raise Damaged(
             f"checkpoint {path} is damaged or no checkpoint ({type(error).__name__}); bring back a copy of it, or "
             "train anew"
         ) from error
     if not isinstance(content, dict) or "state_dict" not in content:
-        raise UserError(f"checkpoint {path} is no checkpoint of a run")
+        raise Damaged(f"checkpoint {path} is no checkpoint of a run")
     return content
 
 

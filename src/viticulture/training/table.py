@@ -13,7 +13,7 @@ from ..errors import UserError, unknown
 from ..keywords import check_fields
 from ..text import read_yaml
 
-OF_CLASSES = "accuracy", "top5", "divergence", "robustness", "localization", "probe"
+OF_CLASSES = "accuracy", "loss", "top5", "divergence", "robustness", "localization", "probe"
 OF_OBJECTS_PIXELS_LABELS = "ap", "ap50", "ap75", "ap_masks", "miou", "pixels", "map", "micro_f1", "macro_f1", "exact"
 MEASURES = *OF_CLASSES, *OF_OBJECTS_PIXELS_LABELS
 """What a row's number may be, by the first word of its measure; besides, whatever a guide or a head measures on

@@ -22,7 +22,6 @@ FEWEST_IMAGES = 10
 """Of a dot of the calibration curve; of fewer it says nothing."""
 TRAIN = "train: means over an epoch's batches as the student met them, augmented and each before its step."
 
-NAMES = {"val": "validation"}
 CHOOSE = ("ap50", "iou", "balanced_accuracy", "accuracy")
 """Shares by which the best weights are chosen: the first that a run measures."""
 
@@ -168,7 +167,7 @@ def _curves(curves: Mapping[str, Points], references: Mapping[str, float], val_i
         split, slash, quantity = key.partition("/")
         if not slash or split not in ("train", "val", "validation", "test"):
             split, quantity = "last", key
-        line, scale = NAMES.get(split, split), 1
+        line, scale = "validation" if split == "val" else split, 1
         if quantity.endswith("accuracy"):  # a guide's network shares the student's chart
             whose = quantity.removesuffix("accuracy").strip("_").replace("_", " ")
             quantity, line = "accuracy", f"{line}, {whose}" if whose else line

@@ -12,6 +12,7 @@ from ...analysis.link_extraction import linked_guides, read_links
 from ...analysis.pictures import CORRUPTED
 from ...evaluation.agreement.evaluate import read_agreement
 from ...evaluation.dense.results import read_dense
+from ...evaluation.judged import named
 from ...evaluation.localization.results import read_localizations
 from ...evaluation.multilabel.results import read_labels
 from ...evaluation.probe.evaluate import read_probes
@@ -115,14 +116,9 @@ def is_several(run: RunDir) -> bool:
 def costs_of(facts: Mapping[str, Any]) -> Costs:
     """What run.json says of the student's size, of its training's time, and of how often it is asked about an image."""
     seconds, steps, student = facts.get("seconds"), facts.get("steps"), facts["student"]
-    speed = steps * facts["batch_size"] / seconds if seconds and steps else None
+    images = steps * facts.get("batch_size", 0) if steps else 0  # a run from the Hub may not say how large batches were
+    speed = images / seconds if seconds and images else None
     return Costs(student["parameters"], student["macs"], speed, seconds, facts.get("views", 1))
-
-
-def named(key: str) -> tuple[str, str]:
-    """`best/val` -> weights and split as a person calls them."""
-    weights, _, split = key.partition("/")
-    return weights, {"val": "validation"}.get(split, split)
 
 
 def _state(run: RunDir, curves: Mapping[str, Points], facts: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...evaluation.results import read_evaluations
+from ...scores.confusion import most_confused
 from ...study.conclude.disagreement import opponents
 from ...study.conclude.verdict import Verdict, subject
 from ...study.study import Study
@@ -68,12 +69,8 @@ def confused_pairs(names: Sequence[str], matrices: dict[str, NDArray[np.float64]
     shares = {who: m / np.maximum(m.sum(1, keepdims=True), 1) for who, m in matrices.items()}
     wanted: dict[tuple[int, int], float] = {}
     for matrix in shares.values():
-        wrong = matrix.copy()
-        np.fill_diagonal(wrong, 0)
-        for place in np.argsort(-wrong, axis=None, kind="stable")[:PAIRS]:
-            row, column = divmod(int(place), len(names))
-            if wrong[row, column] > 0:
-                wanted[row, column] = max(wanted.get((row, column), 0.0), float(wrong[row, column]))
+        for pair in most_confused(matrix, PAIRS):
+            wanted[pair] = max(wanted.get(pair, 0.0), float(matrix[pair]))
     pairs = sorted(wanted, key=lambda pair: -wanted[pair])[:MOST_PAIRS]
     if not pairs or len(names) < 3:
         return Markup()

@@ -9,6 +9,7 @@ from ...evaluation.dense.draw import color_of
 from ...evaluation.dense.objects import ObjectsEvaluation
 from ...evaluation.dense.pixels import PixelsEvaluation
 from ...evaluation.dense.results import DenseEvaluations
+from ...evaluation.judged import named
 from ..charts.chart import Axes, Series, line_chart
 from ..charts.pictures import galleries
 from ..document import Section, table
@@ -24,7 +25,7 @@ def dense_headline(found: DenseEvaluations | None) -> tuple[str, str, str] | Non
     result = found.counting if found else None
     if found is None or result is None:
         return None
-    weights, _, split = found.counts.partition("/")
+    weights, split = named(found.counts)
     if isinstance(result, ObjectsEvaluation):
         (low, high), label = result.boxes.interval, f"AP of boxes, {split}, {weights} weights"
     else:

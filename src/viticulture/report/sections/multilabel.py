@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a student says of several labels an image, as parts of a run's page."""
 
+from ...evaluation.judged import named
 from ...evaluation.multilabel.results import LabelEvaluations
 from ..charts.chart import Series, row_chart
 from ..document import Section, table
@@ -13,7 +14,7 @@ def labels_headline(found: LabelEvaluations | None) -> tuple[str, str, str] | No
     result = found.counting if found else None
     if found is None or result is None:
         return None
-    weights, _, split = found.counts.partition("/")
+    weights, split = named(found.counts)
     low, high = result.interval
     note = f"95 % interval {100 * low:.1f} to {100 * high:.1f} % (bootstrap, {result.images:,} images)"
     return f"mAP, {split}, {weights} weights", f"{100 * result.map:.1f} %", note
@@ -26,9 +27,10 @@ def labels_answer(found: LabelEvaluations | None) -> str:
         return ""
     low, high = result.interval
     beside = sorted(result.baselines.items(), key=lambda pair: -pair[1])
+    others = ", ".join(f"{name} {percent(share)}" for name, share in beside)
     return (
         f"Its mAP is {percent(result.map)} (95 % interval {100 * low:.1f} to {100 * high:.1f}) on {result.images:,} "
-        f"{found.counts.partition('/')[2]} images; {', '.join(f'{name} {percent(share)}' for name, share in beside)}."
+        f"{named(found.counts)[1]} images{f'; {others}' if others else ''}."
     )
 
 
@@ -39,7 +41,7 @@ def labels_sections(found: LabelEvaluations | None) -> list[Section]:
     sections = [Section("Results", table(labels_summary(found)))]
     if (result := found.counting) is None:
         return sections
-    split = found.counts.partition("/")[2]
+    split = named(found.counts)[1]
     values = {"this student": result.map, **result.baselines}
     series = [Series(name, number, [(100 * share, 0)]) for number, (name, share) in enumerate(values.items())]
     beside = row_chart("Beside what learns no features", series, f"mAP on {split}, %")

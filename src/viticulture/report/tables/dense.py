@@ -9,6 +9,7 @@ from ...evaluation.dense.objects import BACKGROUND, ObjectsEvaluation, Precision
 from ...evaluation.dense.pixels import PixelsEvaluation
 from ...evaluation.dense.prediction import DensePrediction
 from ...evaluation.dense.results import DenseEvaluations
+from ...scores.confusion import most_confused
 from ...text import command_line
 from .sheet import Cell, Column, Sheet
 
@@ -108,14 +109,8 @@ def dense_confusion(result: ObjectsEvaluation | PixelsEvaluation, most: int = 20
     ]
     what = "objects" if isinstance(result, ObjectsEvaluation) else "pixels"
     names += [BACKGROUND] if what == "objects" else []
-    cells = [
-        (count, names[row], names[column])
-        for row, line in enumerate(result.confusion)
-        for column, count in enumerate(line)
-        if count and row != column
-    ]
     rows: list[list[Cell]] = [
-        [true, said, count] for count, true, said in sorted(cells, key=lambda cell: -cell[0])[:most]
+        [names[true], names[said], result.confusion[true][said]] for true, said in most_confused(result.confusion, most)
     ]
     note = ""
     if isinstance(result, ObjectsEvaluation):

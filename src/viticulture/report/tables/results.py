@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...evaluation.accuracy import ONE_HEAD, Evaluation
+from ...scores.confusion import most_confused
 from .sheet import Cell, Column, Sheet
 
 LONGEST_LIST = 60
@@ -78,15 +79,10 @@ def per_class(evaluation: Evaluation, learnt_from: Sequence[int] = ()) -> Sheet:
 
 def confused(evaluation: Evaluation, n: int = 20) -> Sheet:
     """The n pairs of classes that are taken for one another most often, in one direction."""
-    confusion = evaluation.confusion.copy()
-    confusion.flat[:: len(confusion) + 1] = 0
-    order = (-confusion).argsort(axis=None, kind="stable")[:n]
-    scores = evaluation.per_class
-    rows = []
-    for true, predicted in (divmod(int(place), len(confusion)) for place in order):
-        images = int(confusion[true, predicted])
-        if images:
-            rows.append((scores[true].name, scores[predicted].name, images, images / scores[true].support))
+    scores, rows = evaluation.per_class, []
+    for true, predicted in most_confused(evaluation.confusion, n):
+        images = int(evaluation.confusion[true, predicted])
+        rows.append((scores[true].name, scores[predicted].name, images, images / scores[true].support))
     columns = [Column("true class"), Column("taken for"), Column("images", "count"), Column("of the class", "percent")]
     return Sheet("Most confused", columns, rows)
 
