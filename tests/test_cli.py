@@ -315,6 +315,12 @@ def test_a_person_can_train_look_and_use(tmp_path: Path, capsys: pytest.CaptureF
     assert "default/digits" in capsys.readouterr().out
 
 
+def test_a_budgets_recipe_cannot_be_printed_before_it_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    """Catches: the recipe without a budget, printed as if there were none."""
+    assert main(["train", "digits", "--budget", "2h", "--print-config"]) == 2
+    assert "leave --budget or --print-config out" in capsys.readouterr().err
+
+
 def test_the_resolved_recipe_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "digits", "--recipe", "default/digits", "--epochs", "7", "--print-config"]) == 0
     assert "epochs: 7" in capsys.readouterr().out

@@ -95,6 +95,8 @@ def _run(words: list[str]) -> bool:
         return False
     command = parser.command(rest)
     if command.printed:
+        if command.keywords.get("budget"):
+            raise UserError("a budget chooses the recipe by what it measures: leave --budget or --print-config out")
         wanted = inspect.signature(api.resolved).parameters
         print(api.resolved(**{key: value for key, value in command.keywords.items() if key in wanted}), end="")
     else:

@@ -247,6 +247,21 @@ def test_a_later_stage_makes_good_for_what_an_earlier_one_took(slowness: float) 
     assert last.seconds == pytest.approx(slowness * cost(last.pace, last.epochs))
 
 
+@pytest.mark.parametrize("slowness", [0.5, 2.0])
+def test_a_stage_that_its_trial_has_corrected_still_tells_the_next_how_fast_it_goes(slowness: float) -> None:
+    """Catches: a first stage whose corrected seconds are what it then took, so that the next one is planned by a pace
+    that is known to be wrong, and has twice the time that is left."""
+    plan = settled(planned(), 0)
+    pace = plan.stages[0].pace
+    took = slowness * pace.epoch * 20
+    plan = after_trial(plan, 0, 20, took, took)
+    first = plan.stages[0]
+    plan = plan.with_stage(0, replace(first, spent=slowness * cost(pace, first.epochs)))
+    last = settled(plan, 1).stages[1]
+    took = plan.spent + slowness * cost(last.pace, last.epochs)
+    assert 1000 * (1 - MARGIN) - 2 * slowness * pace.epoch < took <= 1000 * (1 - MARGIN)
+
+
 @pytest.mark.parametrize("slowness", [0.5, 1.0, 2.0])
 def test_a_stages_length_is_settled_by_what_its_first_epochs_took(slowness: float) -> None:
     """Steps and answers take so much longer than they were measured. Catches: a stage that takes other stages' time,

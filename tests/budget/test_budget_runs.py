@@ -398,6 +398,18 @@ def test_what_learns_without_labels_has_a_budget_too(tmp_path: Path) -> None:
     assert [stage.kind for stage in plan.stages] == ["student"]
 
 
+def test_the_teacher_of_combinations_learns_combinations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels that are joined, learnt as classes because the recipe says so. Catches: a teacher of several labels."""
+    eager(monkeypatch)
+    data = pictures(tmp_path / "photos", {"cat": 12, "cat|dog": 12, "dog": 12})
+    asked = Wish(str(data), "default/photos", 0, tmp_path / "run", {**TINY, "student.name": "vit_nano"}, Budget("60s"))
+    stages = make_plan(asked, "test", SetClock(), 0.0, Told).stages
+    assert {stage.kind: stage.values["method"]["name"] for stage in stages if stage.kind != "mae"} == {
+        "teacher": "supervised",
+        "student": "supervised",
+    }
+
+
 @pytest.mark.parametrize(
     ("overrides", "more", "views"),
     [

@@ -177,7 +177,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     with waiting("writing ONNX"):
         if int8:
             dataset = dataset_of(folder, recipe_of(folder))
-            written = to_int8(subject, dataset.train, dataset.test, Path(out))
+            written = to_int8(subject, dataset.train, dataset.test, Path(out), more)
         else:
             written = to_onnx(subject.answers, Path(out), subject.task, more)
         if from_pixels:

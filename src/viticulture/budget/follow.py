@@ -129,10 +129,10 @@ def _alone(run: Path) -> Iterator[None]:
 
 def settled(plan: Plan, number: int) -> Plan:
     """The plan with the length of a stage that is about to begin: from what is left of the time, and from how much
-    longer (or shorter) than planned the earlier stages took. The first one's stays as it was planned."""
+    longer (or shorter) than by their paces the earlier stages took. The first one's stays as it was planned."""
     stage, earlier = plan.stages[number], plan.stages[:number]
     if earlier:
-        took, wanted = sum(stage.spent or 0 for stage in earlier), sum(stage.seconds for stage in earlier)
+        took, wanted = sum(stage.spent or 0 for stage in earlier), sum(cost(one.pace, one.epochs) for one in earlier)
         slow = slowness(took, wanted)
         epochs = again(stage.pace, [stage.seconds for stage in plan.stages[number:]], _left(plan), slow)
         stage = replace(stage, epochs=epochs, seconds=cost(stage.pace, epochs) * slow)

@@ -128,7 +128,10 @@ def of_mae(recipe: Recipe) -> Recipe:
 
 
 def of_teacher(recipe: Recipe, default: str, name: str) -> Recipe:
-    """A CNN learns from the images as the default recipe teaches."""
+    """A CNN learns from the images as the default recipe teaches; as the student's own does, where the default is for
+    several labels an image and the student learns their combinations as classes."""
+    if not learns_classes(resolve(default, read(default))) and learns_classes(recipe):
+        default = recipe.name
     values = {**read(default), **{key: recipe.values[key] for key in SHARED}, "student": {"name": name}}
     return resolve(default, values)
 

@@ -12,9 +12,8 @@ sixteen bits, which whole int8 overflows without a word.
 import logging
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -69,16 +68,19 @@ class Quantized:
     images: int
 
 
-def to_int8(subject: Subject, train: Images, test: Images | None, path: Path) -> Quantized:
+def to_int8(
+    subject: Subject, train: Images, test: Images | None, path: Path, more: Mapping[str, Any] | None = None
+) -> Quantized:
     """Write a student as ONNX with eight-bit products, and ask both files about the same images.
 
     Inputs, outputs and metadata are those of `to_onnx`. The file appears under its name only once it is whole.
 
     Args:
         subject: the student, and how it is shown images.
-        train: what it learnt from; the first images of its first batches set the scales.
+        train: what it learnt from; images from all over it set the scales, as neighbors may be of one class.
         test: labeled images, which decide nothing.
         path: the file, .onnx.
+        more: metadata besides, as for `to_onnx`.
 
     Raises: UserError if onnxruntime is not installed, there are no test images, or the file cannot be written.
     """
@@ -88,19 +90,12 @@ def to_int8(subject: Subject, train: Images, test: Images | None, path: Path) ->
     if not test or not len(test):
         raise UserError("what eight bits cost is measured on test images, of which this run has none")
     with tempfile.TemporaryDirectory() as folder, replacing(path) as unfinished:
-        plain = to_onnx(subject.answers, Path(folder) / "float32.onnx", subject.task)
-        _quantize(plain, unfinished, _some(subject, train))
+        plain = to_onnx(subject.answers, Path(folder) / "float32.onnx", subject.task, more)
+        some = train.part(torch.linspace(0, len(train) - 1, min(CALIBRATION, len(train))).long())
+        _quantize(plain, unfinished, (batch["image"].cpu() for batch in subject.batches(some)))
         before, said = _cost(plain, subject, test)
         after, says = _cost(unfinished, subject, test)
     return Quantized(path, before, after, int((said == says).sum()) / len(said), len(said))
-
-
-def _some(subject: Subject, train: Images) -> Iterator[Tensor]:
-    """The calibration images, a batch at a time; strided, as the first of a split may be of one class."""
-    stride = max(1, len(train) // CALIBRATION)
-    batches = subject.batches(train)
-    chosen = (batch["image"][::stride].cpu() for batch in batches)
-    return islice((images for images in chosen if len(images)), CALIBRATION)
 
 
 def _quantize(plain: Path, out: Path, images: Iterable[Tensor]) -> None:
