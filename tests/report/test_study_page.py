@@ -15,6 +15,7 @@ import pytest
 
 from browser import CHROMIUM, Browser
 from made_study import CLASSES, EVIL, study
+from viticulture.evaluation.results import Evaluations, read_evaluations
 from viticulture.report.pages.study_page import render_study, write_study
 from viticulture.report.sections.stacked import teaching_section
 from viticulture.report.tables.latex import escaped, latex
@@ -161,9 +162,32 @@ def test_every_rival_is_beaten_at_the_level_of_the_look(tmp_path: Path) -> None:
             assert found.over_seeds.low <= (estimate(found.over_seeds.values, 0.9625).low or 0.0)
         assert verdict.level == pytest.approx(1 - 0.05 * 3 / 4)
     assert "96.25 %" in (made.path / "report.html").read_text()
-    assert made.folder.facts["looks"] == {"digits, 10 a class": [16]}
-    made.folder.update(looks={"digits, 10 a class": [8, 12]})
-    assert Study(made.path).verdicts[-1].level == pytest.approx(1 - 0.05 * 3 / 4**3)
+    (look,) = made.folder.facts["looks"]["digits, 10 a class"]
+    made.folder.update(looks={"digits, 10 a class": ["of twelve", look, "of forty"]})
+    assert Study(made.path).verdicts[-1].level == pytest.approx(1 - 0.05 * 3 / 4**2)
+    yaml = (made.path / "study.yaml").read_text()
+    (made.path / "study.yaml").write_text(yaml.replace("seeds:\n- 0\n", "seeds:\n"))
+    assert Study(made.path).verdicts[-1].level == pytest.approx(1 - 0.05 * 3 / 4**4)  # other trainings, also if fewer
+
+
+def test_validation_images_are_not_called_test_images(tmp_path: Path) -> None:
+    """Nothing is held out as test. Catches: a conclusion, a tile, an axis or a column that says so all the same."""
+    made = study(tmp_path / "s", ["worse", "b", "best"], (10,), 4, step=0.2)
+    for cell in made.folder.grid.cells():
+        run = made.folder.run(cell)
+        kept = read_evaluations(run)
+        assert kept is not None
+        run.write("evaluation.json", Evaluations("best/val", {"best/val": kept.results["best/val"]}).to_dict())
+    made = Study(made.path)
+    assert "of the validation images right" in made.conclusion
+    words = Tags(write_study(made).read_text(encoding="utf-8")).words
+    assert "Validation images" in words
+    assert "Nothing is held out as test" in words
+    assert "on validation, %" in words
+    assert "Test images" not in words
+    names = [column.name for column in full_sheet(made).columns]
+    assert (names.count("validation, %"), names.count("test, %")) == (1, 0)
+    assert all(len(row) == len(names) for row in full_sheet(made).texts())
 
 
 def test_no_winner_is_named_over_what_failed_or_is_not_finished(tmp_path: Path) -> None:

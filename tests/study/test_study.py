@@ -5,8 +5,11 @@ import csv
 import json
 import os
 import resource
+import shlex
 import shutil
 import signal
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,9 @@ from viticulture.study.run.cell import command, is_damaged, train_cell
 from viticulture.study.run.halving import every_cell, standing, write_table
 from viticulture.study.run.outcomes import Outcomes
 from viticulture.study.run.work import Work, changed
+from viticulture.study.run.workers import claimed_by
 from viticulture.study.study import Study
+from viticulture.text import read_yaml
 from viticulture.training.session import recipe_of
 
 SMALL = {"train.batch_size": 8}
@@ -374,6 +379,50 @@ def test_what_changes_under_a_study_is_noticed(finished: Path, tmp_path: Path) -
     assert len(StudyDir.open(study.path).grid.cells()) == 2
 
 
+def test_candidates_keep_their_folders_whoever_comes_before_them(tmp_path: Path) -> None:
+    """Names that no file can have share what is left of them. Catches: a contender that takes over the trainings of
+    another one because it stands before it in study.yaml, or because that one was taken out."""
+    first, second, third = (
+        Candidate(name, PLAIN.recipe, {**PLAIN.overrides, "optim.lr": lr})
+        for name, lr in (("基线", 1e-3), ("方法一", 2e-3), ("方法零", 3e-3))
+    )
+    study = made(tmp_path / "study", grid(first, second))
+    known = study.slugs
+    assert len(set(known.values())) == 2
+    declared, found = study.path / "study.yaml", list[dict[str, str]]()
+    for candidates in ((first, third, second), (third, second), (second, first)):
+        declared.write_text(grid(*candidates).to_yaml())
+        opened = StudyDir.open(study.path)
+        opened.extend()
+        found.append(opened.slugs)
+        assert [opened.recipe(one).section("optim").lr for one in candidates] == [
+            one.overrides["optim.lr"] for one in candidates
+        ]
+    assert {slugs.get(first.name, known[first.name]) for slugs in found} == {known[first.name]}
+    assert {slugs[second.name] for slugs in found} == {known[second.name]}
+    assert found[0][third.name] == found[1][third.name] not in known.values()
+
+
+def test_a_cells_command_keeps_what_kind_its_values_are(tmp_path: Path) -> None:
+    """Catches: words that come back as numbers, truths or nothing, and nothing that comes back as a word."""
+    values = {"a": None, "b": "1.5", "c": "on", "d": 1e-5, "e": ["2", 2]}
+    made_of = replace(PLAIN, overrides={"student.options": values, "student.patch_size": None})
+    study = StudyDir.create(tmp_path / "study", grid(PLAIN), "x")
+    words = shlex.split(command(study, replace(study.grid.cells()[0], candidate=made_of), Plan({}, {}, {}, {})))
+    told = {key.removeprefix("--"): read_yaml(value, key) for key, value in pairwise(words) if key.startswith("--")}
+    assert {key: told[key] for key in made_of.overrides} == made_of.overrides
+
+
+def test_a_claim_that_fell_accuses_nobody(tmp_path: Path) -> None:
+    """Catches: a later death of the process that is charged to a cell which had failed before, by another error."""
+    study = StudyDir.create(tmp_path / "study", grid(PLAIN), "x")
+    (cell,) = study.grid.cells()
+    with study.claim(cell) as mine:
+        assert mine
+        assert claimed_by(study, os.getpid()) == cell
+    assert claimed_by(study, os.getpid()) is None
+
+
 def test_a_cell_trained_under_other_settings_is_not_mixed_in(finished: Path, tmp_path: Path) -> None:
     """Fails if an edited plan goes unnoticed."""
     study = StudyDir.open(shutil.copytree(finished, tmp_path / "study"))
@@ -466,8 +515,8 @@ def test_a_cell_whose_facts_are_damaged_is_not_finished(tmp_path: Path, raw: byt
 
 
 def test_a_cell_is_trained_anew_only_where_its_files_are_broken(tmp_path: Path) -> None:
-    """Catches: a half-trained run that is removed because a module of a person's own is not found today, or because its
-    recipe was edited, which the run itself refuses and tells."""
+    """Catches: a half-trained run that is removed because a module of a person's own is not found today or memory is
+    full, or because its recipe was edited, which the run itself refuses and tells."""
     run = untrained(tmp_path / "run")
     run.write("split.json", {"names": {}})
     run.write("recipe.yaml", run.text("recipe.yaml").replace("name: supervised", "name: gone_today.Mine"))
@@ -475,6 +524,16 @@ def test_a_cell_is_trained_anew_only_where_its_files_are_broken(tmp_path: Path) 
         recipe_of(run)
     assert not is_damaged(run)
     run.checkpoint.parent.mkdir()
+    torch.save({"state_dict": {}}, run.checkpoint)
+
+    def full(*given: Any, **more: Any) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes.")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.load", full)
+        with pytest.raises(UserError, match="not enough memory"):
+            is_damaged(run)
+    run.checkpoint.unlink()
     for path in (run.checkpoint, run.path / "split.json", run.path / "recipe.yaml"):
         whole = path.read_bytes() if path.exists() else None
         path.write_bytes(b"{")
@@ -513,5 +572,12 @@ def test_a_folder_in_use_and_a_folder_that_is_none_are_refused(tmp_path: Path) -
     assert not (tmp_path / "new").exists()
     with pytest.raises(UserError, match="one device"):
         StudyDir.create(tmp_path / "new", grid(Candidate("a", "default/digits", {"engine.devices": 2})), "x")
-    (tmp_path / "torn" / "recipes").mkdir(parents=True)  # killed before it was complete
-    StudyDir.create(tmp_path / "torn", grid(), "x")
+    torn, mine = tmp_path / "torn" / "recipes", tmp_path / "mine" / "recipes"
+    for folder in (torn, mine):
+        folder.mkdir(parents=True)
+        (folder / "plain-vit.yaml").write_text("mine")
+    (torn.parent / "study.yaml").write_text("# killed before it was complete")
+    StudyDir.create(torn.parent, grid(), "x")
+    with pytest.raises(UserError, match="exists already"):
+        StudyDir.create(mine.parent, grid(), "x")
+    assert (mine / "plain-vit.yaml").read_text() == "mine"

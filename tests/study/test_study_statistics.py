@@ -12,6 +12,7 @@ from viticulture.study.conclude.statistics import (
     difference_of_folds,
     estimate,
     level_of_look,
+    next_level,
     precision,
     seeds_needed,
 )
@@ -39,6 +40,15 @@ def test_the_seeds_needed_are_those_of_a_paired_t_test(effect: float, pairs: int
     as G*Power 3.1 prints them. Fails for a normal approximation (which gives 8 at effect 1) or a one-sided test."""
     assert seeds_needed(effect, 1.0) == pairs
     assert seeds_needed(-3 * effect, 3.0) == pairs
+
+
+def test_the_seeds_of_the_next_look_are_asked_at_its_level() -> None:
+    """Catches: a number of seeds after which the stricter look would not name a winner, and none where between half and
+    all of the most are needed."""
+    assert next_level(level_of_look(1)) == pytest.approx(level_of_look(2))
+    assert seeds_needed(1.0, 1.0, level_of_look(2)) == 16
+    assert seeds_needed(0.1, 1.0) == 787
+    assert seeds_needed(0.08, 1.0) is None
 
 
 def test_nothing_is_promised_where_nothing_is_known() -> None:
@@ -80,7 +90,7 @@ def test_paired_seeds_tell_apart_what_unpaired_ones_cannot() -> None:
     found = difference(ours, theirs)
     assert found.mean == pytest.approx(0.005)
     assert found.separates()
-    assert found.seeds_needed == 3
+    assert found.seeds_needed() == 3
     assert not difference([0.8], [0.7]).separates()  # a single seed says nothing
 
 
@@ -202,7 +212,7 @@ def test_folds_with_images_of_their_own_are_compared_over_all_of_them() -> None:
     assert plain.high is not None
     wider = (found.over_seeds.high - found.mean) / (plain.high - found.mean)
     assert wider == pytest.approx((0.45 / 0.2) ** 0.5)
-    assert found.seeds_needed is None
+    assert found.seeds_needed() is None
     uneven = difference_of_folds(ours, theirs, [folds[0][:399], *folds[1:]], 0.25)
     assert uneven.separates()
     assert difference_of_folds(ours, theirs, None, 0.25).over_images is None

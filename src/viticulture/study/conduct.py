@@ -28,7 +28,7 @@ from .run.outcomes import Outcomes
 from .run.ray_tasks import run_on_ray
 from .run.slurm import write_script
 from .run.work import changed
-from .run.workers import count, run_workers
+from .run.workers import as_one_of, count, run_workers
 
 
 def prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: str = "") -> Plan:
@@ -62,7 +62,8 @@ def _prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: s
 
     def planned(keys: dict[str, Any]) -> Plan:
         shown = {name: with_overrides(recipe, keys) for name, recipe in recipes.items()}
-        paces = _paces(study, shown, known.paces if known else {}, tell, data)
+        with as_one_of(workers):
+            paces = _paces(study, shown, known.paces if known else {}, tell, data)
         return replace(make_plan(grid, own, warmups, paces, workers, known), shown=keys)
 
     plan = dearest([known.shown] if known else _shown(study, recipes, data), planned)

@@ -2,7 +2,7 @@
 """A study as a folder on disk.
 
 study.yaml         the grid, which a person may extend by candidates, subsets and seeds
-study.json         versions, digests of the recipes, the plan, remarks
+study.json         versions, digests of the recipes, the plan, remarks, candidates' names in file names
 recipes/NAME.yaml  every candidate's recipe, complete, as it was when the study began
 cells/NAME/        one run folder a cell
 failures/NAME.json why a cell failed last time
@@ -17,7 +17,7 @@ import socket
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ class StudyDir:
         """A new study. Raises: UserError if the folder is in use or a recipe is wrong; then nothing is written."""
         study = StudyDir(path, grid)
         texts = {candidate.name: study.recipe_text(candidate) for candidate in grid.candidates}
-        if study.path.exists() and not (study.path.is_dir() and all(map(_begun, study.path.iterdir()))):
+        if study.path.exists() and not (study.path.is_dir() and _begun(study.path)):
             raise UserError(
                 f"{path} exists already; choose another --out, or go on with it by "
                 f"`viticulture compare resume {shell_word(path)}`"
@@ -63,9 +63,9 @@ class StudyDir:
             study.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot write the study folder {path}: {error.strerror}; choose another --out") from error
+        study.write("study.yaml", f"{comment(command)}{grid.to_yaml()}")  # first: it tells whose the recipes are
         for name, text in texts.items():
             study.write(f"recipes/{study.slugs[name]}.yaml", text)
-        study.write("study.yaml", f"{comment(command)}{grid.to_yaml()}")
         study.write(
             "study.json",
             {
@@ -76,6 +76,7 @@ class StudyDir:
                 "folder": str(Path(grid.data).absolute()) if Path(grid.data).exists() else None,
                 "terms": study.terms,
                 "candidates": {candidate.name: entry(candidate) for candidate in grid.candidates},
+                "folders": study.slugs,
                 "recipes": {study.slugs[name]: digest(text) for name, text in texts.items()},
             },
         )
@@ -92,7 +93,8 @@ class StudyDir:
             what = "is no study folder (it holds no study.json)" if path.exists() else "does not exist"
             raise UserError(f"{path} {what}; studies are made by `viticulture compare`")
         text = read_text(path / "study.yaml", "study")
-        study = StudyDir(path, Grid.from_yaml(text, str(path / "study.yaml")))
+        grid = Grid.from_yaml(text, str(path / "study.yaml"))
+        study = StudyDir(path, replace(grid, folders=read_json(path / "study.json").get("folders", {})))
         layout = study.facts.get("format")
         if layout != FORMAT:
             raise UserError(
@@ -174,8 +176,9 @@ class StudyDir:
                     f"own copy, recipes/{name}.yaml. Add it under another name, or begin a new study, to compare the "
                     "edited one"
                 )
-        if (known, entries) != (facts["recipes"], facts["candidates"]):
-            self.update(recipes=known, candidates=entries)
+        folders = {**self.grid.folders, **self.slugs}
+        if (known, entries, folders) != (facts["recipes"], facts["candidates"], facts.get("folders")):
+            self.update(recipes=known, candidates=entries, folders=folders)
         return remarks
 
     def recipe_text(self, candidate: Candidate) -> str:
@@ -262,7 +265,10 @@ class StudyDir:
             return
         with held:
             path.write_text(f"{socket.gethostname()} {os.getpid()}\n", encoding="utf-8")
-            yield True
+            try:
+                yield True
+            finally:
+                path.write_text("", encoding="utf-8")  # a later death of this process is not this cell's
 
     def check_splits(self, data: str, splits: dict[str, list[str]]) -> None:
         """All cells of one data set, or of one of its folds, are chosen and tested by the same images, in the same
@@ -291,9 +297,10 @@ class StudyDir:
         return write_whole(self.path / name, content)
 
 
-def _begun(entry: Path) -> bool:
-    """Whether a kill before study.json may have left this in a study's folder."""
-    return entry.name in ("recipes", "study.yaml") or entry.name.endswith(".part")
+def _begun(folder: Path) -> bool:
+    """Whether a kill before study.json may have left all that is in a folder: study.yaml comes first."""
+    names = {entry.name for entry in folder.iterdir() if not entry.name.endswith(".part")}
+    return names in (set(), {"study.yaml"}, {"study.yaml", "recipes"})
 
 
 def held_out_digest(splits: dict[str, list[str]]) -> str:

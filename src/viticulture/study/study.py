@@ -80,11 +80,10 @@ class Study:
 
     @property
     def leader(self) -> Standing:
-        """First by validation on the largest training subset. Raises: UserError if nothing is finished."""
+        """First by validation on the largest training subset. Raises: UserError if there is nothing to rank by."""
         if not self.verdicts:
-            raise UserError(
-                f"{self.path} has no finished cells yet; go on by `viticulture compare resume {shell_word(self.path)}`"
-            )
+            more = f"go on by `viticulture compare resume {shell_word(self.path)}`"
+            raise UserError(f"{self.path} names no first: {self.conclusion.rstrip('.')}; {more}")
         return self.verdicts[-1].leader
 
     @property

@@ -88,9 +88,9 @@ def _tiles(study: Study) -> list[Tile]:
         facts = verdict.leader.outcomes[0].facts or {}
         images = facts.get("data", {}).get("images", {})
         classes = len(facts.get("data", {}).get("classes", []))
-        split = "test" if "test" in images else "val"
+        number = images.get("val" if verdict.reported == "validation" else "test", 0)
         each = " a fold" if grid.overlap else ""
-        tiles.append(Tile(f"Test images{each}", f"{images.get(split, 0):,}", f"of {classes:,} classes"))
+        tiles.append(Tile(f"{verdict.reported.capitalize()} images{each}", f"{number:,}", f"of {classes:,} classes"))
     return tiles
 
 
@@ -98,13 +98,16 @@ def study_notes(study: Study) -> list[str]:
     """What a reader must know before the numbers."""
     unit = study.folder.grid.unit
     failed = study.failed
-    kept = "" if study.folder.grid.published else ", and no winner is named"
+    named = study.winner is not None or study.folder.grid.published
+    kept = "" if named else ", and no winner is named"
     notes = [f"{failed} training{'s' * (failed > 1)} failed, by the errors under Failed{kept}."] if failed else []
     notes += few_steps(study.plan, unit) if study.plan else []
     notes += [FOLDS] if study.folder.grid.overlap else []
     notes += study.folder.facts.get("remarks", [])
     if study.verdicts and study.verdicts[-1].by == "test" and not study.folder.grid.published:
         notes.append("Nothing is held out for validation, so test images rank, which favors the first.")
+    if study.verdicts and study.verdicts[-1].reported == "validation" and not study.folder.grid.published:
+        notes.append("Nothing is held out as test: results are of the images that rank, which favors the first.")
     if study.verdicts and all(len(one.outcomes) == 1 for one in study.verdicts[-1].standings):
         notes.append(f"One {unit} tells nothing about chance; train three or more.")
     data = [str(remark) for remark in ((study.outcomes[0].facts or {}).get("remarks") or [])]
@@ -116,11 +119,11 @@ def _conditions(study: Study) -> Markup:
     grid, plan, known = study.folder.grid, study.plan, study.folder.facts
     lines = {"terms": plan_note(grid, plan) if plan else "not planned yet"}
     lines["the same for all"] = "\n".join(f"{key}: {value}" for key, value in grid.conditions.items()) or "nothing"
-    lines["ranked by"] = (
-        "test" if study.verdicts and study.verdicts[-1].by == "test" else "validation; test is reported"
-    )
-    if study.verdicts and not grid.published:
-        lines["a winner"] = _rule(study.verdicts[-1], grid.unit)
+    verdict = study.verdicts[-1] if study.verdicts else None
+    reported = verdict.reported if verdict else "test"
+    lines["ranked by"] = "test" if verdict and verdict.by == "test" else f"validation; {reported} is reported"
+    if verdict and not grid.published:
+        lines["a winner"] = _rule(verdict, grid.unit)
     if grid.overlap:
         lines["folds"] = (
             f"{grid.subsets.folds}, stratified by class, the same for all; a fold's test images are those that its "

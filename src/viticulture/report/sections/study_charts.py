@@ -22,7 +22,7 @@ COUNTS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 def _label(verdict: Verdict) -> str:
     """Of an axis."""
     title = verdict.measure.title
-    return f"{title[0].lower() + title[1:] if title[1].islower() else title} on test, %"
+    return f"{title[0].lower() + title[1:] if title[1].islower() else title} on {verdict.reported}, %"
 
 
 def _intervals(verdict: Verdict, grid: Grid) -> str:

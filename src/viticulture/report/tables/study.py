@@ -73,7 +73,7 @@ def few_steps(plan: Plan, unit: str) -> list[str]:
 
 
 def results_sheet(study: Study) -> Sheet:
-    """One row a candidate, one column a training subset: the measure on test, %, mean and sd over seeds."""
+    """One row a candidate, one column a training subset: the measure, %, mean and sd over seeds."""
     grid, found = study.folder.grid, study.verdicts
     columns = [Column("candidate")]
     several = len({verdict.data for verdict in found}) > 1
@@ -98,14 +98,15 @@ def results_sheet(study: Study) -> Sheet:
 def full_sheet(study: Study) -> Sheet:
     """One row a candidate and training subset, with everything that was measured."""
     several, grid = len({verdict.data for verdict in study.verdicts}) > 1, study.folder.grid
+    reported = study.verdicts[-1].reported if study.verdicts else "test"
     columns = [Column("candidate"), Column("training data")]
     columns += [Column("data")] if several else []
     columns += [
         Column("images", "count"),
         Column(f"{grid.unit}s", "count"),
-        Column("test, %", "spread"),
+        Column(f"{reported}, %", "spread"),
         Column("95 % interval", "decimal"),
-        Column("validation, %", "spread"),
+        *([Column("validation, %", "spread")] if reported == "test" else []),
         Column("− baseline, points", "signed"),
         Column("its interval", "decimal"),
         Column("epochs", "count"),
@@ -123,7 +124,7 @@ def full_sheet(study: Study) -> Sheet:
                 len(one.outcomes),
                 spread(one.test),
                 _interval(one.test),
-                spread(one.val) if one.val else None,
+                *([spread(one.val) if one.val else None] if reported == "test" else []),
                 None if one.versus_baseline is None else 100 * one.versus_baseline.mean,
                 None if one.versus_baseline is None else ends(one.versus_baseline),
                 None if epochs is None else round(epochs),
@@ -173,15 +174,7 @@ def spread(found: Estimate) -> Spread:
 
 def ends(found: Difference) -> str | None:
     """The wider of a difference's intervals, in percentage points."""
-    known = [
-        (one.low, one.high)
-        for one in (found.over_seeds, found.over_images)
-        if one is not None and one.low is not None and one.high is not None
-    ]
-    if not known:
-        return None
-    low, high = max(-1.0, min(low for low, _ in known)), min(1.0, max(high for _, high in known))
-    return f"{100 * low:+.1f} to {100 * high:+.1f}"
+    return f"{100 * found.span[0]:+.1f} to {100 * found.span[1]:+.1f}" if found.span else None
 
 
 def _heading(verdict: Verdict, several: bool) -> str:

@@ -7,6 +7,7 @@ segmenters and students of several labels their values over the same draws of im
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from ...evaluation.results import read_predictions
 from ..folder import StudyDir
 from ..run.outcomes import Outcome
 from .statistics import LEVEL, Difference, Estimate, accuracy, difference, difference_of_folds, precision
+
+Number = TypeVar("Number", bound=np.generic)
 
 
 class Answers:
@@ -85,9 +88,7 @@ def paired(
         by_fold = [_gap(a, b) for a, b in columns]
         known = [gap for gap in by_fold if gap is not None]
         return difference_of_folds(*scores, known if len(known) == len(by_fold) else None, answers.overlap, level)
-    right = None
-    if all(a is not None and b is not None and len(a) == len(b) for a, b in columns):
-        right = np.stack([gap for a, b in columns if (gap := _gap(a, b)) is not None])
+    right = _stacked([_gap(a, b) for a, b in columns])
     drawn = _stacked([_less(answers.drawn(our), answers.drawn(their)) for our, their in pairs])
     return difference(*scores, right, level, drawn, answers.overlap)
 
@@ -114,7 +115,7 @@ def _less(ours: NDArray[np.float64] | None, theirs: NDArray[np.float64] | None) 
     return None if ours is None or theirs is None or ours.shape != theirs.shape else ours - theirs
 
 
-def _stacked(rows: Sequence[NDArray[np.float64] | None]) -> NDArray[np.float64] | None:
+def _stacked(rows: Sequence[NDArray[Number] | None]) -> NDArray[Number] | None:
     """[S, R]; None where a row is missing or longer than another."""
     known = [row for row in rows if row is not None]
     return np.stack(known) if len(known) == len(rows) and len({row.shape for row in known}) == 1 else None

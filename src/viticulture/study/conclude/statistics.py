@@ -121,6 +121,11 @@ def level_of_look(number: int) -> float:
     return 1 - (1 - LEVEL) * SPENT * (1 - SPENT) ** (number - 1)
 
 
+def next_level(level: float) -> float:
+    """Level of the look that follows one of this level."""
+    return 1 - (1 - level) * (1 - SPENT)
+
+
 @dataclass(frozen=True)
 class Difference:
     """How much better one method is than another, over seeds that both were trained from, or over folds.
@@ -144,12 +149,20 @@ class Difference:
         return self.over_seeds.mean
 
     @property
-    def seeds_needed(self) -> int | None:
-        """Pairs of trainings that would tell the two apart with the power of `POWER`, if mean and spread are as seen;
-        None where they cannot be told (fewer than two seeds, no difference, or more than `MOST_SEEDS`; or folds, whose
-        number says how much is learnt from)."""
+    def span(self) -> tuple[float, float] | None:
+        """Ends of the wider of the intervals that are known, within [-1, 1], so that words never claim more than is
+        known; None for a single seed."""
+        seeds, images = self.over_seeds, self.over_images or self.over_seeds
+        if seeds.low is None or seeds.high is None or images.low is None or images.high is None:
+            return None
+        return max(-1.0, min(seeds.low, images.low)), min(1.0, max(seeds.high, images.high))
+
+    def seeds_needed(self, level: float = LEVEL) -> int | None:
+        """Pairs of trainings that would tell the two apart at this level with the power of `POWER`, if mean and spread
+        are as seen; None where they cannot be told (fewer than two seeds, no difference, or more than `MOST_SEEDS`; or
+        folds, whose number says how much is learnt from)."""
         sd = None if self.overlap else self.over_seeds.sd
-        return seeds_needed(self.mean, None if sd is None else max(sd, self.floor))
+        return seeds_needed(self.mean, None if sd is None else max(sd, self.floor), level)
 
     def separates(self) -> bool:
         """Whether every interval that is known leaves out zero. A single seed separates nothing, nor do two, or values
@@ -304,9 +317,9 @@ def seeds_needed(mean: float, sd: float | None, level: float = LEVEL, power: flo
 
     low, high = 1, 2
     while seen(high) < power:
-        low, high = high, 2 * high
-        if high > MOST_SEEDS:
+        if high == MOST_SEEDS:
             return None
+        low, high = high, min(2 * high, MOST_SEEDS)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if seen(middle) >= power else (middle, high)

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from ..declare.grid import Candidate, Grid
+from ..declare.grid import Candidate, Grid, digest
 from ..declare.terms import Subset
 from ..folder import StudyDir
 from ..run.outcomes import Outcome
 from .answers import Answers, estimated, paired, score
 from .measures import Measure, measure
-from .statistics import LEVEL, Difference, Estimate, estimate, level_of_look
+from .statistics import LEVEL, Difference, Estimate, estimate, level_of_look, next_level
 
 NAMED = 4  # candidates in a sentence that are named one by one
 
@@ -76,6 +76,7 @@ class Verdict:
         reference: the leader's difference to the best network that is no ViT, with its name; None without.
         named: whether the leader is a winner.
         level: of the intervals that name one.
+        mark: digest of the trainings that it rests on.
         unsettled: candidate -> why it is not known how well it does: its trainings failed, or are not finished.
     """
 
@@ -88,6 +89,7 @@ class Verdict:
     reference: tuple[str, Difference] | None
     named: bool
     level: float = LEVEL
+    mark: str = ""
     unsettled: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -101,9 +103,9 @@ class Verdict:
         return measure(self.leader.outcomes[0].measured)
 
     @property
-    def trainings(self) -> int:
-        """How many it rests on."""
-        return sum(len(standing.outcomes) for standing in self.standings)
+    def reported(self) -> str:
+        """The images that results are of: test, or validation where nothing is held out as test."""
+        return "validation" if self.leader.outcomes[0].test is None else "test"
 
     @property
     def close(self) -> list[str]:
@@ -129,20 +131,21 @@ def verdicts(study: StudyDir, outcomes: Iterable[Outcome]) -> list[Verdict]:
 
 
 def record(study: StudyDir, reached: Iterable[Verdict]) -> None:
-    """Keep in study.json which comparisons were looked at, by the number of their trainings."""
+    """Keep in study.json which comparisons were looked at, each by the marks of its looks in their order."""
     known = study.facts.get("looks", {})
     looks = dict(known)
     for verdict in reached:
-        if verdict.rivals and not verdict.unsettled and not study.grid.published:
-            looks[verdict.key] = sorted({*looks.get(verdict.key, []), verdict.trainings})
+        seen = looks.get(verdict.key, [])
+        if verdict.rivals and not verdict.unsettled and not study.grid.published and verdict.mark not in seen:
+            looks[verdict.key] = [*seen, verdict.mark]
     if looks != known:
         study.update(looks=looks)
 
 
 def _verdict(
-    study: StudyDir, data: str, subset: Subset, outcomes: Sequence[Outcome], looks: Sequence[int]
+    study: StudyDir, data: str, subset: Subset, outcomes: Sequence[Outcome], looks: Sequence[str]
 ) -> Verdict | None:
-    """None where nothing is finished; looks: numbers of trainings of which this comparison was seen."""
+    """None where nothing is finished; looks: marks of the trainings of which this comparison was seen."""
     grid, last = study.grid, len(study.grid.terms.rungs) - 1
     answers = Answers(study)
     groups: dict[str, list[Outcome]] = {}
@@ -177,7 +180,8 @@ def _verdict(
     others = [standing for standing in standings if standing is not leader]
     if leader.vit and any(other.vit for other in others):
         others = [other for other in others if other.vit]
-    level = level_of_look(1 + sum(seen < sum(map(len, groups.values())) for seen in looks))
+    mark = digest(sorted(outcome.cell.name for group in groups.values() for outcome in group))
+    level = level_of_look(1 + (looks.index(mark) if mark in looks else len(looks)))
     rivals = {
         other.candidate.name: lead
         for other in others
@@ -190,20 +194,21 @@ def _verdict(
     best = next((standing for standing in outside if standing is not leader), None)
     beside = paired(answers, leader.outcomes, best.outcomes) if best else None
     reference = (best.candidate.name, beside) if best and beside else None
-    return Verdict(data, subset, tuple(standings), by, leader, rivals, reference, named, level, unsettled)
+    return Verdict(data, subset, tuple(standings), by, leader, rivals, reference, named, level, mark, unsettled)
 
 
 def conclusion(grid: Grid, reached: Sequence[Verdict], finished: int, cells: int) -> str:
     """The study's conclusion in one sentence or two, about the largest training subset."""
     left = "" if finished == cells else f" ({finished} of {cells} trainings are finished.)"
     if not reached:
-        return f"Nothing is finished yet: 0 of {cells} trainings."
+        known = "Nothing that was held out has been measured" if finished else "Nothing is finished yet"
+        return f"{known}: {finished} of {cells} trainings."
     if grid.published:
         return _beside_published(grid, reached) + left
     verdict = reached[-1]
     leader = verdict.leader
     who, where = leader.candidate.name, f"{subject(verdict.data)}, {verdict.subset.name}"
-    images = f"{'test' if verdict.by == 'val' or _tested(leader) else 'validation'} images"
+    images = f"{verdict.reported} images"
     share = _percent(leader.test, grid.unit)
     gets = f"gets {share} of the {images} right"
     if verdict.measure.of:
@@ -226,8 +231,8 @@ def conclusion(grid: Grid, reached: Sequence[Verdict], finished: int, cells: int
         reason = f"on test {closest} is no worse ({_points(lead)} points between them)"
     else:
         reason = f"its lead over {closest}, {_points(lead)} points, may be chance"
-        if lead.seeds_needed:
-            seeds = max(lead.seeds_needed, len(lead.over_seeds.values) + 1)
+        if needed := lead.seeds_needed(next_level(verdict.level)):
+            seeds = max(needed, len(lead.over_seeds.values) + 1)
             reason += f"; about {seeds} seeds would show a lead of this size"
     words = f"{who} is first by {_split(verdict)} and {gets}, but {reason}."
     return f"No winner on {where}: {words}{beside}{left}"
@@ -283,10 +288,6 @@ def _split(verdict: Verdict) -> str:
     return "validation" if verdict.by == "val" else "test"
 
 
-def _tested(standing: Standing) -> bool:
-    return standing.outcomes[0].test is not None
-
-
 def _percent(accuracy: Estimate, unit: str) -> str:
     if accuracy.low is None or accuracy.high is None:
         return f"{100 * accuracy.mean:.1f} %"
@@ -295,12 +296,5 @@ def _percent(accuracy: Estimate, unit: str) -> str:
 
 
 def _points(difference: Difference) -> str:
-    """The wider of the two intervals, so that the words never claim more than is known."""
-    seeds, images = difference.over_seeds, difference.over_images
-    if seeds.low is None or seeds.high is None:
-        return f"{100 * difference.mean:.1f}"
-    ends = [(seeds.low, seeds.high)]
-    if images is not None and images.low is not None and images.high is not None:
-        ends.append((images.low, images.high))
-    low, high = max(-1.0, min(low for low, _ in ends)), min(1.0, max(high for _, high in ends))
-    return f"{100 * difference.mean:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+    interval = f" ({100 * difference.span[0]:.1f} to {100 * difference.span[1]:.1f})" if difference.span else ""
+    return f"{100 * difference.mean:.1f}{interval}"

@@ -123,6 +123,7 @@ class Grid:
         terms: how long the cells train.
         epochs: length of every training; None leaves it to the terms.
         table: the paper's table that is reproduced; empty otherwise.
+        folders: candidate -> its name in file names, where a study has given it one; no part of what is declared.
     """
 
     data: str
@@ -133,6 +134,7 @@ class Grid:
     terms: Terms = EQUAL_EPOCHS
     epochs: int | None = None
     table: str = ""
+    folders: dict[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         check_fields("study", self)
@@ -188,19 +190,22 @@ class Grid:
         return any(candidate.published is not None for candidate in self.candidates)
 
     def slugs(self) -> dict[str, str]:
-        """Candidate -> its name in file names; candidates that train the same thing share the first one's."""
+        """Candidate -> its name in file names; candidates that train the same thing share one.
+
+        Those that a study has given names keep them, whichever candidates are added before them or taken out.
+        """
         return dict(self._slugs)
 
     @cached_property
     def _slugs(self) -> dict[str, str]:
-        slugs: dict[str, str] = {}
-        known: dict[str, str] = {}
-        for candidate in self.candidates:
-            content = digest(candidate.training)
-            if content not in known:
-                known[content] = _unused(candidate.name, known.values())
-            slugs[candidate.name] = known[content]
-        return slugs
+        of_training: dict[str, str] = {}
+        for candidate in sorted(self.candidates, key=lambda one: one.name not in self.folders):
+            content, kept = digest(candidate.training), self.folders.get(candidate.name, "")
+            if content not in of_training:
+                taken = {*of_training.values(), *self.folders.values()}
+                mine = kept and kept not in of_training.values()
+                of_training[content] = kept if mine else _unused(candidate.name, taken)
+        return {candidate.name: of_training[digest(candidate.training)] for candidate in self.candidates}
 
     def cells(self, rung: int = -1) -> list[Cell]:
         """Every cell of one rung (the last by default), seed by seed, so that an early stop leaves whole
@@ -246,7 +251,7 @@ class Grid:
 
     def to_yaml(self) -> str:
         """The declaration as a file."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
         plain["candidates"] = [_differences(candidate) for candidate in self.candidates]
         plain["subsets"] = _differences(self.subsets)
         plain["terms"] = _differences(self.terms)
@@ -325,7 +330,7 @@ def _default(one: Field[Any]) -> Any:
 def _checked(cls: Any, raw: Any, name: str) -> dict[str, Any]:
     if not isinstance(raw, Mapping):
         raise UserError(f"{name} must hold keys and values, got {type(raw).__name__}")
-    valid = [f.name for f in fields(cls)]
+    valid = [f.name for f in fields(cls) if f.compare]
     for key in raw:
         if key not in valid:
             raise unknown(f"key of {name}", str(key), valid)

@@ -48,6 +48,7 @@ class Pace:
         keep: writing a checkpoint.
         watch_every: epochs from one validation to the next.
         answer: answering about a held-out image in the end, which is done in float32; None for as long as `inference`.
+        sets: of weights that are kept: the best, the last and, where there is one, their moving average.
     """
 
     step: float
@@ -58,6 +59,7 @@ class Pace:
     keep: float = 0.0
     watch_every: int = 1
     answer: float | None = None
+    sets: int = 2
 
     @property
     def learning(self) -> float:
@@ -75,9 +77,9 @@ class Pace:
         return self.learning + self.validation / self.watch_every + self.keep + EPOCH
 
     def training(self, epochs: float) -> float:
-        """A whole cell: its epochs, then the best and the last weights on every held-out image."""
+        """A whole cell: its epochs, then every kept set of weights on every held-out image."""
         answer = self.inference if self.answer is None else self.answer
-        return self.epoch * epochs + 2 * answer * self.held_out_images
+        return self.epoch * epochs + self.sets * answer * self.held_out_images
 
     def scaled(self, factor: float) -> "Pace":
         """That of a network which takes so many times as long."""
@@ -86,9 +88,9 @@ class Pace:
 
 
 def held_out_images(recipe: Recipe, dataset: Dataset) -> int:
-    """How often a recipe's student is asked about held-out images in the end, for each of two sets of weights.
+    """How often a recipe's student is asked about held-out images in the end, for each set of weights.
 
-    Views of an image count one by one; what chooses them is shared by the two.
+    Views of an image count one by one; what chooses them is shared by two sets.
     """
     wanted: Views | Literal["best"] = (
         recipe.section("images").eval_views if method_class(recipe).batch_spec.labels else "one"
@@ -142,6 +144,7 @@ def measure_pace(
         keep=min(clock.keeps),
         watch_every=recipe.section("train").watch_every,
         answer=clock.answer,
+        sets=3 if recipe.section("train").ema_decay else 2,
     )
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long every cell trains: measured paces, a budget, and terms that are equal for all.
 
-    cost of a study = sum over rungs, candidates left in the rung, subsets, seeds of
-                      (training time of the cell's epochs) + START
+    cost of a study = sum over rungs of the time until its processes have trained the cells that are left in the rung,
+                      each of which takes (training time of the cell's epochs) + START
 
-    a cell trains max(1, round(s f E)) epochs in a rung of share s, where the terms set E:
+    a cell trains round(s F) epochs in a rung of share s, F = floor(f E), neither less than 1, where the terms set E:
 
     epochs   --epochs, else those of the longest recipe, for all
     recipe   the recipe's own
@@ -18,6 +18,7 @@ names it: larger, and answered by several views, where `LARGER_EPOCHS` are left 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from heapq import heapreplace
 from typing import Any
 
 from ...errors import UserError, counted
@@ -157,12 +158,14 @@ def make_plan(
     """
     if known is not None:  # candidates that study.yaml does not name now may be named again
         own, warmups = {**known.own, **own}, {**known.warmups, **warmups}
+    earlier = known.paces if known else {}  # who is added since learns as long as these
     longest = grid.epochs or max(own.values())
 
     def length(candidate: Candidate, subset: Subset) -> float:
         """The full length, before the budget shortens it."""
         if grid.terms.equal == "time" and (candidate.name, subset.name) in paces:
-            slowest = max(pace.epoch for (_, named), pace in paces.items() if named == subset.name)
+            before = [pace.epoch for (_, named), pace in earlier.items() if named == subset.name]
+            slowest = max(before or [pace.epoch for (_, named), pace in paces.items() if named == subset.name])
             return longest * slowest / paces[candidate.name, subset.name].epoch
         return longest if grid.terms.equal == "epochs" else grid.epochs or own[candidate.name]
 
@@ -179,17 +182,17 @@ def make_plan(
 
     def within(budget: str) -> Plan:
         """The longest lengths that it affords. Raises: UserError if it is too short."""
-        seconds = duration(budget) * workers
-        if cost(grid, scaled(1.0)) <= seconds:
+        seconds = duration(budget)
+        if cost(grid, scaled(1.0), workers) <= seconds:
             return scaled(1.0)
         low, high = 0.0, 1.0
         for _ in range(40):
             middle = (low + high) / 2
-            low, high = (middle, high) if cost(grid, scaled(middle)) <= seconds else (low, middle)
+            low, high = (middle, high) if cost(grid, scaled(middle), workers) <= seconds else (low, middle)
         shortest = 2 ** (len(grid.terms.rungs) - 1)  # epochs that leave every rung at least one
         plan = scaled(low)
-        if cost(grid, plan) > seconds or min(plan.epochs.values()) < shortest:
-            least = cost(grid, replace(plan, epochs=dict.fromkeys(plan.epochs, shortest))) / workers
+        if cost(grid, plan, workers) > seconds or min(plan.epochs.values()) < shortest:
+            least = cost(grid, replace(plan, epochs=dict.fromkeys(plan.epochs, shortest)), workers)
             raise UserError(
                 f"a budget of {budget} is too short for {len(grid.cells())} cells: {counted(shortest, 'epoch')} "
                 f"of each take{'s' * (shortest == 1)} about {max(least, 60) / 60:.0f} min; take fewer recipes, "
@@ -238,18 +241,25 @@ def survivors(candidates: int) -> int:
     return min(candidates, max(2, -(-candidates // 2)))
 
 
-def cost(grid: Grid, plan: Plan) -> float:
-    """Seconds of one process for the whole study; of candidates that halving drops, the most expensive are kept."""
-    total, slugs = 0.0, grid.slugs()
-    single = {
-        slugs[candidate.name]: candidate.name for candidate in grid.candidates
-    }.values()  # of those that share their cells
-    first = [[cell for cell in grid.cells(rung) if cell.seed == grid.seeds[0]] for rung in range(len(grid.terms.rungs))]
-    for subset in grid.subsets.each():
-        left = len(single)
-        for cells in first:
-            of_rung = [cell for cell in cells if cell.subset == subset and cell.candidate.name in single]
-            spent = sorted(len(grid.seeds) * (plan.seconds(cell, grid) or 0.0) for cell in of_rung)
-            total += sum(spent[-left:])
-            left = survivors(left)
+def cost(grid: Grid, plan: Plan, workers: int = 1) -> float:
+    """Seconds until the last of so many processes, each of which takes the next cell when it is free, is done with the
+    whole study; of candidates that halving drops, the most expensive are kept."""
+    slugs = grid.slugs()
+    single = {slugs[candidate.name]: candidate.name for candidate in grid.candidates}.values()  # some share their cells
+    left, total = len(single), 0.0
+    for rung in range(len(grid.terms.rungs)):
+        cells = [cell for cell in grid.cells(rung) if cell.candidate.name in single]
+        first = [cell for cell in cells if cell.seed == grid.seeds[0]]
+        seconds = {(cell.subset, cell.candidate.name): plan.seconds(cell, grid) or 0.0 for cell in first}
+        kept = {
+            key
+            for subset in grid.subsets.each()
+            for key in sorted((key for key in seconds if key[0] == subset), key=lambda key: seconds[key])[-left:]
+        }
+        free = [0.0] * workers
+        for cell in cells:
+            if (key := (cell.subset, cell.candidate.name)) in kept:
+                heapreplace(free, free[0] + seconds[key])
+        total += max(free)
+        left = survivors(left)
     return total

@@ -15,12 +15,12 @@ from ...evaluation.multilabel.judge import judge_labels
 from ...models.dense.detector import Detector
 from ...models.dense.segmenter import Segmenter
 from ...models.taps import layout
-from ...text import command_line, read_yaml
+from ...text import command_line, read_yaml, yaml_word
 from ...training.references import replaced
 from ...training.run import fit
 from ...training.rundir import RunDir
 from ...training.session import Session, begin, reopen
-from ...training.state import load_checkpoint
+from ...training.state import Damaged, load_checkpoint
 from ..declare.grid import Candidate, Cell, digest
 from ..folder import StudyDir
 from ..plan.plan import Plan
@@ -71,8 +71,7 @@ def command(study: StudyDir, cell: Cell, plan: Plan) -> str:
     chosen = {**candidate.overrides, **teachers(study, cell), **study.grid.conditions}
     chosen |= plan.overrides(study.grid, cell)
     for key, value in chosen.items():
-        written = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-        words += [f"--{key}", written]
+        words += [f"--{key}", yaml_word(value)]
     return command_line([*words, "--seed", str(cell.training_seed)])
 
 
@@ -138,9 +137,12 @@ def is_damaged(run: RunDir) -> bool:
         run.read("run.json")["recipe"]
         read_yaml(run.text("recipe.yaml"), str(files[1]))
         run.read("split.json")
+    except (UserError, LookupError, TypeError, ValueError):
+        return True
+    try:
         if run.checkpoint.exists():
             load_checkpoint(run.checkpoint)
-    except (UserError, LookupError, TypeError, ValueError):
+    except Damaged:
         return True
     return False
 

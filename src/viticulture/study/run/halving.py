@@ -71,7 +71,7 @@ def schedule(grid: Grid, outcomes: Outcomes) -> tuple[list[Cell], list[Decision]
 
 
 def decide(grid: Grid, rung: int, subset: Subset, outcomes: list[Outcome]) -> Decision:
-    """Keep the better half by validation (by test, where nothing validates), the baseline and its doubles."""
+    """Keep the better half by validation (by test, where nothing validates), and the baseline."""
     values: dict[str, list[float]] = {}
     for outcome in outcomes:
         share = outcome.val if outcome.val is not None else outcome.test
@@ -83,7 +83,7 @@ def decide(grid: Grid, rung: int, subset: Subset, outcomes: list[Outcome]) -> De
     ranked = [*alive, *(name for name in values if not values[name])]
     kept = alive[: survivors(len(ranked))]
     if grid.baseline.name in alive and grid.baseline.name not in kept:
-        kept = [*kept[:-1], grid.baseline.name] if len(kept) > 1 else [*kept, grid.baseline.name]
+        kept = [*kept[:-1], grid.baseline.name]
     return Decision(rung, subset, {name: scores[name] for name in ranked}, tuple(kept))
 
 

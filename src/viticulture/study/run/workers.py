@@ -13,7 +13,8 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -110,8 +111,24 @@ def environment(number: int, workers: int) -> dict[str, str]:
         names = [name for name in shown.split(",") if name] or [str(i) for i in range(gpus)]
         variables["CUDA_VISIBLE_DEVICES"] = names[number % len(names)]
     else:
-        variables.setdefault("OMP_NUM_THREADS", str(max(1, torch.get_num_threads() // workers)))
+        variables["OMP_NUM_THREADS"] = str(threads(workers))
     return variables
+
+
+def threads(workers: int) -> int:
+    """Of each of so many processes without GPUs, which share the cores that this one computes on."""
+    return max(1, torch.get_num_threads() // workers)
+
+
+@contextmanager
+def as_one_of(workers: int) -> Iterator[None]:
+    """Compute as one of so many workers does, for what is measured on their behalf."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if torch.cuda.is_available() else threads(workers))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def claimed_by(study: StudyDir, pid: int) -> Cell | None:
