@@ -23,7 +23,7 @@ from viticulture import cli
 from viticulture.cli import main
 from viticulture.command import VERBS, parser_of
 from viticulture.command import read as read_command
-from viticulture.training.recipe import read, resolve
+from viticulture.training.recipe import METHODS, read, resolve
 from viticulture.training.table import read_table
 from viticulture.waiting import waiting
 
@@ -60,6 +60,8 @@ def test_help_is_short_unless_everything_is_asked_for(capsys: pytest.CaptureFixt
     assert main(["train", "--help-all"]) == 0
     full = capsys.readouterr().out
     assert all(f"--{key} " in full for key in ("augment.flip.probability", "guides.logits.teacher", *KEYS))
+    assert all(f"with --method.name {name}: " in full for name in METHODS if name != "supervised")
+    assert all(f"--method.{key} " in full for key in ("smoothing", "mask_ratio", "masks", "loss", "local_crops.count"))
     assert "--student CONFIG" not in full, "--student is the network's name here, not a file"
     assert main(["compare", "--help"]) == 0
     assert "data.per_class" not in capsys.readouterr().out

@@ -42,9 +42,10 @@ def test_the_commands_of_every_kind_of_file_are_found() -> None:
 
 
 @pytest.mark.parametrize(("source", "command"), COMMANDS)
-def test_a_command_that_we_show_is_understood(source: str, command: str) -> None:
+def test_a_command_that_we_show_is_understood(source: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real parser takes it, and what it would train is a valid recipe. Fails for an option, verb, recipe, row or
     key that is misspelt or gone."""
+    monkeypatch.syspath_prepend(Path(__file__).parent / "plugins")
     words = shlex.split(command, comments=True)[1:]
     if {"--help", "--help-all", "TABLE"} & set(words):  # TABLE stands for any
         return

@@ -105,6 +105,9 @@ def predict(
     from ..outputs import check_out
 
     folder = usable(run_word(run))
+    learnt = folder.read("run.json")["data"]["folder"]
+    if out and learnt and Path(out).resolve() == Path(learnt).resolve():
+        raise UserError(f"{out} is what {run} learnt from; choose another --out")
     if is_dense(folder):
         from ..evaluation.dense.predict import predict_dense
 

@@ -216,6 +216,10 @@ def reference() -> str:
         "augment": {cls_name(transform): {} for transform in TRANSFORMS},
     }
     text = _parser_of(tuple(_constructors(nested(every)).items())).format_help()
+    for name in (name for name in METHODS if name != "supervised"):
+        of_method = _parser_of((("method", find_method(name)),)).format_help()
+        _, _, *sections = re.split(r"\n\n(?=\S)", of_method.rstrip())  # its usage and its name go first
+        text += "".join(f"\nwith --method.name {name}: {section}\n" for section in sections)
     return re.sub(r"^  --\S+ CONFIG\s+Path to a configuration file\.\n", "", text, flags=re.MULTILINE)
 
 

@@ -23,9 +23,9 @@ class ColorJitter(Transform):
     of the four is drawn too. Deviation: levels are rounded once at the end, not after each of the four.
 
     Args:
-        brightness: s of brightness; 0 leaves it.
-        contrast: s of contrast.
-        saturation: s of saturation.
+        brightness: s of brightness, whose factor is drawn between 1 - s and 1 + s; 0 leaves it.
+        contrast: s of contrast, likewise.
+        saturation: s of saturation, likewise.
         hue: largest part of a turn, at most one half; 0 for images of other than three channels.
         probability: of changing an image at all.
     """
