@@ -946,10 +946,20 @@ def test_a_person_may_end_a_budget_sooner(killed: bool, tmp_path: Path, monkeypa
         follow_module.change_length(run, 3)
     assert read_plan(run).stages[0].epochs == before.epochs
     if killed:
-        with monkeypatch.context() as patched:
-            patched.setattr(follow_module, "set_length", interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                follow_module.change_length(run, 6)
+
+        def dying(run: RunDir, epochs: int, remark: str = "") -> None:
+            if epochs == 6:
+                interrupt()
+            set_length(run, epochs, remark)
+
+        for other in (before.epochs, None):  # what was half set gives way, also to the old length
+            with monkeypatch.context() as patched:
+                patched.setattr(follow_module, "set_length", dying)
+                with pytest.raises(KeyboardInterrupt):
+                    follow_module.change_length(run, 6)
+            if other:
+                follow_module.change_length(run, other)
+                assert read_plan(run).stages[0].epochs == other
     else:
         follow_module.change_length(run, 6)
         assert recipe_of(RunDir(run)).section("train").epochs == 6

@@ -32,6 +32,7 @@ from viticulture.models.weights.files import save
 from viticulture.report.charts.curves import read_curves
 from viticulture.report.terminal import bar
 from viticulture.training.data import default_recipe
+from viticulture.training.length import change_length
 from viticulture.training.metrics import MetricsFile, cut, read_history
 from viticulture.training.progress import StopOnNonFinite
 from viticulture.training.recipe import read, resolve
@@ -709,6 +710,38 @@ def test_a_stopped_training_gets_the_length_that_a_person_asks_for(tmp_path: Pat
     with pytest.raises(UserError, match="finished, after 4 epochs"):
         viticulture.resume(str(run), epochs=9)
     assert viticulture.resume(str(run), epochs=4).accuracy == ended.accuracy
+
+
+def stopped_at_2(out: Path, **keys: Any) -> None:
+    """A run of eight epochs that was stopped after the second."""
+    session = small(out, **{"train.epochs": 8, **keys})
+    fit(session, until=2)
+    session.run.unlock()
+
+
+def test_a_length_that_no_recipe_can_have_is_refused_and_forgotten(tmp_path: Path) -> None:
+    """Shorter than the warm-up. Fails if the run asks for it ever after."""
+    stopped_at_2(tmp_path / "run", **{"schedule.warmup_epochs": 4})
+    with pytest.raises(UserError, match="warmup_epochs must be fewer"):
+        viticulture.resume(str(tmp_path / "run"), epochs=3)
+    assert viticulture.resume(str(tmp_path / "run")).facts["settings"]["train"]["epochs"] == 8
+
+
+def test_a_length_left_half_set_gives_way_to_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also to the one that run.json still tells. Fails where checkpoint and recipe are left with a length each, or the
+    half-set one comes back later."""
+    stopped_at_2(tmp_path / "run")
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        patched.setattr("viticulture.training.length.comment", killed)  # the checkpoint is written, recipe.yaml is next
+        change_length(tmp_path / "run", 4)
+    change_length(tmp_path / "run", 8)
+    change_length(tmp_path / "run")
+    fit(reopen(str(tmp_path / "run")))
+    assert RunDir(tmp_path / "run").read("run.json")["steps"] == 16
 
 
 class Killed(Callback):

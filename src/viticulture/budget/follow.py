@@ -106,9 +106,10 @@ def change_length(run: Path, epochs: int) -> None:
     """
     with _alone(run):
         plan, place = read_plan(run), RunDir.open(run)
+        stage = plan.stages[-1]
+        set_length(place, stage.epochs)  # a kill may have come between the plan and the run
         if not (remark := asked_length(place, epochs)):
             return
-        stage = plan.stages[-1]
         seconds = stage.seconds * epochs / stage.epochs
         plan.with_stage(len(plan.stages) - 1, replace(stage, epochs=epochs, seconds=seconds)).write(run)
         set_length(place, epochs, remark)

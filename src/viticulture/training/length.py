@@ -16,7 +16,7 @@ from ..guides.guide import Guide
 from ..text import comment
 from .assemble import assemble
 from .processes import POLL_SECONDS, is_leader
-from .recipe import resolve
+from .recipe import Recipe, resolve
 from .rundir import RunDir
 from .session import Session, mark, recipe_of
 from .state import WholeCheckpointIO, load_checkpoint
@@ -40,28 +40,34 @@ def change_length(path: Path, epochs: int | None = None) -> None:
     Raises: UserError if it is in use, or as `asked_length`.
     """
     run = RunDir.open(path)
-    wanted = run.read("run.json").get("length") if epochs is None else epochs
-    if wanted is None or not (remark := asked_length(run, wanted)):
+    half_set = run.read("run.json").get("length")
+    wanted = half_set if epochs is None else epochs
+    if wanted is None:
         return
     if not is_leader():
-        while asked_length(run, wanted):
+        while run.read("run.json").get("length") not in (None, wanted) or asked_length(run, wanted):
             time.sleep(POLL_SECONDS)
         return
-    run.lock()
-    try:
-        run.update(length=wanted)
-        set_length(run, wanted, remark)
-    finally:
-        run.unlock()
+    for length in (half_set, wanted):  # files of two lengths become one's before they are another's
+        if length is None or not (remark := asked_length(run, length)):
+            continue
+        run.lock()
+        try:
+            run.update(length=length)
+            set_length(run, length, remark)
+        finally:
+            run.unlock()
 
 
 def asked_length(run: RunDir, epochs: int) -> str:
     """What is to be remarked of a stopped run whose length a person changes; empty where it has that already.
 
-    Raises: UserError if more epochs have begun, or the run is finished or without a checkpoint.
+    Raises: UserError if more epochs have begun, its recipe cannot have so few, or the run is finished or without a
+        checkpoint.
     """
     facts = run.read("run.json")
-    own = resolve(facts["recipe"], facts["settings"]).section("train").epochs
+    recipe = resolve(facts["recipe"], facts["settings"])
+    own = recipe.section("train").epochs
     if epochs == own:
         return ""
     if facts["status"] == "finished":
@@ -69,6 +75,7 @@ def asked_length(run: RunDir, epochs: int) -> str:
     begun = load_checkpoint(run.checkpoint)["epoch"] + 1
     if epochs < begun:
         raise UserError(f"{run.path} has come to epoch {begun}, so it cannot end sooner; got {epochs} epochs")
+    _of_length(recipe, epochs)  # refused before anything says that it is wanted
     return (
         f"trained for {counted(epochs, 'epoch')} in place of {own} by `resume --epochs`, once {begun} had begun: the "
         "rate falls by that length from there on, so the same from the start would learn otherwise"
@@ -90,8 +97,7 @@ def set_length(run: RunDir, epochs: int, remark: str = "") -> None:
     own = recipe.section("train").epochs
     if own == epochs:
         return
-    keys = {"train.epochs": epochs, "schedule.warmup_epochs": recipe.section("schedule").warmup(own)}
-    longer = resolve(recipe.name, recipe.values, keys)
+    longer = _of_length(recipe, epochs)
     before, after = (
         mark(settings, facts["seed"], facts["data"]["fingerprint"]) for settings in (facts["settings"], longer.values)
     )
@@ -102,6 +108,12 @@ def set_length(run: RunDir, epochs: int, remark: str = "") -> None:
     run.write("recipe.yaml", f"{comment(facts['command'])}{comment(f'recipe: {recipe.name}')}{longer.to_yaml()}")
     remarks = [*facts["remarks"], *([remark] if remark else [])]
     run.update(settings=longer.values, remarks=remarks)  # last: until then the run is one whose length is not set
+
+
+def _of_length(recipe: Recipe, epochs: int) -> Recipe:
+    """The recipe with other epochs, and the warm-up that it has. Raises: UserError where that is longer."""
+    warmup = recipe.section("schedule").warmup(recipe.section("train").epochs)
+    return resolve(recipe.name, recipe.values, {"train.epochs": epochs, "schedule.warmup_epochs": warmup})
 
 
 def gone_on(session: Session) -> Session:
