@@ -744,6 +744,24 @@ def test_a_length_left_half_set_gives_way_to_another(tmp_path: Path, monkeypatch
     assert RunDir(tmp_path / "run").read("run.json")["steps"] == 16
 
 
+def test_weights_of_an_epoch_that_is_not_trained_any_more_are_not_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run killed in its sixth epoch goes on from a checkpoint of its second, and by another length. Fails if the
+    weights that were the best of the fifth outlive it."""
+    stopped_at_2(tmp_path / "run", **{"data.val_fraction": 0.2, "train.watch": "val"})
+    with monkeypatch.context() as patched:
+        patched.setattr(KeepLast, "_save", lambda *_: None)
+        killed = reopen(str(tmp_path / "run"))
+        fit(killed, until=5)
+        killed.run.unlock()
+    best = tmp_path / "run/weights/best/config.json"
+    assert json.loads(best.read_text())["epoch"] > 2, "few images cannot tell the first epochs apart"
+    ended = viticulture.resume(str(tmp_path / "run"), epochs=2)
+    assert ended.folder.which() == ["last"]
+    assert json.loads((tmp_path / "run/weights/last/config.json").read_text())["epoch"] == 2
+
+
 class Killed(Callback):
     """Ends a training as torch does when one of its processes was killed."""
 

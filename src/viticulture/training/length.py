@@ -7,12 +7,15 @@ whatever it is: one that is given another length there ends, bit for bit, as one
 on it ends as no other does, by the rates of the other length from there on.
 """
 
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..errors import UserError, counted
 from ..guides.guide import Guide
+from ..models.weights.files import read_config
 from ..text import comment
 from .assemble import assemble
 from .processes import POLL_SECONDS, is_leader
@@ -20,6 +23,7 @@ from .recipe import Recipe, resolve
 from .rundir import RunDir
 from .session import Session, mark, recipe_of
 from .state import WholeCheckpointIO, load_checkpoint
+from .watching import BestCheckpoint
 
 
 def may_change(session: Session) -> bool:
@@ -104,10 +108,21 @@ def set_length(run: RunDir, epochs: int, remark: str = "") -> None:
     content = load_checkpoint(run.checkpoint)
     if content.get("mark") not in (before, after):
         raise UserError(f"checkpoint {run.checkpoint} is not of this run; bring back the run's own")
+    if lost := _best_is_lost(run, content):
+        content["callbacks"].pop(BestCheckpoint.__qualname__, None)
     WholeCheckpointIO(after).save_checkpoint(content, run.checkpoint)
+    if lost:
+        shutil.rmtree(run.weights("best"))
     run.write("recipe.yaml", f"{comment(facts['command'])}{comment(f'recipe: {recipe.name}')}{longer.to_yaml()}")
     remarks = [*facts["remarks"], *([remark] if remark else [])]
     run.update(settings=longer.values, remarks=remarks)  # last: until then the run is one whose length is not set
+
+
+def _best_is_lost(run: RunDir, checkpoint: dict[str, Any]) -> bool:
+    """Whether the best weights are those of an epoch after the checkpoint, which is not trained as it was then."""
+    kept = run.weights("best")
+    known = checkpoint["callbacks"].get(BestCheckpoint.__qualname__, {"best_epoch": -1})
+    return (kept / "config.json").exists() and read_config(kept)["epoch"] != known["best_epoch"] + 1
 
 
 def _of_length(recipe: Recipe, epochs: int) -> Recipe:
