@@ -174,6 +174,7 @@ def first_box(box: list[float]) -> Callable[[dict[str, Any]], object]:
         (first_box([500, 5, 10, 10]), "1 box empty or reaching outside"),
         (first_box([5, 5, 0, 10]), "1 box empty or reaching outside"),
         (first_box([5, 5, 10]), "left, top, width, height"),
+        (first_box([5, 5, 10**400, 10]), "left, top, width, height"),
         (lambda content: content["annotations"][0].update(category_id=4), "category 4, which it does not name"),
         (lambda content: content["images"][0].update(file_name="gone.png"), "none of that name"),
         (lambda content: content["images"][0].update(height=100), "says 80x100"),
@@ -195,6 +196,16 @@ def test_what_a_list_gets_wrong_is_told_in_a_line(
     with pytest.raises(UserError, match=words) as told:
         prepared(root)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_list_that_was_cut_short_is_told(size: int, tmp_path: Path) -> None:
+    """Fails if it is passed over, so that other images than its own validate."""
+    root = coco_folder(tmp_path / "set", COUNTS)
+    file = root / "annotations" / "instances_val.json"
+    file.write_bytes(file.read_bytes()[:size])
+    with pytest.raises(UserError, match=r"cannot read .*instances_val\.json"):
+        prepared(root)
 
 
 ALL = 64 * 80  # pixels of an image
@@ -287,6 +298,14 @@ def test_what_a_csv_gets_wrong_is_told_in_a_line(tmp_path: Path, line: str, word
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.parametrize("names", ["{1: disk, 2: square}", "{0: disk, x: square}"])
+def test_yolos_classes_count_from_0(names: str, tmp_path: Path) -> None:
+    root = yolo(tmp_path / "set")
+    (root / "data.yaml").write_text(f"names: {names}\n")
+    with pytest.raises(UserError, match="must count from 0"):
+        prepared(root)
+
+
 def test_yolos_outlines_are_masks(tmp_path: Path) -> None:
     """A polygon in shares of the image: its box is what it spans."""
     root = yolo(tmp_path / "set")
@@ -360,6 +379,8 @@ def test_pixels_may_count_from_0_in_voc(tmp_path: Path) -> None:
             "the value 5, which no class has",
         ),
         (lambda root: Image.new("RGB", (80, 64)).save(root / "train/masks/000.png"), "holds colors"),
+        (lambda root: (root / "train/masks/000.png").write_bytes(b""), "cannot read mask .*000.png"),
+        (lambda root: Image.new("1", (20_000, 10_000)).save(root / "train/masks/000.png"), "exceeds limit of"),
         (lambda root: (root / "train/masks/000.png").unlink(), "1 image without a mask"),
         (lambda root: (root / "train/images/000.png").unlink(), "1 mask without an image"),
         (

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ...errors import UserError, counted
+from ...keywords import BITS
 from ..annotations import NOTHING, Objects
 from ..sources.folders import holds_image, scan
 from .source import DenseSource, check_names, images_of
@@ -71,15 +72,18 @@ def open_coco(path: Path) -> DenseSource:
 
 
 def _is_listing(file: Path) -> bool:
-    """Whether a file begins as such a list may: reading all of a large one to find out would take long."""
+    """Whether a file begins as such a list may: reading all of a large one to find out would take long. A damaged one
+    is still known by its name, so that it is told and no split is missed."""
     try:
         with file.open("rb") as opened:
             start = opened.read(1 << 20)
-            if any(f'"{key}"'.encode() in start for key in _KEYS):
-                return file.stat().st_size > len(start) or set(json.loads(start)) >= _KEYS
-    except (OSError, ValueError, TypeError):
-        pass
-    return False
+        if file.stat().st_size > len(start):
+            return any(f'"{key}"'.encode() in start for key in _KEYS)
+        return set(json.loads(start)) >= _KEYS
+    except ValueError:
+        return file.name.startswith("instances") or file.name == "_annotations.coco.json"
+    except (OSError, TypeError, RecursionError):
+        return False
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -137,7 +141,7 @@ def _objects(
                 f"it names {_span(numbers)}"
             )
         box = entry.get("bbox")
-        if not isinstance(box, list) or len(box) != 4 or not all(type(side) in (int, float) for side in box):
+        if not isinstance(box, list) or len(box) != 4 or not all(map(_is_number, box)):
             raise UserError(f"{file}: an object's bbox must be left, top, width, height, got {box!r}")
     corners = torch.tensor([[x, y, x + w, y + h] for x, y, w, h in (entry["bbox"] for entry in entries)])
     shapes = tuple(entry.get("segmentation") for entry in entries)
@@ -149,6 +153,11 @@ def _objects(
         shapes=drawn if len(drawn) == len(shapes) else None,
         size=size,
     )
+
+
+def _is_number(value: Any) -> bool:
+    """Whether JSON gave a number that a float can hold."""
+    return type(value) is float or (type(value) is int and abs(value) < 2**BITS)
 
 
 def _span(numbers: Iterable[int]) -> str:

@@ -50,8 +50,8 @@ def open_yolo(root: Path) -> DenseSource:
     else:
         listed = read_yaml(read_text(names, "names"), str(names))["names"]
         if isinstance(listed, dict):
-            if sorted(listed) != list(range(len(listed))):
-                raise UserError(f"{names}: the numbers of the classes must count from 0, got {sorted(listed)[:5]}")
+            if set(listed) != set(range(len(listed))):
+                raise UserError(f"{names}: the numbers of the classes must count from 0, got {list(listed)[:5]}")
             listed = [listed[number] for number in range(len(listed))]
     classes = check_names(listed, names)
     among = [file for file in scan(root)[0] if "images" in _folders(file.path) and holds_image(file.path)]

@@ -12,6 +12,8 @@ does the value 255.
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ from PIL import Image
 
 from ...errors import UserError, counted, some
 from ..annotations import UNLABELED
-from ..decode import UPRIGHT, exif_orientation
+from ..decode import UPRIGHT, exif_orientation, reason
 from ..sources.folders import images_among, scan
 from .lists import split_in
 from .source import DenseSource, check_names, images_of
@@ -79,13 +81,10 @@ def read_mask(path: Path, values: np.ndarray, size: tuple[int, int], turn: int =
 
     Raises: UserError for another size, for colors, and for values without a class.
     """
-    try:
-        with Image.open(path) as opened:
-            if opened.mode not in ("P", "L", "1", "I;16", "I"):
-                raise UserError(f"mask {path} holds colors ({opened.mode}); its pixels must be numbers of classes")
-            image = opened.copy()
-    except OSError as error:
-        raise UserError(f"cannot read mask {path}: {error}") from error
+    with _opened(path) as opened:
+        if opened.mode not in ("P", "L", "1", "I;16", "I"):
+            raise UserError(f"mask {path} holds colors ({opened.mode}); its pixels must be numbers of classes")
+        image = opened.copy()
     lying = (image.height, image.width)
     if turn in UPRIGHT and exif_orientation(image) == 1 and (lying != size or lying[0] == lying[1]):
         image = image.transpose(UPRIGHT[turn])
@@ -104,6 +103,18 @@ def read_mask(path: Path, values: np.ndarray, size: tuple[int, int], turn: int =
         value = int(pixels[found == MEANINGLESS][0])
         raise UserError(f"mask {path} holds the value {value}, which no class has; name it in {NAMES}")
     return found
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """A mask's file. Raises: UserError for whatever Pillow makes of a broken one, or of too many pixels."""
+    try:
+        with Image.open(path) as image:
+            yield image
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"cannot read mask {path}: {reason(error)}") from error
 
 
 def _folders(root: Path) -> list[Path]:
@@ -132,11 +143,8 @@ def _names(root: Path, mask: Path) -> dict[int, str]:
                 f"{file} must name 2 to {MOST_CLASSES} values from 0 to 254, got {some(list(map(str, names)), 5)}"
             )
         return names
-    try:
-        with Image.open(mask) as image:
-            colors = image.getpalette() if image.mode == "P" else None
-    except OSError as error:
-        raise UserError(f"cannot read mask {mask}: {error}") from error
+    with _opened(mask) as image:
+        colors = image.getpalette() if image.mode == "P" else None
     if not colors:
         raise UserError(f"{root} needs a {NAMES} that names its masks' values, or masks with a palette")
     rows = [tuple(colors[i : i + 3]) for i in range(0, len(colors), 3)]
