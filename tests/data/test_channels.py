@@ -113,6 +113,23 @@ def test_values_beyond_a_range_are_cut_off_and_each_channel_may_have_its_own() -
     assert kept.tolist() == [[[0, 0, 0], [255, 255, 0], [130, 130, 130]]]
 
 
+def test_a_gray_value_becomes_three_by_the_ranges_of_three_channels(tmp_path: Path) -> None:
+    """Each range maps the one value there is, and the store's row of an image is that image's. Catches: nine channels,
+    three for each range, which move every later image of a store."""
+    kept = Kept(3, ((0, 10), (0, 20), (10, 30)))(np.array([[0, 10, 20]], dtype=np.int32))
+    assert kept.tolist() == [[[0, 0, 0], [255, 128, 0], [255, 255, 128]]]
+    flat = {
+        f"{name}/{i}.npy": np.full((6, 6), 40 * i + 20 * k, np.float32) for i in range(3) for k, name in enumerate("ab")
+    }
+    settings = ImageSettings(image_size=6, store_size=6, range=[[0, 255], [0, 255], [0, 510]])
+    source = open_source(str(folder_of(tmp_path / "data", flat)))
+    train = prepare(source, image_settings=settings).train
+    assert isinstance(train, StoredImages)
+    for number, name in enumerate(train.records.names):
+        value = int(flat[name].flat[0])
+        assert train.take(torch.tensor([number]))[0, :, 0, 0].tolist() == [value, value, value // 2]
+
+
 @pytest.mark.parametrize("kind", ["npy", "samples", "planes", "pages"])
 def test_bands_are_kept_in_their_order(kind: str) -> None:
     """Five bands come back as [H, W, 5], whichever way the file lays them out; the size is told by the header alone."""

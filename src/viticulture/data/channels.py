@@ -48,12 +48,12 @@ class Kept:
     @property
     def mark(self) -> str:
         """Changes with what becomes of pixels; empty for what most images are kept as."""
-        return "" if self == RGB else f"channels {self.channels} {self.range}"
+        return "" if self == RGB else f"{self.channels} channels {self.range}"
 
     def __call__(self, values: NDArray[Any]) -> Levels:
         """Values [H, W] or [H, W, C], of any numbers, as they are kept.
 
-        One channel becomes three of the same, three become their gray value where one is kept; no others are made.
+        One channel is taken three times, three become their gray value where one is kept; no others are made.
 
         Raises: Unfit for another number of channels, or values whose range is not known.
         """
@@ -63,10 +63,9 @@ class Kept:
         there, wanted = values.shape[2], self.channels or values.shape[2]
         if there != wanted and (there, wanted) not in ((1, 3), (3, 1)):
             raise Unfit(other_channels(values.shape, wanted))
-        levels = self._levels(values)
-        if (there, wanted) == (3, 1):
-            return gray(levels)
-        return levels if there == wanted else np.repeat(levels, wanted, axis=2)
+        # Before they become levels: a range of each channel makes three different ones of a gray value.
+        levels = self._levels(np.repeat(values, wanted, axis=2) if there < wanted else values)
+        return gray(levels) if there > wanted else levels
 
     def _levels(self, values: NDArray[Any]) -> Levels:
         if self.range:

@@ -177,6 +177,7 @@ def _fill(folder: Path, source: Source, size: int, rows: np.ndarray, progress: P
                 file.write(bytes(channels * size * size))
             else:
                 pixels, sizes[number], mark = result
+                assert pixels.shape == (size, size, channels), "what the header says of every image"
                 digests[number] = np.frombuffer(mark, dtype=np.uint8)
                 file.write(np.ascontiguousarray(pixels).data)
     np.save(folder / "sizes.npy", sizes)

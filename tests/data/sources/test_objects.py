@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, Subset, TensorDataset
 
+from viticulture.data.dataset import ImageSettings, prepare
 from viticulture.data.open import open_source
 from viticulture.data.sources.source import Source
 from viticulture.errors import UserError
@@ -58,12 +59,14 @@ def tensors() -> torch.Tensor:
     ids=["arrays", "floats", "channels first", "tensors", "float tensors", "PIL", "list", "dataset", "lists"],
 )
 def test_images_and_classes_are_the_same_whatever_holds_them(data: Any) -> None:
-    """Catches: channels taken for rows, floats truncated, class 10 before class 2, -1 taken for the last class."""
+    """And levels have one digest. Catches: channels taken for rows, floats truncated, class 10 before class 2, -1 taken
+    for the last class."""
     source = open_source(data)
     assert source.classes == ("2", "10")
     assert source.labels.tolist() == [1, 0, 0, 1, -1, 0, 1, 0, 0, 1, 0, 1]
     assert (shown(source) == PIXELS).all()
-    assert source.fingerprints == open_source((PIXELS, LABELS)).fingerprints
+    if np.asarray(source.reader.open(0)).dtype == np.uint8:
+        assert source.fingerprints == open_source((PIXELS, LABELS)).fingerprints
 
 
 def test_a_data_sets_own_class_names_are_taken_through_a_subset() -> None:
@@ -130,6 +133,20 @@ def test_the_digest_changes_with_a_pixel_a_label_and_the_order() -> None:
     }
     assert len(marks) == 4
     assert open_source((PIXELS.copy(), LABELS.copy())).fingerprint in marks
+
+
+def test_the_digest_changes_with_the_type_of_the_numbers() -> None:
+    """By a range that is named, levels and the same levels as floats from 0 to 1 become different pixels, and so do
+    the same bytes of another type: a store of one is not taken for the other's. Catches: a digest of what they look
+    like, or of their bytes alone."""
+    settings = ImageSettings(image_size=8, store_size=8, range=[0, 1])
+    whole = np.arange(12 * 8 * 8, dtype=np.int16).reshape(12, 8, 8) - 300
+    pairs = ((PIXELS, PIXELS / 255), (whole, whole.view(np.uint16)))
+    for one, other in pairs:
+        sources = [open_source((images, LABELS)) for images in (one, other)]
+        assert not set(sources[0].fingerprints) & set(sources[1].fingerprints)
+        first, second = (prepare(source, image_settings=settings).fingerprint for source in sources)
+        assert first != second
 
 
 def test_a_reader_goes_into_another_process() -> None:
