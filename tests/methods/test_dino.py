@@ -23,6 +23,7 @@ from viticulture.models.momentum_encoder import MomentumEncoder
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.vit.any_size import forward_at_any_size
+from viticulture.optim import Optim
 from viticulture.training.feed import training_loader
 from viticulture.training.run import fit
 
@@ -85,6 +86,26 @@ def test_the_loss_is_the_papers_written_out(monkeypatch: pytest.MonkeyPatch) -> 
     loss.backward()
     assert not any(p.requires_grad or p.grad is not None for p in teacher.parameters())
     assert all(p.grad is not None for name, p in dino.named_parameters() if "teacher" not in name)
+
+
+def test_the_center_moves_once_a_step_of_two_gradients() -> None:
+    """With SAM it moves in the first pass alone. Catches: a center that moves twice, or goes back with the weights."""
+    torch.manual_seed(0)
+    setup = Setup(create_student("mae_tiny", TASK, 4, TINY), TASK, optim=Optim(sam_rho=0.05))
+    dino, batch, centers = DINO(setup, **SMALL), views((2, 12)), []
+    optimizer: Any = dino.configure_optimizers()
+
+    def closure() -> Tensor:
+        dino.zero_grad()
+        loss = dino.losses(batch)["views"]
+        loss.backward()
+        centers.append(dino.center.clone())
+        return loss
+
+    optimizer["optimizer"].step(closure)
+    assert centers[0].any()
+    assert torch.equal(centers[0], centers[1])
+    assert torch.equal(centers[0], dino.center)
 
 
 def test_the_gradient_is_guess_minus_target() -> None:

@@ -22,6 +22,7 @@ from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.teachers.frozen import load_teacher
 from viticulture.models.weights.files import save
+from viticulture.optim import Optim
 
 HALF = (0.5, 0.5, 0.5)
 TASK = Task((), (16, 16), HALF, HALF)
@@ -106,6 +107,32 @@ def test_the_queue_holds_the_last_that_were_seen(teacher: str) -> None:
         seed.after_backward()
         torch.testing.assert_close(seed.queue.sort(0).values, embedded[:6].sort(0).values)
     assert not seed.waiting
+
+
+def test_the_queue_moves_once_a_step_of_two_gradients(teacher: str) -> None:
+    """With SAM, both passes of a step are compared with what came before it, and then it is in the queue. Catches: a
+    queue that goes back with the buffers of networks, or moves between the passes."""
+    torch.manual_seed(0)
+    setup = Setup(create_student("vit_nano", TASK, 4, TINY), TASK, optim=Optim(sam_rho=0.05))
+    seed, both = Seed(setup, teacher=teacher, queue=6), images(8)
+    optimizer: Any = seed.configure_optimizers()
+    for batch in both.split(4):
+        compared: list[Tensor] = []
+
+        def closure(batch: Tensor = batch, compared: list[Tensor] = compared) -> Tensor:
+            compared.append(seed.queue.clone())
+            seed.zero_grad()
+            loss = seed.losses({"image": batch})["likeness"]
+            loss.backward()
+            seed.after_backward()
+            return loss
+
+        optimizer["optimizer"].step(closure)
+        assert torch.equal(*compared)
+    with torch.no_grad():
+        embedded = seed._embedded(both)
+    torch.testing.assert_close(seed.queue, torch.cat([embedded[6:], embedded[2:6]]))
+    assert seed.oldest == 2
 
 
 def test_an_interrupted_run_ends_as_if_it_had_not_been(teacher: str, tmp_path: Path) -> None:

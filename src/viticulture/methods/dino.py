@@ -132,7 +132,7 @@ class DINO(Method):
         targets = [self._sharpened(logits) for logits in taught]
         entropies = [torch.special.entr(target).sum(-1).mean() for target in targets]
         self.extra_logs = {"teacher_entropy": torch.stack(entropies).mean()}
-        if self.moment.last:
+        if self.moment.last and not self.perturbed:
             with torch.no_grad():
                 self.center.lerp_(averaged(torch.cat(taught).float().mean(0)), 1 - CENTER_MOMENTUM)
         return {"views": view_loss(guesses, targets), **self.guided({**batch, "image": both}, readings)}

@@ -216,7 +216,8 @@ class Method(LightningModule, ABC):
 
     @property
     def perturbed(self) -> bool:
-        """Whether this is a step's second pass: nothing is logged, and nothing that follows the student moves."""
+        """Whether this is a step's second pass: nothing is logged, and nothing that follows the student moves. Buffers
+        of networks go back by themselves (`optim.SAM`), a method's own do not."""
         return self.sam is not None and self.sam.perturbed
 
     @property
@@ -271,7 +272,8 @@ class Method(LightningModule, ABC):
         groups = self.optim.groups(self.student, nn.ModuleDict({**self.guides, **self.auxiliary}))
         optimizer = self.optim.build(groups)
         if self.optim.sam_rho is not None:
-            optimizer = self.sam = SAM(optimizer, self.optim.sam_rho, self)
+            networks = nn.ModuleList([self.student, self.guides, self.auxiliary])
+            optimizer = self.sam = SAM(optimizer, self.optim.sam_rho, networks)
         schedule = self.schedule.attach(optimizer, self.course.steps_per_epoch, self.course.epochs, self.optim.lr)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
