@@ -187,6 +187,40 @@ def test_two_processes_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             torch.testing.assert_close(buffers[name], value, **CLOSE)
 
 
+def norms(kind: type[nn.BatchNorm1d], images: Tensor) -> list[Tensor]:
+    """What a norm with a scale makes of images, and its statistics after them."""
+    norm = kind(5)
+    return [norm(images).detach(), *norm.buffers()]
+
+
+def half_precision(count: int = 8) -> Tensor:
+    return torch.randn(count, 5, generator=torch.Generator().manual_seed(1)).bfloat16()
+
+
+def half_of_two(rank: int, folder: str) -> None:
+    """A process with every other image in half precision."""
+    store = f"file://{folder}/store"
+    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(minutes=10))
+    torch.save(norms(SharedBatchNorm, half_precision()[rank::2]), f"{folder}/{rank}.pt")
+    distributed.destroy_process_group()
+
+
+@pytest.mark.children
+def test_the_shared_norm_takes_half_precision(tmp_path: Path) -> None:
+    """As under `bf16-mixed`: two processes are torch's norm of the whole batch, up to the rounding of eight bits, and
+    statistics are of single precision. Catches: statistics that cannot be moved by means of another precision, or are
+    means of rounded numbers; an output of another precision than the input."""
+    processes = [start_child(half_of_two, rank, str(tmp_path)) for rank in range(2)]
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    expected, *statistics = norms(nn.BatchNorm1d, half_precision())
+    for rank in range(2):
+        output, *found = torch.load(tmp_path / f"{rank}.pt")
+        torch.testing.assert_close(output, expected[rank::2])
+        torch.testing.assert_close(found, statistics)
+
+
 def test_alone_the_shared_norm_is_torchs() -> None:
     """The same bits, and gathering is the identity without gradient."""
     shared, plain = SharedBatchNorm(5, affine=False), nn.BatchNorm1d(5, affine=False)

@@ -18,15 +18,16 @@ class SharedBatchNorm(nn.BatchNorm1d):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or not distributed.is_initialized() or distributed.get_world_size() == 1:
             return super().forward(x)
-        mean = averaged(x.mean(0))
-        variance = averaged((x - mean).square().mean(0))
+        values = x.float()  # statistics of half precision would be rounded, and are kept in single
+        mean = averaged(values.mean(0))
+        variance = averaged((values - mean).square().mean(0))
         images, own = len(x) * distributed.get_world_size(), vars(self)["_buffers"]
         with torch.no_grad():
             own["running_mean"].lerp_(mean, self.momentum or 0.0)
             own["running_var"].lerp_(variance * images / (images - 1), self.momentum or 0.0)
             own["num_batches_tracked"] += 1
-        y = (x - mean) * torch.rsqrt(variance + self.eps)
-        return y if self.weight is None else y * self.weight + self.bias
+        y = (values - mean) * torch.rsqrt(variance + self.eps)
+        return (y if self.weight is None else y * self.weight + self.bias).to(x.dtype)
 
 
 def averaged(x: Tensor) -> Tensor:
