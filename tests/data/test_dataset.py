@@ -14,10 +14,11 @@ import torch
 from PIL import Image
 
 from viticulture.data import store
-from viticulture.data.dataset import Dataset, ImageSettings, Selection, prepare, prepare_test
+from viticulture.data.dataset import Dataset, ImageSettings, Selection, prepare, prepare_test, read_rows
 from viticulture.data.image_settings import choose_image_size, choose_store_size
 from viticulture.data.images import Images, Records, StoredImages
 from viticulture.data.inspect import inspect
+from viticulture.data.open import open_source
 from viticulture.data.sources.arrays import from_arrays
 from viticulture.data.sources.source import Source
 from viticulture.data.statistics import stored_statistics, streamed_statistics
@@ -258,6 +259,26 @@ def test_unreadable_images_stop_or_are_skipped_everywhere(tmp_path: Path) -> Non
     assert any("skipped 2 images that could not be read" in text for text in data.warnings)
     again = prepare(root, remembered=data.split_names)
     assert again.fingerprint == data.fingerprint
+
+
+def test_a_split_that_loses_all_its_images_is_none(tmp_path: Path) -> None:
+    """As where the data has none, with a word; without any training image there is nothing to learn. Catches: a split
+    of no images, whose first batch is an error of ours; a run that goes on with it unsaid."""
+    root = folder(tmp_path / "photos", {"train/a": 9, "train/b": 9, "val/a": 2, "val/b": 2, "test/a": 5, "test/b": 5})
+    for path in sorted(root.glob("val/*/*")):
+        path.write_bytes(b"text")
+    data = prepare(root, Selection(skip_unreadable=True))
+    assert data.val is None
+    assert set(data.split_names) == {"train", "test"}
+    assert "no val image can be read: the run has none" in data.warnings
+    assert prepare(root, remembered=data.split_names).fingerprint == data.fingerprint
+    source = open_source(root)
+    with pytest.raises(UserError, match="photos has no images to test on that can be read"):
+        read_rows(source, source.splits["val"], data.image_settings, skip_unreadable=True)
+    for path in sorted(root.glob("train/*/*")):
+        path.write_bytes(b"text")
+    with pytest.raises(UserError, match="photos has no training images that can be read"):
+        prepare(root, Selection(skip_unreadable=True))
 
 
 def test_a_class_that_loses_all_its_images_is_refused(tmp_path: Path) -> None:

@@ -104,10 +104,11 @@ def prepare(
 
     read = _read(source, splits, image_settings, selection.skip_unreadable, progress)
     skipped = {source.names[i]: reason for i, reason in sorted(read.unreadable.items())}
+    if "train" not in read.splits:
+        raise UserError(f"{source.name} has no training images that can be read")
     if skipped and labeled:
         check_classes(source, read.splits["train"])
-    if not len(read.splits["train"]):
-        raise UserError(f"{source.name} has no training images that can be read")
+    notes += [f"no {kind} image can be read: the run has none" for kind in splits if kind not in read.splits]
     mean, std = _normalization(source, read, image_settings)
     names = {kind: [source.names[i] for i in rows] for kind, rows in read.splits.items()}
     warnings = (*source.notes, *notes, *_warnings(source, read, selection, skipped, labeled))
@@ -168,15 +169,21 @@ def read_rows(
     skip_unreadable: bool = False,
     progress: Progress | None = None,
 ) -> tuple[Images, dict[str, str]]:
-    """Some images of a source, and by name what is wrong with those that were skipped; arguments as `prepare_test`."""
+    """Some images of a source, and by name what is wrong with those that were skipped; arguments as `prepare_test`.
+
+    Raises: UserError where none can be read.
+    """
     source, image_settings = _as_wanted(source, image_settings)
     read = _read(source, {"test": rows}, image_settings, skip_unreadable, progress)
+    if "test" not in read.images:
+        raise UserError(f"{source.name} has no images to test on that can be read")
     return read.images["test"], {source.names[i]: reason for i, reason in sorted(read.unreadable.items())}
 
 
 @dataclass(frozen=True)
 class _Read:
-    """The splits without their unreadable images; `held` is None where they are streamed."""
+    """The splits without their unreadable images, and without splits of which none is left; `held` is None where they
+    are streamed."""
 
     splits: Splits
     images: dict[str, Images]
@@ -236,9 +243,10 @@ def _read(
     images: dict[str, Images] = {}
     kept: Splits = {}
     for kind, rows in splits.items():
-        kept[kind] = rows[~np.isin(rows, list(unreadable))]
-        places = np.searchsorted(held.rows, kept[kind])
-        images[kind] = _images(source, kept[kind], places, held, size)
+        left = rows[~np.isin(rows, list(unreadable))]
+        if len(left):
+            kept[kind] = left
+            images[kind] = _images(source, left, np.searchsorted(held.rows, left), held, size)
     return _Read(kept, images, unreadable, held if isinstance(held, store.Store) else None)
 
 
