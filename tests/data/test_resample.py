@@ -87,10 +87,14 @@ def test_the_layout_of_the_store_is_no_matter(size: tuple[int, int]) -> None:
 
 
 def test_nothing_to_do_changes_nothing() -> None:
-    """Limit: the whole image at its own size, whatever the filter."""
+    """Limit: the whole image at its own size, whatever the filter; also not when the result is overwritten."""
     images = pictures(3)
-    boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(3, 1)
-    assert torch.equal(resample(list(images), boxes, (SIDE, SIDE), torch.tensor([True, False, True])), images)
+    boxes, cubic = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(3, 1), torch.tensor([True, False, True])
+    for given in (images, list(images)):
+        found = resample(given, boxes, (SIDE, SIDE), cubic)
+        assert torch.equal(found, images)
+        found.zero_()
+        assert torch.equal(images, pictures(3))
 
 
 @pytest.mark.parametrize("shape", [(30, 50), (5, 7), (1, 1), (1, 40), (16, 16)])

@@ -17,6 +17,7 @@ from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.crop import PaddedCrop
 from viticulture.data.augment.flip import Flip
 from viticulture.data.augment.mix import Mix
+from viticulture.data.augment.solarize import Solarize
 from viticulture.data.batches.loader import Loader
 from viticulture.data.images import StoredImages
 from viticulture.training.assemble import assemble
@@ -61,6 +62,19 @@ def test_batches_on_a_gpu_are_those_on_a_cpu(data: Data) -> None:
     for one, other in zip(expected, back, strict=True):
         for name, value in one.items():
             torch.testing.assert_close(value, other[name])
+
+
+def test_two_views_on_a_gpu_are_not_one(data: Data) -> None:
+    """Images at their own size that one view inverts and the other leaves. Catches: views that share their memory."""
+    images = data.labeled.train
+    assert isinstance(images, StoredImages)
+    side = images.pixels.shape[-1]
+    views = [Augment(changes, (side, side), (0.5,) * 3, (0.5,) * 3, 2) for changes in ([], [Solarize(1.0, 0)])]
+    expected = Loader(images, views, 2, 0).batch(0, 0)
+    with simulated_gpu() as gpu:
+        found = {name: value.cpu() for name, value in Loader(images, views, 2, 0, device=gpu).batch(0, 0).items()}
+    for name in ("image", "image2"):
+        torch.testing.assert_close(found[name], expected[name])
 
 
 @pytest.mark.parametrize(

@@ -35,12 +35,12 @@ def resample(images: ImageBatch, boxes: Tensor, size: tuple[int, int], bicubic: 
         size: H, W of the result, pixels.
         bicubic: [B] bool, on the CPU; bilinear where False.
 
-    Returns: [B, C, H, W] uint8. The images themselves where there is nothing to do.
+    Returns: [B, C, H, W] uint8, in memory of its own, for what follows to overwrite.
     """
     height, width = images[0].shape[-2:]
     edges = on_pixels(boxes, height, width)
     if (height, width) == size and bool((edges == torch.tensor([0, 0, *size])).all()):
-        return stacked(images)
+        return images.clone() if isinstance(images, Tensor) else stacked(images)
     if images[0].device.type == "cpu":
         return one_by_one(images, edges, size, bicubic)
     return by_matrices(stacked(images), edges, size, bicubic)
