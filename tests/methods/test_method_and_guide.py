@@ -4,6 +4,7 @@
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,10 +14,11 @@ from pairs import GUIDES, METHODS, REFUSED, TASK, Data, optimizer_of, pair, reci
 from viticulture.errors import UserError
 from viticulture.guides.guide import Batch, Given, Guide
 from viticulture.methods.mae import MAE
-from viticulture.methods.method import Method, Setup
+from viticulture.methods.method import Course, Method, Setup
 from viticulture.methods.supervised import Supervised
 from viticulture.models.students import create_student
 from viticulture.models.taps import Readings
+from viticulture.optim import Optim, Schedule
 from viticulture.training.assemble import assemble
 from viticulture.training.feed import training_loader
 from viticulture.training.recipe import GUIDES as GUIDE_NAMES
@@ -118,7 +120,7 @@ def test_a_cnns_images_have_their_channels_last(name: str, last: bool, monkeypat
     method = Supervised(Setup(student, TASK, {}))
     shown: list[Tensor] = []
     student.register_forward_pre_hook(lambda _, arguments: shown.append(arguments[0]))
-    rates = SimpleNamespace(param_groups=[{"lr": 0.1}])
+    rates = SimpleNamespace(param_groups=[{"lr": 0.1, "initial_lr": 0.1}])
     trainer = SimpleNamespace(accumulate_grad_batches=1, current_epoch=0, optimizers=[rates])
     monkeypatch.setattr(Supervised, "trainer", trainer)
     for logger in ("log", "log_dict"):
@@ -130,3 +132,33 @@ def test_a_cnns_images_have_their_channels_last(name: str, last: bool, monkeypat
         method.validation_step({**batch, "image": images.clone()}, number)
     assert [image.is_contiguous(memory_format=torch.channels_last) for image in shown] == 4 * [last]
     assert all(torch.equal(image, images) for image in shown)
+
+
+@pytest.mark.parametrize(
+    ("student", "optim"),
+    [
+        ("botnet14n", Optim("muon", lr=1e-3, kernel_lr=1e-2)),
+        ("hybrid_nano", Optim("muon", lr=1e-3, kernel_lr=1e-2)),
+        ("vit_nano", Optim(lr=1e-3, layer_decay=0.5)),
+    ],
+    ids=["kernels last", "kernels in the middle", "layers"],
+)
+def test_the_rate_that_is_logged_is_the_recipes_own(
+    student: str, optim: Optim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever groups have rates of their own, in whatever order. Catches: that of muon's kernels, or of the first
+    layer."""
+    method = Supervised(Setup(create_student(student, TASK, 4), TASK, {}, optim, Schedule("constant", warmup_epochs=1)))
+    method.course = Course(steps_per_epoch=4, epochs=2)
+    made: Any = method.configure_optimizers()
+    rates: list[float] = []
+    trainer = SimpleNamespace(accumulate_grad_batches=1, current_epoch=0, optimizers=[made["optimizer"]])
+    monkeypatch.setattr(Supervised, "trainer", trainer)
+    monkeypatch.setattr(method, "log_dict", lambda *_, **__: None)
+    monkeypatch.setattr(method, "log", lambda name, value: rates.append(value))
+    batch = {"image": torch.randn(4, 3, *TASK.image_size), "label": torch.tensor([0, 1, 0, 1])}
+    for number in range(6):
+        method.training_step(batch, number)
+        made["optimizer"].step()
+        made["lr_scheduler"]["scheduler"].step()
+    assert rates == pytest.approx([0, 0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3])

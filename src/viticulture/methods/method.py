@@ -238,7 +238,8 @@ class Method(LightningModule, ABC):
             return total
         self.logged = {"loss": total.detach(), **self.seen_terms, **self.extra_logs}
         self.log_dict({f"train/{name}": value for name, value in self.logged.items()}, batch_size=len(batch["image"]))
-        self.log("lr", self.trainer.optimizers[0].param_groups[-1]["lr"])  # the last group has no layer-wise decay
+        group = self.trainer.optimizers[0].param_groups[0]
+        self.log("lr", self.optim.lr * group["lr"] / group["initial_lr"])  # layers' and kernels' own are in proportion
         return total
 
     def on_after_backward(self) -> None:
