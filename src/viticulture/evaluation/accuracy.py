@@ -26,7 +26,7 @@ class Predictions:
     Args:
         probabilities: [N, C] float32, rows sum to 1.
         labels: [N] int64, the true class; -1 without a label. Of several labels an image [N, C], as rows of
-            probabilities, which then need no sum.
+            probabilities, which then are float64 and need no sum.
         names: N names that a person recognizes.
     """
 
@@ -154,7 +154,7 @@ def collect(
         for batch in batches:
             found, label = probabilities(student(batch["image"])).cpu(), batch["label"].cpu()
             if collected is None:
-                collected = torch.zeros(len(names), found.shape[-1])
+                collected = found.new_zeros(len(names), found.shape[-1])
                 labels = label.new_zeros(len(names), *label.shape[1:])
             index = batch["index"].cpu()
             collected[index], labels[index], seen[index] = found, label, True

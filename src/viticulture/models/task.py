@@ -30,5 +30,6 @@ class Task:
         return len(self.mean)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Of every class, [B, C] float32: a softmax over classes, or of several an image a sigmoid each."""
-        return logits.float().sigmoid() if self.several else logits.float().softmax(-1)
+        """Of every class, [B, C]: a softmax over classes in float32, or of several an image a sigmoid each in float64,
+        as that a class is not shown is what is left to 1, and of a float32 nothing is left from a logit of 17 on."""
+        return logits.double().sigmoid() if self.several else logits.float().softmax(-1)

@@ -111,8 +111,8 @@ def evaluate_labels(
     drawn = resampled(probabilities, true)
     drawn += score - drawn.mean()
     low, high = np.clip(interval_of(drawn), 0, 1).tolist()
-    smallest = np.finfo(np.float32).tiny
-    likelihood = np.where(true, probabilities, 1 - probabilities).clip(smallest)
+    least = np.finfo(np.float64).epsneg  # the least that can be left to 1, for labels that are shown as well
+    likelihood = np.where(true, probabilities, 1 - probabilities).clip(least)
     scores = tuple(
         LabelScore(
             name,
