@@ -5,14 +5,35 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import viticulture
+from viticulture.scores import labels, objects, pixels
 from viticulture.scores.intervals import ENDS, interval_of
 
 
 def test_an_interval_leaves_out_as_much_at_either_end() -> None:
     """Of 0 to 1000 the numbers 25 and 975. Fails for another share, or ends that are turned round."""
     assert interval_of(np.random.default_rng(0).permutation(1001).astype(float)) == (25, 975)
+
+
+def test_draws_of_images_that_show_nothing_have_the_mean_of_the_others() -> None:
+    """One image of three has an object, labeled pixels, a label, and all of it is right: so is every draw. Catches: a
+    draw without that image counted as 0, or as no number, of which no interval can be told."""
+    areas = np.array([100.0])
+    right = objects.match(np.array([0.9]), areas, areas, np.zeros(1, bool), np.ones((1, 1)))
+    counts = np.zeros((3, 2, 2), np.int64)
+    counts[0] = [[50, 0], [0, 50]]
+    shown, scores = np.array([[1.0], [0], [0]]), np.array([[0.9], [0.1], [0.2]])
+    perfect = [
+        objects.resampled([objects.ranked({0: right}, 3)], 3),
+        pixels.resampled(counts),
+        labels.resampled(scores, shown),
+    ]
+    for drawn in perfect:
+        assert interval_of(drawn) == pytest.approx((1, 1))
+    nothing = [objects.resampled([objects.ranked({}, 3)], 3), pixels.resampled(0 * counts)]
+    assert [set(drawn.tolist()) for drawn in nothing] == [{0.0}, {0.0}]
 
 
 def test_percentiles_are_written_down_once() -> None:

@@ -17,6 +17,12 @@ def interval_of(drawn: NDArray[np.float64]) -> tuple[float, float]:
     return low, high
 
 
+def completed(drawn: NDArray[np.float64], known: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """A number over such draws, [draws], where those that hold nothing to measure have the mean of the others; 0 where
+    none holds anything."""
+    return np.where(known, drawn, drawn[known].mean() if known.any() else 0.0)
+
+
 def indistinct(measure: str, best: float, images: int) -> float:
     """By how much a measure may be below the best one of some images and not be told from it: a standard error of an
     accuracy, else nothing.

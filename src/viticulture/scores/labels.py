@@ -8,6 +8,8 @@ mAP  = mean over the labels that some image shows
 import numpy as np
 from numpy.typing import NDArray
 
+from .intervals import completed
+
 REPLICATES, AT_ONCE = 1000, 100
 UNDECIDED = 0.5
 """Threshold of a label that no validation image shows."""
@@ -28,15 +30,11 @@ def mean_average_precision(scores: NDArray[np.floating], shown: Shown) -> float:
 
 
 def resampled(scores: NDArray[np.floating], shown: Shown, seed: int = 0) -> Array:
-    """mAP over images drawn with replacement, [R]; two networks on the same images are given the same draws.
-
-    A draw without any image that shows a label has the mean of the others.
-    """
+    """mAP over images drawn with replacement, [R]; two networks on the same images are given the same draws."""
     generator, images = np.random.default_rng(seed), len(scores)
     often = generator.multinomial(images, np.full(images, 1 / images), size=REPLICATES).astype(np.float64)
     each = np.concatenate([_drawn(scores, shown, some) for some in np.split(often, REPLICATES // AT_ONCE)])
-    known, drawn = ~np.isnan(each).all(1), _mean(each)
-    return np.where(known, drawn, drawn[known].mean() if known.any() else 0.0)
+    return completed(_mean(each), ~np.isnan(each).all(1))
 
 
 def best_thresholds(probabilities: NDArray[np.floating], shown: Shown) -> Array:

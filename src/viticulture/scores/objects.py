@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .intervals import completed
+
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0, 1, 101)
 AREAS = {"all": (0.0, 1e10), "small": (0.0, 32.0**2), "medium": (32.0**2, 96.0**2), "large": (96.0**2, 1e10)}
@@ -209,8 +211,8 @@ def resampled(classes: Sequence[Ranked], images: int, seed: int = 0) -> Array:
     draws = [generator.integers(images, size=images) for _ in range(REPLICATES)]
     often = np.stack([np.bincount(draw, minlength=images) for draw in draws]).astype(np.float64)
     each = np.stack([_drawn_precision(ranks, often) for ranks in classes])  # [C, R]
-    known = ~np.isnan(each)
-    return np.where(known, each, 0).sum(0) / np.maximum(known.sum(0), 1)
+    known = (~np.isnan(each)).sum(0)
+    return completed(np.nansum(each, 0) / np.maximum(known, 1), known > 0)
 
 
 def _drawn_precision(ranks: Ranked, often: Array) -> Array:

@@ -8,6 +8,8 @@ mIoU  = mean over the classes that occur among either
 import numpy as np
 from numpy.typing import NDArray
 
+from .intervals import completed
+
 REPLICATES = 1000
 
 Counts = NDArray[np.int64]
@@ -50,5 +52,5 @@ def resampled(counts: Counts, seed: int = 0) -> NDArray[np.float64]:
     draws = generator.multinomial(images, np.full(images, 1 / images), size=REPLICATES).astype(np.float64)
     sums = np.diagonal(counts, axis1=1, axis2=2), counts.sum(2), counts.sum(1)  # all that an IoU asks for, [N, C] each
     ious = _ious(*((draws @ each).astype(np.int64) for each in sums))  # [R, C]
-    occurs = ~np.isnan(ious)
-    return np.divide(np.nansum(ious, 1), occurs.sum(1), out=np.full(REPLICATES, np.nan), where=occurs.any(1))
+    occur = (~np.isnan(ious)).sum(1)
+    return completed(np.nansum(ious, 1) / np.maximum(occur, 1), occur > 0)
