@@ -18,7 +18,7 @@ from viticulture.data.augment.grayscale import Gray
 from viticulture.data.augment.jitter import ColorJitter
 from viticulture.data.augment.rand_augment import RandAugment
 from viticulture.data.augment.solarize import Solarize
-from viticulture.data.channels import RGB, Kept, as_picture, shown
+from viticulture.data.channels import RGB, Kept, Unfit, as_picture, shown
 from viticulture.data.dataset import ImageSettings, prepare
 from viticulture.data.decode import OtherValues, decode, image_size
 from viticulture.data.images import StoredImages
@@ -128,6 +128,17 @@ def test_a_gray_value_becomes_three_by_the_ranges_of_three_channels(tmp_path: Pa
     for number, name in enumerate(train.records.names):
         value = int(flat[name].flat[0])
         assert train.take(torch.tensor([number]))[0, :, 0, 0].tolist() == [value, value, value // 2]
+
+
+@pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_is_refused_until_a_range_is_named(strange: float) -> None:
+    """Among floats from 0 to 1; by a range, nan is black and what is infinite lies beyond it. Catches: a bright pixel
+    that overflows to black."""
+    values = np.array([[0, 0.5, 1, strange]], dtype=np.float32)
+    with pytest.raises(Unfit, match="float32 from 0 to 1, nan or infinity among them"):
+        RGB(values)
+    expected = [0, 128, 255, 255 if strange == np.inf else 0]
+    assert Kept(1, ((0, 1),))(values)[0, :, 0].tolist() == expected
 
 
 @pytest.mark.parametrize("kind", ["npy", "samples", "planes", "pages"])

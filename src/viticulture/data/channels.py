@@ -77,11 +77,12 @@ class Kept:
         if (values.dtype.kind, values.dtype.itemsize) == ("u", 2):  # in either order of bytes
             return ((values.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
         low, high = spread(values)
-        if values.dtype.kind == "f" and low >= 0 and high <= 1 and not np.isnan(values).any():
+        finite = bool(np.isfinite(values).all())
+        if values.dtype.kind == "f" and low >= 0 and high <= 1 and finite:
             return np.rint(values * 255).astype(np.uint8)
         if self.channels is None:
             return mapped(values, np.float64(low), np.float64(high if high > low else low + 1))
-        numbers = f"{low:.6g} to {high:.6g}" + (", nan among them" if np.isnan(values).any() else "")
+        numbers = f"{low:.6g} to {high:.6g}" + ("" if finite else ", nan or infinity among them")
         such = f", such as [{low:.6g}, {high:.6g}]" if low < high else ""
         raise Unfit(
             f"holds {values.dtype} from {numbers}; levels are 8 or 16 bits, or floats from 0 to 1 (leave normalization "
