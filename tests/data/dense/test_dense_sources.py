@@ -327,6 +327,25 @@ def test_two_annotations_of_one_image_are_refused(tmp_path: Path) -> None:
         open_dense(root, "objects")
 
 
+def test_an_annotation_is_about_the_one_image_of_its_name(tmp_path: Path) -> None:
+    """By its stem where the file's ending is not said, and not the mask beside it; of two images, in folders that VOC
+    does not know, neither. Fails if the one that is found last is taken."""
+    root = voc(tmp_path / "set")
+    file = root / "Annotations" / "000.xml"
+    file.write_text(file.read_text().replace("000.png", "000"))
+    (root / "SegmentationClass").mkdir()
+    for name in ("000", "001"):
+        Image.new("P", (80, 64)).save(root / "SegmentationClass" / f"{name}.png")
+    assert all("JPEGImages" in name for name in open_dense(root, "objects").images.names)
+    (root / "JPEGImages").rename(root / "pictures")
+    with pytest.raises(UserError, match=r"'000', and there are several: (pictures|SegmentationClass)/000.png, "):
+        open_dense(root, "objects")
+    (root / "pictures" / "000.png").unlink()
+    (root / "SegmentationClass" / "000.png").unlink()
+    with pytest.raises(UserError, match="'000', and there is none of that name below"):
+        open_dense(root, "objects")
+
+
 @pytest.mark.parametrize(("made", "wanted"), [(coco_folder, "objects"), (mask_folder, "pixels")])
 def test_a_class_that_no_held_out_image_shows_is_told(tmp_path: Path, made: Any, wanted: str) -> None:
     """A test without an object of a class has no precision for it. Fails if an AP is told of it without a word."""

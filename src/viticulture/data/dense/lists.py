@@ -121,8 +121,13 @@ def is_voc(root: Path) -> bool:
 def open_voc(root: Path) -> DenseSource:
     """Open such a folder."""
     files_below = scan(root)[0]
-    below = {Path(file.path).name: file.path for file in files_below if holds_image(file.path)}
-    stems = {Path(file.path).stem: file.path for file in images_among(files_below)}
+    below: dict[str, list[str]] = {}
+    stems: dict[str, list[str]] = {}
+    for entry in files_below:
+        if holds_image(entry.path):
+            below.setdefault(Path(entry.path).name, []).append(entry.path)
+    for entry in images_among(files_below):
+        stems.setdefault(Path(entry.path).stem, []).append(entry.path)
     files = sorted((root / "Annotations").glob("*.xml"))
     read = [(file, *_voc(file)) for file in files]
     starts = [box[side] for _, _, _, entries in read for _, box, _ in entries for side in (0, 1)]
@@ -131,10 +136,12 @@ def open_voc(root: Path) -> DenseSource:
     paths: list[str] = []
     objects: list[Objects] = []
     for file, name, size, entries in read:
-        path = below.get(name) or stems.get(file.stem)
-        if path is None:
-            raise UserError(f"{file} is about the image {name!r}, and there is none of that name below {root}")
-        paths.append(path)
+        named = below.get(name) or stems.get(file.stem, [])
+        named = [path for path in named if "JPEGImages" in _folders(path)] or named  # masks are beside it
+        if len(named) != 1:
+            which = f"there are several: {some(named, 3)}" if named else f"there is none of that name below {root}"
+            raise UserError(f"{file} is about the image {name!r}, and {which}")
+        paths += named
         boxes = [
             [left - first, top - first, right - first + 1, bottom - first + 1]
             for _, (left, top, right, bottom), _ in entries
