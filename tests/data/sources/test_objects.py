@@ -107,7 +107,8 @@ def test_splits_are_those_of_a_dictionary() -> None:
 
 
 def test_a_data_frame_is_its_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Catches: numbers with a gap read as 3.0, an empty cell as the class nan, splits not read."""
+    """Catches: numbers with a gap read as 3.0, an empty cell as the class nan, splits not read, an image without a
+    split among others taken for a training image."""
     pandas = pytest.importorskip("pandas")
     monkeypatch.chdir(tmp_path)
     for i, image in enumerate(PIXELS[:4]):
@@ -116,6 +117,10 @@ def test_a_data_frame_is_its_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     listed, frame = open_source("all.csv"), open_source(pandas.read_csv("all.csv"))
     assert (frame.classes, frame.fingerprint) == (("3", "4"), listed.fingerprint)
     assert (shown(frame) == shown(listed)).all()
+    (tmp_path / "gap.csv").write_text("path,label,split\n0.png,3,train\n1.png,4,\n2.png,3,test\n")
+    for data, row in (("gap.csv", "gap.csv, line 3"), (pandas.read_csv("gap.csv"), "data frame, row 1")):
+        with pytest.raises(UserError, match=f"{row}: split must be train, val or test, got ''"):
+            open_source(data)
     with pytest.raises(UserError, match=r"data frame lists 1 file that .* does not hold: gone\.png \(row 0\)"):
         open_source(pandas.DataFrame({"path": ["gone.png"], "label": ["a"]}))
     with pytest.raises(UserError, match="label is not there"):

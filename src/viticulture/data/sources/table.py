@@ -41,12 +41,12 @@ def from_table(
     labels, notes = (columns["label"], ()) if "label" in columns else marked(others)
     if "path" not in columns or ("label" not in columns and not notes):
         return None
-    splits, groups = (columns.get(name, [None] * len(rows)) for name in ("split", "group"))
+    splits, groups = columns.get("split", ["train"] * len(rows)), columns.get("group", [None] * len(rows))
     images = []
     for row, path, label, split, group in zip(rows, columns["path"], labels, splits, groups, strict=True):
-        kind = "train" if split is None else split_of(split)
+        kind = split_of(split or "")
         if kind is None:
-            raise UserError(f"{what}, {row}: split must be train, val or test, got {split!r}")
+            raise UserError(f"{what}, {row}: split must be train, val or test, got {split or ''!r}")
         images.append(Listed(path or "", label or None, kind, group or "", row))
     return from_list(what, root, images, notes)
 
