@@ -245,3 +245,16 @@ def test_a_network_that_is_no_run_is_shown_images_as_it_was_trained(tmp_path: Pa
     assert (found.image_settings.eval_crop, found.image_settings.image_size, found.task) == (0.5, 8, TASK)
     with pytest.raises(UserError, match="vit_nan"):
         of_source("vit_nan")
+
+
+def test_a_network_that_timm_shows_the_middle_of_a_squashed_image_is_shown_all_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As dm_nfnet_f0 is described; with a word. Catches: a refusal of settings that nobody made."""
+    from viticulture.evaluation.subject import of_source
+
+    described = {"crop_pct": 0.9, "crop_mode": "squash"}
+    save(create_student("vit_nano", TASK, 2), tmp_path, TASK, {"pretrained_cfg": described})
+    settings = of_source(str(tmp_path)).image_settings
+    assert (settings.fit, settings.eval_crop) == ("stretch", 1.0)
+    assert "images are shown whole, where timm cuts their edges off as well (crop_pct 0.9)" in capsys.readouterr().err

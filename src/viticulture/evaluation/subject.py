@@ -22,13 +22,14 @@ from ..data.batches.evaluation import as_seen, evaluation_batches, evaluation_vi
 from ..data.batches.loader import CPU
 from ..data.channels import Levels, as_picture
 from ..data.dataset import ImageSettings
-from ..data.image_settings import CROP_MODES
+from ..data.image_settings import CROP_MODES, Fitting
 from ..data.images import Images
 from ..data.transfer import send
 from ..models.task import Task
 from ..models.teachers.open import open_teacher
 from ..models.views import Views, answering, views_in
 from ..models.weights.files import find_weights, load
+from ..text import tell
 from ..training.recipe import Recipe
 from ..training.rundir import RunDir
 from ..training.session import recipe_of
@@ -116,14 +117,19 @@ def of_source(source: str) -> Subject:
     else:
         network, task = open_teacher(source)
         architecture, described = source.partition("=")[0], getattr(network, "pretrained_cfg", {})
+    fit: Fitting = next((ours for ours, theirs in CROP_MODES.items() if theirs == described.get("crop_mode")), "crop")
+    crop = described.get("crop_pct") or 1.0
+    if fit != "crop" and crop < 1:
+        tell(f"{source}: images are shown whole, where timm cuts their edges off as well (crop_pct {crop:g})")
+        crop = 1.0
     image_settings = ImageSettings(
         image_size=list(task.image_size),
-        eval_crop=described.get("crop_pct") or 1.0,
+        eval_crop=crop,
         eval_interpolation="bilinear" if described.get("interpolation") == "bilinear" else "bicubic",
         normalize="imagenet" if task.channels == 3 else "half",  # for what lies around an image; the task has its own
         channels=task.channels,
         range=kept,
-        fit=next((ours for ours, theirs in CROP_MODES.items() if theirs == described.get("crop_mode")), "crop"),
+        fit=fit,
     )
     device = _device()
     return Subject(network.eval().to(device), task, image_settings, device, architecture=architecture, eval_views=views)
