@@ -3,8 +3,11 @@
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,6 +144,44 @@ def arrays(**changed: np.ndarray) -> dict[str, np.ndarray]:
         made[f"{split}_images"] = draw.integers(0, 255, (count, 5, 6, 3), dtype=np.uint8)
         made[f"{split}_labels"] = (np.arange(count) % 2).astype(np.uint8)[:, None]
     return {**made, **changed}
+
+
+def test_a_medmnist_download_gets_its_name_when_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if another process may read what is half there, a download that breaks off is taken for the set, or two
+    processes download it at once."""
+    monkeypatch.setenv("VITICULTURE_DATA", str(tmp_path / "sets"))
+    named, calls, meet = tmp_path / "sets" / "pathmnist.npz", list[str](), Barrier(1)
+
+    class PathMNIST:
+        def __init__(self, split: str, download: bool, root: str) -> None:
+            calls.append(split)
+            file = Path(root) / "pathmnist.npz"
+            file.write_bytes(b"half")
+            assert not named.exists()
+            if len(calls) == 1:
+                raise OSError("connection lost")
+            np.savez(file, **arrays())
+
+    class Package:
+        """Is asked what it knows once the set was looked for, and not found."""
+
+        @property
+        def INFO(self) -> dict[str, dict[str, str]]:
+            meet.wait()
+            return {"pathmnist": {"python_class": "PathMNIST"}}
+
+    package: Any = Package()
+    package.PathMNIST = PathMNIST
+    monkeypatch.setitem(sys.modules, "medmnist", package)
+    with pytest.raises(UserError, match="connection lost"):
+        open_source("medmnist:pathmnist")
+    assert not named.exists()
+    meet = Barrier(2)
+    with ThreadPoolExecutor(2) as processes:
+        sources = list(processes.map(open_source, ["medmnist:pathmnist"] * 2))
+    assert [len(source) for source in sources] == [9, 9]
+    assert len(calls) == 2
+    assert not list(named.parent.glob(".download-*"))
 
 
 def test_medmnists_arrays_keep_their_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,13 @@ Source: Yang et al., "MedMNIST v2", Scientific Data 2023, arXiv:2110.14795.
 import importlib
 import zlib
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 
-from ...cache import data_folder
+from ...cache import data_folder, locked
 from ...errors import UserError
 from .arrays import from_arrays
 from .source import Source
@@ -81,15 +82,19 @@ def _package() -> dict[str, Any]:
 
 
 def _download(name: str, path: Path) -> None:
+    """Have the package download into a folder aside; only what is complete gets its name."""
     where = f"put {path.name} into {path.parent} (or point VITICULTURE_DATA at its folder)"
     known = _package()
     if not known:
         raise UserError(f"{PREFIX}{name} is not there: {where}, or pip install medmnist, which downloads it")
     if name not in known:
         raise UserError(f"MedMNIST has no set {name!r}; it has {', '.join(known)}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        made = getattr(importlib.import_module("medmnist"), known[name]["python_class"])
-        made(split="train", download=True, root=str(path.parent))
-    except (RuntimeError, OSError, ValueError) as error:
-        raise UserError(f"{PREFIX}{name} could not be downloaded ({error}); {where}") from error
+    made = getattr(importlib.import_module("medmnist"), known[name]["python_class"])
+    with locked(path.parent / f".{name}.lock"), TemporaryDirectory(dir=path.parent, prefix=".download-") as aside:
+        if path.is_file():  # another process has it meanwhile
+            return
+        try:
+            made(split="train", download=True, root=aside)
+            Path(aside, path.name).rename(path)
+        except (RuntimeError, OSError, ValueError) as error:
+            raise UserError(f"{PREFIX}{name} could not be downloaded ({error}); {where}") from error
