@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from viticulture.models.cvt.cvt import Block, CvT, Stage
+from viticulture.models.features import features
 from viticulture.models.students import count, create_student
 from viticulture.models.task import Task
 
@@ -42,6 +43,17 @@ def test_attention_reads_keys_and_values_at_half_the_side_and_the_class_token_sk
         0.0, block.out.weight, block.out.bias,
     )  # fmt: skip
     torch.testing.assert_close(block.attention(x, (4, 6)), expected.transpose(0, 1))
+
+
+def test_what_its_classifier_reads_is_its_features() -> None:
+    """Catches: a network that other classifiers cannot be trained on, or a norm left out."""
+    torch.manual_seed(0)
+    net = CvT((Stage(7, 4, 8, 1, 1), Stage(3, 2, 12, 2, 3)), num_classes=3).eval()
+    torch.nn.init.normal_(net.norm.weight)
+    images = torch.randn(2, 3, 32, 48)
+    found = features(net, images)
+    assert set(found) == {"mean"}
+    assert torch.equal(net.head(found["mean"]), net(images))
 
 
 def test_every_parameter_learns_and_images_may_be_oblong() -> None:

@@ -108,7 +108,8 @@ class CvT(nn.Module):
         self.apply(_initialized)
         nn.init.trunc_normal_(self.cls_token, std=0.02)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward_features(self, images: Tensor) -> Tensor:
+        """The class token after the last norm, [B, D]."""
         x = images
         for place, (embed, norm, blocks) in enumerate(zip(self.embeds, self.norms, self.stages, strict=True)):
             x = embed(x)
@@ -119,7 +120,13 @@ class CvT(nn.Module):
             for block in blocks.children():
                 tokens = block(tokens, grid)
             x = tokens[:, -grid[0] * grid[1] :].mT.unflatten(2, grid)
-        return self.head(self.norm(tokens[:, 0]))
+        return self.norm(tokens[:, 0])
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        return x if pre_logits else self.head(x)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(images))
 
 
 def _initialized(module: nn.Module) -> None:
