@@ -281,6 +281,16 @@ def test_a_split_that_loses_all_its_images_is_none(tmp_path: Path) -> None:
         prepare(root, Selection(skip_unreadable=True))
 
 
+def test_the_papers_subset_is_not_drawn_from_images_without_a_class() -> None:
+    """Which a method that needs no labels learns from. Catches: numpy's refusal of a negative seed."""
+    given = source({"train": [9, 9, 9]})
+    given.labels[[2, 5]] = -1
+    chosen = Selection(test_fraction=0, val_fraction=0, fraction=0.5, rule="bootstrapping")
+    with pytest.raises(UserError, match="draws from every class, and 2 training images of noise have none; give data"):
+        prepare(given, chosen, labeled=False)
+    assert len(prepare(given, chosen).train) == 12
+
+
 def test_a_class_that_loses_all_its_images_is_refused(tmp_path: Path) -> None:
     """Fails if skipping leaves a class that is never trained."""
     root = folder(tmp_path / "photos", {"a": 10, "b": 10})

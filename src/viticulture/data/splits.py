@@ -142,6 +142,11 @@ def _thinned(source: Source, train: np.ndarray, selection: Selection, seed: int)
         if selection.fraction is None:
             return train, []
         if selection.rule == "bootstrapping":
+            if without := int((~subsets.labeled(labels)).sum()):
+                raise UserError(
+                    f"the rule bootstrapping draws from every class, and {counted(without, 'training image')} of "
+                    f"{source.name} {'has' if without == 1 else 'have'} none; give data.fraction alone"
+                )
             return train[subsets.bootstrapping(labels, selection.fraction)], []
         return train[subsets.fraction_of_each(labels, selection.fraction, seed)], []
     if not source.classes:

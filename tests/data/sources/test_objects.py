@@ -78,6 +78,17 @@ def test_a_data_sets_own_class_names_are_taken_through_a_subset() -> None:
     assert (shown(source) == PIXELS[[0, 1, 4]]).all()
 
 
+@pytest.mark.parametrize(
+    "data",
+    [(PIXELS[:4], np.array([[0], [1], [2], [1]])), Pairs(PIXELS[:4], torch.tensor([[0], [1], [2], [1]]))],
+    ids=["arrays", "dataset"],
+)
+def test_a_label_may_be_a_vector_of_one(data: Any) -> None:
+    """A column of classes, as MedMNIST's sets give them. Catches: [1] taken for a mark of class 0, [0] for no label."""
+    source = open_source(data)
+    assert [source.classes[label].removeprefix("class ") for label in source.labels] == ["0", "1", "2", "1"]
+
+
 def test_items_may_be_dictionaries() -> None:
     """As Hugging Face's are, whose features name the classes."""
     datasets = pytest.importorskip("datasets")

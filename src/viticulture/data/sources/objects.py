@@ -221,6 +221,8 @@ def _label(label: Any, classes: Sequence[str]) -> str | None:
     """A label as the name of its class; several labels, a list of them or a vector of 1 and 0, joined."""
     if isinstance(label, (list, tuple, set, frozenset)):
         return JOINT.join(name for each in label if (name := _label(each, classes))) or None
+    if isinstance(label, (Tensor, np.ndarray)) and label.shape == (1,):
+        label = label[0]  # a column of classes, as MedMNIST's
     if isinstance(label, (Tensor, np.ndarray)) and label.ndim == 1:
         if not set(label.tolist()) <= {0, 1}:
             raise UserError(f"a vector of labels holds a 1 or a 0 a class, got {shortened(repr(label))}")
