@@ -387,6 +387,18 @@ def test_statistics_are_those_of_the_training_pixels() -> None:
     assert stored_statistics(black, torch.arange(2)) == ((0, 0, 0), (1, 1, 1))
 
 
+def test_the_statistics_of_a_stream_are_those_of_a_store() -> None:
+    """Where its sample is all there is, of images that a store squeezes and the input is smaller still. Fails if they
+    are of the input's size, where noise spreads less, or squeezed by another filter."""
+    given = source({"train": [9, 9, 9]}, side=16)
+    stored, streamed = (
+        prepare(given, image_settings=ImageSettings(image_size=6, store_size=12, normalize="dataset", stream=way))
+        for way in (False, True)
+    )
+    assert isinstance(streamed.train, StreamImages)
+    np.testing.assert_allclose((streamed.mean, streamed.std), (stored.mean, stored.std), rtol=1e-5)
+
+
 def test_named_normalizations_are_the_papers() -> None:
     """papers.md 1.6 for CIFAR. Fails if a digit is wrong or sets are exchanged."""
     given = source({"train": [9, 9, 9]})

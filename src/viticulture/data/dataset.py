@@ -269,7 +269,8 @@ def _normalization(source: Source, read: _Read, image_settings: ImageSettings) -
     train = read.images["train"]
     if isinstance(train, StoredImages):
         return stored_statistics(train.pixels, train.rows)
-    return streamed_statistics(source, read.splits["train"], max(image_settings.shape))
+    assert image_settings.store_size is not None
+    return streamed_statistics(source, read.splits["train"], image_settings.store_size)
 
 
 def _fingerprint(source: Source, read: _Read, root: str) -> str:

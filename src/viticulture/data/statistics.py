@@ -3,14 +3,13 @@
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from ..errors import UserError
 from ..parallel import in_parallel
-from .channels import Levels
 from .decode import Unreadable
 from .image_settings import Channels
+from .resample import squeeze
 from .sources.source import Source
 
 _SAMPLE = 512
@@ -55,12 +54,11 @@ def stored_statistics(pixels: Tensor, rows: Tensor) -> tuple[Channels, Channels]
 
 
 def streamed_statistics(source: Source, rows: np.ndarray, size: int) -> tuple[Channels, Channels]:
-    """The same from up to 2,048 images, evenly spaced, each squeezed to `size` pixels."""
+    """The same from up to 2,048 images, evenly spaced, each squeezed to the `size` of a store."""
     chosen = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _STREAM_SAMPLE)).astype(np.int64))]
 
     def moments(i: int) -> np.ndarray:
-        pixels = source.picture(i, shrink=size).pixels
-        values = resized(pixels, (size, size)).astype(np.float64)
+        values = squeeze(source.picture(i, shrink=size).pixels, size).astype(np.float64)
         return np.stack([values.mean(axis=(0, 1)), np.square(values).mean(axis=(0, 1))])
 
     mean, squares = torch.from_numpy(np.mean(list(in_parallel(moments, chosen.tolist())), axis=0))
@@ -72,11 +70,3 @@ def _channels(mean: Tensor, squares: Tensor) -> tuple[Channels, Channels]:
     deviation = (squares - mean.square()).clamp(min=0).sqrt()
     deviation = torch.where(deviation > 0, deviation, torch.tensor(255.0, dtype=deviation.dtype))
     return tuple((mean / 255).tolist()), tuple((deviation / 255).tolist())
-
-
-def resized(pixels: Levels, size: tuple[int, int]) -> Levels:
-    """Pixels [H, W, C] by Pillow's bicubic filter, which works channel by channel, to this width and height."""
-    if pixels.shape[2] == 3:
-        return np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC))
-    planes = [Image.fromarray(np.ascontiguousarray(plane)) for plane in np.moveaxis(pixels, 2, 0)]
-    return np.stack([np.asarray(plane.resize(size, Image.Resampling.BICUBIC)) for plane in planes], 2)
