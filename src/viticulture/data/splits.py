@@ -24,7 +24,8 @@ class Selection:
     Args:
         val_fraction: share of the training images held out for validation where the data has no validation split;
             0 holds out none.
-        test_fraction: share of all images held out for the test where the data has no test split; 0 holds out none.
+        test_fraction: share of the training images held out for the test, before any for validation, where the data has
+            no test split; 0 holds out none.
         fraction: share of every class's training images to learn from, in (0, 1]; null for all.
         per_class: training images of every class to learn from; null for all.
         rule: how a fraction is drawn. balanced: by a seed; bootstrapping: the one fixed subset of the paper.
