@@ -15,10 +15,11 @@ from viticulture.cli import main
 from viticulture.errors import UserError
 from viticulture.evaluation.localization.boxes import read_boxes
 from viticulture.evaluation.localization.evaluate import class_taps, held_out, localize, other_images
-from viticulture.evaluation.localization.metrics import AS_EVALUATED, BoxAccuracy, intersection_over_union
+from viticulture.evaluation.localization.metrics import AS_EVALUATED, BoxAccuracy
 from viticulture.evaluation.localization.results import Localization, keep, read_localizations
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
+from viticulture.scores.objects import box_overlaps
 from viticulture.study.run.measures import other_measure
 from viticulture.training.session import dataset_of, recipe_of
 from viticulture.training.table import read_table
@@ -145,7 +146,7 @@ def test_a_student_that_looks_at_bright_patches_finds_bright_boxes(grown: tuple[
         inside[top:bottom, left:right] = True
         seen = one.view[inside].mean(), one.view[~inside].mean()
         np.testing.assert_allclose(seen, (200, 60), atol=25, err_msg="the store blurs edges, no more")
-        assert intersection_over_union(one.box, one.true)[0, 0] == one.overlap >= 0.5
+        assert box_overlaps(one.box, one.true)[0, 0] == one.overlap >= 0.5
 
 
 def test_the_verb_prints_the_table_and_names_mistakes(

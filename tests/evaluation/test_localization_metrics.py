@@ -12,10 +12,10 @@ from viticulture.evaluation.localization.metrics import (
     Protocol,
     best_overlaps,
     component_boxes,
-    intersection_over_union,
     max_box_accuracy,
     score_maps,
 )
+from viticulture.scores.objects import box_overlaps
 
 SCORE = np.array(  # two parts at 0.5: six pixels that hang together by a corner, and two that hold the peak
     [
@@ -52,10 +52,8 @@ def test_overlap_is_shared_area_over_covered_area() -> None:
     first = boxes((0, 0, 4, 2), (10, 10, 12, 13))
     second = boxes((0, 0, 4, 2), (2, 0, 6, 2), (2, 1, 4, 5), (4, 0, 5, 2))
     expected = [[1, 4 / 12, 2 / 14, 0], [0, 0, 0, 0]]
-    np.testing.assert_allclose(intersection_over_union(first, second), expected, rtol=1e-15)
-    np.testing.assert_array_equal(
-        intersection_over_union(first, second), intersection_over_union(3 * first + 7, 3 * second + 7)
-    )
+    np.testing.assert_allclose(box_overlaps(first, second), expected, rtol=1e-15)
+    np.testing.assert_array_equal(box_overlaps(first, second), box_overlaps(3 * first + 7, 3 * second + 7))
 
 
 def test_any_true_box_may_be_found_by_the_largest_part_or_by_any() -> None:
@@ -142,6 +140,6 @@ def test_the_published_masks_hold_what_lies_above_a_thousand_thresholds_in_256_s
     for place in (0, 1, 3, 4, 200, 499, 600, 998, 999):
         mask = (255 * score).astype(np.uint8) > int(255 * place / 1000)
         parts = component_boxes(mask.astype(float), 0.5)
-        overlaps = intersection_over_union(parts, true).max(1) if len(parts) else np.zeros(1)
+        overlaps = box_overlaps(parts, true).max(1) if len(parts) else np.zeros(1)
         assert tuple(shares[:, place]) == (overlaps[0], overlaps.max())
     assert (best_overlaps(np.zeros((7, 9)), true, PUBLISHED) == 0).all(), "a flat map has no mask"

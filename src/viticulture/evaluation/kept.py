@@ -1,11 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What was measured before and kept in a run's folder, read back."""
 
+import io
+import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self, TypeVar
+from zipfile import BadZipFile
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ..disk import replacing
 from ..errors import UserError
+from ..text import shell_word
 from ..training.rundir import RunDir
 
 Kept = TypeVar("Kept")
@@ -77,4 +86,28 @@ def read_kept(run: RunDir, name: str, made: Callable[[dict[str, Any]], Kept], ab
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"{run.path / name} is damaged ({type(error).__name__}: {error}); remove it and measure anew"
+        ) from error
+
+
+def keep_arrays(run: RunDir, name: str, arrays: Mapping[str, Any]) -> None:
+    """Write a .npz file of measurements, whole or not at all."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    with replacing(run.path / name) as part:
+        part.write_bytes(buffer.getvalue())
+
+
+@contextmanager
+def kept_arrays(run: RunDir, name: str) -> Iterator[Mapping[str, NDArray[Any]]]:
+    """The arrays of such a file, each read when it is asked for.
+
+    Raises: UserError for a file that is missing or damaged, or lacks what is asked for.
+    """
+    path = run.path / name
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            yield file
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
+        raise UserError(
+            f"{path} is missing or damaged: {error}; make it anew: viticulture evaluate {shell_word(run.path)}"
         ) from error

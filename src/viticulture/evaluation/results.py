@@ -7,23 +7,19 @@ predictions.npz    counts, and by key the student's predictions of all images, i
                    KEY/labels [N] int32
 """
 
-import io
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..data.images import Images
-from ..disk import replacing
 from ..errors import UserError
 from ..text import shell_word
 from ..training.rundir import RunDir
 from .accuracy import Evaluation, Predictions
-from .kept import Results, read_kept
+from .kept import Results, keep_arrays, kept_arrays, read_kept
 
 RESULTS, PREDICTIONS = "evaluation.json", "predictions.npz"
 Numbers = TypeVar("Numbers")
@@ -77,10 +73,7 @@ def keep_predictions(run: RunDir, counts: str, predictions: Mapping[str, Predict
         arrays[f"{key}/probabilities"] = of_split.probabilities.numpy().astype(np.float16)
         arrays[f"{key}/predicted"] = of_split.probabilities.argmax(-1).numpy().astype(np.int32)
         arrays[f"{key}/labels"] = of_split.labels.numpy().astype(np.int32)
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
-    with replacing(run.path / PREDICTIONS) as part:
-        part.write_bytes(buffer.getvalue())
+    keep_arrays(run, PREDICTIONS, arrays)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,17 +101,9 @@ def read_predictions(run: RunDir, key: str = "", probabilities: bool = False) ->
 
     Raises: UserError if the file is missing or damaged, or holds no such predictions.
     """
-    path = run.path / PREDICTIONS
-    if not path.exists():
+    if not (run.path / PREDICTIONS).exists():
         raise UserError(f"{run.path} keeps no predictions; to have them: viticulture evaluate {shell_word(run.path)}")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            where = (
-                "" if "predicted" in file else f"{key or file['counts'].item()}/"
-            )  # earlier: the counting ones alone
-            chances = file[f"{where}probabilities"] if probabilities and where else None
-            return KeptPredictions(file[f"{where}predicted"], file[f"{where}labels"], chances)
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
-        raise UserError(
-            f"{path} is damaged: {error}; make it anew: viticulture evaluate {shell_word(run.path)}"
-        ) from error
+    with kept_arrays(run, PREDICTIONS) as file:
+        where = "" if "predicted" in file else f"{key or file['counts'].item()}/"  # earlier: the counting ones alone
+        chances = file[f"{where}probabilities"] if probabilities and where else None
+        return KeptPredictions(file[f"{where}predicted"], file[f"{where}labels"], chances)

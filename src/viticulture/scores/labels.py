@@ -29,9 +29,9 @@ def mean_average_precision(scores: NDArray[np.floating], shown: Shown) -> float:
     return float(_mean(average_precisions(scores, shown)))
 
 
-def resampled(scores: NDArray[np.floating], shown: Shown, seed: int = 0) -> Array:
+def resampled(scores: NDArray[np.floating], shown: Shown) -> Array:
     """mAP over images drawn with replacement, [R]; two networks on the same images are given the same draws."""
-    generator, images = np.random.default_rng(seed), len(scores)
+    generator, images = np.random.default_rng(0), len(scores)
     often = generator.multinomial(images, np.full(images, 1 / images), size=REPLICATES).astype(np.float64)
     each = np.concatenate([_drawn(scores, shown, some) for some in np.split(often, REPLICATES // AT_ONCE)])
     return completed(_mean(each), ~np.isnan(each).all(1))

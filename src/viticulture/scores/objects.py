@@ -48,7 +48,7 @@ class Matches:
     true: NDArray[np.int64]
 
 
-def box_overlaps(found: Array, true: Array, crowd: NDArray[np.bool_]) -> Array:
+def box_overlaps(found: Array, true: Array, crowd: NDArray[np.bool_] | bool = False) -> Array:
     """Intersection over union of boxes [n, 4] and [m, 4], [n, m]; with a crowd, the share of the found one in it."""
     low, high = np.maximum(found[:, None, :2], true[None, :, :2]), np.minimum(found[:, None, 2:], true[None, :, 2:])
     shared = np.clip(high - low, 0, None).prod(2)
@@ -202,12 +202,12 @@ def recall(ranks: Ranked) -> Array:
     return np.divide(ranks.right.sum(2), true, out=np.full(ranks.right.shape[:2], np.nan), where=true > 0)
 
 
-def resampled(classes: Sequence[Ranked], images: int, seed: int = 0) -> Array:
+def resampled(classes: Sequence[Ranked], images: int) -> Array:
     """The mean AP over images drawn with replacement, [R]; two detectors on the same images are given the same draws.
 
     Percentiles are the bootstrap's interval over images; differences of two detectors' values that of the difference.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     draws = [generator.integers(images, size=images) for _ in range(REPLICATES)]
     often = np.stack([np.bincount(draw, minlength=images) for draw in draws]).astype(np.float64)
     each = np.stack([_drawn_precision(ranks, often) for ranks in classes])  # [C, R]

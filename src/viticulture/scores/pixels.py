@@ -46,9 +46,9 @@ def right_share(counts: Counts) -> float:
     return float(np.trace(counts) / total) if total else float("nan")
 
 
-def resampled(counts: Counts, seed: int = 0) -> NDArray[np.float64]:
+def resampled(counts: Counts) -> NDArray[np.float64]:
     """mIoU over images drawn with replacement, [R], from counts [N, C, C]; see `objects.resampled`."""
-    generator, images = np.random.default_rng(seed), len(counts)
+    generator, images = np.random.default_rng(0), len(counts)
     draws = generator.multinomial(images, np.full(images, 1 / images), size=REPLICATES).astype(np.float64)
     sums = np.diagonal(counts, axis1=1, axis2=2), counts.sum(2), counts.sum(1)  # all that an IoU asks for, [N, C] each
     ious = _ious(*((draws @ each).astype(np.int64) for each in sums))  # [R, C]

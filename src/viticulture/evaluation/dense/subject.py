@@ -68,9 +68,9 @@ class Found:
 
 
 @torch.inference_mode()
-def find(subject: DenseSubject, images: Images, batch_size: int = BATCH) -> Iterator[Found]:
+def find(subject: DenseSubject, images: Images) -> Iterator[Found]:
     """What a detector finds in every image, in order."""
-    for _, pixels, place in dense_views(images, subject.task, batch_size, subject.device):
+    for _, pixels, place in dense_views(images, subject.task, BATCH, subject.device):
         for i, found in enumerate(subject.network(pixels)):
             boxes = place.back(i, found["boxes"].float().cpu())
             solid = ((boxes[:, 2:] - boxes[:, :2]) > 0).all(1)  # in padding there is nothing
@@ -90,9 +90,9 @@ def _pasted(masks: Tensor, boxes: Tensor, height: int, width: int) -> Iterator[N
 
 
 @torch.inference_mode()
-def classify_pixels(subject: DenseSubject, images: Images, batch_size: int = BATCH) -> Iterator[NDArray[np.uint8]]:
+def classify_pixels(subject: DenseSubject, images: Images) -> Iterator[NDArray[np.uint8]]:
     """What a segmenter says of every image, in order: [H, W] classes, in the size of the original."""
-    for _, pixels, place in dense_views(images, subject.task, batch_size, subject.device):
+    for _, pixels, place in dense_views(images, subject.task, BATCH, subject.device):
         logits = subject.network(pixels).float()
         for i in range(len(logits)):
             height, width = place.extents[i].tolist()

@@ -17,6 +17,7 @@ from ...data.images import Images
 from ...errors import UserError
 from ...models.taps import Taps, layout
 from ...models.weights.files import load
+from ...scores.objects import box_overlaps
 from ...training.progress import showing
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
@@ -30,7 +31,6 @@ from .metrics import (
     Protocol,
     best_overlaps,
     component_boxes,
-    intersection_over_union,
     max_box_accuracy,
     score_maps,
 )
@@ -91,7 +91,7 @@ def localize(
     part = images.part(torch.tensor(numbers))
     (largest, any_part), shown = _compare(subject, part, true, protocol)
     height, width = subject.task.image_size
-    everything = np.array([intersection_over_union(np.array([[0.0, 0.0, width, height]]), some).max() for some in true])
+    everything = np.array([box_overlaps(np.array([[0.0, 0.0, width, height]]), some).max() for some in true])
     accuracy = max_box_accuracy(largest, protocol.thresholds)
     middle = int(np.searchsorted(protocol.thresholds, accuracy.thresholds[len(OVERLAPS) // 2]))
     examples = [

@@ -29,6 +29,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from torch import Tensor
 
+from ...scores.objects import box_overlaps
+
 Boxes = NDArray[np.float64]
 """[n, 4]: left, top, right and bottom edge, pixels; a pixel in the corner is 0, 0, 1, 1."""
 
@@ -132,16 +134,6 @@ def component_boxes(score: NDArray[np.floating], threshold: float) -> Boxes:
     return boxes[np.argsort(-pixels, kind="stable")]
 
 
-def intersection_over_union(boxes: Boxes, others: Boxes) -> NDArray[np.float64]:
-    """Shared area / covered area of each pair, [n, 4], [m, 4] -> [n, m], in [0, 1]. Areas must be above 0."""
-    corner = np.maximum(boxes[:, None, :2], others[None, :, :2])
-    far = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
-    shared = np.clip(far - corner, 0, None).prod(-1)
-    covered = _area(boxes)[:, None] + _area(others)[None] - shared
-    overlaps: NDArray[np.float64] = shared / covered
-    return overlaps
-
-
 def best_overlaps(score: NDArray[np.floating], true: Boxes, protocol: Protocol = PUBLISHED) -> NDArray[np.float64]:
     """How well a score map finds any of an image's true boxes, at every threshold; equal masks are looked at once.
 
@@ -158,28 +150,19 @@ def best_overlaps(score: NDArray[np.floating], true: Boxes, protocol: Protocol =
     for number, cut in enumerate(cuts):
         boxes = component_boxes(levels, float(cut))
         if len(boxes):
-            best = intersection_over_union(boxes, true).max(1)
+            best = box_overlaps(boxes, true).max(1)
             overlaps[:, number] = best[0], best.max()
     return overlaps[:, places]
 
 
-def max_box_accuracy(
-    ious: NDArray[np.float64],
-    thresholds: NDArray[np.float64] = PUBLISHED.thresholds,
-    overlaps: Sequence[float] = OVERLAPS,
-) -> BoxAccuracy:
-    """MaxBoxAcc(d) = max over t of the share of images with IoU(box at t, true box) >= d: [1], Eq. (3) and (4).
+def max_box_accuracy(ious: NDArray[np.float64], thresholds: NDArray[np.float64] = PUBLISHED.thresholds) -> BoxAccuracy:
+    """MaxBoxAcc(d) = max over t of the share of images with IoU(box at t, true box) >= d: [1], Eq. (3) and (4); d are
+    `OVERLAPS`.
 
     Args:
         ious: [N, n] intersections over unions, N >= 1.
         thresholds: [n].
-        overlaps: the d.
     """
-    accuracies = np.stack([(ious >= overlap).mean(0) for overlap in overlaps])  # [overlaps, n]
+    accuracies = np.stack([(ious >= overlap).mean(0) for overlap in OVERLAPS])  # [overlaps, n]
     best = accuracies.argmax(1)
     return BoxAccuracy(tuple(accuracies.max(1).tolist()), tuple(thresholds[best].tolist()))
-
-
-def _area(boxes: Boxes) -> NDArray[np.float64]:
-    area: NDArray[np.float64] = (boxes[:, 2:] - boxes[:, :2]).prod(-1)
-    return area

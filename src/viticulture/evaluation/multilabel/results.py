@@ -5,22 +5,16 @@ multilabel.json    counts: the key, WEIGHTS/SPLIT, of the result that counts; re
 multilabel.npz     by key: KEY/probabilities [N, C] float16, KEY/labels [N, C] bool, in the order of split.json
 """
 
-import io
-import zlib
 from collections.abc import Mapping
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...disk import replacing
-from ...errors import UserError
 from ...scores.labels import UNDECIDED
-from ...text import shell_word
 from ...training.rundir import RunDir
 from ..accuracy import Predictions
-from ..kept import Results, read_kept
+from ..kept import Results, keep_arrays, kept_arrays, read_kept
 from .labels import LabelScore, LabelsEvaluation
 
 RESULTS, ANSWERS = "multilabel.json", "multilabel.npz"
@@ -60,19 +54,10 @@ def keep_answers(run: RunDir, predictions: Mapping[str, Predictions]) -> None:
     for key, of_split in predictions.items():
         arrays[f"{key}/probabilities"] = of_split.probabilities.numpy().astype(np.float16)
         arrays[f"{key}/labels"] = of_split.labels.numpy() > 0
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
-    with replacing(run.path / ANSWERS) as part:
-        part.write_bytes(buffer.getvalue())
+    keep_arrays(run, ANSWERS, arrays)
 
 
 def read_answers(run: RunDir, key: str) -> tuple[NDArray[np.float16], NDArray[np.bool_]]:
     """Probabilities and labels, [N, C] each, of a result. Raises: UserError if they are missing or damaged."""
-    path = run.path / ANSWERS
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return file[f"{key}/probabilities"], file[f"{key}/labels"]
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
-        raise UserError(
-            f"{path} cannot be read: {error}; make it anew: viticulture evaluate {shell_word(run.path)}"
-        ) from error
+    with kept_arrays(run, ANSWERS) as file:
+        return file[f"{key}/probabilities"], file[f"{key}/labels"]

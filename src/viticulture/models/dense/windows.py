@@ -21,8 +21,7 @@ from timm.models.vision_transformer_sam import window_partition, window_unpartit
 from torch import Tensor, nn
 
 from ...errors import UserError
-
-PatchGrid = tuple[int, int]
+from ..vit.patches import PatchGrid
 
 
 class WindowAttention(MapAttention):
