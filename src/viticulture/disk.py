@@ -4,6 +4,7 @@
 import errno
 import json
 import os
+import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -45,17 +46,18 @@ def replacing(path: Path) -> Iterator[Path]:
             part.unlink(missing_ok=True)
 
 
-def sweep(folder: Path, idle: float = ABANDONED) -> None:
-    """Remove what killed processes left half-written, however deep.
+def sweep(folder: Path, idle: float = ABANDONED, deep: bool = True) -> None:
+    """Remove what killed processes left half-written, files and folders.
 
     Args:
         folder: that holds it.
         idle: seconds since it was last written to; 0 where nobody else may write.
+        deep: also in the folders below.
     """
-    for part in folder.rglob(".*.part"):
+    for part in list(folder.rglob(".*.part") if deep else folder.glob(".*.part")):
         with suppress(OSError):  # another process sweeps, too
             if max(0, time.time() - part.stat().st_mtime) >= idle:  # clocks of other machines may be ahead
-                part.unlink()
+                shutil.rmtree(part) if part.is_dir() else part.unlink()
 
 
 def write_whole(path: Path, content: str | dict[str, Any]) -> Path:

@@ -270,7 +270,8 @@ _ABSENT = object()
 def _unborn(path: Path) -> bool:
     """Whether a folder holds no more than a run that was killed while it was made."""
     names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
-    return "run.lock" in names and all(name.endswith(".part") for name in names - BEGUN - {"run.lock"})
+    whole = {name for name in names if not name.endswith(".part")}
+    return bool(names) and (not whole or ("run.lock" in whole and whole - BEGUN == {"run.lock"}))
 
 
 def fresh(root: str | Path, stem: str) -> Path:

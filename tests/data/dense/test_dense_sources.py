@@ -88,7 +88,7 @@ def test_every_format_says_the_same(tmp_path: Path, made: Callable[[Path], Path]
     path = made(tmp_path / "set")
     assert recognized(path) == "objects"
     dataset = prepared(path)
-    assert dataset.classes == KINDS
+    assert (dataset.name, dataset.classes) == (path.name, KINDS)
     for split, seeds in (("train", range(4)), ("val", range(4, 6)), ("test", range(6, 8))):
         held = dataset.annotations[split]
         assert isinstance(held, Boxed)

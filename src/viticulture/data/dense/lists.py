@@ -12,6 +12,7 @@ import csv
 import io
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -241,7 +242,8 @@ def open_box_csv(file: Path) -> DenseSource:
         for entries in by_path.values()
     ]
     kinds = [split_of(splits[path]) or "train" for path in by_path]
-    return DenseSource(images_of(file.parent, list(by_path), kinds, file), classes, objects)
+    images = replace(images_of(file.parent, list(by_path), kinds, file), name=file.name)
+    return DenseSource(images, classes, objects)
 
 
 def _plain(
