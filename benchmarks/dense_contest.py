@@ -95,16 +95,18 @@ class Contest:
         data: the folder.
         out: for runs and results.
         seconds: of processor time for each training.
+        more: recipe keys that hold for all.
     """
 
     kind: str
     data: str
     out: Path
     seconds: float
+    more: dict[str, Any]
 
     def recipe(self, name: str, overrides: dict[str, Any]) -> Recipe:
         """A shipped recipe under the contest's terms."""
-        return resolve(name, read(name), {**overrides, **WATCHED})
+        return resolve(name, read(name), {**overrides, **WATCHED, **self.more})
 
     def epochs(self, name: str, overrides: dict[str, Any], seconds: float) -> int:
         """How many epochs of ours fit into that processor time."""
@@ -312,7 +314,7 @@ def _run(contest: Contest, out: str, recipe: str, seed: int, overrides: dict[str
     """Train, or go on where it stopped."""
     if (Path(out) / "run.json").exists():
         return viticulture.resume(out)
-    chosen = {**overrides, **WATCHED}
+    chosen = {**overrides, **WATCHED, **contest.more}
     return viticulture.train(contest.data, recipe, seed=seed, out=out, overrides=chosen)
 
 
@@ -336,7 +338,7 @@ def main() -> None:
     kind = recognized(options.data)
     if kind not in RECIPES:
         parser.error(f"{options.data} holds neither boxes nor masks of classes")
-    contest = Contest(kind, options.data, Path(options.out), 60 * options.core_minutes)
+    contest = Contest(kind, options.data, Path(options.out), 60 * options.core_minutes, {})
     names = [name.strip() for name in options.only.split(";") if name.strip()]
     print(table(compete(contest, options.seeds, names), contest), end="")
 
