@@ -4,7 +4,6 @@
 import errno
 import json
 import os
-import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -46,18 +45,17 @@ def replacing(path: Path) -> Iterator[Path]:
             part.unlink(missing_ok=True)
 
 
-def sweep(folder: Path, idle: float = ABANDONED, deep: bool = True) -> None:
-    """Remove what killed processes left half-written, files and folders.
+def sweep(folder: Path, idle: float = ABANDONED) -> None:
+    """Remove what killed processes left half-written, however deep.
 
     Args:
         folder: that holds it.
         idle: seconds since it was last written to; 0 where nobody else may write.
-        deep: also in the folders below.
     """
-    for part in list(folder.rglob(".*.part") if deep else folder.glob(".*.part")):
+    for part in folder.rglob(".*.part"):
         with suppress(OSError):  # another process sweeps, too
             if max(0, time.time() - part.stat().st_mtime) >= idle:  # clocks of other machines may be ahead
-                shutil.rmtree(part) if part.is_dir() else part.unlink()
+                part.unlink()
 
 
 def write_whole(path: Path, content: str | dict[str, Any]) -> Path:

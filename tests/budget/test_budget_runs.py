@@ -758,8 +758,8 @@ def test_a_run_is_not_replaced_while_a_stage_is_trained(tmp_path: Path, monkeypa
 def test_an_empty_folder_will_do_where_nothing_beside_it_may_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A container's mounted folder. Paces are measured in it then, and nothing of that is left, nor of a measuring that
-    was killed before, which makes it no other run's folder."""
+    """A container's mounted folder. Paces are measured in it then, and nothing of that is left; what a measuring
+    that was killed left there makes it no other run's folder."""
     out = tmp_path / "out"
     out.mkdir()
     seen = list[Path]()
@@ -772,7 +772,6 @@ def test_an_empty_folder_will_do_where_nothing_beside_it_may_be_written(
     monkeypatch.setattr("os.access", lambda place, mode: Path(place) == out)
     left = out / ".viticulture-of-a-kill.part"
     left.mkdir()
-    os.utime(left, (0, 0))
     asked = Wish("digits", "default", 0, out, TINY, Budget("60s"))
     make_folder(asked, make_plan(asked, "test", SetClock(), 0.0, Looking))
     assert {folder.parent for folder in seen} == {out}

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..data.dataset import Dataset
-from ..disk import sweep, unwritable
+from ..disk import unwritable
 from ..errors import UserError
 from ..study.plan.pace import Pace
 from ..training.data import default_recipe, for_method, load_dataset, open_labeled
@@ -114,7 +114,6 @@ def _workshop(out: Path) -> TemporaryDirectory[str]:
     written."""
     beside = next(folder for folder in out.absolute().parents if folder.exists())
     place = beside if os.access(beside, os.W_OK | os.X_OK) else out
-    sweep(place, deep=False)
     try:
         return TemporaryDirectory(prefix=".viticulture-", suffix=".part", dir=place)
     except OSError as error:

@@ -243,8 +243,11 @@ def _label(label: Any, classes: Sequence[str]) -> str | None:
 
 
 def _digest(pixels: Pixels) -> str:
-    """Of the numbers and their type: which levels they become depends on what is kept of them."""
-    about = f"{pixels.dtype.str} {pixels.shape}"
+    """Of the numbers and, but for bytes, their type: which levels they become depends on what is kept. Gray bytes
+    and color that stands for the same have one digest, whatever holds them."""
+    if pixels.dtype == np.uint8 and pixels.shape[2] == 1:
+        pixels = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+    about = f"{'' if pixels.dtype == np.uint8 else pixels.dtype.str}{pixels.shape}"
     return hashlib.blake2b(about.encode() + pixels.tobytes(), digest_size=16).hexdigest()
 
 

@@ -143,7 +143,7 @@ def record(study: StudyDir, reached: Iterable[Verdict]) -> None:
 
 
 def _verdict(
-    study: StudyDir, data: str, subset: Subset, outcomes: Sequence[Outcome], looks: Sequence[str]
+    study: StudyDir, data: str, subset: Subset, outcomes: Sequence[Outcome], looks: Sequence[str | int]
 ) -> Verdict | None:
     """None where nothing is finished; looks: marks of the trainings of which this comparison was seen."""
     grid, last = study.grid, len(study.grid.terms.rungs) - 1
@@ -181,6 +181,8 @@ def _verdict(
     if leader.vit and any(other.vit for other in others):
         others = [other for other in others if other.vit]
     mark = digest(sorted(outcome.cell.name for group in groups.values() for outcome in group))
+    trainings = sum(map(len, groups.values()))
+    looks = [mark if look == trainings else look for look in looks]  # once known by the number of its trainings
     level = level_of_look(1 + (looks.index(mark) if mark in looks else len(looks)))
     rivals = {
         other.candidate.name: lead

@@ -245,11 +245,11 @@ def cost(grid: Grid, plan: Plan, workers: int = 1) -> float:
     """Seconds until the last of so many processes, each of which takes the next cell when it is free, is done with the
     whole study; of candidates that halving drops, the most expensive are kept."""
     slugs = grid.slugs()
-    single = {slugs[candidate.name]: candidate.name for candidate in grid.candidates}.values()  # some share their cells
+    single = {*{slugs[candidate.name]: candidate.name for candidate in grid.candidates}.values()}  # some share cells
     left, total = len(single), 0.0
     for rung in range(len(grid.terms.rungs)):
-        cells = [cell for cell in grid.cells(rung) if cell.candidate.name in single]
-        first = [cell for cell in cells if cell.seed == grid.seeds[0]]
+        of_rung = [cell for cell in grid.cells(rung) if cell.seed == grid.seeds[0]]  # other seeds' take as long
+        first = [cell for cell in of_rung if cell.candidate.name in single]
         seconds = {(cell.subset, cell.candidate.name): plan.seconds(cell, grid) or 0.0 for cell in first}
         kept = {
             key
@@ -257,9 +257,8 @@ def cost(grid: Grid, plan: Plan, workers: int = 1) -> float:
             for key in sorted((key for key in seconds if key[0] == subset), key=lambda key: seconds[key])[-left:]
         }
         free = [0.0] * workers
-        for cell in cells:
-            if (key := (cell.subset, cell.candidate.name)) in kept:
-                heapreplace(free, free[0] + seconds[key])
+        for took in [seconds[key] for key in seconds if key in kept] * len(grid.seeds):
+            heapreplace(free, free[0] + took)
         total += max(free)
         left = survivors(left)
     return total
