@@ -29,6 +29,7 @@ from viticulture.budget.prepare import Wish, make_folder, make_plan
 from viticulture.cli import main
 from viticulture.data.dataset import Dataset
 from viticulture.data.open import open_source
+from viticulture.disk import file_lock
 from viticulture.errors import UserError
 from viticulture.evaluation.agreement.evaluate import read_agreement
 from viticulture.methods.method import Method
@@ -776,6 +777,17 @@ def test_an_empty_folder_will_do_where_nothing_beside_it_may_be_written(
     make_folder(asked, make_plan(asked, "test", SetClock(), 0.0, Looking))
     assert {folder.parent for folder in seen} == {out}
     assert not list(out.glob(".viticulture-*"))
+
+
+def test_what_a_killed_measuring_left_goes_and_nothing_else_does(tmp_path: Path) -> None:
+    """Catches: folders that pile up beside the runs, one in which another process measures, files of a person's own."""
+    left, held, own = (tmp_path / name for name in (".viticulture-a.part", ".viticulture-b.part", ".album.part"))
+    for folder in (left, held, own):
+        folder.mkdir()
+        (folder / "lock").touch()
+    with file_lock(held / "lock"):
+        planned(tmp_path / "run")
+    assert [folder.exists() for folder in (left, held, own)] == [False, True, True]
 
 
 def test_every_stage_validates_as_seldom_as_the_budget_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

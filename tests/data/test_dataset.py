@@ -270,7 +270,7 @@ def test_a_split_that_loses_all_its_images_is_none(tmp_path: Path) -> None:
     data = prepare(root, Selection(skip_unreadable=True))
     assert data.val is None
     assert set(data.split_names) == {"train", "test"}
-    assert "no val image can be read: the run has none" in data.warnings
+    assert "no validation image can be read, so the run has no validation" in data.warnings
     assert prepare(root, remembered=data.split_names).fingerprint == data.fingerprint
     source = open_source(root)
     with pytest.raises(UserError, match="photos has no images to test on that can be read"):

@@ -82,6 +82,16 @@ def test_answers_are_the_mean_over_views(name: Views, several: bool) -> None:
     assert name == "one" or not torch.allclose(expected, decide(LeftAndMiddle()(images)), atol=1e-4)
 
 
+def test_several_views_that_are_sure_are_as_sure_together() -> None:
+    """Of several labels, logits of 20 to 60. Catches: an infinite answer where a sigmoid rounds to one."""
+    images = torch.ones(1, 3, 10, 10) * torch.tensor([-60.0, -20.0, 20.0, 60.0])[:, None, None, None]
+    images[..., :5] *= 1.01  # mirrored views differ
+    views = [LeftAndMiddle()(view).double() for view in (images, images.flip(3))]
+    shown, hidden = (torch.stack([(sign * view).sigmoid() for view in views]).mean(0) for sign in (1, -1))
+    answers = answering(LeftAndMiddle(), "mirrored", task(several=True))(images)
+    torch.testing.assert_close(answers.double(), shown.log() - hidden.log(), rtol=1e-5, atol=0)
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     """A training of an epoch after which validation images chose."""

@@ -2,6 +2,7 @@
 """A study trains every cell once and loses nothing, whatever happens to its processes, its disk and its place."""
 
 import csv
+import errno
 import json
 import os
 import resource
@@ -12,6 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -526,13 +528,13 @@ def test_a_cell_is_trained_anew_only_where_its_files_are_broken(tmp_path: Path) 
     run.checkpoint.parent.mkdir()
     torch.save({"state_dict": {}}, run.checkpoint)
 
-    def full(*given: Any, **more: Any) -> None:
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes.")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torch.load", full)
-        with pytest.raises(UserError, match="not enough memory"):
-            is_damaged(run)
+    torchs = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes.")
+    failing = OSError(errno.EIO, os.strerror(errno.EIO))
+    for error, words in ((torchs, "enough memory"), (MemoryError(), "enough memory"), (failing, "cannot be read")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("torch.load", Mock(side_effect=error))
+            with pytest.raises(UserError, match=words):
+                is_damaged(run)
     run.checkpoint.unlink()
     for path in (run.checkpoint, run.path / "split.json", run.path / "recipe.yaml"):
         whole = path.read_bytes() if path.exists() else None

@@ -75,6 +75,9 @@ def test_workers_share_gpus_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.get_num_threads", lambda: 8)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     assert environment(1, 4)["OMP_NUM_THREADS"] == "2"
+    with monkeypatch.context() as told:
+        told.setenv("OMP_NUM_THREADS", "8")  # which torch has obeyed
+        assert environment(1, 4)["OMP_NUM_THREADS"] == "8"
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     assert [environment(i, 3)["CUDA_VISIBLE_DEVICES"] for i in range(3)] == ["0", "1", "0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")

@@ -11,14 +11,16 @@ here: when they begin, by what the earlier ones took, and once more within their
 """
 
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..data.dataset import Dataset
-from ..disk import unwritable
+from ..disk import file_lock, unwritable
 from ..errors import UserError
 from ..study.plan.pace import Pace
 from ..training.data import default_recipe, for_method, load_dataset, open_labeled
@@ -32,6 +34,9 @@ from .choices import Kind, Rung, teacher
 from .lengths import MARGIN, climb, cost, divide, fitting
 from .measure import Measurements, is_plain_vit
 from .plan import Plan, Stage
+
+WORKSHOP = ".viticulture-"
+"""How the name of a folder begins in which paces are measured."""
 
 
 @dataclass(frozen=True)
@@ -109,15 +114,21 @@ def make_plan(
         )
 
 
-def _workshop(out: Path) -> TemporaryDirectory[str]:
+@contextmanager
+def _workshop(out: Path) -> Iterator[str]:
     """A folder on the run's disk to try things in: beside the run, or in its empty folder where that alone may be
-    written."""
+    written. Those of processes that were killed, whose locks have fallen, are removed."""
     beside = next(folder for folder in out.absolute().parents if folder.exists())
     place = beside if os.access(beside, os.W_OK | os.X_OK) else out
+    for lock in place.glob(f"{WORKSHOP}*.part/lock"):
+        with suppress(OSError), file_lock(lock, wait=False):
+            shutil.rmtree(lock.parent)
     try:
-        return TemporaryDirectory(prefix=".viticulture-", suffix=".part", dir=place)
+        folder = TemporaryDirectory(prefix=WORKSHOP, suffix=".part", dir=place)
     except OSError as error:
         raise unwritable(place, error) from error
+    with folder as name, file_lock(Path(name, "lock")):
+        yield name
 
 
 def _chosen(wish: Wish, base: Recipe, tried: Measurements, left: Callable[[], float]) -> Recipe:

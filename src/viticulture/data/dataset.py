@@ -108,7 +108,8 @@ def prepare(
         raise UserError(f"{source.name} has no training images that can be read")
     if skipped and labeled:
         check_classes(source, read.splits["train"])
-    notes += [f"no {kind} image can be read: the run has none" for kind in splits if kind not in read.splits]
+    lost = ["validation" if kind == "val" else kind for kind in splits if kind not in read.splits]
+    notes += [f"no {kind} image can be read, so the run has no {kind}" for kind in lost]
     mean, std = _normalization(source, read, image_settings)
     names = {kind: [source.names[i] for i in rows] for kind, rows in read.splits.items()}
     warnings = (*source.notes, *notes, *_warnings(source, read, selection, skipped, labeled))

@@ -91,7 +91,8 @@ def to_int8(
         raise UserError("what eight bits cost is measured on test images, of which this run has none")
     with tempfile.TemporaryDirectory() as folder, replacing(path) as unfinished:
         plain = to_onnx(subject.answers, Path(folder) / "float32.onnx", subject.task, more)
-        some = train.part(torch.linspace(0, len(train) - 1, min(CALIBRATION, len(train))).long())
+        few = min(CALIBRATION, len(train))
+        some = train.part(torch.arange(few) * len(train) // few)
         _quantize(plain, unfinished, (batch["image"].cpu() for batch in subject.batches(some)))
         before, said = _cost(plain, subject, test)
         after, says = _cost(unfinished, subject, test)

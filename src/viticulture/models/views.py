@@ -89,7 +89,7 @@ class SeveralViews(nn.Module):
         else:  # takes the memory of one view
             logits = torch.stack([self.network(view.of(images)) for view in self.views]).float()
         if self.several:
-            return logits.sigmoid().mean(0).logit()
+            return F.logsigmoid(logits).logsumexp(0) - F.logsigmoid(-logits).logsumexp(0)  # finite for any logits
         return logits.log_softmax(-1).logsumexp(0)  # a softmax does not see that the log of their number is missing
 
 

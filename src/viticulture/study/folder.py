@@ -55,10 +55,9 @@ class StudyDir:
         study = StudyDir(path, grid)
         texts = {candidate.name: study.recipe_text(candidate) for candidate in grid.candidates}
         if study.path.exists() and not (study.path.is_dir() and _begun(study.path)):
-            raise UserError(
-                f"{path} exists already; choose another --out, or go on with it by "
-                f"`viticulture compare resume {shell_word(path)}`"
-            )
+            begun = (study.path / "study.json").is_file()
+            more = f", or go on with it by `viticulture compare resume {shell_word(path)}`" if begun else ""
+            raise UserError(f"{path} exists already; choose another --out{more}")
         try:
             study.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

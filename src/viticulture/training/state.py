@@ -5,6 +5,7 @@ A resumed run ends bit for bit where an uninterrupted one does: the loader is a 
 and the one stream it does not own, torch's global one (dropout), travels in the checkpoint.
 """
 
+import errno
 import io
 import pickle
 import time
@@ -65,25 +66,22 @@ class Damaged(UserError):
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """A checkpoint on the CPU. Raises: UserError if it is missing or cannot be read today, Damaged if it is broken."""
     try:
-        raw = io.BytesIO(Path(path).read_bytes())
+        with zipfile.ZipFile(path) as file:  # torch writes checksums, but does not read them
+            if (part := file.testzip()) is not None:
+                raise zipfile.BadZipFile(part)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise UserError(
             f"there is no checkpoint {path}: the run was stopped before its first one; train anew"
         ) from error
-    except OSError as error:
-        raise UserError(f"checkpoint {path} cannot be read: {error.strerror}") from error
-    try:
-        with zipfile.ZipFile(raw) as file:  # torch writes checksums, but does not read them
-            if (part := file.testzip()) is not None:
-                raise zipfile.BadZipFile(part)
-        raw.seek(0)
-        content = torch.load(raw, map_location="cpu", weights_only=True)
     except (
         *(zipfile.BadZipFile, zlib.error, NotImplementedError),
-        *(RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError),
+        *(RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError, MemoryError),
     ) as error:
-        if "allocate memory" in str(error):  # torch's word for it
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):  # Python's and torch's words for it
             raise UserError(f"there is not enough memory for checkpoint {path}; go on when there is more") from error
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a place before the file's begin is damage
+            raise UserError(f"checkpoint {path} cannot be read: {error.strerror}") from error
         raise Damaged(
             f"checkpoint {path} is damaged or no checkpoint ({type(error).__name__}); bring back a copy of it, or "
             "train anew"

@@ -374,7 +374,7 @@ def test_a_csv_lists_images(text: str, tmp_path: Path) -> None:
         ("path,label\n3.png\n", "line 2: 1 values for 2 columns"),
         ("path,label\n,cat\n", "line 2: the path is empty"),
         ("path,label,split\n3.png,cat,dev\n", "line 2: split must be train, val or test, got 'dev'"),
-        ("path,label,split\n3.png,cat,\n", "split must be train, val or test, got ''"),
+        ("path,label,split\n3.png,cat,\n", "split must be train, val or test, got an empty cell"),
         ("path,label\n3.png,cat\n3.png,dog\n", "lists 3.png in line 2 and line 3"),
         ("path,label\n3.png,cat\n./3.png,dog\n", "lists ./3.png in line 2 and line 3"),
         ("path,label,label\n3.png,cat,dog\n", "two columns label"),

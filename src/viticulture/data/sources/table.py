@@ -46,7 +46,8 @@ def from_table(
     for row, path, label, split, group in zip(rows, columns["path"], labels, splits, groups, strict=True):
         kind = split_of(split or "")
         if kind is None:
-            raise UserError(f"{what}, {row}: split must be train, val or test, got {split or ''!r}")
+            got = "an empty cell; fill the column, or leave it out" if not split else repr(split)
+            raise UserError(f"{what}, {row}: split must be train, val or test, got {got}")
         images.append(Listed(path or "", label or None, kind, group or "", row))
     return from_list(what, root, images, notes)
 

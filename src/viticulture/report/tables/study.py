@@ -98,7 +98,7 @@ def results_sheet(study: Study) -> Sheet:
 def full_sheet(study: Study) -> Sheet:
     """One row a candidate and training subset, with everything that was measured."""
     several, grid = len({verdict.data for verdict in study.verdicts}) > 1, study.folder.grid
-    reported = study.verdicts[-1].reported if study.verdicts else "test"
+    reported = "test" if any(verdict.reported == "test" for verdict in study.verdicts) else "validation"
     columns = [Column("candidate"), Column("training data")]
     columns += [Column("data")] if several else []
     columns += [

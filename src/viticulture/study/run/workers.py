@@ -116,8 +116,9 @@ def environment(number: int, workers: int) -> dict[str, str]:
 
 
 def threads(workers: int) -> int:
-    """Of each of so many processes without GPUs, which share the cores that this one computes on."""
-    return max(1, torch.get_num_threads() // workers)
+    """Of each of so many processes without GPUs: as many as a person says, or their share of the cores."""
+    own = torch.get_num_threads()
+    return own if "OMP_NUM_THREADS" in os.environ else max(1, own // workers)
 
 
 @contextmanager
