@@ -82,12 +82,8 @@ class Study:
     def leader(self) -> Standing:
         """First by validation on the largest training subset. Raises: UserError if there is nothing to rank by."""
         if not self.verdicts:
-            done, wanted = self.counts
-            known = f"{done} of {wanted} trainings are finished" + (
-                ", and none measured held-out images" if done else ""
-            )
-            more = f"go on by `viticulture compare resume {shell_word(self.path)}`"
-            raise UserError(f"nothing can be ranked in {self.path} yet: {known}; {more}")
+            known, more = self.conclusion.rstrip("."), f"`viticulture compare resume {shell_word(self.path)}`"
+            raise UserError(f"nothing can be ranked in {self.path} ({known}); go on by {more}")
         return self.verdicts[-1].leader
 
     @property

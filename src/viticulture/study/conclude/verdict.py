@@ -76,7 +76,6 @@ class Verdict:
         reference: the leader's difference to the best network that is no ViT, with its name; None without.
         named: whether the leader is a winner.
         level: of the intervals that name one.
-        mark: digest of the trainings that it rests on.
         unsettled: candidate -> why it is not known how well it does: its trainings failed, or are not finished.
     """
 
@@ -89,7 +88,6 @@ class Verdict:
     reference: tuple[str, Difference] | None
     named: bool
     level: float = LEVEL
-    mark: str = ""
     unsettled: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -101,6 +99,11 @@ class Verdict:
     def measure(self) -> Measure:
         """What candidates are compared by."""
         return measure(self.leader.outcomes[0].measured)
+
+    @property
+    def mark(self) -> str:
+        """Of the trainings that it rests on."""
+        return _mark(outcome for standing in self.standings for outcome in standing.outcomes)
 
     @property
     def reported(self) -> str:
@@ -180,9 +183,9 @@ def _verdict(
     others = [standing for standing in standings if standing is not leader]
     if leader.vit and any(other.vit for other in others):
         others = [other for other in others if other.vit]
-    mark = digest(sorted(outcome.cell.name for group in groups.values() for outcome in group))
-    trainings = sum(map(len, groups.values()))
-    looks = [mark if look == trainings else look for look in looks]  # once known by the number of its trainings
+    rests_on = [outcome for group in groups.values() for outcome in group]
+    mark = _mark(rests_on)
+    looks = [mark if look == len(rests_on) else look for look in looks]  # once known by the number of its trainings
     level = level_of_look(1 + (looks.index(mark) if mark in looks else len(looks)))
     rivals = {
         other.candidate.name: lead
@@ -196,7 +199,12 @@ def _verdict(
     best = next((standing for standing in outside if standing is not leader), None)
     beside = paired(answers, leader.outcomes, best.outcomes) if best else None
     reference = (best.candidate.name, beside) if best and beside else None
-    return Verdict(data, subset, tuple(standings), by, leader, rivals, reference, named, level, mark, unsettled)
+    return Verdict(data, subset, tuple(standings), by, leader, rivals, reference, named, level, unsettled)
+
+
+def _mark(outcomes: Iterable[Outcome]) -> str:
+    """Digest that tells a look at these trainings from one at others."""
+    return digest(sorted(outcome.cell.name for outcome in outcomes))
 
 
 def conclusion(grid: Grid, reached: Sequence[Verdict], finished: int, cells: int) -> str:
@@ -230,7 +238,7 @@ def conclusion(grid: Grid, reached: Sequence[Verdict], finished: int, cells: int
     elif lead.over_seeds.sd is None:
         reason = f"with one common {grid.unit} no spread is known; train at least three"
     elif lead.mean <= 0:
-        reason = f"on test {closest} is no worse ({_points(lead)} points between them)"
+        reason = f"on {verdict.reported} {closest} is no worse ({_points(lead)} points between them)"
     else:
         reason = f"its lead over {closest}, {_points(lead)} points, may be chance"
         if needed := lead.seeds_needed(next_level(verdict.level)):

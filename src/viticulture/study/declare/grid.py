@@ -134,7 +134,7 @@ class Grid:
     terms: Terms = EQUAL_EPOCHS
     epochs: int | None = None
     table: str = ""
-    folders: dict[str, str] = field(default_factory=dict, compare=False)
+    folders: dict[str, str] = field(default_factory=dict, compare=False)  # what is declared is what compares
 
     def __post_init__(self) -> None:
         check_fields("study", self)

@@ -116,16 +116,16 @@ def environment(number: int, workers: int) -> dict[str, str]:
 
 
 def threads(workers: int) -> int:
-    """Of each of so many processes without GPUs: as many as a person says, or their share of the cores."""
+    """Of each of so many processes: as many as a person says, or their share of the cores where there are no GPUs."""
     own = torch.get_num_threads()
-    return own if "OMP_NUM_THREADS" in os.environ else max(1, own // workers)
+    return own if "OMP_NUM_THREADS" in os.environ or torch.cuda.device_count() else max(1, own // workers)
 
 
 @contextmanager
 def as_one_of(workers: int) -> Iterator[None]:
     """Compute as one of so many workers does, for what is measured on their behalf."""
     before = torch.get_num_threads()
-    torch.set_num_threads(before if torch.cuda.is_available() else threads(workers))
+    torch.set_num_threads(threads(workers))
     try:
         yield
     finally:
