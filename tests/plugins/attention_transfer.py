@@ -18,7 +18,7 @@ class AttentionTransfer(Guide):
     """Draw the energy of the last block's tokens to that of the last stage of a CNN.
 
     Args:
-        student: any that has patches.
+        student: any that attends to patches.
         task: its input.
         teacher: a run, a timm name with pretrained weights, or ARCHITECTURE=FILE.
         weight: factor of the term.
@@ -30,11 +30,12 @@ class AttentionTransfer(Guide):
     def __init__(self, student: nn.Module, task: Task, *, teacher: str, weight: float = 0.1) -> None:
         super().__init__()
         known = layout(student)
-        self.grid, self.prefix, self.weight = known.grid(task.image_size), known.prefix, weight
+        self.grid, self.prefix, self.weight = known.grids(task.image_size)[-1], known.prefix, weight
         self.teacher = load_maps(teacher, task, {self.grid}).frozen
 
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
-        tokens = readings.blocks[-1][:, self.prefix :]  # [B, P, D]
+        last = readings.blocks[-1]  # of a hybrid a map, [B, D, rows, columns]
+        tokens = last.flatten(2).mT if last.ndim == 4 else last[:, self.prefix :]  # [B, P, D]
         maps = self.teacher(batch["image"])[self.grid][-1]  # [B, C, rows, columns]
         ours, theirs = tokens.square().sum(2), maps.square().sum(1).flatten(1)
         apart = F.normalize(ours.float()) - F.normalize(theirs.float())

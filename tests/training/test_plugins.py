@@ -22,6 +22,7 @@ from viticulture.data.open import open_source
 from viticulture.data.stream import StreamImages
 from viticulture.errors import UserError
 from viticulture.models.students import create_student
+from viticulture.models.taps import Taps, layout
 from viticulture.models.task import Task
 from viticulture.models.weights.files import load, save
 from viticulture.training.assemble import build_guides
@@ -69,6 +70,27 @@ def recipe(**sections: Any) -> dict[str, Any]:
 
 def weights(path: Path) -> dict[str, Tensor]:
     return load(RunDir(path).weights("last"))[0].state_dict()
+
+
+@pytest.mark.usefixtures("importable")
+@pytest.mark.parametrize(("name", "options"), [("vit_nano", TINY), ("botnet14n", {}), ("hybrid_nano", {})])
+def test_the_guide_that_is_shown_teaches_every_kind_of_student(
+    name: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """The default one, too. Catches: maps of a hybrid read as tokens, the first block's grid taken for the last one's,
+    a term that no weight of the last block feels."""
+    from attention_transfer import AttentionTransfer
+
+    task = Task(("a", "b"), (64, 64), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    save(create_student("resnet10", task, None, {"channels": [8] * 4, "stem_width": 8}), tmp_path / "cnn", task)
+    student = create_student(name, task, 8 if name == "vit_nano" else None, options)
+    guide = AttentionTransfer(student, task, teacher=str(tmp_path / "cnn"), weight=1.0)
+    images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    (term,) = guide.losses({"image": images}, Taps(student, needs=guide.needs)(images)).values()
+    assert 0 < term.item() < 2
+    term.backward()
+    last = student.get_submodule(layout(student).blocks[-1])
+    assert any(weight.grad is not None and weight.grad.any() for weight in last.parameters())
 
 
 @pytest.mark.children

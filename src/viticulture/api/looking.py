@@ -41,11 +41,10 @@ def inspect(data: Any) -> "Inspection | DenseInspection":
 def cache(clear: bool = False) -> str:
     """Show what decoded images and kept features take on this disk.
 
-    They lie in ~/.cache/viticulture, or where the environment's VITICULTURE_CACHE says; downloads of named data sets in
-    its folder data, or where VITICULTURE_DATA says.
-
     Args:
-        clear: remove them; the next training decodes its images anew. Downloaded data sets stay.
+        clear: remove them; the next training decodes its images anew. Downloaded data sets stay. They lie in
+            ~/.cache/viticulture and its folder data, or where the environment's VITICULTURE_CACHE and VITICULTURE_DATA
+            say.
     """
     from ..cache import cache_folder, cached, clear_cache
 
