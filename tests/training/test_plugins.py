@@ -4,6 +4,7 @@
 import pickle
 import shutil
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +80,11 @@ def test_the_guide_that_is_shown_teaches_every_kind_of_student(
 ) -> None:
     """The default one, too. Catches: maps of a hybrid read as tokens, the first block's grid taken for the last one's,
     a term that no weight of the last block feels."""
-    from attention_transfer import AttentionTransfer
-
     task = Task(("a", "b"), (64, 64), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
     save(create_student("resnet10", task, None, {"channels": [8] * 4, "stem_width": 8}), tmp_path / "cnn", task)
     student = create_student(name, task, 8 if name == "vit_nano" else None, options)
-    guide = AttentionTransfer(student, task, teacher=str(tmp_path / "cnn"), weight=1.0)
+    shown = import_module("attention_transfer").AttentionTransfer
+    guide = shown(student, task, teacher=str(tmp_path / "cnn"), weight=1.0)
     images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     (term,) = guide.losses({"image": images}, Taps(student, needs=guide.needs)(images)).values()
     assert 0 < term.item() < 2
