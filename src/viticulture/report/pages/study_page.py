@@ -145,7 +145,7 @@ def _conditions(study: Study) -> Markup:
 
 def _rule(verdict: Verdict, unit: str) -> str:
     """What it takes to be named, at this look."""
-    over = "the one over test images" if unit == "fold" else "the bootstrap's over seeds and images"
+    over = f"the one over {verdict.reported} images" if unit == "fold" else "the bootstrap's over seeds and images"
     return (
         f"beats every rival on the same {unit}s: Student's interval over {unit}s and {over} "
         f"lie above zero at {100 * verdict.level:.4g} %. Studies that grow are looked at several times; every look "

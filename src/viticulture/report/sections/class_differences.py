@@ -55,16 +55,18 @@ def class_section(study: Study) -> Markup:
         "shown": [list(recall).index(one), list(recall).index(other)],
     }
     note = (
-        f"Share of each class's test images that is recognized, %, means over {unit}s; {subject(verdict.data)}, "
-        f"{verdict.subset.name}. Few images of a class make large differences by chance."
+        f"Share of each class's {verdict.reported} images that is recognized, %, means over {unit}s; "
+        f"{subject(verdict.data)}, {verdict.subset.name}. Few images of a class make large differences by chance."
     )
     chooser = fill(
         "differences.html", title="Difference by class", note=note, content=content, pair=(one, other), rows=rows
     )
-    return chooser + confused_pairs(names, matrices, (one, other))
+    return chooser + confused_pairs(names, matrices, (one, other), verdict.reported)
 
 
-def confused_pairs(names: Sequence[str], matrices: dict[str, NDArray[np.float64]], first: tuple[str, str]) -> Markup:
+def confused_pairs(
+    names: Sequence[str], matrices: dict[str, NDArray[np.float64]], first: tuple[str, str], reported: str
+) -> Markup:
     """The pairs that any of the methods confuses most often, and how often each of them does."""
     shares = {who: m / np.maximum(m.sum(1, keepdims=True), 1) for who, m in matrices.items()}
     wanted: dict[tuple[int, int], float] = {}
@@ -79,5 +81,5 @@ def confused_pairs(names: Sequence[str], matrices: dict[str, NDArray[np.float64]
     rows: list[list[Cell]] = [
         [names[row], names[column], *(float(shares[who][row, column]) for who in ordered)] for row, column in pairs
     ]
-    note = "Share of the true class's test images, mean over trainings. A click on a heading sorts."
+    note = f"Share of the true class's {reported} images, mean over trainings. A click on a heading sorts."
     return table(Sheet("Most confused pairs", columns, rows, note), sortable=True)

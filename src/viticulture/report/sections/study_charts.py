@@ -27,7 +27,7 @@ def _label(verdict: Verdict) -> str:
 
 def _intervals(verdict: Verdict, grid: Grid) -> str:
     return (
-        f"Bars and bands: 95 % intervals, the wider of {students(grid)} and {verdict.measure.images}, cut where "
+        f"Bars and bands: 95 % intervals, the wider of {students(grid)} and {verdict.images}, cut where "
         "they leave the chart."
     )
 

@@ -136,9 +136,9 @@ def full_sheet(study: Study) -> Sheet:
     known = study.verdicts[-1].measure if study.verdicts else measure("accuracy")
     note = (
         f"Candidates in the order of their validation {known.word}. Intervals: 95 %, the wider of {students(grid)} "
-        f"and {known.images}. − baseline: "
+        f"and {known.images.format(reported)}. − baseline: "
         f"paired difference to {grid.baseline.name} on the same {grid.unit}s, with the wider of Student's "
-        f"interval and the one over {'' if grid.overlap else 'seeds and '}test images."
+        f"interval and the one over {'' if grid.overlap else 'seeds and '}{reported} images."
     )
     return Sheet("All results", columns, rows, note)
 

@@ -84,7 +84,7 @@ def disagreements(study: StudyDir, verdict: Verdict) -> Sequence[Gallery]:
         try:
             images, classes = _images(study, pair[0])
         except UNREADABLE as error:
-            raise UserError(f"The test images cannot be shown: {error}") from error
+            raise UserError(f"The {verdict.reported} images cannot be shown: {error}") from error
         known = {PART: [_gallery(study, images, classes, side, truth) for side in sides]}
         keep_galleries(study.path / FILE, known, about)
     return known[PART] if known else ()

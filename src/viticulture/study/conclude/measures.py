@@ -14,7 +14,7 @@ class Measure:
         of: the number's kind in "reaches an AP of 30 %"; "" for the share of images that are right.
         curve: what is logged on held-out images while a student learns, in words.
         curves: its names, of which the first that there is counts.
-        images: whose interval stands beside Student's over seeds.
+        images: whose interval stands beside Student's over seeds, with a place for what they are: test, validation.
     """
 
     title: str
@@ -30,7 +30,7 @@ class Measure:
         return self.word[0].upper() + self.word[1:] if self.word.islower() else self.word
 
 
-BINOMIAL, BOOTSTRAP = "the binomial one of the test images", "the bootstrap's over the test images"
+BINOMIAL, BOOTSTRAP = "the binomial one of the {} images", "the bootstrap's over the {} images"
 DETECTORS = "AP50 by image", ("val/ap50", "test/ap50")
 SEGMENTERS = "mIoU by image", ("val/iou", "test/iou")
 LABELS = "mAP by batch", ("val/map", "test/map")

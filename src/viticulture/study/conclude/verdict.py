@@ -111,6 +111,11 @@ class Verdict:
         return "validation" if self.leader.outcomes[0].test is None else "test"
 
     @property
+    def images(self) -> str:
+        """Whose interval stands beside Student's over seeds."""
+        return self.measure.images.format(self.reported)
+
+    @property
     def close(self) -> list[str]:
         """Rivals that the leader cannot be told apart from, the closest first."""
         return [
