@@ -14,16 +14,18 @@ Rows: `ROWS` below. Rules: a CNN's row is the default recipe, asked once about a
 again ("-fast") in whichever precision is faster, and again ("-views") asked by the views that validation images find
 best, and so by the hybrids' optimizer ("-muon"); a plain ViT's and a DHVT's are as a CNN's with views. Ours
 is what `--budget` chooses by itself, several views among it, and again in float32, for processors that have nothing
-faster. `python -m benchmarks.contest_page` draws results.
+faster. Results are written to CONTEST/contest.csv too, from which `python -m benchmarks.contest_page` draws; those of
+README.md are in benchmarks/contest.csv.
 """
 
 import argparse
+import csv
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import product
 from pathlib import Path
 from statistics import mean
@@ -60,6 +62,7 @@ ROWS: dict[str, list[str]] = {
 }
 """What is compared -> words of `viticulture train` besides data, seed, size and budget."""
 RESULT = "contest.json"
+TABLE = "contest.csv"
 
 
 @dataclass(frozen=True)
@@ -161,8 +164,10 @@ def main() -> None:
         cell = Cell(Images(words), row, options.budget, seed)
         if not (cell.folder(options.out) / RESULT).exists():
             train(cell, options.out)
+    results = read(options.out)
+    write_table(options.out / TABLE, results)
     print(processor())
-    print(table(read(options.out)))
+    print(table(results))
 
 
 def check_images(parser: argparse.ArgumentParser, images: Sequence[str]) -> None:
@@ -222,6 +227,24 @@ def read(out: Path) -> list[Result]:
         per_class = data["images"]["train"] / len(data["classes"])
         found.append(Result(budget, images, row, int(seed), per_class, **json.loads(path.read_text())))
     return found
+
+
+def write_table(path: Path, results: Sequence[Result]) -> None:
+    """A row a training, a column a field of `Result`."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [one.name for one in fields(Result)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(one) for one in results)
+
+
+def read_table(path: Path) -> list[Result]:
+    """What `write_table` wrote."""
+    texts, numbers = ("budget", "images", "row"), ("per_class", "val", "test", "core_s", "resumed")
+    with path.open(encoding="utf-8", newline="") as file:
+        return [
+            Result(*(row[key] for key in texts), int(row["seed"]), *(float(row[key]) for key in numbers))
+            for row in csv.DictReader(file)
+        ]
 
 
 def table(results: Sequence[Result]) -> str:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A contest in pictures: accuracy against processor time, and against images a class, as one page.
 
-    python -m benchmarks.contest_page CONTEST PAGE.html
+    python -m benchmarks.contest_page CONTEST/contest.csv PAGE.html
 
-Whatever `python -m benchmarks.contest --out CONTEST` has finished is drawn: a chart for every set with more than one
-budget, and one for every set and budget that was run with several numbers of images a class (NAME=FOLDER@PER_CLASS).
+All of the table that `python -m benchmarks.contest --out CONTEST` writes is drawn: a chart for every set with more
+than one budget, and one for every set and budget that was run with several numbers of images a class
+(NAME=FOLDER@PER_CLASS).
 """
 
 import argparse
@@ -18,7 +19,7 @@ from viticulture.report.html import Markup
 from viticulture.study.conclude.statistics import estimate
 
 from .clock import processor
-from .contest import ROWS, Result, read
+from .contest import ROWS, Result, read_table
 
 NOTE = "Test images; mean and standard deviation over seeds, where there are several."
 ACCURACY = "accuracy on test, %"
@@ -27,10 +28,10 @@ ACCURACY = "accuracy on test, %"
 def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("contest", type=Path)
+    parser.add_argument("table", type=Path)
     parser.add_argument("page", type=Path)
     options = parser.parse_args()
-    options.page.write_text(render(read(options.contest)), encoding="utf-8")
+    options.page.write_text(render(read_table(options.table)), encoding="utf-8")
 
 
 def render(results: Sequence[Result]) -> str:

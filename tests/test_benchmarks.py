@@ -2,11 +2,15 @@
 """Benchmarks refuse counts that leave nothing to measure, and say when their figures may not be quoted."""
 
 import importlib
+import re
 import sys
 from pathlib import Path
+from statistics import mean, stdev
 from types import SimpleNamespace
 
 import pytest
+
+from viticulture.study.conclude.statistics import estimate
 
 ROOT = Path(__file__).parents[1]
 COUNTED = {
@@ -82,6 +86,36 @@ def test_a_contest_is_drawn_over_time_and_over_images(monkeypatch: pytest.Monkey
     assert ours.bands[0] == pytest.approx((60.5 - 0.5**0.5, 60.5 + 0.5**0.5))
     assert len(page.against_time(results)) == 1
     assert [("tiny, 1core-m" in chart) for chart in page.against_images(results)] == [True]
+
+
+def test_a_contest_is_kept_in_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if a number or a name with a comma comes back otherwise, or a number that was not kept as 0."""
+    monkeypatch.syspath_prepend(ROOT)
+    contest = importlib.import_module("benchmarks.contest")
+    results = [contest.Result("5core-m", "tiny, 20 classes@15", "ours", 1, 13.5, 50.1, 60.25, 300.5, 1.0)]
+    contest.write_table(tmp_path / "contest.csv", results)
+    assert contest.read_table(tmp_path / "contest.csv") == results
+
+
+def test_the_contests_of_the_readme_are_those_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if a mean, a spread or a lead that README tells does not follow from the results that are kept."""
+    monkeypatch.syspath_prepend(ROOT)
+    contest = importlib.import_module("benchmarks.contest")
+    kept: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for one in contest.read_table(ROOT / "benchmarks" / "contest.csv"):
+        rows = kept.setdefault((one.budget.removesuffix("core-m"), one.images), {})
+        rows.setdefault(one.row, []).append(one.test)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    told = readme.partition("| bottleneck transformer (`train --budget`) |")[2]
+    lines = [line.split("|")[1:-1] for line in told.partition("\n\n")[0].splitlines()[2:]]
+    images = ""
+    for name, minutes, *figures in lines:
+        images = name.strip() or images
+        rows = next(rows for (time, of), rows in kept.items() if time == minutes.strip() and images.startswith(of))
+        ours, other = rows["ours"], rows["resnet10t-views"]
+        lead = estimate([a - b for a, b in zip(ours, other, strict=True)])
+        follows = [mean(ours), stdev(ours), mean(other), stdev(other), lead.mean, lead.low, lead.high]
+        assert [float(one) for one in re.findall(r"-?[\d.]+", "".join(figures))] == pytest.approx(follows, abs=0.11)
 
 
 def test_few_images_all_teach_and_each_seed_draws_its_own(
