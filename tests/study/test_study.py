@@ -38,7 +38,7 @@ from viticulture.study.run.outcomes import Outcomes
 from viticulture.study.run.work import Work, changed
 from viticulture.study.run.workers import claimed_by
 from viticulture.study.study import Study
-from viticulture.text import read_yaml
+from viticulture.text import comment, read_yaml
 from viticulture.training.session import recipe_of
 
 SMALL = {"train.batch_size": 8}
@@ -578,7 +578,12 @@ def test_a_folder_in_use_and_a_folder_that_is_none_are_refused(tmp_path: Path) -
     for folder in (torn, mine):
         folder.mkdir(parents=True)
         (folder / "plain-vit.yaml").write_text("mine")
-    (torn.parent / "study.yaml").write_text("# killed before it was complete")
+    theirs = torn.parent / "study.yaml"
+    theirs.write_text("# what I want to compare")
+    with pytest.raises(UserError, match="exists already"):
+        StudyDir.create(torn.parent, grid(), "x")
+    assert theirs.read_text() == "# what I want to compare"
+    theirs.write_text(comment("x") + grid().to_yaml())  # killed before it was complete
     StudyDir.create(torn.parent, grid(), "x")
     with pytest.raises(UserError, match="exists already"):
         StudyDir.create(mine.parent, grid(), "x")

@@ -54,7 +54,8 @@ class StudyDir:
         """A new study. Raises: UserError if the folder is in use or a recipe is wrong; then nothing is written."""
         study = StudyDir(path, grid)
         texts = {candidate.name: study.recipe_text(candidate) for candidate in grid.candidates}
-        if study.path.exists() and not (study.path.is_dir() and _begun(study.path)):
+        declared = f"{comment(command)}{grid.to_yaml()}"
+        if study.path.exists() and not (study.path.is_dir() and _begun(study.path, declared)):
             begun = (study.path / "study.json").is_file()
             more = f", or go on with it by `viticulture compare resume {shell_word(path)}`" if begun else ""
             raise UserError(f"{path} exists already; choose another --out{more}")
@@ -62,7 +63,7 @@ class StudyDir:
             study.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot write the study folder {path}: {error.strerror}; choose another --out") from error
-        study.write("study.yaml", f"{comment(command)}{grid.to_yaml()}")  # first: it tells whose the recipes are
+        study.write("study.yaml", declared)  # first: it tells whose the recipes are
         for name, text in texts.items():
             study.write(f"recipes/{study.slugs[name]}.yaml", text)
         study.write(
@@ -296,10 +297,12 @@ class StudyDir:
         return write_whole(self.path / name, content)
 
 
-def _begun(folder: Path) -> bool:
-    """Whether a kill before study.json may have left all that is in a folder: study.yaml comes first."""
+def _begun(folder: Path, declared: str) -> bool:
+    """Whether a kill before study.json may have left all that is in a folder: this study.yaml, which comes first."""
     names = {entry.name for entry in folder.iterdir() if not entry.name.endswith(".part")}
-    return names in (set(), {"study.yaml"}, {"study.yaml", "recipes"})
+    if names not in ({"study.yaml"}, {"study.yaml", "recipes"}):
+        return not names
+    return (folder / "study.yaml").read_bytes() == declared.encode(errors="backslashreplace")
 
 
 def held_out_digest(splits: dict[str, list[str]]) -> str:
