@@ -8,6 +8,7 @@ Paper: Zagoruyko and Komodakis, "Paying More Attention to Attention", ICLR 2017,
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from viticulture.errors import UserError
 from viticulture.guides.guide import Batch, Given, Guide
 from viticulture.models.taps import Readings, layout
 from viticulture.models.task import Task
@@ -22,6 +23,8 @@ class AttentionTransfer(Guide):
         task: its input.
         teacher: a run, a timm name with pretrained weights, or ARCHITECTURE=FILE.
         weight: factor of the term.
+
+    Raises: UserError for a student without attention, or a teacher that has no map of its patches' size.
     """
 
     needs = frozenset({"blocks"})
@@ -30,6 +33,8 @@ class AttentionTransfer(Guide):
     def __init__(self, student: nn.Module, task: Task, *, teacher: str, weight: float = 0.1) -> None:
         super().__init__()
         known = layout(student)
+        if not known.attention:
+            raise UserError(f"student: {type(student).__name__} attends to nothing; take a ViT or a hybrid")
         self.grid, self.prefix, self.weight = known.grids(task.image_size)[-1], known.prefix, weight
         self.teacher = load_maps(teacher, task, {self.grid}).frozen
 
