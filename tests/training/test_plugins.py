@@ -91,7 +91,7 @@ def test_the_guide_that_is_shown_teaches_every_kind_of_student(
     term.backward()
     last = student.get_submodule(layout(student).blocks[-1])
     assert any(weight.grad is not None and weight.grad.any() for weight in last.parameters())
-    with pytest.raises(UserError, match="student: .*ResNet attends to nothing"):
+    with pytest.raises(UserError, match=r"student: .*ResNet attends to nothing"):
         shown(create_student("resnet10", task), task, teacher=str(tmp_path / "cnn"))
 
 
