@@ -501,6 +501,10 @@ def test_a_row_of_another_measure_shares_the_training(tmp_path: Path) -> None:
     assert [one.candidate.name for one in verdicts(study, outcomes)[0].standings].count("its robustness") == 0
     assert outcomes[1].test is not None
     assert outcomes[1].test > 1  # nats
+    assert [one.row["measure"] for one in outcomes] == ["accuracy", "loss", "robustness/imagenet-a/student"]
+    (verdict,) = verdicts(study, outcomes)
+    assert verdict.measure.title == "Each row by a measure of its own"
+    assert not verdict.images
     write_table(study, Outcomes(study))
 
 

@@ -91,7 +91,7 @@ def results_sheet(study: Study) -> Sheet:
             row += [None if known is None else f"{known:g}", gap]
         rows.append(row)
     where = "" if several else f" on {subject(found[-1].data)}" if found else ""
-    title = found[-1].measure.title if found else measure("accuracy").title
+    title = found[-1].measure.title if found else measure(["accuracy"]).title
     return Sheet(f"{title}{where}, %", columns, rows, _seeds_note(found, grid.unit))
 
 
@@ -133,10 +133,10 @@ def full_sheet(study: Study) -> Sheet:
                 _scaled(one.fact("macs"), 1e6),
             ]
             rows.append(row)
-    known = study.verdicts[-1].measure if study.verdicts else measure("accuracy")
+    known = study.verdicts[-1].measure if study.verdicts else measure(["accuracy"])
     note = (
-        f"Candidates in the order of their validation {known.word}. Intervals: 95 %, the wider of {students(grid)} "
-        f"and {known.images.format(reported)}. − baseline: "
+        f"Candidates in the order of their validation {known.word}. Intervals: 95 %, "
+        f"{wider(grid, known.images.format(reported))}. − baseline: "
         f"paired difference to {grid.baseline.name} on the same {grid.unit}s, with the wider of Student's "
         f"interval and the one over {'' if grid.overlap else 'seeds and '}{reported} images."
     )
@@ -160,11 +160,12 @@ def failures(study: Study) -> list[Sheet]:
     return [Sheet("Failed", columns, rows, again)] if rows else []
 
 
-def students(grid: Grid) -> str:
-    """Student's interval in words."""
-    return (
+def wider(grid: Grid, images: str) -> str:
+    """In words, which interval is told: Student's, or the one over images, where there is one, if that is wider."""
+    students = (
         "Student's over folds, corrected for what they learn from together," if grid.overlap else "Student's over seeds"
     )
+    return f"the wider of {students} and {images}" if images else students.removesuffix(",")
 
 
 def spread(found: Estimate) -> Spread:

@@ -51,7 +51,7 @@ class Answers:
     def right(self, outcome: Outcome) -> NDArray[np.bool_] | None:
         """[N] whether each image was classified as it should be."""
         name = outcome.cell.name
-        if outcome.cell.candidate.measure != "accuracy":
+        if outcome.measured != "accuracy":
             return None
         if name not in self._known:
             run = self.study.run(outcome.cell)
@@ -127,6 +127,5 @@ def score(outcome: Outcome) -> float | None:
 
 
 def _images(outcome: Outcome) -> int:
-    """How many images an accuracy was counted on; 0 for another measure."""
-    counts = outcome.cell.candidate.measure == "accuracy"
-    return int((outcome.numbers or {}).get("images", 0)) if counts else 0
+    """How many images an accuracy was counted on; 0 where that is not known."""
+    return int((outcome.numbers or {}).get("images", 0))

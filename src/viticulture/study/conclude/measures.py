@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How to speak of the number that candidates are compared by."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 
@@ -14,7 +15,8 @@ class Measure:
         of: the number's kind in "reaches an AP of 30 %"; "" for the share of images that are right.
         curve: what is logged on held-out images while a student learns, in words.
         curves: its names, of which the first that there is counts.
-        images: whose interval stands beside Student's over seeds, with a place for what they are: test, validation.
+        images: whose interval stands beside Student's over seeds, with a place for what they are: test, validation; ""
+            where none does.
     """
 
     title: str
@@ -31,12 +33,14 @@ class Measure:
 
 
 BINOMIAL, BOOTSTRAP = "the binomial one of the {} images", "the bootstrap's over the {} images"
+CLASSIFIERS = "accuracy", ("val/accuracy", "test/accuracy")
 DETECTORS = "AP50 by image", ("val/ap50", "test/ap50")
 SEGMENTERS = "mIoU by image", ("val/iou", "test/iou")
 LABELS = "mAP by batch", ("val/map", "test/map")
 
 MEASURES = {
-    "accuracy": Measure("Top-1 accuracy", "accuracy", "", "accuracy", ("val/accuracy", "test/accuracy"), BINOMIAL),
+    "accuracy": Measure("Top-1 accuracy", "accuracy", "", *CLASSIFIERS, BINOMIAL),
+    "top5": Measure("Top-5 accuracy", "top-5 accuracy", "a top-5 accuracy", *CLASSIFIERS, ""),
     "ap": Measure("AP of boxes", "AP", "an AP of boxes", *DETECTORS, BOOTSTRAP),
     "ap50": Measure("AP50 of boxes", "AP50", "an AP50 of boxes", *DETECTORS, BOOTSTRAP),
     "ap75": Measure("AP75 of boxes", "AP75", "an AP75 of boxes", *DETECTORS, BOOTSTRAP),
@@ -50,6 +54,10 @@ MEASURES = {
 }
 
 
-def measure(name: str) -> Measure:
-    """That of an outcome (`Outcome.measured`)."""
-    return MEASURES[name]
+def measure(names: Collection[str]) -> Measure:
+    """That of outcomes by what is `measured` of them; a paper's table may mix several, which share no word."""
+    first, *others = names
+    if not others and first in MEASURES:
+        return MEASURES[first]
+    title = "Each row by a measure of its own" if others else first
+    return Measure(title, "result", "a result", *CLASSIFIERS, "")

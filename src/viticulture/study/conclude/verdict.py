@@ -98,7 +98,7 @@ class Verdict:
     @property
     def measure(self) -> Measure:
         """What candidates are compared by."""
-        return measure(self.leader.outcomes[0].measured)
+        return measure({outcome.measured for standing in self.standings for outcome in standing.outcomes})
 
     @property
     def mark(self) -> str:

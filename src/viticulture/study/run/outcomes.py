@@ -32,12 +32,12 @@ class Outcome:
         cell: which one.
         status: missing, begun, failed, finished, or dropped (by halving).
         error: why it failed.
-        test: top-1 in [0, 1] on test images, by the weights that count.
+        test: top-1 in [0, 1] on test images, by the weights that count, or whatever is `measured`.
         val: the same on validation images.
         numbers: further measures of the evaluation that counts: images, balanced_accuracy, macro_f1, nll,
             calibration_error.
         facts: run.json.
-        measured: what `test` and `val` are: accuracy, or a measure of objects or pixels, see `measures.other_measure`.
+        measured: what `test` and `val` are: accuracy, or what a row of a table asks for, see `measures.other_measure`.
     """
 
     cell: Cell
@@ -130,17 +130,15 @@ class Outcomes:
             counting = results.counting
             measure = cell.candidate.measure
             if counting is None:  # it learnt without labels
-                return Outcome(
-                    cell, "finished", "", other_measure(run, measure) if "/" in measure else None, facts=facts
-                )
+                test = other_measure(run, measure) if "/" in measure else None
+                return Outcome(cell, "finished", test=test, facts=facts, measured=measure)
+            numbers = {key: getattr(counting, key) for key in NUMBERS_OF_PREDICTIONS}
+            if measure != "accuracy":
+                return Outcome(cell, "finished", "", other_measure(run, measure), None, numbers, facts, measure)
             shares = {
                 split: evaluation.top1 if (evaluation := results.of_split(split)) else None for split in ("test", "val")
             }
-            test, val = shares["test"], shares["val"]
-            if measure != "accuracy":
-                test, val = other_measure(run, measure), None
-            numbers = {key: getattr(counting, key) for key in NUMBERS_OF_PREDICTIONS}
-            return Outcome(cell, "finished", "", test, val, numbers, facts)
+            return Outcome(cell, "finished", "", shares["test"], shares["val"], numbers, facts)
         failure = self.study.failure(cell)
         if failure:
             return Outcome(cell, "failed", str(failure["error"]), facts=facts)
