@@ -50,6 +50,9 @@ UPRIGHT = {  # what turns pixels of an EXIF orientation upright
     8: Image.Transpose.ROTATE_90,
 }
 _SIDEWAYS = (5, 6, 7, 8)
+Decoded = NDArray[Any] | Image.Image
+"""What needs no file: numbers [H, W] or [H, W, C], or a picture of Pillow's."""
+
 _BITS = ExifTags.Base.BitsPerSample
 
 # Pillow's remarks about odd tags and large images say nothing that `Unreadable` does not.
@@ -100,11 +103,11 @@ class DecodedImage(NamedTuple):
         return Image.fromarray(as_picture(self.pixels))
 
 
-def decode(file: BinaryIO | np.ndarray, name: str, shrink: int | None = None, kept: Kept = RGB) -> DecodedImage:
-    """Decode one file, or take numbers that are decoded already.
+def decode(file: BinaryIO | Decoded, name: str, shrink: int | None = None, kept: Kept = RGB) -> DecodedImage:
+    """Decode one file, or take what is decoded already.
 
     Args:
-        file: an open file at its start, or numbers [H, W] or [H, W, C].
+        file: an open file at its start, numbers [H, W] or [H, W, C], or a picture of Pillow's.
         name: how to call it in an error.
         shrink: the side of the square that the image will be squeezed to, pixels. A JPEG of at least four times that
             is decoded at 1/2, 1/4 or 1/8 of its size (never below twice the square), which is several times faster.
@@ -115,6 +118,8 @@ def decode(file: BinaryIO | np.ndarray, name: str, shrink: int | None = None, ke
     try:
         if isinstance(file, np.ndarray):
             return _numbers(file, kept)
+        if isinstance(file, Image.Image):
+            return _picture(file, None, kept)
         if (read := _reader(file, kept)) is not None:
             return _numbers(read(file), kept)
         return _picture(_open(file, name), shrink, kept)
@@ -189,6 +194,14 @@ def _turned(image: Image.Image, seen: Image.Image) -> Image.Image:
     return seen.transpose(UPRIGHT[turn]) if turn in UPRIGHT else seen
 
 
+def numbers_of(image: Image.Image) -> NDArray[Any]:
+    """[H, W] or [H, W, C] as a person would see it: what is deeper than eight bits, or shows what lies below, as it is;
+    else red, green and blue."""
+    if _is_deep(image.mode):
+        return np.asarray(_turned(image, image))
+    return np.asarray(_turned(image, image.convert("RGBA")) if image.has_transparency_data else upright(image))
+
+
 def _is_deep(mode: str) -> bool:
     """Whether a mode of Pillow's holds one channel of more than eight bits."""
     return mode.startswith("I;16") or mode in ("I", "F")
@@ -201,7 +214,7 @@ def _with_opacity(image: Image.Image) -> Image.Image:
     return image.convert("RGBA")
 
 
-def image_size(file: BinaryIO | np.ndarray, name: str) -> tuple[int, int]:
+def image_size(file: BinaryIO | Decoded, name: str) -> tuple[int, int]:
     """Height and width of the upright image, pixels, from its header alone.
 
     Raises: Unreadable, though damage behind the header goes unnoticed.
@@ -209,10 +222,10 @@ def image_size(file: BinaryIO | np.ndarray, name: str) -> tuple[int, int]:
     if isinstance(file, np.ndarray):
         return file.shape[0], file.shape[1]
     try:
-        if (read := _reader(file, AS_THEY_ARE)) is not None:
+        if not isinstance(file, Image.Image) and (read := _reader(file, AS_THEY_ARE)) is not None:
             height, width = (bands.npy_shape if read is bands.npy_values else bands.tiff_shape)(file)[:2]
             return height, width
-        opened = _open(file, name)
+        opened = file if isinstance(file, Image.Image) else _open(file, name)
         width, height = opened.size
         # TIFF's sizes come upright from Pillow already.
         sideways = opened.format != "TIFF" and exif_orientation(opened) in _SIDEWAYS

@@ -1,32 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One image of any library, as the numbers that its file would give."""
+"""One image of any library, as its file would give it."""
 
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from ..errors import UserError, shortened
-from .decode import upright
-
-Pixels = NDArray[Any]
-"""[H, W, C] of any numbers; `decode.decode` makes levels of them."""
+from .decode import Decoded
 
 
-def as_pixels(image: Any) -> Pixels:
-    """One image as numbers, [H, W, C].
+def as_pixels(image: Any) -> Decoded:
+    """One image as `decode.decode` takes it: numbers [H, W, C], or Pillow's picture, loaded.
 
     Args:
-        image: PIL's, RGB as a person would see it, of gray in 16 bits its own numbers; an array [H, W] or [H, W, C]; a
-            tensor [H, W] or [C, H, W].
+        image: Pillow's; an array [H, W] or [H, W, C]; a tensor [H, W] or [C, H, W].
 
     Raises: UserError for anything else.
     """
     if isinstance(image, Image.Image):
-        pixels = np.asarray(image if image.mode.startswith("I;16") else upright(image))
-        return pixels[..., None] if pixels.ndim == 2 else pixels
+        image.load()  # here, as a picture reads its file once, whichever thread asks
+        return image
     if isinstance(image, Tensor):
         image = image.detach().movedim(-3, -1).numpy(force=True) if image.ndim == 3 else image.numpy(force=True)
     if isinstance(image, np.ndarray) and image.dtype.kind in "buif":

@@ -10,13 +10,12 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from ..data.pixels import Pixels, as_pixels
+from ..data.decode import Decoded
+from ..data.pixels import as_pixels
 from ..errors import UserError, shortened
 
-__all__ = ["Pixels", "as_images"]
 
-
-def as_images(given: Any) -> list[Path | Pixels]:
+def as_images(given: Any) -> list[Path | Decoded]:
     """One item an image or folder, in order.
 
     Args:

@@ -8,27 +8,27 @@ from typing import BinaryIO
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from ..data.channels import RGB, Kept
-from ..data.decode import DecodedImage, Unreadable, decode, image_size
+from ..data.decode import Decoded, DecodedImage, Unreadable, decode, image_size
 from ..data.images import Records, StoredImages
 from ..data.resample import squeeze
 from ..data.sources.files import FileReader
 from ..data.sources.folders import images_among, scan
 from ..errors import UserError
 from ..text import readable
-from .given import Pixels
 from .subject import Subject
 
 MAX_SENT_PIXELS = 50_000_000
 """Largest image that is decoded for somebody who sent it: 150 MB of RGB, a third of what a file named here may take."""
 
-Item = tuple[str, Path | Pixels | BinaryIO]
+Item = tuple[str, Path | Decoded | BinaryIO]
 """A name, and the image: a file here, pixels, or an open file, such as one that somebody sent, at its start."""
 
 
-def named(images: Sequence[Path | Pixels]) -> Iterator[tuple[str, Path | Pixels]]:
+def named(images: Sequence[Path | Decoded]) -> Iterator[tuple[str, Path | Decoded]]:
     """One by one what is named: files, the images in folders, and pixels, called `image 0` after their place.
 
     Raises: UserError if a path is not there or no file or folder.
@@ -37,7 +37,7 @@ def named(images: Sequence[Path | Pixels]) -> Iterator[tuple[str, Path | Pixels]
         yield from _named(place, image)
 
 
-def _named(place: int, image: Path | Pixels) -> Iterator[tuple[str, Path | Pixels]]:
+def _named(place: int, image: Path | Decoded) -> Iterator[tuple[str, Path | Decoded]]:
     if not isinstance(image, Path):
         yield f"image {place}", image
     elif image.is_dir():
@@ -100,7 +100,7 @@ def open_items(subject: Subject, items: Sequence[Item], most: int | None = None)
 
 
 def decoded(
-    name: str, image: Path | Pixels | BinaryIO, side: int, kept: Kept = RGB, most: int | None = None
+    name: str, image: Path | Decoded | BinaryIO, side: int, kept: Kept = RGB, most: int | None = None
 ) -> DecodedImage:
     """One image, no smaller than a side asks for.
 
@@ -116,7 +116,7 @@ def decoded(
     if isinstance(image, Path):
         with FileReader(Path(), [str(image)]).open(0) as file:
             return decode(file, name, side, kept)
-    if most is not None and not isinstance(image, np.ndarray):
+    if most is not None and not isinstance(image, (np.ndarray, Image.Image)):
         height, width = image_size(image, name)
         if height * width > most:
             raise Unreadable(name, f"{width} x {height} is more than {most:,} pixels")

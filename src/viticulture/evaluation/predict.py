@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..data.decode import Decoded
 from ..disk import write_whole
 from ..errors import UserError
 from ..outputs import check_out, csv_text
 from ..training.rundir import RunDir
 from .accuracy import collect
 from .evaluate import check_classes
-from .given import Pixels
 from .opening import Item, OpenedItems, named, open_items
 from .subject import Subject, of_run
 
@@ -43,7 +43,7 @@ class Prediction:
     top: tuple[tuple[str, float], ...] = ()
 
 
-def classify(run: RunDir, weights: str, images: Sequence[Path | Pixels], top: int = 1) -> list[Prediction]:
+def classify(run: RunDir, weights: str, images: Sequence[Path | Decoded], top: int = 1) -> list[Prediction]:
     """Classify files, the images in folders, and pixels, in the order given, as the run's test images were looked at.
 
     Args:
@@ -62,8 +62,8 @@ def classify(run: RunDir, weights: str, images: Sequence[Path | Pixels], top: in
 
 
 def opened_subject(
-    run: RunDir, weights: str, images: Sequence[Path | Pixels], top: int
-) -> tuple[Subject, list[tuple[str, Path | Pixels]]]:
+    run: RunDir, weights: str, images: Sequence[Path | Decoded], top: int
+) -> tuple[Subject, list[tuple[str, Path | Decoded]]]:
     """A run's student, and the images that are named, one by one; arguments and errors as those of `classify`."""
     if top < 1:
         raise UserError(f"top is how many classes to name, at least 1, got {top}")

@@ -9,7 +9,9 @@ once. Both are sound, and they are not equal.
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from PIL import Image
 from timm.data.config import resolve_data_config
 from timm.data.transforms_factory import create_transform
 
@@ -90,7 +92,7 @@ def _ours(subject: Subject, source: Source, places: list[int]) -> torch.Tensor:
         items = []
         for i in places:
             image = source.reader.open(i)
-            if not hasattr(image, "dtype"):
+            if not isinstance(image, (np.ndarray, Image.Image)):
                 opened.callback(image.close)
             items.append((source.names[i], image))
         predictions = ask(subject, items)

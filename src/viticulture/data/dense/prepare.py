@@ -235,7 +235,7 @@ def _faults(objects: Objects, size: tuple[int, int], name: str) -> list[str]:
 def orientation(source: DenseSource, row: int) -> int:
     """EXIF orientation of an image."""
     opened = source.images.reader.open(row)
-    if isinstance(opened, np.ndarray):
+    if isinstance(opened, (np.ndarray, Image.Image)):
         return 1
     with opened as file:
         return orientation_of(file, source.images.names[row], source.images.kept)

@@ -22,7 +22,8 @@ from PIL import Image
 from torch import Tensor
 
 from ...errors import UserError, shortened
-from ..pixels import Pixels, as_pixels
+from ..decode import Decoded, numbers_of
+from ..pixels import as_pixels
 from .labels import classify, rows_of, split_of
 from .several import JOINT
 from .source import Reader, Source
@@ -46,7 +47,7 @@ class Part(NamedTuple):
         fingerprints: N digests of the pixels.
     """
 
-    pixels: Callable[[int], Pixels]
+    pixels: Callable[[int], Decoded]
     labels: list[str | None]
     fingerprints: list[str]
 
@@ -57,7 +58,7 @@ class Array:
     def __init__(self, images: Any) -> None:
         self.images = images
 
-    def __call__(self, i: int) -> Pixels:
+    def __call__(self, i: int) -> Decoded:
         return as_pixels(self.images[i])
 
 
@@ -67,10 +68,10 @@ class Items:
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
 
-    def __call__(self, i: int) -> Pixels:
+    def __call__(self, i: int) -> Decoded:
         return self.both(i)[0]
 
-    def both(self, i: int) -> tuple[Pixels, Any]:
+    def both(self, i: int) -> tuple[Decoded, Any]:
         """Image and label i."""
         item = self.dataset[i]
         if isinstance(item, Mapping) and {"image", "label"} <= item.keys():
@@ -92,10 +93,10 @@ class ObjectReader(Reader):
         self.starts = np.cumsum([0, *(len(part.labels) for part in parts)])
         self.lock = Lock()
 
-    def open(self, i: int) -> Pixels:
+    def open(self, i: int) -> Decoded:
         part = int(np.searchsorted(self.starts, i, side="right")) - 1
         with self.lock:
-            return np.ascontiguousarray(self.parts[part].pixels(i - int(self.starts[part])))
+            return self.parts[part].pixels(i - int(self.starts[part]))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "lock": None}  # a process of its own gets a lock of its own
@@ -242,9 +243,11 @@ def _label(label: Any, classes: Sequence[str]) -> str | None:
     )
 
 
-def _digest(pixels: Pixels) -> str:
+def _digest(image: Decoded) -> str:
     """Of the numbers and, but for bytes, their type: which levels they become depends on what is kept. Gray bytes
     and color that stands for the same have one digest, whatever holds them."""
+    numbers = numbers_of(image) if isinstance(image, Image.Image) else image
+    pixels = numbers[..., None] if numbers.ndim == 2 else numbers
     if pixels.dtype == np.uint8 and pixels.shape[2] == 1:
         pixels = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
     about = f"{'' if pixels.dtype == np.uint8 else pixels.dtype.str}{pixels.shape}"

@@ -22,8 +22,8 @@ class Reader(ABC):
     """Where a source's images are. Picklable, and safe to use from several threads at once."""
 
     @abstractmethod
-    def open(self, i: int) -> BinaryIO | np.ndarray:
-        """Image i as an open file at its start, or decoded: numbers [H, W] or [H, W, C]."""
+    def open(self, i: int) -> BinaryIO | decode.Decoded:
+        """Image i as an open file at its start, or decoded: numbers [H, W] or [H, W, C], or a picture of Pillow's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +110,7 @@ class Source:
         return digest(digest(part) for part in (*parts, *groups))
 
     @contextmanager
-    def _opened(self, i: int) -> Iterator[BinaryIO | np.ndarray]:
+    def _opened(self, i: int) -> Iterator[BinaryIO | decode.Decoded]:
         try:
             file = self.reader.open(i)
         except OSError as error:
@@ -118,7 +118,7 @@ class Source:
         try:
             yield file
         finally:
-            if not isinstance(file, np.ndarray):
+            if not isinstance(file, (np.ndarray, Image.Image)):
                 file.close()
 
 

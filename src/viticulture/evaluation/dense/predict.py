@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from ...data.channels import Kept
-from ...data.decode import Unreadable
+from ...data.decode import Decoded, Unreadable
 from ...data.images import Records, StoredImages
 from ...data.resample import squeeze
 from ...disk import replacing, write_whole
@@ -21,7 +21,6 @@ from ...outputs import check_out
 from ...text import readable
 from ...training.rundir import RunDir
 from ...training.session import recipe_of
-from ..given import Pixels
 from ..opening import Item, decoded, named
 from .prediction import ClassMap, DensePrediction, coco_results, dense_csv, drawn, indexed
 from .results import read_dense
@@ -31,7 +30,7 @@ LEAST = 0.5  # score of what is drawn, where the weights were not judged
 ENDINGS = (".json", ".csv")
 
 
-def predict_dense(run: RunDir, weights: str, images: Sequence[Path | Pixels], out: str = "") -> list[DensePrediction]:
+def predict_dense(run: RunDir, weights: str, images: Sequence[Path | Decoded], out: str = "") -> list[DensePrediction]:
     """Look at files, folders' images and pixels, in the order given.
 
     Args:
