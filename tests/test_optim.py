@@ -319,7 +319,7 @@ def test_muon_on_the_smaller_side_is_the_same_iteration() -> None:
 
 def test_muon_changes_how_products_are_made_for_its_own_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if its matrices are multiplied at MKL's speed, or what comes after a step by Muon's rounding."""
-    products, seen = torch.backends.mkldnn.matmul, []
+    products, seen = torch.backends.mkldnn.matmul, []  # type: ignore[attr-defined]
 
     def looked(momentum: torch.Tensor) -> torch.Tensor:
         seen.append(products.fp32_precision)

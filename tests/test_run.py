@@ -14,6 +14,7 @@ from PIL import Image
 import viticulture
 from viticulture.api import run as api_run
 from viticulture.data.decode import decode
+from viticulture.data.pixels import as_pixels
 from viticulture.data.open import open_source
 from viticulture.errors import UserError
 from viticulture.evaluation.given import as_images
@@ -157,9 +158,7 @@ def test_pil_stands_upright() -> None:
     """A camera's tag turns the pixels, as it does for a file."""
     image = Image.fromarray(np.arange(24, dtype=np.uint8).reshape(2, 4, 3))
     image.getexif()[0x0112] = 6
-    (pixels,) = as_images(image)
-    assert isinstance(pixels, np.ndarray)
-    assert pixels.shape == (4, 2, 3)
+    assert decode(as_pixels(image), "image").pixels.shape == (4, 2, 3)
 
 
 def test_a_notebook_shows_the_head_of_the_page(run: viticulture.Run, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def _by_onednn() -> Iterator[None]:
     On an AMD EPYC they are as exact and take half the time (LOG.md). A processor with units for matrices (AMX) rounds
     what it multiplies to bfloat16, which moves singular values by up to 0.05.
     """
-    settings = torch.backends.mkldnn.matmul
+    settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = settings.fp32_precision
     settings.fp32_precision = "bf16"
     try:
