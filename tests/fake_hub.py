@@ -78,6 +78,8 @@ class Handler(BaseHTTPRequestHandler):
                 value = line["value"]
                 if line["key"] == "file":
                     repository[value["path"]] = base64.b64decode(value["content"])
+                elif line["key"] == "deletedFile":
+                    del repository[value["path"]]
                 elif line["key"] == "lfsFile":
                     repository[value["path"]] = self.server.stored[value["oid"]]
             url = f"{self.server.address}{path.removeprefix('/api/models')}/{COMMIT}"

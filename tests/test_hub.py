@@ -23,7 +23,7 @@ from viticulture.cli import main
 from viticulture.command import read
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.results import Evaluations
-from viticulture.hub.push import contents
+from viticulture.hub.push import contents, push
 from viticulture.hub.shared import named_code, shareable_facts, without_folders
 from viticulture.models.weights.files import initialize, load
 from viticulture.report.pages.run_page import costs_of
@@ -85,6 +85,17 @@ def test_a_run_that_was_sent_is_used_by_its_name(
     torch.nn.init.zeros_(weight)
     initialize(begun, f"hf-hub:{NAME}")
     assert torch.equal(weight, sent)
+
+
+def test_what_an_earlier_run_left_answers_no_more(run: RunDir, online: FakeHub) -> None:
+    """Files of others stay. Catches: best weights of the run before that stand beside this one's and are preferred, its
+    results beside this one's card."""
+    left = dict.fromkeys(("weights/best/model.safetensors", "weights/best/config.json", "dense.json"), b"older")
+    online.repositories[NAME] = {**left, "notes.txt": b"mine", ".gitattributes": b""}
+    push(run, NAME)
+    there = online.repositories[NAME]
+    assert there.keys() == {*contents(run, NAME), "notes.txt", ".gitattributes"}
+    assert viticulture.open(f"hf-hub:{NAME}").folder.which()[0] == "last"
 
 
 def test_nothing_that_is_sent_names_a_folder_or_a_file_of_the_machine(run: RunDir) -> None:

@@ -14,8 +14,8 @@ from PIL import Image
 import viticulture
 from viticulture.api import run as api_run
 from viticulture.data.decode import decode
-from viticulture.data.pixels import as_pixels
 from viticulture.data.open import open_source
+from viticulture.data.pixels import as_pixels
 from viticulture.errors import UserError
 from viticulture.evaluation.given import as_images
 from viticulture.evaluation.predict import Prediction

@@ -12,6 +12,7 @@ The weights stand there twice by name and once in fact: the Hub keeps equal file
 
 import json
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,7 +33,7 @@ from ..training.session import recipe_of
 from ..waiting import quiet_hub
 from .card import Student, model_card
 from .dense_card import dense_card
-from .fetch import check_repository, refused
+from .fetch import USED, check_repository, refused
 from .shared import shareable_facts, shareable_recipe, without_folders
 
 README = "README.md"
@@ -104,6 +105,8 @@ def _dense_parts(run: RunDir, repository: str, weights: str, facts: dict[str, An
 def push(run: RunDir, repository: str, weights: str = "", private: bool = False) -> str:
     """Make the repository if need be, send everything in one commit, and give its address.
 
+    What an earlier run left there goes in the same commit, so that no other weights answer by the name.
+
     Args:
         run: as for `contents`.
         repository: as for `contents`.
@@ -113,20 +116,25 @@ def push(run: RunDir, repository: str, weights: str = "", private: bool = False)
     Raises: UserError if the Hub refuses or cannot be reached.
     """
     files = contents(run, repository, weights)
-    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     quiet_hub()
     api = HfApi(library_name="viticulture")
     try:
         address = api.create_repo(repository, private=private or None, exist_ok=True)
-        api.create_commit(
-            repository,
-            [CommitOperationAdd(name, content) for name, content in files.items()],
-            commit_message=f"{run.path.name}, trained by viticulture",
-        )
+        left = [name for name in api.list_repo_files(repository) if name not in files and _is_ours(name)]
+        added = [CommitOperationAdd(name, content) for name, content in files.items()]
+        taken_out = [CommitOperationDelete(name) for name in left]
+        message = f"{run.path.name}, trained by viticulture"
+        api.create_commit(repository, [*added, *taken_out], commit_message=message)
     except Exception as error:  # whatever a network or a hub may raise
         raise refused(f"{run.path} could not be sent to {repository}", error) from error
     return str(address)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a file of a repository is one of those that `contents` names."""
+    return name in FILES or any(fnmatch(name, pattern) for pattern in USED)
 
 
 def _bytes(text: str) -> bytes:
