@@ -5,6 +5,7 @@ import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -101,6 +102,18 @@ def of_photos(folder: Path, size: tuple[int, int], stored: int) -> RunDir:
     run.update(data={**data, "folder": str(folder / "photos")})
     run.write("split.json", {"names": {"train": [], "test": ["a/0.png", "b/1.png", "a/2.png"]}})
     return run
+
+
+@needs_onnx
+def test_a_file_appears_once_it_takes_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill in the last step leaves the older file. Catches: one that takes another input for a while."""
+    out = tmp_path / "student.onnx"
+    out.write_bytes(b"older")
+    monkeypatch.setattr("viticulture.export.pixels.put_before", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        export(untrained(tmp_path / "run").path, out, from_pixels=True)
+    assert out.read_bytes() == b"older"
+    assert [path.name for path in tmp_path.glob("*onnx*")] == ["student.onnx"]
 
 
 def test_what_timms_transform_moves_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

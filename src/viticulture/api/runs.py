@@ -176,18 +176,21 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     if subject.eval_views != "one":
         more[VIEWS] = subject.eval_views
     written: Path | Quantized
+
+    def finish(path: Path) -> None:
+        if from_pixels:
+            from ..export.pixels import put_before
+
+            put_before(path, subject.task, subject.image_settings)
+
     tell(f"weights  {which}")
     with waiting("writing ONNX"):
         if int8:
             dataset = dataset_of(folder, recipe_of(folder))
-            written = to_int8(subject, dataset.train, dataset.test, Path(out), more)
+            written = to_int8(subject, dataset.train, dataset.test, Path(out), more, finish)
         else:
-            written = to_onnx(subject.answers, Path(out), subject.task, more)
-        if from_pixels:
-            from ..export.pixels import put_before
-
-            put_before(Path(out), subject.task, subject.image_settings)
-        elif subject.task.classes and not several and (moved := by_timms_transform(folder, weights)):
+            written = to_onnx(subject.answers, Path(out), subject.task, more, finish)
+        if not from_pixels and subject.task.classes and not several and (moved := by_timms_transform(folder, weights)):
             tell(f"note: the file takes what `predict` shows a student; {moved}; --from-pixels puts predict's steps in")
     return written
 

@@ -26,7 +26,7 @@ from ..disk import replacing
 from ..errors import UserError
 from ..evaluation.subject import Subject
 from ..outputs import check_out
-from .onnx_file import check_ending, check_installed, to_onnx
+from .onnx_file import Finish, check_ending, check_installed, to_onnx
 
 CALIBRATION = 256
 """Training images whose values set the scales."""
@@ -69,7 +69,12 @@ class Quantized:
 
 
 def to_int8(
-    subject: Subject, train: Images, test: Images | None, path: Path, more: Mapping[str, Any] | None = None
+    subject: Subject,
+    train: Images,
+    test: Images | None,
+    path: Path,
+    more: Mapping[str, Any] | None = None,
+    finish: Finish | None = None,
 ) -> Quantized:
     """Write a student as ONNX with eight-bit products, and ask both files about the same images.
 
@@ -81,6 +86,7 @@ def to_int8(
         test: labeled images, which decide nothing.
         path: the file, .onnx.
         more: metadata besides, as for `to_onnx`.
+        finish: as for `to_onnx`; both files are asked before it.
 
     Raises: UserError if onnxruntime is not installed, there are no test images, or the file cannot be written.
     """
@@ -96,6 +102,8 @@ def to_int8(
         _quantize(plain, unfinished, (batch["image"].cpu() for batch in subject.batches(some)))
         before, said = _cost(plain, subject, test)
         after, says = _cost(unfinished, subject, test)
+        if finish is not None:
+            finish(unfinished)
     return Quantized(path, before, after, int((said == says).sum()) / len(said), len(said))
 
 

@@ -4,7 +4,7 @@
 import copy
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
@@ -24,15 +24,21 @@ TOLERANCE = 1e-4
 """Largest difference between ONNX and eager, relative to the largest logit: float32 with other kernels."""
 
 
-def to_onnx(student: nn.Module, path: Path, task: Task, more: Mapping[str, Any] | None = None) -> Path:
+Finish = Callable[[Path], None]
+"""What is done to a whole file before it appears under its name."""
+
+
+def to_onnx(
+    student: nn.Module, path: Path, task: Task, more: Mapping[str, Any] | None = None, finish: Finish | None = None
+) -> Path:
     """Write a student as ONNX with any batch size, and compare it with the original where onnxruntime is installed.
 
         image [B, channels, H, W] float32, (pixel / 255 - mean) / std  ->  logits [B, C]
                             or, of several labels an image,         probabilities [B, C]
 
     The file's metadata hold JSON texts under `classes`, `mean`, `std` and `image_size`, and what there is `more`, so
-    that it can be used without the run. It appears under its name only once it is whole. The student itself is not
-    changed.
+    that it can be used without the run. It appears under its name only once it is whole, and `finish` has changed it.
+    The student itself is not changed.
 
     Raises:
         UserError: the extra `onnx` is not installed, the file cannot be written, or torch cannot trace the student.
@@ -53,6 +59,8 @@ def to_onnx(student: nn.Module, path: Path, task: Task, more: Mapping[str, Any] 
             raise RuntimeError(
                 f"the ONNX file does not say what the student says: logits differ by {gap:.1e} of the largest"
             )
+        if finish is not None:
+            finish(unfinished)
     return path
 
 

@@ -20,7 +20,6 @@ from onnx.compose import add_prefix, merge_models
 from onnx.parser import parse_model
 
 from ..data.image_settings import ImageSettings
-from ..disk import replacing
 from ..models.task import Task
 
 RESIZE = 'mode = "{mode}", antialias = 1, cubic_coeff_a = -0.5, exclude_outside = 1'
@@ -105,10 +104,8 @@ ROUND = "up_{i} = Add ({of}, half)\n  floor_{i} = Floor (up_{i})\n  rounded_{i} 
 
 
 def put_before(path: Path, task: Task, settings: ImageSettings) -> None:
-    """Change a student's file into one that takes pixels."""
-    whole = from_pixels(onnx.load(str(path)), task, settings)
-    with replacing(path) as unfinished:
-        onnx.save(whole, str(unfinished))
+    """Change a student's file, which nobody reads yet, into one that takes pixels."""
+    onnx.save(from_pixels(onnx.load(str(path)), task, settings), str(path))
 
 
 def from_pixels(student: ModelProto, task: Task, settings: ImageSettings) -> ModelProto:
