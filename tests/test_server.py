@@ -16,11 +16,13 @@ import torch
 from browser import CHROMIUM, Browser
 from served import ask, bomb, form, sent, serving
 from untrained import photo, untrained
-from viticulture.api import predict
+from viticulture.api import export, predict
 from viticulture.cli import main
+from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.opening import MAX_SENT_PIXELS
 from viticulture.evaluation.results import Evaluations
+from viticulture.models.weights.files import load, save
 from viticulture.training.rundir import RunDir
 
 for needed in ("starlette", "uvicorn", "python_multipart"):
@@ -190,6 +192,23 @@ def test_a_browser_shows_what_the_server_says(port: int, tmp_path: Path) -> None
         rows = list(csv.DictReader(io.StringIO(browser.value("saved.text()"))))
         assert [row["name"] for row in rows] == [answer["name"] for answer in said]
         assert [row["error"] for row in rows] == [answer["error"] for answer in said]
+
+
+def test_weights_that_say_no_numbers_are_no_answer(tmp_path: Path) -> None:
+    """Of a training that went astray. Catches: a class told with the probability nan, a traceback at the server's."""
+    run = untrained(tmp_path / "run")
+    student, task, _ = load(run.weights("last"))
+    torch.nn.init.constant_(student.get_parameter("head.bias"), torch.nan)
+    save(student, run.weights("last"), task)
+    image = photo(tmp_path / "a.png", 0)
+    with pytest.raises(UserError, match="outputs are not finite for 1 of 1"):
+        predict(str(run.path), [str(image)])
+    with serving(run, answerer(run)) as port:
+        status, _, content = ask(port, "POST", "/predict", form([("a.png", image.read_bytes())]))
+    assert status == 500
+    assert "are not finite" in json.loads(content)["error"]
+    with pytest.raises(UserError, match=r"are not finite|not installed"):
+        export(run.path, tmp_path / "a.onnx")
 
 
 def test_the_page_tells_how_well_the_weights_do_that_answer(tmp_path: Path) -> None:

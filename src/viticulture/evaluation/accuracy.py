@@ -236,9 +236,14 @@ def _check(predictions: Predictions, C: int) -> None:
             f"an evaluation needs images with a label between 0 and {C - 1}, got {N} images, {unlabeled} without; "
             "use predict for images without labels"
         )
-    broken = int((~predictions.probabilities.isfinite()).any(-1).sum())
-    if broken:
-        raise UserError(f"the student's outputs are not finite for {broken} of {N} images; were its weights trained?")
+    check_finite(predictions.probabilities)
+
+
+def check_finite(probabilities: Tensor) -> None:
+    """Raises: UserError unless what a student says of N images, [N, C], are numbers."""
+    if broken := int((~probabilities.isfinite()).any(1).sum()):
+        counted = f"{broken} of {len(probabilities)} images"
+        raise UserError(f"the student's outputs are not finite for {counted}; were its weights trained?")
 
 
 def _rank(probabilities: Tensor, labels: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from ..disk import write_whole
 from ..errors import UserError
 from ..outputs import check_out, csv_text
 from ..training.rundir import RunDir
-from .accuracy import collect
+from .accuracy import check_finite, collect
 from .evaluate import check_classes
 from .opening import Item, OpenedItems, named, open_items
 from .subject import Subject, of_run
@@ -137,11 +137,12 @@ def ask_opened(subject: Subject, opened: OpenedItems, top: int = 1) -> list[Pred
 
 
 def probabilities_of(subject: Subject, opened: OpenedItems) -> list[list[float]]:
-    """Of every class, for each image that could be read."""
+    """Of every class, for each image that could be read. Raises: UserError where they are no numbers."""
     if (images := opened.images) is None:
         return []
     decide = subject.task.probabilities
     found = collect(subject.answers, subject.batches(images), images.records.names, decide).probabilities
+    check_finite(found)
     rows: list[list[float]] = found.tolist()
     return rows
 

@@ -41,7 +41,8 @@ def to_onnx(
     The student itself is not changed.
 
     Raises:
-        UserError: the extra `onnx` is not installed, the file cannot be written, or torch cannot trace the student.
+        UserError: the extra `onnx` is not installed, the file cannot be written, torch cannot trace the student, or it
+            says no numbers.
         RuntimeError: the file's logits differ from the student's.
     """
     eager: nn.Module = inference_copy(student, path)
@@ -150,6 +151,8 @@ def _gap(path: Path, eager: nn.Module, images: Tensor) -> float:
     for batch in (images, torch.cat([images, images.flip(-1)])[1:]):
         with torch.inference_mode():
             expected = eager(batch)
+        if not expected.isfinite().all():
+            raise UserError("the student's outputs are not finite; were its weights trained?")
         (found,) = session.run(None, {"image": batch.numpy()})
         gaps.append(float((torch.from_numpy(found) - expected).abs().max() / expected.abs().max()))
     return max(gaps)

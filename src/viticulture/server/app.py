@@ -74,7 +74,7 @@ def application(answerer: Answerer, page: Page, hosts: Sequence[str]) -> Starlet
     return Starlette(
         routes=[Route("/", show), Route("/predict", predict, methods=["POST"])],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)), Middleware(Guard)],
-        exception_handlers={HTTPException: _refused, TooLarge: _too_large},
+        exception_handlers={HTTPException: _refused, TooLarge: _too_large, UserError: _unable},
     )
 
 
@@ -86,6 +86,10 @@ async def _refused(request: Request, error: Exception) -> Response:
     response = refusal(error.status_code, error.detail)
     response.headers.update(error.headers or {})
     return response
+
+
+async def _unable(request: Request, error: Exception) -> Response:
+    return refusal(500, str(error))
 
 
 async def _too_large(request: Request, error: Exception) -> Response:

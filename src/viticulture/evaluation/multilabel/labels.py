@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...errors import UserError
 from ...scores.intervals import interval_of
 from ...scores.labels import average_precisions, mean_average_precision, resampled
-from ..accuracy import Predictions
+from ..accuracy import Predictions, check_finite
 
 FREQUENCY = "label frequency"
 
@@ -100,11 +99,8 @@ def evaluate_labels(
         learnt_from: training images of each label.
         baselines: mAP of other ways to tell these labels; chance is added.
     """
+    check_finite(predictions.probabilities)
     probabilities, true = predictions.probabilities.double().numpy(), predictions.labels.numpy() > 0
-    if broken := int((~np.isfinite(probabilities)).any(1).sum()):
-        raise UserError(
-            f"the student's outputs are not finite for {broken} of {len(true)} images; were its weights trained?"
-        )
     said = probabilities >= np.array(thresholds)
     right, shown, told = (said & true).sum(0), true.sum(0), said.sum(0)
     precisions, score = average_precisions(probabilities, true), mean_average_precision(probabilities, true)
