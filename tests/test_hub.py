@@ -21,6 +21,7 @@ from untrained import photo, untrained
 from viticulture.api import predict
 from viticulture.cli import main
 from viticulture.command import read
+from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.results import Evaluations
 from viticulture.hub.push import contents, push
@@ -76,6 +77,9 @@ def test_a_run_that_was_sent_is_used_by_its_name(
     opened = viticulture.open(f"hf-hub:{NAME}")
     assert opened.classes == CLASSES
     assert opened.accuracy == pytest.approx(26 / 30)
+    assert not len(opened.history)
+    with pytest.raises(UserError, match="which no repository holds"):
+        opened.export(tmp_path / "a.onnx", int8=True)
     student = load(run.weights("last"))[0]
     theirs = timm.create_model(f"hf-hub:{NAME}", pretrained=True, cache_dir=str(tmp_path / "timm")).eval()
     pixels = torch.randn(2, 3, 16, 16)

@@ -108,7 +108,16 @@ def test_an_image_is_the_same_in_every_guise(run: viticulture.Run, tmp_path: Pat
     for image in [*alone, tensors[0].float() / 255, tensors[0, :1]]:
         (prediction,) = predicted(run, image)
         assert prediction.probabilities == pytest.approx(first, abs=1e-5), "float32, in batches of one and two"
-    together = [files, [str(files[0]), pixels[1]], pixels, tensors, tuple(tensors / 255), str(tmp_path), iter(files)]
+    together = [
+        files,
+        np.array(list(map(str, files))),
+        [str(files[0]), pixels[1]],
+        pixels,
+        tensors,
+        tuple(tensors / 255),
+        str(tmp_path),
+        iter(files),
+    ]
     if pandas := sys.modules.get("pandas"):
         together.append(pandas.DataFrame({"path": files}).path)
     for images in together:

@@ -145,8 +145,8 @@ class Run:
 
         if (labels := self.labels) is not None:
             return _frame(_label_answers(self.folder, labels))
-        kept, names = read_predictions(self.folder, probabilities=True), self.classes
-        split = self.evaluations.counts.partition("/")[2]
+        split, names = self.evaluations.counts.partition("/")[2], self.classes
+        kept = read_predictions(self.folder, probabilities=True)
         images = self.folder.read("split.json")["names"][split]
         rows: list[dict[str, Any]] = [
             {"name": image, "label": names[label], "predicted": names[predicted]}

@@ -29,7 +29,7 @@ def as_images(given: Any) -> list[Path | Decoded]:
         if not os.fspath(given):
             raise UserError("an image's name is empty; name image files, or folders (. is the one you are in)")
         return [Path(given)]
-    if isinstance(given, (Image.Image, Tensor)) or (isinstance(given, np.ndarray) and given.dtype != object):
+    if isinstance(given, (Image.Image, Tensor)) or (isinstance(given, np.ndarray) and given.dtype.kind not in "OU"):
         if isinstance(given, (Tensor, np.ndarray)) and given.ndim == 4:
             return [as_pixels(image) for image in given]
         return [as_pixels(given)]

@@ -119,11 +119,13 @@ def cut(path: Path, step: int) -> None:
 
 
 def read_history(path: Path) -> list[dict[str, float]]:
-    """A row an epoch, counted from 1, with the last value in it of everything that was logged.
+    """A row an epoch, counted from 1, with the last value in it of everything that was logged; none without a file.
 
     Raises: UserError if the file holds no such table.
     """
     epochs: dict[int, dict[str, float]] = {}
+    if not path.exists():  # a run's on the Hub stays where it was trained
+        return []
     try:
         with path.open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
