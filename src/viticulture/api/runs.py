@@ -154,7 +154,6 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     from ..evaluation.subject import of_run
     from ..export.int8 import to_int8
     from ..export.onnx_file import to_onnx
-    from ..hub.fetch import HUB
     from ..export.preparation import by_timms_transform
     from ..models.views import VIEWS
     from ..training.session import dataset_of, recipe_of
@@ -164,10 +163,8 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
         from .dense import export_dense
 
         return export_dense(folder, Path(out), weights, int8)
-    if int8 and run.startswith(HUB):
-        raise UserError(
-            "what --int8 costs is measured on the run's own images, which no repository holds; leave it out"
-        )
+    if int8 and not (folder.path / "split.json").exists():  # of a run that was fetched
+        raise UserError(f"what --int8 costs is measured on images of {run}, which no repository holds; leave it out")
     which = weights or folder.which()[0]
     subject = of_run(folder, which)
     several = subject.task.several
