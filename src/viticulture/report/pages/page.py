@@ -4,11 +4,10 @@
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite
+from math import isfinite
 
 from ...analysis.galleries import Gallery
 from ...evaluation.accuracy import Evaluation, joined
-from ...scores.intervals import indistinct
 from ..charts.chart import Axes, Points, Series, line_chart, row_chart
 from ..charts.heat_map import heat_map
 from ..charts.pictures import galleries
@@ -22,8 +21,8 @@ FEWEST_IMAGES = 10
 """Of a dot of the calibration curve; of fewer it says nothing."""
 TRAIN = "train: means over an epoch's batches as the student met them, augmented and each before its step."
 
-CHOOSE = ("ap50", "iou", "balanced_accuracy", "accuracy")
-"""Shares by which the best weights are chosen: the first that a run measures."""
+SHARES = ("ap50", "iou", "balanced_accuracy", "accuracy", "map")
+"""Of what is right, in [0, 1]; drawn first, as percent."""
 
 TITLES = {
     "loss": ("Loss, all terms", "loss"),
@@ -72,7 +71,7 @@ class RunPage:
         costs: see `Costs`.
         references: accuracies of chance and of plain classifiers on the first evaluation's images, by name.
         learnt_from: training images of each class.
-        val_images: how many chose the best weights; 0 where none did.
+        best_epoch: whose weights are kept as the best, from 1; None where none are.
         curves: `train/loss`, `val/accuracy`, `val/GUIDE_accuracy`, `lr`, ... -> (epoch, value); accuracies as shares.
         mistakes: the most confident ones first.
         examples: of every class.
@@ -91,7 +90,7 @@ class RunPage:
     costs: Costs = Costs()
     references: Mapping[str, float] = field(default_factory=dict)
     learnt_from: Sequence[int] = ()
-    val_images: int = 0
+    best_epoch: int | None = None
     curves: Mapping[str, Points] = field(default_factory=dict)
     mistakes: Sequence[Gallery] = ()
     examples: Sequence[Gallery] = ()
@@ -108,7 +107,7 @@ def render(page: RunPage) -> str:
     head = Head(page.title, _answer(page), page.sentence, page.warnings, _tiles(page), renews=bool(page.state))
     sections = [
         Section("Results", _results(page.evaluations, page.references)),
-        Section("Learning curves", _curves(page.curves, page.references, page.val_images)),
+        Section("Learning curves", _curves(page.curves, page.references, page.best_epoch)),
         *(_classes(page.evaluations[0].evaluation, page.learnt_from) if page.evaluations else []),
         Section("Most confident mistakes", galleries(page.mistakes)),
         *page.sections,
@@ -159,7 +158,7 @@ def _tiles(page: RunPage) -> list[Tile]:
     ]
 
 
-def _curves(curves: Mapping[str, Points], references: Mapping[str, float], val_images: int) -> Markup:
+def _curves(curves: Mapping[str, Points], references: Mapping[str, float], best_epoch: int | None) -> Markup:
     """Small multiples: one chart a quantity, its splits as lines; losses also with a logarithmic axis."""
     groups: dict[str, dict[str, Points]] = {}
     curves = _means(curves)
@@ -171,11 +170,12 @@ def _curves(curves: Mapping[str, Points], references: Mapping[str, float], val_i
         if quantity.endswith("accuracy"):  # a guide's network shares the student's chart
             whose = quantity.removesuffix("accuracy").strip("_").replace("_", " ")
             quantity, line = "accuracy", f"{line}, {whose}" if whose else line
-        if quantity in (*CHOOSE, "map"):
+        if quantity in SHARES:
             scale = 100
         groups.setdefault(quantity, {})[line] = [(x, scale * y) for x, y in points]
-    rank = {**dict.fromkeys(CHOOSE, 0), "loss": 1, "lr": 3, "images_per_second": 4}
-    charts, any_loss, moments = [], False, _best(curves, val_images)
+    rank = {**dict.fromkeys(SHARES, 0), "loss": 1, "lr": 3, "images_per_second": 4}
+    charts, any_loss = [], False
+    moments = [] if best_epoch is None else [("best", best_epoch)]
     for quantity in sorted(groups, key=lambda quantity: rank.get(quantity, 2)):
         divergence = quantity.endswith("_kl")
         usual = (f"Divergence (KL): {quantity[:-3]}", "nats") if divergence else (f"Loss term: {quantity}", "loss")
@@ -183,7 +183,7 @@ def _curves(curves: Mapping[str, Points], references: Mapping[str, float], val_i
         if quantity == "accuracy" and "iou" in groups:
             title = "Pixels right, %"
         lines = _lines(groups[quantity])
-        axes = Axes("epoch", unit, moments=moments if quantity in (*CHOOSE, "loss") else ())
+        axes = Axes("epoch", unit, moments=moments if quantity in (*SHARES, "loss") else ())
         note = TRAIN if "train" in groups[quantity] and quantity in ("accuracy", "loss") else ""
         if quantity == "accuracy":
             levels = [(name, 100 * share) for name, share in references.items()]
@@ -202,18 +202,6 @@ def _means(curves: Mapping[str, Points]) -> dict[str, Points]:
     kept = {**{key: points for key, points in curves.items() if not key.endswith("_epoch")}, **means}
     same = [key for key in means if key != "train/loss" and kept[key] == means.get("train/loss")]
     return {key: points for key, points in kept.items() if key not in same}
-
-
-def _best(curves: Mapping[str, Points], val_images: int) -> list[tuple[str, float]]:
-    """The epoch whose weights are kept as the best: the last that validation images cannot tell from the best one."""
-    measure = next((quantity for quantity in CHOOSE if curves.get(f"val/{quantity}")), "loss")
-    known = curves.get(f"val/{measure}", ())
-    kept, best = list[tuple[str, float]](), -inf
-    for epoch, value in known if measure != "loss" else [(x, -y) for x, y in known]:
-        best = max(best, value)
-        if value >= best - indistinct(measure, best, val_images):
-            kept = [("best", epoch)]
-    return kept
 
 
 def _lines(lines: Mapping[str, Points]) -> list[Series]:

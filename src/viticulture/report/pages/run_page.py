@@ -3,13 +3,15 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ...analysis.explanation import read_explanation
 from ...analysis.galleries import FILE, read_galleries
 from ...analysis.link_extraction import linked_guides, read_links
 from ...analysis.pictures import CORRUPTED
+from ...errors import UserError
 from ...evaluation.agreement.evaluate import read_agreement
 from ...evaluation.dense.results import read_dense
 from ...evaluation.judged import named
@@ -19,6 +21,7 @@ from ...evaluation.probe.evaluate import read_probes
 from ...evaluation.reference import read_references
 from ...evaluation.results import Evaluations, read_evaluations
 from ...evaluation.robustness.evaluate import read_robustness
+from ...models.weights.files import read_config
 from ...text import shell_word
 from ...training.recipe import method_class
 from ...training.rundir import RunDir
@@ -73,7 +76,7 @@ def page_of(run: RunDir) -> RunPage:
         costs=costs_of(facts),
         references=references.accuracy if references is not None else {},
         learnt_from=references.images.get("train", ()) if references is not None else (),
-        val_images=facts["data"]["images"].get("val", 0),
+        best_epoch=_best_epoch(run),
         curves=curves,
         mistakes=kept.get("mistakes", ()),
         examples=kept.get("examples", ()),
@@ -106,6 +109,13 @@ def page_of(run: RunDir) -> RunPage:
             "started": facts["started"],
         },
     )
+
+
+def _best_epoch(run: RunDir) -> int | None:
+    """As the best weights tell it; None where there are none that can be read."""
+    with suppress(UserError):
+        return cast("int | None", read_config(run.weights("best")).get("epoch"))
+    return None
 
 
 def is_several(run: RunDir) -> bool:
