@@ -19,7 +19,6 @@ import hashlib
 import inspect
 import json
 import os
-import sys
 import zlib
 from collections import deque
 from collections.abc import Callable
@@ -37,6 +36,7 @@ from ..errors import UserError
 from ..methods.method import Method
 from ..models.teachers.frozen import Frozen
 from ..models.weights.files import weights_digest
+from ..text import tell
 from .recipe import transform_class
 from .session import Session
 
@@ -134,7 +134,7 @@ class Budget:
     def close(self, why: str) -> None:
         """Write no more."""
         if not self.closed:
-            print(f"note: teachers' logits are no longer kept: {why}", file=sys.stderr, flush=True)
+            tell(f"note: teachers' logits are no longer kept: {why}")
         self.closed = True
 
 
