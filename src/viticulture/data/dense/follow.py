@@ -144,8 +144,8 @@ def follow(place: Placement, i: int, objects: Objects, masks: bool) -> dict[str,
     boxes, objects = boxes[seen], objects.part(seen)
     if not masks:
         return {"boxes": boxes, "labels": objects.labels}
-    assert objects.shapes is not None
-    planes = place.outlines(i, objects.shapes)
+    assert objects.shapes is not None or not len(objects)  # an image without objects names no shapes either
+    planes = place.outlines(i, objects.shapes or ())
     seen = torch.from_numpy(planes.any((1, 2)))
     return {"boxes": boxes[seen], "labels": objects.labels[seen], "masks": torch.from_numpy(planes)[seen]}
 
