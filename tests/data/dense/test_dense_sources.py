@@ -375,6 +375,42 @@ def test_validation_and_test_images_are_used_as_asked(tmp_path: Path) -> None:
     assert sizes(own, train_on="train+val", val_fraction=0) == {"train": 6, "test": 2}
 
 
+@pytest.mark.parametrize("line", ["a photo {}", "a photo {}.png", "a photo {}  1", "JPEGImages/a photo {}.png\r"])
+def test_vocs_lists_may_name_images_with_spaces_and_endings(tmp_path: Path, line: str) -> None:
+    """Fails if such names match nothing, so that images that are declared for testing are learnt from."""
+    root = voc(tmp_path / "set")
+    for seed, split in enumerate(SPLITS):
+        file = root / "Annotations" / f"{seed:03}.xml"
+        file.write_text(file.read_text().replace(f"{seed:03}.png", f"a photo {seed}.png"))
+        file.rename(file.with_name(f"a photo {seed}.xml"))
+        (root / "JPEGImages" / f"{seed:03}.png").rename(root / "JPEGImages" / f"a photo {seed}.png")
+        (root / "ImageSets" / "Main" / f"{split}.txt").unlink(missing_ok=True)
+    for seed, split in enumerate(SPLITS):
+        with (root / "ImageSets" / "Main" / f"{split}.txt").open("a") as opened:
+            opened.write(line.format(seed) + "\n")
+    source = open_dense(root, "objects")
+    assert {split: len(rows) for split, rows in source.images.splits.items()} == COUNTS
+    assert source.notes == ()
+
+
+def test_what_vocs_lists_do_not_name_is_told(tmp_path: Path) -> None:
+    """Images that no list names, and names that are no annotation's; a list that names none is refused. Fails if a
+    misspelled test image is learnt from without a word."""
+    root = voc(tmp_path / "set")
+    lists = root / "ImageSets" / "Main"
+    (lists / "test.txt").write_text("006\nO07\n")
+    assert open_dense(root, "objects").notes == (
+        "test.txt of ImageSets/Main names 1 image without an annotation: O07",
+        "1 image for training that no list of ImageSets/Main names (train.txt, val.txt, test.txt): 007",
+    )
+    (lists / "test.txt").write_text("O06\nO07\n")
+    with pytest.raises(UserError, match=r"test.txt names no image of .*: O06, O07$"):
+        open_dense(root, "objects")
+    for name in ("O06", "O07"):  # as VOC gives the images of its test, whose annotations it keeps
+        shutil.copy(root / "JPEGImages" / "000.png", root / "JPEGImages" / f"{name}.png")
+    assert len(open_dense(root, "objects").images.splits["train"]) == 6
+
+
 def test_pixels_may_count_from_0_in_voc(tmp_path: Path) -> None:
     """A box that starts at 0 says so for all. Fails if a box then starts outside the image."""
     root = voc(tmp_path / "set")
