@@ -185,6 +185,8 @@ def test_intersection_over_union_can_be_counted_by_hand() -> None:
     np.testing.assert_allclose(class_ious(counts), [1 / 3, 3 / 5, np.nan])
     assert mean_iou(counts) == pytest.approx((1 / 3 + 3 / 5) / 2)
     assert right_share(counts) == pytest.approx(4 / 6)
+    np.testing.assert_array_equal(confusion(said, true, 256)[:3, :3], counts)
+    assert confusion(said, true, 256).sum() == 6
     same = np.stack([counts] * 5)
     assert iou_resampled(same) == pytest.approx(mean_iou(counts))
 

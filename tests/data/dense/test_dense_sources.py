@@ -458,6 +458,40 @@ def test_what_masks_get_wrong_is_told_in_a_line(tmp_path: Path, spoil: Callable[
         prepared(root, "pixels", test_fraction=0)
 
 
+PALETTE = [side * factor % 256 for side in range(256) for factor in (1, 3, 7)]
+
+
+def paint(root: Path, colors: list[int], name: str = "*") -> None:
+    """Masks of `mask_folder` as PNGs with a palette, and 255 in place of 9."""
+    (root / "classes.json").unlink(missing_ok=True)
+    for path in root.glob(f"*/masks/{name}"):
+        pixels = np.asarray(Image.open(path))
+        image = Image.fromarray(np.where(pixels == 9, 255, pixels).astype(np.uint8), mode="P")
+        image.putpalette(colors)
+        image.save(path)
+
+
+def test_palettes_name_the_values_that_occur(tmp_path: Path) -> None:
+    """A palette of 256 colors, as Pascal VOC's, whose last marks pixels of no class. Fails for 256 classes, most of
+    which nothing shows, and for a class of what is to be left out."""
+    root = mask_folder(tmp_path / "set", {"train": 6, "val": 2})
+    paint(root, PALETTE)
+    dataset = prepared(root, "pixels", test_fraction=0)
+    assert dataset.classes == ("color #000000 (0)", "color #010307 (1)", "color #02060e (2)")
+    held = dataset.annotations["train"]
+    assert isinstance(held, Masked)
+    assert (held.original(0)[:2, :2] == 255).all()
+    paint(root, PALETTE[:3] + PALETTE[6:], "003.png")
+    with pytest.raises(UserError, match=r"the value \d is #.{6} in .*000.png and #.{6} in .*003.png; name the values"):
+        open_dense(root, "pixels")
+    paint(root, PALETTE)
+    every = np.arange(64 * 80, dtype=np.uint8).reshape(64, 80)
+    Image.fromarray(every).save(root / "train" / "masks" / "003.png")
+    paint(root, PALETTE)
+    with pytest.raises(UserError, match="masks of 254 values; at most 250 classes"):
+        open_dense(root, "pixels")
+
+
 @pytest.mark.parametrize(
     ("made", "wanted", "words"),
     [(coco_folder, "pixels", "detection/photos"), (mask_folder, "objects", "segmentation/photos")],
