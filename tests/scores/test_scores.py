@@ -135,6 +135,8 @@ def test_what_lies_in_a_crowd_counts_for_nothing() -> None:
     assert not ranks.wrong[0].any()
     assert not ranks.right[0].any()
     assert ranks.true[0, 0] == 0
+    assert image_precision([found]) == 1.0
+    assert image_precision([matched([[0, 0, 5, 5], [50, 50, 60, 60]], [0.9, 0.8], [[0.0, 0, 10, 10]], [True])]) == 0.0
 
 
 def test_an_image_without_objects_is_right_where_nothing_is_found() -> None:

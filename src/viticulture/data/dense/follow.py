@@ -150,6 +150,12 @@ def follow(place: Placement, i: int, objects: Objects, masks: bool) -> dict[str,
     return {"boxes": boxes[seen], "labels": objects.labels[seen], "masks": torch.from_numpy(planes)[seen]}
 
 
+def follow_crowds(place: Placement, i: int, objects: Objects) -> dict[str, Tensor]:
+    """What counts for nothing where image i is judged: boxes [n, 4] and labels [n] of its crowds."""
+    crowds = objects.part(objects.crowd)
+    return {"boxes": place.boxes(i, crowds.boxes), "labels": crowds.labels}
+
+
 def follow_classes(place: Placement, i: int, pixels: Tensor) -> Tensor:
     """The classes of an image's pixels on the canvas, [H, W] int64, 255 where there is no image."""
     return place.mask(i, pixels, UNLABELED).long()
