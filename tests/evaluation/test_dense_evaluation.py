@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from dense_scenes import coco_folder, mask_folder
 from untrained_dense import untrained_dense
@@ -306,7 +307,11 @@ def test_a_set_is_told_before_it_is_learnt(tmp_path: Path) -> None:
     assert "says 800x640" in why
     masks = inspect_dense(open_dense(mask_folder(tmp_path / "masks", {"train": 3}), "pixels"))
     assert masks.counts["train"][0] == 3
-    assert masks.kind == "pixels"
+    assert (masks.kind, masks.notes) == ("pixels", ())
+    for path in (tmp_path / "masks" / "train" / "masks").glob("*"):
+        Image.new("L", (80, 64), 1).save(path)
+    (note,) = inspect_dense(open_dense(tmp_path / "masks", "pixels")).notes
+    assert "all labeled pixels of the training images are disk" in note
 
 
 def test_a_class_that_is_asked_for_and_never_shown_is_told(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 import json
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from PIL import ExifTags, Image
 from dense_scenes import KINDS, Object, coco_folder, mask_folder, picture
 from viticulture.data.annotations import Boxed, Masked
 from viticulture.data.dataset import Dataset
+from viticulture.data.dense.mask_folders import read_mask
 from viticulture.data.dense.open import open_dense, recognized
 from viticulture.data.dense.prepare import prepare_dense
 from viticulture.data.image_settings import ImageSettings
@@ -449,6 +451,13 @@ def test_pixels_may_count_from_0_in_voc(tmp_path: Path) -> None:
             lambda root: [Image.new("L", (80, 64), 9).save(p) for p in (root / "train/masks").glob("*")],
             "nothing could be",
         ),
+        (
+            lambda root: [
+                Image.fromarray(np.where(np.asarray(Image.open(p)) % 9, 255, 0).astype(np.uint8)).save(p)
+                for p in (root / "train/masks").glob("*")
+            ],
+            "all labeled pixels of the training images are ground, .* 255 means no class",
+        ),
     ],
 )
 def test_what_masks_get_wrong_is_told_in_a_line(tmp_path: Path, spoil: Callable[[Path], object], words: str) -> None:
@@ -456,6 +465,28 @@ def test_what_masks_get_wrong_is_told_in_a_line(tmp_path: Path, spoil: Callable[
     spoil(root)
     with pytest.raises(UserError, match=words):
         prepared(root, "pixels", test_fraction=0)
+
+
+def low_png(pixels: np.ndarray, bits: int) -> bytes:
+    """A gray PNG [H, W] of 1, 2 or 4 bits a pixel, which Pillow cannot write."""
+    height, width = pixels.shape
+    planes = (pixels[..., None] >> np.arange(bits)[::-1] & 1).astype(np.uint8).reshape(height, -1)
+    rows = b"".join(b"\0" + row.tobytes() for row in np.packbits(planes, axis=1))
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return len(content).to_bytes(4) + name + content + zlib.crc32(name + content).to_bytes(4)
+
+    header = width.to_bytes(4) + height.to_bytes(4) + bytes([bits, 0, 0, 0, 0])
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_gray_masks_of_few_bits_hold_classes(tmp_path: Path, bits: int) -> None:
+    """Fails if Pillow's stretched values (85, 17) are taken for classes, or 3 of two bits for no class."""
+    pixels = np.arange(9 * 7).reshape(9, 7) % 2**bits
+    (tmp_path / "mask.png").write_bytes(low_png(pixels, bits))
+    values = np.arange(256, dtype=np.uint8)
+    np.testing.assert_array_equal(read_mask(tmp_path / "mask.png", values, (9, 7)), pixels)
 
 
 PALETTE = [side * factor % 256 for side in range(256) for factor in (1, 3, 7)]

@@ -96,6 +96,8 @@ def read_mask(path: Path, values: np.ndarray, size: tuple[int, int], turn: int =
     pixels = np.asarray(image)
     if image.mode == "1":
         pixels = pixels.astype(np.uint8)
+    elif image.mode == "L":
+        pixels = pixels // (255 // (2 ** _bits(path) - 1))  # Pillow stretches fewer bits to 0 to 255
     highest = int(pixels.max(initial=0))
     if highest > 255:
         raise UserError(f"mask {path} holds the value {highest}; at most {MOST_CLASSES} classes are told apart")
@@ -104,6 +106,13 @@ def read_mask(path: Path, values: np.ndarray, size: tuple[int, int], turn: int =
         value = int(pixels[found == MEANINGLESS][0])
         raise UserError(f"mask {path} holds the value {value}, which no class has; name it in {NAMES}")
     return found
+
+
+def _bits(path: Path) -> int:
+    """Bits of a pixel, as a PNG's header says; 8 of any other file."""
+    with path.open("rb") as file:
+        header = file.read(25)
+    return header[24] if header.startswith(b"\x89PNG") else 8
 
 
 @contextmanager

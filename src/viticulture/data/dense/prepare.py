@@ -248,7 +248,7 @@ def _masked(source: DenseSource, rows: list[int], images: Images, side: int, pro
     paths = [source.masks[row] for row in rows]
     original = partial(_original, source, rows, images)
     marks = [file_fingerprint(path.stat) for path in paths]
-    parts = ["masks 1", str(side), *map(str, paths), *marks, source.values.tobytes().hex(), *source.images.fingerprints]
+    parts = ["masks 2", str(side), *map(str, paths), *marks, source.values.tobytes().hex(), *source.images.fingerprints]
     parts += [source.images.kept.mark] if source.images.kept.mark else []  # numbers lie otherwise than pictures
     key = digest(parts)
 
@@ -297,6 +297,8 @@ def _remarks(classes: Sequence[str], held: Mapping[str, Annotations]) -> list[st
     what = "object" if isinstance(train, Boxed) else "labeled pixel"
     if not counts(classes, train).sum():
         raise UserError(f"there is no {what} in any training image; nothing could be learnt")
+    if isinstance(train, Masked) and (why := one_class(classes, counts(classes, train).tolist())):
+        raise UserError(why)
     notes = [f"no training image has {names}"] if (names := absent("train")) else []
     for split in ("val", "test"):
         if split in held and (names := absent(split)):
@@ -304,6 +306,17 @@ def _remarks(classes: Sequence[str], held: Mapping[str, Annotations]) -> list[st
     if isinstance(train, Boxed) and (bare := sum(not len(objects) for objects in train.objects)):
         notes.append(f"{counted(bare, 'training image')} of {len(train.objects)} without objects")
     return notes
+
+
+def one_class(classes: Sequence[str], shown: Sequence[int]) -> str:
+    """Why nothing is learnt of masks that show one class alone, pixels or images of each in `shown`; "" of others."""
+    only = [name for name, count in zip(classes, shown, strict=True) if count]
+    if len(only) != 1:
+        return ""
+    return (
+        f"all labeled pixels of the training images are {only[0]}, and it takes two classes to tell them apart; in a "
+        f"mask the value {UNLABELED} means no class: give what it marks the number of its class"
+    )
 
 
 def _mark(held: Annotations) -> str:
