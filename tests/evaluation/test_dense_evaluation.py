@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 
 from dense_scenes import coco_folder, mask_folder
 from untrained_dense import untrained_dense
@@ -312,6 +312,19 @@ def test_a_set_is_told_before_it_is_learnt(tmp_path: Path) -> None:
         Image.new("L", (80, 64), 1).save(path)
     (note,) = inspect_dense(open_dense(tmp_path / "masks", "pixels")).notes
     assert "all labeled pixels of the training images are disk" in note
+
+
+def test_a_mask_that_lies_as_its_file_is_not_called_wrong(tmp_path: Path) -> None:
+    """Of a photograph that its tag turns, as training takes it. Fails if the tag is not looked at."""
+    for folder in ("images", "masks"):
+        (tmp_path / folder).mkdir()
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    Image.new("RGB", (60, 40)).save(tmp_path / "images" / "a.jpg", exif=exif)
+    Image.fromarray(np.eye(40, 60, dtype=np.uint8)).save(tmp_path / "masks" / "a.png")
+    (tmp_path / "classes.json").write_text('["ground", "line"]')
+    told = inspect_dense(open_dense(tmp_path, "pixels"))
+    assert (told.unreadable, told.counts) == ({}, {"train": (1, 1)})
 
 
 def test_a_class_that_is_asked_for_and_never_shown_is_told(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def _shown(source: DenseSource, row: int, size: tuple[int, int]) -> np.ndarray:
     """Which classes a mask shows, [C] 0 or 1."""
     assert source.masks is not None
     assert source.values is not None
-    seen = np.unique(read_mask(source.masks[row], source.values, size))
+    seen = np.unique(read_mask(source.masks[row], source.values, size, orientation(source, row)))
     shown = np.zeros(len(source.classes), np.int64)
     shown[seen[seen < min(len(source.classes), MEANINGLESS)]] = 1
     return shown

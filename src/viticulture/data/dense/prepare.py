@@ -199,7 +199,8 @@ def _boxed(source: DenseSource, rows: list[int], images: Images, skip: bool, mas
             torn += [why for why in faults if why]
             objects = objects.part(torch.tensor([not why for why in faults]))
         if objects.size is not None and objects.size != size:
-            objects = turned(objects, size, orientation(source, row), name)
+            upright = objects if masks else dataclasses.replace(objects, shapes=None)  # some masks cannot be turned
+            objects = turned(upright, size, orientation(source, row), name)
         height, width = size
         sides = torch.tensor([width, height, width, height], dtype=torch.float32)
         cut = objects.boxes.clamp(min=torch.zeros(4)).minimum(sides)
