@@ -32,10 +32,11 @@ class BestCheckpoint(Callback):
         self.best, self.best_epoch = float("-inf"), -1
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        found = trainer.callback_metrics
         assert isinstance(pl_module, Method)
         measure = self.best_by or pl_module.chosen_by
         best = f"val/{measure}"
+        found: dict[str, Any] = {k: value for k, value in trainer.callback_metrics.items() if k.startswith("val/")}
+        found = found or {best: 0}  # where no image could be judged all epochs are alike
         if self.best_by and best not in found:
             raise UserError(f"train.best_by: method {type(pl_module).__name__} does not measure {self.best_by}")
         value = float(found[best] if best in found else -found["val/loss"])
