@@ -205,6 +205,44 @@ def test_what_a_list_gets_wrong_is_told_in_a_line(
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("latest", "train"),
+        ("contest_boxes", "train"),
+        ("validated_labels", "train"),
+        ("instances_train2017", "train"),
+        ("instances_trainval2017", "train"),
+        ("instances_val2017", "val"),
+        ("instances_minival2014", "val"),
+        ("image_info_test-dev2017", "test"),
+        ("instancesTest", "test"),
+        ("validation", "val"),
+        ("testset", "test"),
+        ("eval_boxes", "val"),
+    ],
+)
+def test_a_lists_name_says_its_split_by_a_word_of_its_own(tmp_path: Path, name: str, split: str) -> None:
+    """Fails if `test` in `latest` leaves nothing to learn from."""
+    root = coco_folder(tmp_path / "set", {"train": 2})
+    file = root / "annotations" / f"{name}.json"
+    (root / "annotations" / "instances_train.json").rename(file)
+    assert list(open_dense(file, "objects").images.splits) == [split]
+    if split != "train":
+        with pytest.raises(UserError, match=rf"no training images, only {split}, by the name of .*{name}\.json$"):
+            prepared(file)
+
+
+def test_of_several_lists_each_must_say_its_split(tmp_path: Path) -> None:
+    """Fails if `mytest` beside another list is learnt from, because `test` is no word of its own."""
+    root = coco_folder(tmp_path / "set", {"train": 4, "val": 1, "test": 1})
+    folder = root / "annotations"
+    for split in COUNTS:
+        (folder / f"instances_{split}.json").rename(folder / f"my{split}.json")
+    with pytest.raises(UserError, match=r"cannot tell of which split .*mytest.json is; say train, val or test"):
+        open_dense(root, "objects")
+
+
 @pytest.mark.parametrize("size", [0, 100])
 def test_a_list_that_was_cut_short_is_told(size: int, tmp_path: Path) -> None:
     """Fails if it is passed over, so that other images than its own validate."""

@@ -172,7 +172,8 @@ def _splits(source: DenseSource, selection: Selection) -> dict[str, np.ndarray]:
         splits.pop("test", None)
     use_validation(splits, selection, source.images.name)
     if "train" not in splits:
-        raise UserError(f"{source.images.name} holds no training images, only {' and '.join(splits)}")
+        said = f", by the name of {some(source.lists, 3)}" if source.lists else ""
+        raise UserError(f"{source.images.name} holds no training images, only {' and '.join(splits)}{said}")
     for kind, fraction in (("test", selection.test_fraction), ("val", selection.val_fraction)):
         if kind not in splits and fraction > 0 and not (kind == "test" and selection.test_on == "none"):
             rows = splits["train"]
