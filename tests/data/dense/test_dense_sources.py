@@ -185,7 +185,11 @@ def first_box(box: list[float]) -> Callable[[dict[str, Any]], object]:
         (lambda content: content["annotations"][0].update(category_id=4), "category 4, which it does not name"),
         (lambda content: content["images"][0].update(file_name="gone.png"), "none of that name"),
         (lambda content: content["images"][0].update(height=100), "says 80x100"),
-        (lambda content: content.update(annotations=[]), "nothing could be learnt"),
+        (lambda content: content.update(annotations=[]), "no object in any training image; nothing could be learnt"),
+        (
+            lambda content: [each.update(iscrowd=1) for each in content["annotations"]],
+            "no object in any training image but crowds and difficult ones; nothing could be learnt",
+        ),
         (lambda content: content["categories"].append({"id": 9, "name": "disk"}), "class 'disk' twice"),
         (lambda content: content["annotations"][0].update(image_id=77), "that it does not list"),
         (lambda content: content["images"][0].pop("id"), "no list of objects"),
@@ -341,6 +345,26 @@ def test_what_a_csv_gets_wrong_is_told_in_a_line(tmp_path: Path, line: str, word
     with pytest.raises(UserError, match=words) as told:
         prepared(file)
     assert "\n" not in str(told.value)
+
+
+def test_labels_without_an_image_are_told(tmp_path: Path) -> None:
+    """Of another spelling than their image, which then passes for one without objects. Fails if nothing is said, or
+    the names of the classes count as labels."""
+    root = yolo(tmp_path / "set")
+    (root / "labels" / "classes.txt").write_text("disk\nsquare\n")
+    (root / "data.yaml").unlink()
+    assert open_dense(root, "objects").notes == ()
+    (root / "labels" / "train" / "000.txt").rename(root / "labels" / "train" / "O00.txt")
+    assert open_dense(root, "objects").notes == ("1 file of labels without an image: labels/train/O00.txt",)
+
+
+def test_a_size_that_is_null_is_unknown(tmp_path: Path) -> None:
+    """As tools write it that did not look. Fails if it must be a number."""
+    root = coco_folder(tmp_path / "set", COUNTS)
+    change(root, "train", lambda content: content["images"][0].update(height=None, width=None))
+    source = open_dense(root, "objects")
+    assert source.objects is not None
+    assert [source.objects[row].size for row in source.images.splits["train"][:2]] == [None, (64, 80)]
 
 
 @pytest.mark.parametrize("names", ["{1: disk, 2: square}", "{0: disk, x: square}"])

@@ -66,7 +66,8 @@ def open_coco(path: Path) -> DenseSource:
         for image in content["images"]:
             paths.append(_found(file, root, image["file_name"], split, below))
             splits.append(split)
-            size = (image["height"], image["width"]) if set(_NUMBERS["images"]) <= image.keys() else None
+            sides = tuple(image.get(side) for side in _NUMBERS["images"])
+            size = None if None in sides else sides
             if size is not None and not all(isinstance(side, int | float) for side in size):
                 raise UserError(f"{file}: height and width of {image['file_name']} must be numbers, got {size}")
             objects.append(_objects(file, by_image.pop(image["id"], []), numbers, size))

@@ -56,15 +56,19 @@ def open_yolo(root: Path) -> DenseSource:
                 raise UserError(f"{names}: the numbers of the classes must count from 0, got {list(listed)[:5]}")
             listed = [listed[number] for number in range(len(listed))]
     classes = check_names(listed, names)
-    among = [file for file in scan(root)[0] if "images" in _folders(file.path) and holds_image(file.path)]
+    files = scan(root)[0]
+    among = [file for file in files if "images" in _folders(file.path) and holds_image(file.path)]
     paths = sorted(file.path for file in images_among(among))
     if not paths:
         raise UserError(f"{root} has labels, but no images in a folder called images")
     passed = sorted({file.path for file in among} - {*paths})
-    notes = (f"passed over {counted(len(passed), 'array')} beside pictures: {some(passed, 3)}",) if passed else ()
+    notes = [f"passed over {counted(len(passed), 'array')} beside pictures: {some(passed, 3)}"] if passed else []
+    listing = {file.path for file in files if "labels" in _folders(file.path) and file.path.endswith(".txt")}
+    idle = sorted(listing - {_labels_of(file.path) for file in among} - {names.relative_to(root).as_posix()})
+    notes += [f"{counted(len(idle), 'file')} of labels without an image: {some(idle, 3)}"] if idle else []
     objects = [_yolo(root, path, classes) for path in paths]
     images = images_of(root, paths, [split_in(path) for path in paths], root)
-    return DenseSource(images, classes, objects, notes=notes)
+    return DenseSource(images, classes, objects, notes=tuple(notes))
 
 
 def _names_file(root: Path) -> Path | None:
@@ -79,10 +83,15 @@ def _folders(path: str) -> list[str]:
     return path.split("/")[:-1]
 
 
-def _yolo(root: Path, path: str, classes: Sequence[str]) -> Objects:
-    parts = path.split("/")
+def _labels_of(path: str) -> str:
+    """The path of an image's labels."""
+    parts = path.rpartition(".")[0].split("/")
     place = len(parts) - 1 - parts[::-1].index("images")
-    file = root.joinpath(*parts[:place], "labels", *parts[place + 1 :]).with_suffix(".txt")
+    return "/".join([*parts[:place], "labels", *parts[place + 1 :]]) + ".txt"
+
+
+def _yolo(root: Path, path: str, classes: Sequence[str]) -> Objects:
+    file = root / _labels_of(path)
     lines = [line.split() for line in read_text(file, "labels").splitlines() if line.strip()] if file.exists() else []
     if not lines:
         return NOTHING

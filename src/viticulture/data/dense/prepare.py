@@ -278,9 +278,11 @@ def _original(source: DenseSource, rows: list[int], images: Images, i: int) -> n
 
 
 def counts(classes: Sequence[str], held: Annotations) -> Tensor:
-    """Objects of every class, or pixels of every class in the store, [C] int64."""
+    """Objects of every class, crowds left out, or pixels of every class in the store, [C] int64."""
     if isinstance(held, Boxed):
-        labels = torch.cat([objects.labels for objects in held.objects] or [torch.zeros(0, dtype=torch.int64)])
+        labels = torch.cat(
+            [objects.labels[~objects.crowd] for objects in held.objects] or [torch.zeros(0, dtype=torch.int64)]
+        )
         return torch.bincount(labels, minlength=len(classes))
     total = torch.zeros(256, dtype=torch.int64)
     for part in torch.split(held.rows, 64):
@@ -298,7 +300,9 @@ def _remarks(classes: Sequence[str], held: Mapping[str, Annotations]) -> list[st
     train = held["train"]
     what = "object" if isinstance(train, Boxed) else "labeled pixel"
     if not counts(classes, train).sum():
-        raise UserError(f"there is no {what} in any training image; nothing could be learnt")
+        crowds = isinstance(train, Boxed) and any(len(objects) for objects in train.objects)
+        beside = " but crowds and difficult ones" if crowds else ""
+        raise UserError(f"there is no {what} in any training image{beside}; nothing could be learnt")
     if isinstance(train, Masked) and (why := one_class(classes, counts(classes, train).tolist())):
         raise UserError(why)
     notes = [f"no training image has {names}"] if (names := absent("train")) else []
