@@ -129,6 +129,21 @@ def test_the_graph_finds_what_the_detector_finds(masks: bool) -> None:
     assert len({label for labels in told for label in labels}) > 1
 
 
+def test_boxes_are_pooled_as_torchvision_does_of_an_odd_number_of_tokens() -> None:
+    """29 tokens a side leave 14 on the coarsest map, from which a box of 224 pixels is pooled. Fails if its stride is
+    taken for 17 pixels, where torchvision takes the next power of two."""
+    task = replace(TASK, image_size=(232, 232))
+    torch.manual_seed(0)
+    student = create_student("vit_nano", replace(task, classes=()), 8, {"depth": 1})
+    made = detector(student, task, heads=Heads(16, False, 16)).eval().requires_grad_(False)
+    maps = made.maps(torch.randn(1, 3, 232, 232))
+    pool: Any = made.roi_heads.box_roi_pool
+    boxes = torch.tensor([[1.0, 2, 229, 231], [10, 20, 100, 90], [3, 5, 40, 30]])
+    expected = pool(maps, [boxes], [(232, 232)])
+    found = Detections(made, 232)._pooled([maps[name] for name in pool.featmap_names], boxes, pool)
+    torch.testing.assert_close(found, expected)
+
+
 @needs_masks
 @pytest.mark.parametrize("size", SIZES[:4])
 def test_a_file_says_what_predict_says(size: tuple[int, int]) -> None:

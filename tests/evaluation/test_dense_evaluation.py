@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import ExifTags, Image
 
 from dense_scenes import coco_folder, mask_folder
 from untrained_dense import untrained_dense
 from viticulture.analysis.galleries import Gallery
 from viticulture.data.annotations import Boxed, Masked, Objects
 from viticulture.data.dense.inspect import inspect_dense
+from viticulture.data.dense.loader import dense_batches
 from viticulture.data.dense.open import open_dense
 from viticulture.data.images import Records, StoredImages
 from viticulture.evaluation.dense.draw import MISSED, RIGHT, WRONG, color_of, counted_words, draw_classes, draw_judged
@@ -33,8 +35,11 @@ from viticulture.evaluation.dense.predict import DensePredictor
 from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, coco_results
 from viticulture.evaluation.dense.results import DenseEvaluations, from_dict, read_dense
 from viticulture.evaluation.dense.subject import Found, find, of_run
+from viticulture.methods.detection import crowds_of, matched, targets_of
+from viticulture.models.task import Task
 from viticulture.report.sections.dense import dense_headline, dense_sections
 from viticulture.report.tables.dense import dense_predictions
+from viticulture.scores.objects import image_precision
 
 NAMES = ("disk", "square")
 SIZES = np.array([[100, 100], [100, 100]])
@@ -83,6 +88,29 @@ def test_a_perfect_detector_has_an_ap_of_one_and_an_empty_one_of_none() -> None:
     assert [each.objects for each in result.boxes.per_class] == [2, 1]
     nothing = evaluate_objects([found(), found()], TRUE, NAMES, SIZES)
     assert (nothing.boxes.ap, nothing.boxes.interval, nothing.confusion[0]) == (0.0, (0.0, 0.0), (0, 0, 2))
+
+
+def test_what_is_watched_while_training_is_what_is_told_afterwards() -> None:
+    """The average precision of an image whose surest box lies on a `difficult` object, and another in a crowd, of
+    another class too. Fails if what is not learnt counts as wrong while it is watched, so that other weights are kept
+    as the best."""
+    size = (40, 80)
+    known = objects((5, 5, 15, 15, 0), (20, 5, 60, 35, 0), (62, 4, 78, 38, 1), crowd=(1, 2))
+    said = found((22, 8, 34, 20, 0, 0.9), (5, 5, 15, 15, 0, 0.8), (64, 6, 70, 30, 1, 0.7))
+    records = Records(torch.tensor([-1]), torch.tensor([size]), [""])
+    images = StoredImages(torch.zeros(1, 3, 48, 48, dtype=torch.uint8), torch.arange(1), records)
+    task = Task(NAMES, (64, 64), (0.5,) * 3, (0.25,) * 3)
+    (batch,) = dense_batches(images, Boxed([known], masks=False), task, 4, torch.device("cpu"))
+    canvas = {
+        "boxes": torch.from_numpy(said.boxes) * 64 / 80,
+        "scores": torch.from_numpy(said.scores),
+        "labels": torch.from_numpy(said.labels),
+    }
+    (true,), (crowds,) = targets_of(batch), crowds_of(batch)
+    told = evaluate_objects([said], Boxed([known], masks=False), NAMES, np.array([size]))
+    assert image_precision(matched(canvas, true, crowds)) == pytest.approx(told.boxes.ap50) == pytest.approx(1.0)
+    nothing = {name: value[:0] for name, value in crowds.items()}
+    assert image_precision(matched(canvas, true, nothing)) == pytest.approx(0.25)
 
 
 def test_at_most_a_hundred_boxes_of_a_class_count_in_an_image() -> None:
@@ -279,7 +307,24 @@ def test_a_set_is_told_before_it_is_learnt(tmp_path: Path) -> None:
     assert "says 800x640" in why
     masks = inspect_dense(open_dense(mask_folder(tmp_path / "masks", {"train": 3}), "pixels"))
     assert masks.counts["train"][0] == 3
-    assert masks.kind == "pixels"
+    assert (masks.kind, masks.notes) == ("pixels", ())
+    for path in (tmp_path / "masks" / "train" / "masks").glob("*"):
+        Image.new("L", (80, 64), 1).save(path)
+    (note,) = inspect_dense(open_dense(tmp_path / "masks", "pixels")).notes
+    assert "all labeled pixels of the training images are disk" in note
+
+
+def test_a_mask_that_lies_as_its_file_is_not_called_wrong(tmp_path: Path) -> None:
+    """Of a photograph that its tag turns, as training takes it. Fails if the tag is not looked at."""
+    for folder in ("images", "masks"):
+        (tmp_path / folder).mkdir()
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    Image.new("RGB", (60, 40)).save(tmp_path / "images" / "a.jpg", exif=exif)
+    Image.fromarray(np.eye(40, 60, dtype=np.uint8)).save(tmp_path / "masks" / "a.png")
+    (tmp_path / "classes.json").write_text('["ground", "line"]')
+    told = inspect_dense(open_dense(tmp_path, "pixels"))
+    assert (told.unreadable, told.counts) == ({}, {"train": (1, 1)})
 
 
 def test_a_class_that_is_asked_for_and_never_shown_is_told(tmp_path: Path) -> None:

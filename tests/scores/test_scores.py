@@ -135,6 +135,8 @@ def test_what_lies_in_a_crowd_counts_for_nothing() -> None:
     assert not ranks.wrong[0].any()
     assert not ranks.right[0].any()
     assert ranks.true[0, 0] == 0
+    assert image_precision([found]) == 1.0
+    assert image_precision([matched([[0, 0, 5, 5], [50, 50, 60, 60]], [0.9, 0.8], [[0.0, 0, 10, 10]], [True])]) == 0.0
 
 
 def test_an_image_without_objects_is_right_where_nothing_is_found() -> None:
@@ -185,6 +187,8 @@ def test_intersection_over_union_can_be_counted_by_hand() -> None:
     np.testing.assert_allclose(class_ious(counts), [1 / 3, 3 / 5, np.nan])
     assert mean_iou(counts) == pytest.approx((1 / 3 + 3 / 5) / 2)
     assert right_share(counts) == pytest.approx(4 / 6)
+    np.testing.assert_array_equal(confusion(said, true, 256)[:3, :3], counts)
+    assert confusion(said, true, 256).sum() == 6
     same = np.stack([counts] * 5)
     assert iou_resampled(same) == pytest.approx(mean_iou(counts))
 

@@ -3,12 +3,16 @@
 
 import dataclasses
 import json
+from collections.abc import Iterator
+from math import isnan
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch import Trainer
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -16,14 +20,20 @@ import viticulture
 from dense_scenes import coco_folder, mask_folder
 from plain_loop import plain_loop
 from resumed import check_same_weights, whole_and_resumed
+from viticulture.data.annotations import UNLABELED
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.objects import ObjectsEvaluation
 from viticulture.evaluation.dense.prediction import DensePrediction
 from viticulture.evaluation.dense.results import DenseEvaluations, read_dense
+from viticulture.methods.method import Setup
+from viticulture.methods.segmentation import Segmentation
+from viticulture.models.students import create_student
+from viticulture.models.task import Task
 from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import Session, begin
+from viticulture.training.watching import BestCheckpoint
 
 SMALL: dict[str, Any] = {
     "student.name": "vit_nano",
@@ -310,6 +320,45 @@ def test_objects_and_masks_without_a_recipe_are_told_theirs(tmp_path: Path, kind
     ):
         with pytest.raises(UserError, match=f"no classes of images; learn by --recipe {recipe}"):
             call()
+
+
+class Batches:
+    """A loader of some images with classes of their pixels, so many in each batch."""
+
+    def __init__(self, images: torch.Tensor, classes: torch.Tensor, sizes: list[int]) -> None:
+        self.parts = list(zip(images.split(sizes), classes.split(sizes), strict=True))
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        return iter([{"image": image, "classes": classes} for image, classes in self.parts])
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+
+def test_images_without_a_labeled_pixel_weigh_nothing_where_a_segmenter_is_watched(tmp_path: Path) -> None:
+    """Of seven images three have labels, in three batches of which one has none: the watched mIoU is the mean of the
+    three. Fails if a batch without labels counts as 0, or weighs as many as it holds. Without any label no number is
+    said, and all epochs are alike."""
+    task = Task(("ground", "disk"), (16, 16), (0.5,) * 3, (0.25,) * 3)
+    torch.manual_seed(0)
+    student = create_student("vit_nano", dataclasses.replace(task, classes=()), 8, {"depth": 1})
+    method = Segmentation(Setup(student, task, {})).eval()
+    torch.nn.init.normal_(method.student.predict.weight)
+    images, classes = torch.randn(7, 3, 16, 16), torch.randint(0, 2, (7, 16, 16))
+    classes[1:5] = UNLABELED
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = Trainer(accelerator="cpu", enable_checkpointing=False, default_root_dir=tmp_path, **quiet)
+    (told,) = trainer.validate(method, Batches(images, classes, [2, 3, 2]), verbose=False)
+    labeled = torch.tensor([0, 5, 6])
+    expected = method.measures({"image": images[labeled], "classes": classes[labeled]})
+    assert told["val/iou"] == pytest.approx(float(expected["iou"]))
+    assert told["val/accuracy"] == pytest.approx(float(expected["accuracy"]))
+    (nothing,) = trainer.validate(method, Batches(images[1:5], classes[1:5], [2, 2]), verbose=False)
+    assert all(map(isnan, nothing.values()))
+    run: Any = SimpleNamespace(check_there=lambda: None, weights=lambda name: tmp_path / name)
+    watch = BestCheckpoint(run, {}, 4)
+    watch.on_validation_epoch_end(trainer, method)
+    assert (watch.best, (tmp_path / "best").is_dir()) == (0.0, True)
 
 
 @pytest.mark.parametrize("name", ["detection/photos", "segmentation/photos"])

@@ -9,6 +9,7 @@ where nothing is to be seen a detector gives thousands the very same number, and
 sort's.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -86,7 +87,8 @@ class Detections(nn.Module):
     def _pooled(self, maps: list[Tensor], boxes: Tensor, pool: Any) -> Tensor:
         """What each box [n, 4] shows of the map that suits its size, [n, channels, grid, grid]."""
         height, width = pool.output_size
-        shortest = [round(self.size[0] / features.shape[-2]) for features in maps]  # strides, powers of two
+        # Of an odd number of tokens the coarsest map holds half, rounded down: its stride is taken as torchvision does
+        shortest = [2 ** round(math.log2(self.size[0] / features.shape[-2])) for features in maps]
         first, last = (stride.bit_length() - 1 for stride in (shortest[0], shortest[-1]))
         sides = ((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])).sqrt()
         level = torch.floor(CANONICAL_LEVEL + torch.log2(sides / CANONICAL_SIDE) + NEXT).clamp(first, last)

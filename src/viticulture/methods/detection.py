@@ -63,12 +63,11 @@ class Detection(Method):
         return self._detector().losses(batch["image"], targets_of(batch))
 
     def measures(self, batch: Batch) -> dict[str, Tensor]:
-        """Mean over images of the average precision of each by itself, at an overlap of 0.5."""
+        """Mean over images of the average precision of each by itself, at an overlap of 0.5; what is found in crowds
+        counts for nothing."""
         found = self._detector()(batch["image"])
-        values = [
-            image_precision(matched(each, {name: value.cpu() for name, value in true.items()}))
-            for each, true in zip(found, targets_of(batch), strict=True)
-        ]
+        known = zip(found, targets_of(batch), crowds_of(batch), strict=True)
+        values = [image_precision(matched(*each)) for each in known]
         return {"ap50": torch.tensor(values).mean().to(batch["image"].device)}
 
     @property
@@ -93,15 +92,21 @@ def targets_of(batch: Batch) -> list[Target]:
     return found
 
 
-def matched(found: Target, true: Target) -> list[Matches]:
-    """Boxes found in an image beside the true ones, a class after the other."""
+def crowds_of(batch: Batch) -> list[Target]:
+    """Boxes and labels of each image's crowds; a training batch tells none."""
+    none = {"boxes": batch["boxes"][:, :0], "labels": batch["labels"][:, :0]}
+    return targets_of({name: batch.get(f"crowd_{name}", value) for name, value in none.items()})
+
+
+def matched(found: Target, true: Target, crowds: Target) -> list[Matches]:
+    """Boxes found in an image beside the true ones and the crowds, a class after the other."""
     boxes, scores = found["boxes"].double().cpu().numpy(), found["scores"].double().cpu().numpy()
-    labels, known = found["labels"].cpu().numpy(), true["labels"].numpy()
-    every = true["boxes"].double().numpy()
+    labels, known = found["labels"].cpu().numpy(), torch.cat([true["labels"], crowds["labels"]]).cpu().numpy()
+    every = torch.cat([true["boxes"], crowds["boxes"]]).double().cpu().numpy()
+    crowded = np.arange(len(known)) >= len(true["labels"])
     matches = []
     for label in sorted({*labels.tolist(), *known.tolist()}):
-        ours, theirs = boxes[labels == label], every[known == label]
-        crowd = np.zeros(len(theirs), bool)
+        ours, theirs, crowd = boxes[labels == label], every[known == label], crowded[known == label]
         overlap = box_overlaps(ours, theirs, crowd)
         matches.append(match(scores[labels == label], box_areas(ours), box_areas(theirs), crowd, overlap))
     return matches

@@ -182,6 +182,10 @@ class Method(LightningModule, ABC):
         chooses the best weights.
         """
 
+    def judged(self, batch: Batch) -> int:
+        """Images of a held-out batch that `measures` takes the mean of, all by default; without any it says nothing."""
+        return len(batch["image"])
+
     @property
     def counted(self) -> nn.Module:
         """The network whose multiply-accumulates are told."""
@@ -253,10 +257,11 @@ class Method(LightningModule, ABC):
                 self.log_dict({f"train/{name}_{log}": value for log, value in logs.items()})
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Log the measures of one held-out batch."""
+        """Log the measures of one held-out batch, weighted by the images that were judged; of a split without any, NaN.
+        A process logs even what weighs nothing, as the others wait for it."""
         self._lay_out(batch)
         values = {f"{self.course.watched}/{name}": value for name, value in self.measured(batch).items()}
-        self.log_dict(values, batch_size=len(batch["image"]), on_epoch=True, sync_dist=True)
+        self.log_dict(values, batch_size=self.judged(batch), on_epoch=True, sync_dist=True)
 
     def start_epoch(self) -> None:
         for _, guide in self._guides():

@@ -54,9 +54,13 @@ class Segmentation(Method):
         known = (classes != UNLABELED).sum()
         return {"pixels": total / known.clamp(min=1)}  # a batch without a labeled pixel teaches nothing
 
+    def judged(self, batch: Batch) -> int:
+        """Images with labeled pixels."""
+        return int((batch["classes"] != UNLABELED).any((1, 2)).sum())
+
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         """Mean over the batch's images with labeled pixels of the mIoU of each by itself, and of the share of its
-        pixels that are right; 0 where none has any, which is the same in every epoch."""
+        pixels that are right; 0 where none has any."""
         said = self.student(batch["image"]).argmax(1).cpu().numpy()
         counts = [
             confusion(each, true, len(self.task.classes))

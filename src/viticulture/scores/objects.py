@@ -237,11 +237,12 @@ def _drawn_precision(ranks: Ranked, often: Array) -> Array:
 
 
 def image_precision(matches: Sequence[Matches]) -> float:
-    """AP at an overlap of 0.5 of one image, mean over its classes; 1 where there is nothing and nothing is found."""
+    """AP at an overlap of 0.5 of one image, mean over its classes; 1 where there is nothing and nothing is found, but
+    for what lies in crowds."""
     values = []
     for each in matches:
         if each.true[0]:
             values.append(float(precision(ranked({0: each}, 1), areas=slice(0, 1))[0, 0].mean()))
-        elif len(each.scores):
+        elif not each.apart[0, 0].all():
             values.append(0.0)
     return float(np.mean(values)) if values else 1.0

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from .intervals import completed
 
 REPLICATES = 1000
+UNLABELED = 255
+"""A true class that is none, of however many classes: `data.annotations.UNLABELED`, which scores do not know."""
 
 Counts = NDArray[np.int64]
 """[..., C, C] pixels by true class (row) and said class (column)."""
@@ -18,7 +20,7 @@ Counts = NDArray[np.int64]
 
 def confusion(said: NDArray[np.integer], true: NDArray[np.integer], classes: int) -> Counts:
     """Counts [C, C] of one image; pixels whose true class is none of the C are left out."""
-    known = true < classes
+    known = true < min(classes, UNLABELED)
     cells = true[known].astype(np.int64) * classes + said[known]
     return np.bincount(cells, minlength=classes**2).reshape(classes, classes)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens at a validation: when it is due, and whose weights are kept as the best."""
 
+from math import isnan
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -32,13 +33,15 @@ class BestCheckpoint(Callback):
         self.best, self.best_epoch = float("-inf"), -1
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        found = trainer.callback_metrics
         assert isinstance(pl_module, Method)
         measure = self.best_by or pl_module.chosen_by
         best = f"val/{measure}"
+        found = trainer.callback_metrics
         if self.best_by and best not in found:
             raise UserError(f"train.best_by: method {type(pl_module).__name__} does not measure {self.best_by}")
         value = float(found[best] if best in found else -found["val/loss"])
+        if best in found and isnan(value):  # no image could be judged, so that all epochs are alike
+            value = 0.0
         self.best = max(self.best, value)
         if value >= self.best - indistinct(measure if best in found else "loss", self.best, self.images):
             self.best_epoch = trainer.current_epoch

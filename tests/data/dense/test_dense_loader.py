@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from dense_scenes import coco_folder, mask_folder
+from viticulture.data.annotations import NOTHING, Boxed, Objects
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.flip import Flip
 from viticulture.data.augment.scale_jitter import ScaleJitter
 from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.dataset import Dataset
-from viticulture.data.dense.loader import DenseLoader, unpacked
+from viticulture.data.dense.follow import Placement
+from viticulture.data.dense.loader import DenseLoader, targets, unpacked
 from viticulture.data.dense.open import open_dense
 from viticulture.data.dense.prepare import prepare_dense
 from viticulture.data.image_settings import ImageSettings
@@ -83,6 +85,20 @@ def test_masks_of_objects_fill_their_boxes(tmp_path: Path) -> None:
                 torch.testing.assert_close(box, spanned.float(), rtol=0, atol=2.1)  # a stored pixel, enlarged twice
                 checked += 1
     assert checked > 5
+
+
+def test_an_image_without_objects_has_no_masks() -> None:
+    """Alone in its batch and beside one with objects. Fails if masks are asked of what names none."""
+    pytest.importorskip("pycocotools", reason="outlines are drawn by the extra `dense`")
+    whole, size = torch.tensor([[0, 0, 48, 48]] * 2), torch.tensor([[48, 48]] * 2)
+    place = Placement(whole, size, torch.zeros(2, dtype=torch.bool), size, 48, (48, 48))
+    corners, label = torch.tensor([[8.0, 8, 24, 24]]), torch.tensor([0])
+    thing = Objects(corners, label, label.bool(), ([[8, 8, 24, 8, 24, 24, 8, 24]],))
+    for second, objects in ((NOTHING, 0), (thing, 1)):
+        batch = targets(place, torch.arange(2), Boxed([NOTHING, second], True), masks=True)
+        assert batch["masks"].shape == (2, objects, 48, 48)
+        assert (batch["labels"] >= 0).sum() == objects
+        assert not batch["masks"][0].any()
 
 
 def test_planes_hold_any_number_of_masks() -> None:

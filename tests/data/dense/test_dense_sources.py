@@ -3,6 +3,7 @@
 
 import json
 import shutil
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from PIL import ExifTags, Image
 from dense_scenes import KINDS, Object, coco_folder, mask_folder, picture
 from viticulture.data.annotations import Boxed, Masked
 from viticulture.data.dataset import Dataset
+from viticulture.data.dense.mask_folders import read_mask
 from viticulture.data.dense.open import open_dense, recognized
 from viticulture.data.dense.prepare import prepare_dense
 from viticulture.data.image_settings import ImageSettings
@@ -132,7 +134,8 @@ def test_an_image_without_objects_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("turn", [6, 8, 5, 7])
 def test_boxes_turn_with_an_image_that_its_tag_turns(tmp_path: Path, turn: int) -> None:
     """The list tells the lying file's size, so its boxes are the lying file's. The white square of the upright image
-    is where its box says. Fails for a turn the other way round."""
+    is where its box says. Fails for a turn the other way round, and for run lengths or a polygon without corners that
+    are turned along, though boxes alone are learnt."""
     root = tmp_path / "set"
     (root / "images").mkdir(parents=True)
     pixels = np.zeros((40, 60, 3), np.uint8)
@@ -143,7 +146,11 @@ def test_boxes_turn_with_an_image_that_its_tag_turns(tmp_path: Path, turn: int) 
     for name in ("a", "b", "c"):
         image.save(root / "images" / f"{name}.jpg", exif=exif, quality=95)
     entries = [{"id": i, "file_name": f"{name}.jpg", "height": 40, "width": 60} for i, name in enumerate("abc")]
-    objects = [{"image_id": i, "category_id": 1, "bbox": [30, 5, 20, 10]} for i in range(3)]
+    shapes: list[Any] = [None, {"size": [40, 60], "counts": [2400]}, [[1, 2, 3]]]
+    objects = [
+        {"image_id": i, "category_id": 1, "bbox": [30, 5, 20, 10], "segmentation": shape}
+        for i, shape in enumerate(shapes)
+    ]
     content = {"images": entries, "annotations": objects, "categories": [{"id": 1, "name": "white"}]}
     (root / "instances_train.json").write_text(json.dumps(content))
     dataset = prepared(root, test_fraction=0, val_fraction=0)
@@ -178,7 +185,11 @@ def first_box(box: list[float]) -> Callable[[dict[str, Any]], object]:
         (lambda content: content["annotations"][0].update(category_id=4), "category 4, which it does not name"),
         (lambda content: content["images"][0].update(file_name="gone.png"), "none of that name"),
         (lambda content: content["images"][0].update(height=100), "says 80x100"),
-        (lambda content: content.update(annotations=[]), "nothing could be learnt"),
+        (lambda content: content.update(annotations=[]), "no object in any training image; nothing could be learnt"),
+        (
+            lambda content: [each.update(iscrowd=1) for each in content["annotations"]],
+            "no object in any training image but crowds and difficult ones; nothing could be learnt",
+        ),
         (lambda content: content["categories"].append({"id": 9, "name": "disk"}), "class 'disk' twice"),
         (lambda content: content["annotations"][0].update(image_id=77), "that it does not list"),
         (lambda content: content["images"][0].pop("id"), "no list of objects"),
@@ -196,6 +207,44 @@ def test_what_a_list_gets_wrong_is_told_in_a_line(
     with pytest.raises(UserError, match=words) as told:
         prepared(root)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("latest", "train"),
+        ("contest_boxes", "train"),
+        ("validated_labels", "train"),
+        ("instances_train2017", "train"),
+        ("instances_trainval2017", "train"),
+        ("instances_val2017", "val"),
+        ("instances_minival2014", "val"),
+        ("image_info_test-dev2017", "test"),
+        ("instancesTest", "test"),
+        ("validation", "val"),
+        ("testset", "test"),
+        ("eval_boxes", "val"),
+    ],
+)
+def test_a_lists_name_says_its_split_by_a_word_of_its_own(tmp_path: Path, name: str, split: str) -> None:
+    """Fails if `test` in `latest` leaves nothing to learn from."""
+    root = coco_folder(tmp_path / "set", {"train": 2})
+    file = root / "annotations" / f"{name}.json"
+    (root / "annotations" / "instances_train.json").rename(file)
+    assert list(open_dense(file, "objects").images.splits) == [split]
+    if split != "train":
+        with pytest.raises(UserError, match=rf"no training images, only {split}, by the name of .*{name}\.json$"):
+            prepared(file)
+
+
+def test_of_several_lists_each_must_say_its_split(tmp_path: Path) -> None:
+    """Fails if `mytest` beside another list is learnt from, because `test` is no word of its own."""
+    root = coco_folder(tmp_path / "set", {"train": 4, "val": 1, "test": 1})
+    folder = root / "annotations"
+    for split in COUNTS:
+        (folder / f"instances_{split}.json").rename(folder / f"my{split}.json")
+    with pytest.raises(UserError, match=r"cannot tell of which split .*mytest.json is; say train, val or test"):
+        open_dense(root, "objects")
 
 
 @pytest.mark.parametrize("size", [0, 100])
@@ -298,6 +347,26 @@ def test_what_a_csv_gets_wrong_is_told_in_a_line(tmp_path: Path, line: str, word
     assert "\n" not in str(told.value)
 
 
+def test_labels_without_an_image_are_told(tmp_path: Path) -> None:
+    """Of another spelling than their image, which then passes for one without objects. Fails if nothing is said, or
+    the names of the classes count as labels."""
+    root = yolo(tmp_path / "set")
+    (root / "labels" / "classes.txt").write_text("disk\nsquare\n")
+    (root / "data.yaml").unlink()
+    assert open_dense(root, "objects").notes == ()
+    (root / "labels" / "train" / "000.txt").rename(root / "labels" / "train" / "O00.txt")
+    assert open_dense(root, "objects").notes == ("1 file of labels without an image: labels/train/O00.txt",)
+
+
+def test_a_size_that_is_null_is_unknown(tmp_path: Path) -> None:
+    """As tools write it that did not look. Fails if it must be a number."""
+    root = coco_folder(tmp_path / "set", COUNTS)
+    change(root, "train", lambda content: content["images"][0].update(height=None, width=None))
+    source = open_dense(root, "objects")
+    assert source.objects is not None
+    assert [source.objects[row].size for row in source.images.splits["train"][:2]] == [None, (64, 80)]
+
+
 @pytest.mark.parametrize("names", ["{1: disk, 2: square}", "{0: disk, x: square}"])
 def test_yolos_classes_count_from_0(names: str, tmp_path: Path) -> None:
     root = yolo(tmp_path / "set")
@@ -375,6 +444,42 @@ def test_validation_and_test_images_are_used_as_asked(tmp_path: Path) -> None:
     assert sizes(own, train_on="train+val", val_fraction=0) == {"train": 6, "test": 2}
 
 
+@pytest.mark.parametrize("line", ["a photo {}", "a photo {}.png", "a photo {}  1", "JPEGImages/a photo {}.png\r"])
+def test_vocs_lists_may_name_images_with_spaces_and_endings(tmp_path: Path, line: str) -> None:
+    """Fails if such names match nothing, so that images that are declared for testing are learnt from."""
+    root = voc(tmp_path / "set")
+    for seed, split in enumerate(SPLITS):
+        file = root / "Annotations" / f"{seed:03}.xml"
+        file.write_text(file.read_text().replace(f"{seed:03}.png", f"a photo {seed}.png"))
+        file.rename(file.with_name(f"a photo {seed}.xml"))
+        (root / "JPEGImages" / f"{seed:03}.png").rename(root / "JPEGImages" / f"a photo {seed}.png")
+        (root / "ImageSets" / "Main" / f"{split}.txt").unlink(missing_ok=True)
+    for seed, split in enumerate(SPLITS):
+        with (root / "ImageSets" / "Main" / f"{split}.txt").open("a") as opened:
+            opened.write(line.format(seed) + "\n")
+    source = open_dense(root, "objects")
+    assert {split: len(rows) for split, rows in source.images.splits.items()} == COUNTS
+    assert source.notes == ()
+
+
+def test_what_vocs_lists_do_not_name_is_told(tmp_path: Path) -> None:
+    """Images that no list names, and names that are no annotation's; a list that names none is refused. Fails if a
+    misspelled test image is learnt from without a word."""
+    root = voc(tmp_path / "set")
+    lists = root / "ImageSets" / "Main"
+    (lists / "test.txt").write_text("006\nO07\n")
+    assert open_dense(root, "objects").notes == (
+        "test.txt of ImageSets/Main names 1 image without an annotation: O07",
+        "1 image for training that no list of ImageSets/Main names (train.txt, val.txt, test.txt): 007",
+    )
+    (lists / "test.txt").write_text("O06\nO07\n")
+    with pytest.raises(UserError, match=r"test.txt names no image of .*: O06, O07$"):
+        open_dense(root, "objects")
+    for name in ("O06", "O07"):  # as VOC gives the images of its test, whose annotations it keeps
+        shutil.copy(root / "JPEGImages" / "000.png", root / "JPEGImages" / f"{name}.png")
+    assert len(open_dense(root, "objects").images.splits["train"]) == 6
+
+
 def test_pixels_may_count_from_0_in_voc(tmp_path: Path) -> None:
     """A box that starts at 0 says so for all. Fails if a box then starts outside the image."""
     root = voc(tmp_path / "set")
@@ -413,6 +518,13 @@ def test_pixels_may_count_from_0_in_voc(tmp_path: Path) -> None:
             lambda root: [Image.new("L", (80, 64), 9).save(p) for p in (root / "train/masks").glob("*")],
             "nothing could be",
         ),
+        (
+            lambda root: [
+                Image.fromarray(np.where(np.asarray(Image.open(p)) % 9, 255, 0).astype(np.uint8)).save(p)
+                for p in (root / "train/masks").glob("*")
+            ],
+            "all labeled pixels of the training images are ground, .* 255 means no class",
+        ),
     ],
 )
 def test_what_masks_get_wrong_is_told_in_a_line(tmp_path: Path, spoil: Callable[[Path], object], words: str) -> None:
@@ -420,6 +532,62 @@ def test_what_masks_get_wrong_is_told_in_a_line(tmp_path: Path, spoil: Callable[
     spoil(root)
     with pytest.raises(UserError, match=words):
         prepared(root, "pixels", test_fraction=0)
+
+
+def low_png(pixels: np.ndarray, bits: int) -> bytes:
+    """A gray PNG [H, W] of 1, 2 or 4 bits a pixel, which Pillow cannot write."""
+    height, width = pixels.shape
+    planes = (pixels[..., None] >> np.arange(bits)[::-1] & 1).astype(np.uint8).reshape(height, -1)
+    rows = b"".join(b"\0" + row.tobytes() for row in np.packbits(planes, axis=1))
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return len(content).to_bytes(4) + name + content + zlib.crc32(name + content).to_bytes(4)
+
+    header = width.to_bytes(4) + height.to_bytes(4) + bytes([bits, 0, 0, 0, 0])
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_gray_masks_of_few_bits_hold_classes(tmp_path: Path, bits: int) -> None:
+    """Fails if Pillow's stretched values (85, 17) are taken for classes, or 3 of two bits for no class."""
+    pixels = np.arange(9 * 7).reshape(9, 7) % 2**bits
+    (tmp_path / "mask.png").write_bytes(low_png(pixels, bits))
+    values = np.arange(256, dtype=np.uint8)
+    np.testing.assert_array_equal(read_mask(tmp_path / "mask.png", values, (9, 7)), pixels)
+
+
+PALETTE = [side * factor % 256 for side in range(256) for factor in (1, 3, 7)]
+
+
+def paint(root: Path, colors: list[int], name: str = "*") -> None:
+    """Masks of `mask_folder` as PNGs with a palette, and 255 in place of 9."""
+    (root / "classes.json").unlink(missing_ok=True)
+    for path in root.glob(f"*/masks/{name}"):
+        pixels = np.asarray(Image.open(path))
+        image = Image.fromarray(np.where(pixels == 9, 255, pixels).astype(np.uint8), mode="P")
+        image.putpalette(colors)
+        image.save(path)
+
+
+def test_palettes_name_the_values_that_occur(tmp_path: Path) -> None:
+    """A palette of 256 colors, as Pascal VOC's, whose last marks pixels of no class. Fails for 256 classes, most of
+    which nothing shows, and for a class of what is to be left out."""
+    root = mask_folder(tmp_path / "set", {"train": 6, "val": 2})
+    paint(root, PALETTE)
+    dataset = prepared(root, "pixels", test_fraction=0)
+    assert dataset.classes == ("color #000000 (0)", "color #010307 (1)", "color #02060e (2)")
+    held = dataset.annotations["train"]
+    assert isinstance(held, Masked)
+    assert (held.original(0)[:2, :2] == 255).all()
+    paint(root, PALETTE[:3] + PALETTE[6:], "003.png")
+    with pytest.raises(UserError, match=r"the value \d is #.{6} in .*000.png and #.{6} in .*003.png; name the values"):
+        open_dense(root, "pixels")
+    paint(root, PALETTE)
+    every = np.arange(64 * 80, dtype=np.uint8).reshape(64, 80)
+    Image.fromarray(every).save(root / "train" / "masks" / "003.png")
+    paint(root, PALETTE)
+    with pytest.raises(UserError, match="masks of 254 values; at most 250 classes"):
+        open_dense(root, "pixels")
 
 
 @pytest.mark.parametrize(

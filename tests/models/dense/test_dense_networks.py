@@ -279,6 +279,20 @@ def test_what_does_not_go_together_is_refused(made: object, words: str) -> None:
         made()  # type: ignore[operator]
 
 
+def test_a_map_that_the_pyramid_cannot_halve_is_refused() -> None:
+    """One token of an image as large as a patch; four are enough. Fails if pooling ends in torch's own words."""
+    for side, tokens in ((16, 1), (32, 4)):
+        task = Task(TASK.classes, (side, side), TASK.mean, TASK.std)
+        vit = create_student("vit_nano", Task((), (side, side), TASK.mean, TASK.std), 16, {"depth": 1})
+        if tokens > 1:
+            assert len(detector(vit, task, heads=SMALL).maps(torch.zeros(1, 3, side, side))) == 5
+        else:
+            with pytest.raises(
+                UserError, match="at least 2x2 tokens, got images of 16x16 pixels and patches of 16; set"
+            ):
+                detector(vit, task, heads=SMALL)
+
+
 def test_the_whole_canvas_counts_as_image() -> None:
     """torchvision's poolers guess the maps' scales from the images' sizes, so that these must be the canvas's."""
     from viticulture.models.dense.detector import _listed

@@ -5,13 +5,13 @@
     train/_annotations.coco.json, ...                             the same beside the images, as Roboflow writes it
     one .json file                                                images beside it, or beside its folder
 
-Files of a split say so in their name or their folder's; without a split, all images are for training. Classes come in
-the order of their numbers, whatever these are.
+Files of a split say so in their name or their folder's, by a word of its own; without a split, all images are for
+training. Classes come in the order of their numbers, whatever these are.
 """
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,12 @@ from ...errors import UserError, counted
 from ...keywords import BITS
 from ..annotations import NOTHING, Objects
 from ..sources.folders import holds_image, scan
+from ..sources.labels import split_of
 from .source import DenseSource, check_names, images_of
 
 _KEYS = {"images", "annotations", "categories"}
+_OTHERS = {"trainval": "train", "minival": "val", "eval": "val", "evaluation": "val"}
+"""Words for a split that lists alone use."""
 _NUMBERS = {"images": ("height", "width"), "annotations": ("category_id",), "categories": ("id",)}
 
 
@@ -54,21 +57,23 @@ def open_coco(path: Path) -> DenseSource:
     paths: list[str] = []
     splits: list[str] = []
     objects: list[Objects] = []
+    split_names = _splits(files, root)
     for file, content in contents.items():
-        split = _split(file, root)
+        split = split_names[file]
         by_image: dict[Any, list[dict[str, Any]]] = {}
         for found in content["annotations"]:
             by_image.setdefault(found["image_id"], []).append(found)
         for image in content["images"]:
             paths.append(_found(file, root, image["file_name"], split, below))
             splits.append(split)
-            size = (image["height"], image["width"]) if set(_NUMBERS["images"]) <= image.keys() else None
+            sides = tuple(image.get(side) for side in _NUMBERS["images"])
+            size = None if None in sides else sides
             if size is not None and not all(isinstance(side, int | float) for side in size):
                 raise UserError(f"{file}: height and width of {image['file_name']} must be numbers, got {size}")
             objects.append(_objects(file, by_image.pop(image["id"], []), numbers, size))
         if by_image:
             raise UserError(f"{file} has objects of {counted(len(by_image), 'image')} that it does not list")
-    return DenseSource(images_of(root, paths, splits, path), classes, objects)
+    return DenseSource(images_of(root, paths, splits, path), classes, objects, lists=tuple(map(str, files)))
 
 
 def _is_listing(file: Path) -> bool:
@@ -108,12 +113,23 @@ def _read(file: Path) -> dict[str, Any]:
     return content
 
 
-def _split(file: Path, root: Path) -> str:
-    """The split that a file's name, or its folder's, says."""
-    for word in (file.stem, file.parent.name if file.parent != root else ""):
-        if match := re.search(r"train|val|test", word.lower()):
-            return match[0]
-    return "train"
+def _splits(files: Sequence[Path], root: Path) -> dict[Path, str]:
+    """The split that each file's name, or its folder's, says by a word of its own, as in instances_val2017; else train.
+
+    Raises: UserError where one of several hides such a word in another, as mytest: its images might be learnt from.
+    """
+    found: dict[Path, str] = {}
+    for file in files:
+        names = [file.stem, file.parent.name] if file.parent != root else [file.stem]
+        words = [word for name in names for word in re.findall(r"[A-Z]*[a-z]+|[A-Z]+", name)]
+        said = next((split for word in words if (split := _OTHERS.get(word.lower()) or split_of(word))), None)
+        if said is None and len(files) > 1 and re.search("train|val|test", "/".join(names).lower()):
+            raise UserError(
+                f"cannot tell of which split {file} is; say train, val or test by a word of its own, "
+                "as in boxes_test.json"
+            )
+        found[file] = said or "train"
+    return found
 
 
 def _found(file: Path, root: Path, name: str, split: str, below: Mapping[str, list[str]]) -> str:

@@ -144,10 +144,16 @@ def follow(place: Placement, i: int, objects: Objects, masks: bool) -> dict[str,
     boxes, objects = boxes[seen], objects.part(seen)
     if not masks:
         return {"boxes": boxes, "labels": objects.labels}
-    assert objects.shapes is not None
-    planes = place.outlines(i, objects.shapes)
+    assert objects.shapes is not None or not len(objects)  # an image without objects names no shapes either
+    planes = place.outlines(i, objects.shapes or ())
     seen = torch.from_numpy(planes.any((1, 2)))
     return {"boxes": boxes[seen], "labels": objects.labels[seen], "masks": torch.from_numpy(planes)[seen]}
+
+
+def follow_crowds(place: Placement, i: int, objects: Objects) -> dict[str, Tensor]:
+    """What counts for nothing where image i is judged: boxes [n, 4] and labels [n] of its crowds."""
+    crowds = objects.part(objects.crowd)
+    return {"boxes": place.boxes(i, crowds.boxes), "labels": crowds.labels}
 
 
 def follow_classes(place: Placement, i: int, pixels: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 from ...errors import UserError, some
 from ..decode import Unreadable
 from .mask_folders import MEANINGLESS, read_mask
-from .prepare import OUTSIDE, orientation
+from .prepare import OUTSIDE, one_class, orientation
 from .source import DenseSource
 from .turn import turned
 
@@ -97,17 +96,18 @@ def inspect_dense(source: DenseSource) -> DenseInspection:
         outside=totals["outside"],
         masks=0 < totals["drawn"] == sum(int(each.sum()) for each in counts.values()),
         unreadable=unreadable,
-        notes=(*source.notes, *_untaught(source.classes, counts)),
+        notes=(*source.notes, *_untaught(source, counts)),
     )
 
 
-def _untaught(classes: Sequence[str], counts: dict[str, np.ndarray]) -> list[str]:
-    """Classes of other splits that no training image has, a line for each split."""
+def _untaught(source: DenseSource, counts: dict[str, np.ndarray]) -> list[str]:
+    """Classes of other splits that no training image has, a line for each split, and masks of one class."""
     if "train" not in counts:
         return []
-    absent = counts["train"] == 0
+    classes, absent = source.classes, counts["train"] == 0
     found = {split: np.flatnonzero(absent & (each > 0)).tolist() for split, each in counts.items()}
-    return [
+    alone = one_class(classes, counts["train"].tolist()) if source.masks is not None else ""
+    return [alone] * bool(alone) + [
         f"in {split}, but in no image to learn from: {some([classes[label] for label in labels], 5)}"
         for split, labels in found.items()
         if labels
@@ -118,7 +118,7 @@ def _shown(source: DenseSource, row: int, size: tuple[int, int]) -> np.ndarray:
     """Which classes a mask shows, [C] 0 or 1."""
     assert source.masks is not None
     assert source.values is not None
-    seen = np.unique(read_mask(source.masks[row], source.values, size))
+    seen = np.unique(read_mask(source.masks[row], source.values, size, orientation(source, row)))
     shown = np.zeros(len(source.classes), np.int64)
     shown[seen[seen < min(len(source.classes), MEANINGLESS)]] = 1
     return shown

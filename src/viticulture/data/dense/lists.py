@@ -10,8 +10,9 @@ CSV     path,label,x0,y0,x1,y1[,split], a line an object, pixels; a line without
 
 import csv
 import io
+import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from ...text import read_yaml
 from ..annotations import NOTHING, Objects, Shape
 from ..decode import Unreadable, image_size
 from ..sources.files import open_file
-from ..sources.folders import holds_image, images_among, scan
+from ..sources.folders import holds_image, images_among, is_image, scan
 from ..sources.labels import natural, split_of
 from .source import DenseSource, check_names, images_of
 
@@ -55,15 +56,19 @@ def open_yolo(root: Path) -> DenseSource:
                 raise UserError(f"{names}: the numbers of the classes must count from 0, got {list(listed)[:5]}")
             listed = [listed[number] for number in range(len(listed))]
     classes = check_names(listed, names)
-    among = [file for file in scan(root)[0] if "images" in _folders(file.path) and holds_image(file.path)]
+    files = scan(root)[0]
+    among = [file for file in files if "images" in _folders(file.path) and holds_image(file.path)]
     paths = sorted(file.path for file in images_among(among))
     if not paths:
         raise UserError(f"{root} has labels, but no images in a folder called images")
     passed = sorted({file.path for file in among} - {*paths})
-    notes = (f"passed over {counted(len(passed), 'array')} beside pictures: {some(passed, 3)}",) if passed else ()
+    notes = [f"passed over {counted(len(passed), 'array')} beside pictures: {some(passed, 3)}"] if passed else []
+    listing = {file.path for file in files if "labels" in _folders(file.path) and file.path.endswith(".txt")}
+    idle = sorted(listing - {_labels_of(file.path) for file in among} - {names.relative_to(root).as_posix()})
+    notes += [f"{counted(len(idle), 'file')} of labels without an image: {some(idle, 3)}"] if idle else []
     objects = [_yolo(root, path, classes) for path in paths]
     images = images_of(root, paths, [split_in(path) for path in paths], root)
-    return DenseSource(images, classes, objects, notes=notes)
+    return DenseSource(images, classes, objects, notes=tuple(notes))
 
 
 def _names_file(root: Path) -> Path | None:
@@ -78,10 +83,15 @@ def _folders(path: str) -> list[str]:
     return path.split("/")[:-1]
 
 
-def _yolo(root: Path, path: str, classes: Sequence[str]) -> Objects:
-    parts = path.split("/")
+def _labels_of(path: str) -> str:
+    """The path of an image's labels."""
+    parts = path.rpartition(".")[0].split("/")
     place = len(parts) - 1 - parts[::-1].index("images")
-    file = root.joinpath(*parts[:place], "labels", *parts[place + 1 :]).with_suffix(".txt")
+    return "/".join([*parts[:place], "labels", *parts[place + 1 :]]) + ".txt"
+
+
+def _yolo(root: Path, path: str, classes: Sequence[str]) -> Objects:
+    file = root / _labels_of(path)
     lines = [line.split() for line in read_text(file, "labels").splitlines() if line.strip()] if file.exists() else []
     if not lines:
         return NOTHING
@@ -151,9 +161,11 @@ def open_voc(root: Path) -> DenseSource:
         difficult = torch.tensor([hard for _, _, hard in entries], dtype=torch.bool)
         plain = _plain(boxes, labels, None, size)
         objects.append(Objects(plain.boxes, plain.labels, difficult, None, size) if entries else NOTHING)
-    notes = () if first else ("boxes start at 0, so that pixels are taken to count from 0",)
-    splits = _voc_splits(root, [Path(path).stem for path in paths])
-    return DenseSource(images_of(root, paths, splits, root / "Annotations"), classes, objects, notes=notes)
+    counting = [] if first else ["boxes start at 0, so that pixels are taken to count from 0"]
+    names = [(Path(path).stem, file.stem) for path, file in zip(paths, files, strict=True)]
+    splits, notes = _voc_splits(root, names, stems)
+    images = images_of(root, paths, splits, root / "Annotations")
+    return DenseSource(images, classes, objects, notes=(*counting, *notes))
 
 
 _Entry = tuple[str, tuple[float, float, float, float], bool]
@@ -190,13 +202,44 @@ def _text(tree: ET.Element, place: str) -> str:
     return found.strip()
 
 
-def _voc_splits(root: Path, stems: list[str]) -> list[str]:
-    named: dict[str, str] = {}
-    for kind in ("train", "val", "test"):
-        file = root / "ImageSets" / "Main" / f"{kind}.txt"
-        if file.is_file():
-            named |= {line.split()[0]: kind for line in read_text(file, "split").splitlines() if line.strip()}
-    return [named.get(stem, "train") for stem in stems]
+def _voc_splits(root: Path, names: Sequence[tuple[str, str]], pictures: Collection[str]) -> tuple[list[str], list[str]]:
+    """The split of every image, train where no list names it, and what a person should know of the lists.
+
+    Args:
+        root: holds ImageSets/Main.
+        names: of each image its own and its annotation's, without endings.
+        pictures: the same of all images below the folder, whether there is an annotation or not.
+
+    Raises: UserError for a list none of whose names is that of an image: its images would be learnt from.
+    """
+    rows = {name: row for of in (1, 0) for row, name in enumerate(each[of] for each in names)}
+    splits: dict[int, str] = {}
+    notes: list[str] = []
+    lists = [root / "ImageSets" / "Main" / f"{kind}.txt" for kind in ("train", "val", "test")]
+    for file in (present := [file for file in lists if file.is_file()]):
+        listed = [_spellings(line) for line in read_text(file, "split").splitlines() if line.strip()]
+        named = [next((rows[name] for name in spellings if name in rows), None) for spellings in listed]
+        splits |= {row: file.stem for row in named if row is not None}
+        lost = [spellings for spellings, row in zip(listed, named, strict=True) if row is None]
+        if lost and len(lost) == len(listed) and not any(name in pictures for spellings in lost for name in spellings):
+            raise UserError(f"{file} names no image of {root}: {some([each[0] for each in lost], 3)}")
+        if lost:
+            what = f"{counted(len(lost), 'image')} without an annotation"
+            notes.append(f"{file.name} of ImageSets/Main names {what}: {some([each[0] for each in lost], 1)}")
+    if present and (rest := [own for row, (own, _) in enumerate(names) if row not in splits]):
+        listers = some([file.name for file in present])
+        told = f"{counted(len(rest), 'image')} for training that no list of ImageSets/Main names ({listers})"
+        notes.append(f"{told}: {some(rest, 3)}")
+    return [splits.get(row, "train") for row in range(len(names))], notes
+
+
+def _spellings(line: str) -> list[str]:
+    """Names that a line of a list may mean, the likeliest first: all of it, without a class's -1, 0 or 1, without
+    folders and without the ending of an image."""
+    whole = line.strip()
+    names = dict.fromkeys([whole, re.sub(r"\s+(-1|0|1)$", "", whole)])
+    names |= dict.fromkeys([name.replace("\\", "/").rpartition("/")[2] for name in names])
+    return list(names | dict.fromkeys([Path(name).stem for name in names if is_image(name)]))
 
 
 def is_box_csv(file: Path) -> bool:

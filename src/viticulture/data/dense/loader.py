@@ -7,11 +7,13 @@
     masks   [B, ceil(N / 8), H, W] uint8, where masks are learnt: object k is bit k % 8 of plane k // 8
     classes [B, H, W] int64 instead of these three, 255 for no class: a batch of a segmenter
 
+Held-out batches hold boxes and labels of crowds besides, `crowd_boxes` and `crowd_labels`.
+
 The plain loader is a pure function of (seed, epoch, step), and what follows is one of the same draw: a resumed run sees
 the same boxes, and so do two processes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -24,7 +26,7 @@ from ..batches.loader import Loader
 from ..images import Images, StoredImages
 from ..stream import StreamImages
 from ..transfer import send
-from .follow import Placement, follow, follow_classes, placement
+from .follow import Placement, follow, follow_classes, follow_crowds, placement
 
 WHOLE = Letterbox()
 """How images are shown that are judged."""
@@ -86,16 +88,33 @@ def targets(place: Placement, numbers: Tensor, annotations: Annotations, masks: 
         kept = [annotations.pixels[annotations.rows[row]] for row in rows]
         return {"classes": torch.stack([follow_classes(place, i, pixels) for i, pixels in enumerate(kept)])}
     found = [follow(place, i, annotations.objects[row], masks) for i, row in enumerate(rows)]
-    most = max((len(each["labels"]) for each in found), default=0)
-    batch = {"boxes": torch.zeros(len(rows), most, 4), "labels": torch.full((len(rows), most), -1)}
+    batch = _joined(found)
     if masks:
+        most = batch["labels"].shape[1]
         batch["masks"] = torch.zeros(len(rows), -(-most // 8), *place.canvas, dtype=torch.uint8)
     for i, each in enumerate(found):
-        count = len(each["labels"])
-        batch["boxes"][i, :count], batch["labels"][i, :count] = each["boxes"], each["labels"]
         for k, plane in enumerate(each.get("masks", ())):
             batch["masks"][i, k // 8] |= plane << (k % 8)
     return batch
+
+
+def _joined(found: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Boxes [B, N, 4] and labels [B, N] of a batch's images, -1 where an image has fewer than N."""
+    most = max((len(each["labels"]) for each in found), default=0)
+    batch = {"boxes": torch.zeros(len(found), most, 4), "labels": torch.full((len(found), most), -1)}
+    for i, each in enumerate(found):
+        count = len(each["labels"])
+        batch["boxes"][i, :count], batch["labels"][i, :count] = each["boxes"], each["labels"]
+    return batch
+
+
+def crowds(place: Placement, numbers: Tensor, annotations: Annotations) -> dict[str, Tensor]:
+    """What counts for nothing where a batch is judged, as `targets` tells what is learnt: `crowd_boxes` [B, N, 4] and
+    `crowd_labels` [B, N]; nothing where pixels have classes, which say so themselves."""
+    if not isinstance(annotations, Boxed):
+        return {}
+    found = [follow_crowds(place, i, annotations.objects[row]) for i, row in enumerate(numbers.tolist())]
+    return {f"crowd_{name}": value for name, value in _joined(found).items()}
 
 
 def unpacked(planes: Tensor, count: int) -> Tensor:
@@ -118,9 +137,11 @@ def dense_views(
 def dense_batches(
     images: Images, annotations: Annotations, expected: Input, batch_size: int, device: torch.device
 ) -> Iterator[Batch]:
-    """Every image once, in order, whole, with what is in it; as a training batch, but for masks of objects."""
+    """Every image once, in order, whole, with what is in it; as a training batch, but for masks of objects, and with
+    what is not learnt (`crowds`)."""
     for numbers, pixels, place in dense_views(images, expected, batch_size, device):
-        found = {name: send(value, device) for name, value in targets(place, numbers, annotations).items()}
+        known = {**targets(place, numbers, annotations), **crowds(place, numbers, annotations)}
+        found = {name: send(value, device) for name, value in known.items()}
         yield {"image": pixels, "index": send(numbers, device), **found}
 
 

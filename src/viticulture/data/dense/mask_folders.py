@@ -5,21 +5,22 @@
     train/images/a.jpg  train/masks/a.png, val/...   with splits; images/train/a.jpg and masks/train/a.png likewise
 
 A mask is a gray or an indexed PNG; its values are classes. classes.json names them, {"0": "sky", ...} or ["sky", ...];
-without it an indexed PNG's palette does, by colors. Classes called unlabeled, void or ignore count for nothing, and so
-does the value 255.
+without it the palettes of indexed PNGs do, by the colors of the values that occur. Classes called unlabeled, void or
+ignore count for nothing, and so does the value 255.
 """
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from ...errors import UserError, counted, some
+from ...parallel import in_parallel
 from ..annotations import UNLABELED
 from ..decode import UPRIGHT, exif_orientation, reason
 from ..sources.folders import images_among, scan
@@ -57,7 +58,7 @@ def open_masks(root: Path) -> DenseSource:
     if not paths:
         raise UserError(f"{root} has folders of images and masks, but no images in them")
     drawn = [root / masks[stem] for stem in wanted.values()]
-    names = _names(root, drawn[0])
+    names = _names(root, drawn)
     classes = [name for _, name in sorted(names.items()) if not NO_CLASS.fullmatch(name)]
     values = np.full(256, MEANINGLESS, dtype=np.uint8)
     values[UNLABELED] = UNLABELED
@@ -95,6 +96,8 @@ def read_mask(path: Path, values: np.ndarray, size: tuple[int, int], turn: int =
     pixels = np.asarray(image)
     if image.mode == "1":
         pixels = pixels.astype(np.uint8)
+    elif image.mode == "L":
+        pixels = pixels // (255 // (2 ** _bits(path) - 1))  # Pillow stretches fewer bits to 0 to 255
     highest = int(pixels.max(initial=0))
     if highest > 255:
         raise UserError(f"mask {path} holds the value {highest}; at most {MOST_CLASSES} classes are told apart")
@@ -103,6 +106,13 @@ def read_mask(path: Path, values: np.ndarray, size: tuple[int, int], turn: int =
         value = int(pixels[found == MEANINGLESS][0])
         raise UserError(f"mask {path} holds the value {value}, which no class has; name it in {NAMES}")
     return found
+
+
+def _bits(path: Path) -> int:
+    """Bits of a pixel, as a PNG's header says; 8 of any other file."""
+    with path.open("rb") as file:
+        header = file.read(25)
+    return header[24] if header.startswith(b"\x89PNG") else 8
 
 
 @contextmanager
@@ -128,7 +138,7 @@ def _mask_of(path: str) -> str:
     return "/".join([*parts[:place], "masks", *parts[place + 1 :]])
 
 
-def _names(root: Path, mask: Path) -> dict[int, str]:
+def _names(root: Path, masks: Sequence[Path]) -> dict[int, str]:
     """Value -> name of its class."""
     file = root / NAMES
     if file.is_file():
@@ -143,13 +153,35 @@ def _names(root: Path, mask: Path) -> dict[int, str]:
                 f"{file} must name 2 to {MOST_CLASSES} values from 0 to 254, got {some(list(map(str, names)), 5)}"
             )
         return names
-    with _opened(mask) as image:
-        colors = image.getpalette() if image.mode == "P" else None
-    if not colors:
+    return _by_color(root, masks)
+
+
+def _by_color(root: Path, masks: Sequence[Path]) -> dict[int, str]:
+    """The same where palettes alone name the values: of those that occur, as a palette has colors for all 256."""
+    names: dict[int, str] = {}
+    first: dict[int, Path] = {}
+    for number, painted in enumerate(in_parallel(lambda i: _painted(masks[i]), range(len(masks)))):
+        for value, color in painted.items():
+            name = f"color {color} ({value})"
+            if names.setdefault(value, name) != name:
+                raise UserError(
+                    f"the value {value} is {names[value].split()[1]} in {first[value]} and {color} in "
+                    f"{masks[number]}; name the values in {root / NAMES}, or paint all masks by one palette"
+                )
+            first.setdefault(value, masks[number])
+    if not names:
         raise UserError(f"{root} needs a {NAMES} that names its masks' values, or masks with a palette")
-    rows = [tuple(colors[i : i + 3]) for i in range(0, len(colors), 3)]
-    used = max((i for i, row in enumerate(rows) if any(row)), default=0) + 1
-    return {
-        value: f"color #{red:02x}{green:02x}{blue:02x} ({value})"
-        for value, (red, green, blue) in enumerate(rows[:used])
-    }
+    if len(names) > MOST_CLASSES:
+        raise UserError(f"{root} has masks of {len(names)} values; at most {MOST_CLASSES} classes are told apart")
+    return names
+
+
+def _painted(mask: Path) -> dict[int, str]:
+    """Values of an indexed mask, but for 255, and their colors; empty of any other, and of one that cannot be read,
+    which is told where it is read."""
+    with suppress(UserError), _opened(mask) as image:
+        if image.mode == "P" and (colors := image.getpalette()):
+            held = [value for value, count in enumerate(image.histogram()[:UNLABELED]) if count]
+            colors += [0] * (3 * UNLABELED - len(colors))  # a palette may be short
+            return {value: "#" + bytes(colors[3 * value : 3 * value + 3]).hex() for value in held}
+    return {}

@@ -172,7 +172,8 @@ def _splits(source: DenseSource, selection: Selection) -> dict[str, np.ndarray]:
         splits.pop("test", None)
     use_validation(splits, selection, source.images.name)
     if "train" not in splits:
-        raise UserError(f"{source.images.name} holds no training images, only {' and '.join(splits)}")
+        said = f", by the name of {some(source.lists, 3)}" if source.lists else ""
+        raise UserError(f"{source.images.name} holds no training images, only {' and '.join(splits)}{said}")
     for kind, fraction in (("test", selection.test_fraction), ("val", selection.val_fraction)):
         if kind not in splits and fraction > 0 and not (kind == "test" and selection.test_on == "none"):
             rows = splits["train"]
@@ -199,7 +200,8 @@ def _boxed(source: DenseSource, rows: list[int], images: Images, skip: bool, mas
             torn += [why for why in faults if why]
             objects = objects.part(torch.tensor([not why for why in faults]))
         if objects.size is not None and objects.size != size:
-            objects = turned(objects, size, orientation(source, row), name)
+            upright = objects if masks else dataclasses.replace(objects, shapes=None)  # some masks cannot be turned
+            objects = turned(upright, size, orientation(source, row), name)
         height, width = size
         sides = torch.tensor([width, height, width, height], dtype=torch.float32)
         cut = objects.boxes.clamp(min=torch.zeros(4)).minimum(sides)
@@ -248,7 +250,7 @@ def _masked(source: DenseSource, rows: list[int], images: Images, side: int, pro
     paths = [source.masks[row] for row in rows]
     original = partial(_original, source, rows, images)
     marks = [file_fingerprint(path.stat) for path in paths]
-    parts = ["masks 1", str(side), *map(str, paths), *marks, source.values.tobytes().hex(), *source.images.fingerprints]
+    parts = ["masks 2", str(side), *map(str, paths), *marks, source.values.tobytes().hex(), *source.images.fingerprints]
     parts += [source.images.kept.mark] if source.images.kept.mark else []  # numbers lie otherwise than pictures
     key = digest(parts)
 
@@ -276,9 +278,11 @@ def _original(source: DenseSource, rows: list[int], images: Images, i: int) -> n
 
 
 def counts(classes: Sequence[str], held: Annotations) -> Tensor:
-    """Objects of every class, or pixels of every class in the store, [C] int64."""
+    """Objects of every class, crowds left out, or pixels of every class in the store, [C] int64."""
     if isinstance(held, Boxed):
-        labels = torch.cat([objects.labels for objects in held.objects] or [torch.zeros(0, dtype=torch.int64)])
+        labels = torch.cat(
+            [objects.labels[~objects.crowd] for objects in held.objects] or [torch.zeros(0, dtype=torch.int64)]
+        )
         return torch.bincount(labels, minlength=len(classes))
     total = torch.zeros(256, dtype=torch.int64)
     for part in torch.split(held.rows, 64):
@@ -296,7 +300,11 @@ def _remarks(classes: Sequence[str], held: Mapping[str, Annotations]) -> list[st
     train = held["train"]
     what = "object" if isinstance(train, Boxed) else "labeled pixel"
     if not counts(classes, train).sum():
-        raise UserError(f"there is no {what} in any training image; nothing could be learnt")
+        crowds = isinstance(train, Boxed) and any(len(objects) for objects in train.objects)
+        beside = " but crowds and difficult ones" if crowds else ""
+        raise UserError(f"there is no {what} in any training image{beside}; nothing could be learnt")
+    if isinstance(train, Masked) and (why := one_class(classes, counts(classes, train).tolist())):
+        raise UserError(why)
     notes = [f"no training image has {names}"] if (names := absent("train")) else []
     for split in ("val", "test"):
         if split in held and (names := absent(split)):
@@ -304,6 +312,17 @@ def _remarks(classes: Sequence[str], held: Mapping[str, Annotations]) -> list[st
     if isinstance(train, Boxed) and (bare := sum(not len(objects) for objects in train.objects)):
         notes.append(f"{counted(bare, 'training image')} of {len(train.objects)} without objects")
     return notes
+
+
+def one_class(classes: Sequence[str], shown: Sequence[int]) -> str:
+    """Why nothing is learnt of masks that show one class alone, pixels or images of each in `shown`; "" of others."""
+    only = [name for name, count in zip(classes, shown, strict=True) if count]
+    if len(only) != 1:
+        return ""
+    return (
+        f"all labeled pixels of the training images are {only[0]}, and it takes two classes to tell them apart; in a "
+        f"mask the value {UNLABELED} means no class: give what it marks the number of its class"
+    )
 
 
 def _mark(held: Annotations) -> str:

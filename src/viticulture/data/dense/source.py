@@ -26,6 +26,7 @@ class DenseSource:
         values: for a mask's pixel value 0 to 255 the class, 255 for none, 254 for a value that means nothing; None
             where there are objects.
         notes: what a person should know.
+        lists: files whose names say of which split their images are.
     """
 
     images: Source
@@ -34,6 +35,7 @@ class DenseSource:
     masks: list[Path] | None = None
     values: np.ndarray | None = None
     notes: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
 
 
 def images_of(root: Path, paths: Sequence[str], splits: Sequence[str], what: Path) -> Source:

@@ -42,9 +42,18 @@ def detector(
         window: side of the windows that attention is kept in, tokens; 0 leaves it global.
         global_blocks: numbers of the blocks that attend to all the same.
         relative_positions: learn relative positions.
+
+    Raises: UserError for a map that the pyramid cannot halve.
     """
     open_windows(student, window, global_blocks, relative_positions)
-    network = Detector(MapBackbone(student, task.image_size, channels=task.channels), len(task.classes), heads)
+    backbone = MapBackbone(student, task.image_size, channels=task.channels)
+    (height, width), (stride,) = task.image_size, backbone.strides
+    if min(height, width) < 2 * stride:  # the pyramid halves the map
+        raise UserError(
+            f"detection needs a map of at least 2x2 tokens, got images of {height}x{width} pixels and patches of "
+            f"{stride}; set images.image_size or student.patch_size"
+        )
+    network = Detector(backbone, len(task.classes), heads)
     vars(network)["blueprint"] = blueprint(student)
     return network
 

@@ -50,7 +50,8 @@ def _objects(results: Sequence[tuple[str, object]]) -> Sheet:
         rows += [[name, "boxes", ap, *[None] * 7, first.images] for name, ap in first.baselines.items()]
     note = (
         "Average precision as COCO counts it, mean over overlaps of 50 to 95 %. Low and high: 95 % interval over "
-        "images (bootstrap), not over seeds. Small: up to 32x32 pixels of the original, medium: up to 96x96."
+        "images (bootstrap), not over seeds. Small: up to 32x32 pixels of the original, medium: up to 96x96, by the "
+        "area of the box, or of the mask where masks are judged; COCO's code takes the annotation's own."
     )
     return Sheet("Objects found", columns, rows, note)
 
