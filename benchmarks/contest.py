@@ -239,10 +239,12 @@ def write_table(path: Path, results: Sequence[Result]) -> None:
 
 def read_table(path: Path) -> list[Result]:
     """What `write_table` wrote."""
-    texts, numbers = ("budget", "images", "row"), ("per_class", "val", "test", "core_s", "resumed")
+    numbers = ("per_class", "val", "test", "core_s", "resumed")
     with path.open(encoding="utf-8", newline="") as file:
         return [
-            Result(*(row[key] for key in texts), int(row["seed"]), *(float(row[key]) for key in numbers))
+            Result(
+                row["budget"], row["images"], row["row"], int(row["seed"]), **{key: float(row[key]) for key in numbers}
+            )
             for row in csv.DictReader(file)
         ]
 
