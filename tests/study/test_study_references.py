@@ -17,6 +17,7 @@ from viticulture.errors import UserError
 from viticulture.study.conduct import prepare
 from viticulture.study.declare.field import of_a_table, of_own_images
 from viticulture.study.declare.grid import Candidate, Grid
+from viticulture.study.declare.table import read_table
 from viticulture.study.declare.terms import Subsets, Terms
 from viticulture.study.folder import StudyDir
 from viticulture.study.plan.plan import Plan
@@ -27,7 +28,6 @@ from viticulture.study.run.work import Work
 from viticulture.study.study import Study
 from viticulture.training.recipe import parse, resolve
 from viticulture.training.references import references, replaced
-from viticulture.training.table import read_table
 
 SMALL = {
     "train.batch_size": 4,
@@ -307,9 +307,14 @@ def test_a_table_may_be_a_persons_own_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("title: t\nrecipe: default/digits\ndata: digits\nrows: [{name: a}, {name: b, seed_offset: 3}]\n")
     assert [row.seed_offset for row in read_table(str(file)).rows] == [0, 3]
-    for text in ("rows: [", "- 1", "title: t\nrows: [{nam: a}]"):
+    for text, told in (
+        ("rows: [", "not valid YAML"),
+        ("- 1", "malformed"),
+        ("title: t\nrows: [{nam: a}]", "'nam'.*did you mean name"),
+        ("title: t\nrows: [{name: a, seeds: 3}]", "unknown key of table .*, rows 'seeds'"),
+    ):
         file.write_text(text)
-        with pytest.raises(UserError, match=r"malformed|not valid YAML"):
+        with pytest.raises(UserError, match=told):
             read_table(str(file))
     with pytest.raises(UserError, match="No such file"):
         read_table(str(tmp_path / "other.yaml"))

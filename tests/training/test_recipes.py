@@ -23,12 +23,13 @@ from viticulture.methods.method import Method, Setup
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.optim import Optim, Schedule, shortened_warmup
+from viticulture.study.declare.grid import Candidate
+from viticulture.study.declare.table import Table, read_table, tables
 from viticulture.training.assemble import build_guides, patch_size
 from viticulture.training.raw import NAMED, flat
 from viticulture.training.recipe import Recipe, about, method_class, parse, read, resolve, shipped
 from viticulture.training.references import replaced
 from viticulture.training.settings import Engine, Student, Train
-from viticulture.training.table import Row, Table, read_table, tables
 
 REFUSED = {
     "images.image_size": ("big", "must be a whole number, a list or null, got big"),
@@ -98,7 +99,7 @@ def test_an_open_optimizer_needs_a_recipe() -> None:
 TABLES = {name: read_table(name) for name in tables()}
 
 
-def row_overrides(table: Table, row: Row) -> dict[str, Any]:
+def row_overrides(table: Table, row: Candidate) -> dict[str, Any]:
     """A row's overrides, with the run of another row named by that row's recipe."""
     runs = {one.name: f"runs/{Path(one.recipe).name}" for one in table.rows}
     return {**row.overrides, **replaced(row.overrides, runs)}

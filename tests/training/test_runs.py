@@ -31,6 +31,7 @@ from viticulture.models.task import Task
 from viticulture.models.weights.files import save
 from viticulture.report.charts.curves import read_curves
 from viticulture.report.terminal import bar
+from viticulture.study.declare.table import read_table
 from viticulture.training.data import default_recipe
 from viticulture.training.length import change_length
 from viticulture.training.metrics import MetricsFile, cut, read_history
@@ -41,7 +42,6 @@ from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import begin, other_threads, reopen
 from viticulture.training.state import Ema, KeepLast, WholeCheckpointIO, load_checkpoint
-from viticulture.training.table import read_table
 from viticulture.training.watching import BestCheckpoint
 
 FAST: dict[str, Any] = {"data.per_class": 4, "train.epochs": 2, "schedule.warmup_epochs": 0}

@@ -27,8 +27,8 @@ def recipes() -> "Sheet":
 def tables() -> "Sheet":
     """List the papers' tables, row by row, with published numbers."""
     from ..report.terminal import table_list
-    from ..training.table import read_table
-    from ..training.table import tables as files
+    from ..study.declare.table import read_table
+    from ..study.declare.table import tables as files
 
     return table_list({name: read_table(name) for name in files()})
 
