@@ -399,6 +399,16 @@ def test_what_learns_without_labels_has_a_budget_too(tmp_path: Path) -> None:
     assert [stage.kind for stage in plan.stages] == ["student"]
 
 
+def test_what_a_persons_recipe_leaves_out_is_told_within_a_budget(tmp_path: Path) -> None:
+    """Fails if the keys that a budget chooses hide whose values the others have, or the plan on the disk does."""
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("student: vit_nano\n", encoding="utf-8")
+    planned(tmp_path / "run", "30s", search=False, recipe=str(mine))
+    trained(tmp_path / "run")
+    (told,) = (remark for remark in RunDir(tmp_path / "run").read("run.json")["remarks"] if "leaves out" in remark)
+    assert told.startswith(f"{mine} leaves out ")
+
+
 def test_the_teacher_of_combinations_learns_combinations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Labels that are joined, learnt as classes because the recipe says so. Catches: a teacher of several labels."""
     eager(monkeypatch)

@@ -21,7 +21,6 @@ from viticulture.study.declare.table import read_table
 from viticulture.study.declare.terms import Subsets, Terms
 from viticulture.study.folder import StudyDir
 from viticulture.study.plan.plan import Plan
-from viticulture.study.plan.stand_ins import with_overrides
 from viticulture.study.run.cell import train_cell
 from viticulture.study.run.slurm import write_script
 from viticulture.study.run.work import Work
@@ -324,7 +323,7 @@ def test_what_one_cell_changes_of_a_recipe_stays_its_own() -> None:
     """Measuring and stand-ins change keys at depth. Fails if they write into the recipe, or the overrides, that all
     cells of the study share."""
     recipe, shared = resolve("r", {"student": {"options": {"depth": 3}}}), {"num_heads": 2}
-    assert with_overrides(recipe, {"student.options.depth": 1}).section("student").options == {"depth": 1}
+    assert recipe.with_keys({"student.options.depth": 1}).section("student").options == {"depth": 1}
     assert recipe.section("student").options == {"depth": 3}
-    with_overrides(recipe, {"student.options": shared, "student.options.depth": 1})
+    recipe.with_keys({"student.options": shared, "student.options.depth": 1})
     assert shared == {"num_heads": 2}

@@ -52,12 +52,17 @@ def test_a_value_of_another_kind_is_refused_in_a_persons_words(key: str) -> None
 
 def test_a_persons_file_that_leaves_sections_out_is_told_whose_values_it_gets(tmp_path: Path) -> None:
     """Fails if a hundred epochs without augmentation are trained without a word; if a section that a key of the command
-    fills, one that is empty on purpose, a shipped recipe, or a run's own is remarked upon."""
+    fills, one that is empty on purpose, a shipped recipe, or a run's own is remarked upon; if a later key drops what
+    was told, or tells it twice."""
     mine = tmp_path / "mine.yaml"
     mine.write_text("student: vit_nano\naugment:\n", encoding="utf-8")
     (told,) = resolve(str(mine), read(str(mine)), {"optim.lr": 1e-3}).remarks
     assert told.startswith(f"{mine} leaves out schedule, train: ")
     assert "--print-config" in told
+    longer = resolve(str(mine), read(str(mine)), {"schedule.warmup_epochs": 10})
+    shorter = longer.with_keys({"train.epochs": 5})
+    assert [remark.partition(" ")[0] for remark in shorter.remarks] == [str(mine), "the"]
+    assert shorter.with_keys({"train.epochs": 4}).remarks[:2] == shorter.remarks
     assert not resolve("dhvt/digits", {"student": "vit_nano"}).remarks
     mine.write_text(resolve("dhvt/digits", read("dhvt/digits")).to_yaml(), encoding="utf-8")
     assert not resolve(str(mine), read(str(mine))).remarks
@@ -430,8 +435,8 @@ def test_what_a_recipe_was_made_from_is_never_written_to() -> None:
     first = resolve("x", raw, {"student.options.drop_path_rate": 0.1})
     before = deepcopy(first.values)
     mine = {"conv": "runs/a"}
-    second = resolve(first.name, first.values, {"guides.co_advise.teachers": mine, "student.options.depth": 2})
-    third = resolve(second.name, second.values, {"guides.co_advise.teachers.inv": "runs/b"})
+    second = first.with_keys({"guides.co_advise.teachers": mine, "student.options.depth": 2})
+    third = second.with_keys({"guides.co_advise.teachers.inv": "runs/b"})
     first.section("student").options["depth"] = 7
     assert (raw, first.values, mine) == (kept, before, {"conv": "runs/a"})
     assert second.values["guides"]["co_advise"]["teachers"] == {"conv": "runs/a"}
