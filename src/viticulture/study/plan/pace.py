@@ -121,7 +121,7 @@ def measure_pace(
     """
     held_out = held_out_images(recipe, dataset)
     recipe = recipe.with_section("images", dataset.image_settings)
-    watch = {"val": dataset.val, "test": dataset.test}.get(recipe.section("train").watch)
+    watch = dataset.held_out.get(recipe.section("train").watch)
     longer = {"train.epochs": max(int(MOST_STEPS * patience), recipe.section("train").epochs)}
     recipe = recipe.with_keys({**BARE, **longer})
     method, _ = assemble(recipe, dataset, seed)
