@@ -41,8 +41,9 @@ from viticulture.training.data import load_dataset
 from viticulture.training.length import may_change, set_length
 from viticulture.training.recipe import Recipe, read, resolve
 from viticulture.training.run import fit
+from viticulture.training.run_inputs import recipe_of
 from viticulture.training.rundir import RunDir
-from viticulture.training.session import Session, begin, recipe_of
+from viticulture.training.session import Session, begin
 from viticulture.waiting import silence
 
 TINY: dict[str, Any] = {

@@ -39,7 +39,7 @@ from viticulture.study.run.work import Work, changed
 from viticulture.study.run.workers import claimed_by
 from viticulture.study.study import Study
 from viticulture.text import comment, read_yaml
-from viticulture.training.session import recipe_of
+from viticulture.training.run_inputs import recipe_of
 
 SMALL = {"train.batch_size": 8}
 PLAIN = Candidate("plain ViT", "default/digits", {**SMALL, "augment.padded_crop": None})

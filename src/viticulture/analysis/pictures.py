@@ -17,8 +17,8 @@ from ..evaluation.robustness.corrupt import corrupt
 from ..evaluation.robustness.strengths import CORRUPTIONS, EXTRA
 from ..evaluation.subject import Subject, of_run, pictures
 from ..models.taps import Taps
+from ..training.run_inputs import recipe_of
 from ..training.rundir import RunDir
-from ..training.session import recipe_of
 from .attention_maps import averaged, chosen_layers, class_map, head_token_maps
 from .galleries import FILE, Gallery, Group, keep_galleries
 from .reconstruction import paints, reconstruction_gallery

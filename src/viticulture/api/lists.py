@@ -118,8 +118,8 @@ def demo() -> "Sheet":
     """
     from ..evaluation.reference import reference_lines
     from ..report.tables.sheet import Column, Sheet
+    from ..training.run_inputs import dataset_of, recipe_of
     from ..training.rundir import fresh
-    from ..training.session import dataset_of, recipe_of
 
     labels = {"data.per_class": 20}
     plain = train("digits", "default/digits", out=str(fresh("runs", "demo-vit")), overrides=labels)

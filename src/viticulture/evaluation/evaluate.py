@@ -12,8 +12,8 @@ from ..errors import UserError
 from ..models.task import Task
 from ..text import shell_word
 from ..training.recipe import Recipe
+from ..training.run_inputs import recipe_of
 from ..training.rundir import RunDir
-from ..training.session import recipe_of
 from .accuracy import Evaluation, Predictions, collect, evaluate_predictions
 from .agreement.evaluate import evaluate_agreement
 from .heads import heads_of

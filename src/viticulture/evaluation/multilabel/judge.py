@@ -13,8 +13,8 @@ from ...errors import UserError, counted
 from ...models.views import told
 from ...scores.labels import UNDECIDED, best_thresholds, mean_average_precision
 from ...training.progress import showing
+from ...training.run_inputs import recipe_of
 from ...training.rundir import RunDir
-from ...training.session import recipe_of
 from ..accuracy import Predictions, collect
 from ..kept import Results
 from ..kept_weights import of_each

@@ -21,8 +21,8 @@ from ...evaluation.results import Evaluations, read_evaluations
 from ...evaluation.robustness.evaluate import read_robustness
 from ...text import shell_word
 from ...training.recipe import method_class
+from ...training.run_inputs import recipe_of
 from ...training.rundir import RunDir
-from ...training.session import recipe_of
 from ..charts.chart import Points
 from ..charts.curves import read_curves
 from ..charts.pictures import galleries
