@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -178,6 +179,19 @@ def test_a_history_that_was_opened_and_never_filled_has_its_head(tmp_path: Path)
     for step in (1, 2):
         MetricsFile(tmp_path / "metrics.csv").log_metrics({"epoch": float(step), "val/accuracy": 0.5}, step)
     assert len(read_history(tmp_path / "metrics.csv")) == 2
+
+
+@pytest.mark.parametrize(("made_by", "goes_on"), [("1.2.0", True), ("1.2", True), ("1.3.3", False), ("2.2.3", False)])
+def test_a_run_goes_on_under_the_patches_of_its_version_alone(
+    made_by: str, goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under 1.2.3. Fails if a patch keeps people from going on, or a release that may train otherwise lets them."""
+    session = small(tmp_path / "run")
+    session.run.unlock()
+    session.run.update(versions={**session.run.read("run.json")["versions"], "viticulture": made_by})
+    monkeypatch.setattr("viticulture.version.VERSION", "1.2.3")
+    with nullcontext() if goes_on else pytest.raises(UserError, match=f"was begun by viticulture {made_by}"):
+        reopen(str(tmp_path / "run")).run.unlock()
 
 
 def test_a_run_may_lie_at_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from ..study.plan.pace import Pace
 from ..training.recipe import Recipe, resolve
 from ..training.references import where_they_lie
 from ..training.rundir import PLAN, STAGES, RunDir
-from ..version import VERSION
+from ..version import VERSION, same_release
 from .budget import Budget
 from .choices import Kind
 from .recipes import of_length
@@ -144,7 +144,7 @@ def read_plan(run: str | Path) -> Plan:
 
 def check_version(run: Path, plan: Plan) -> None:
     """Raises: UserError if a stage that has not begun might learn otherwise here than where the plan was made."""
-    if plan.version.split(".")[:2] != VERSION.split(".")[:2]:
+    if not same_release(plan.version):
         raise UserError(
             f"{run} was planned by viticulture {plan.version}; this is {VERSION}: install that version to go on"
         )

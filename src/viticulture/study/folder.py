@@ -29,7 +29,7 @@ from ..training.processes import check_devices
 from ..training.recipe import Recipe, parse, read, resolve
 from ..training.references import GIVEN
 from ..training.rundir import CELLS, RunDir
-from ..version import VERSION
+from ..version import VERSION, same_release
 from .declare.grid import Candidate, Cell, Grid, digest
 
 FORMAT = 2
@@ -137,7 +137,7 @@ class StudyDir:
         Raises: UserError if the study's own copy of a recipe was edited, or the study is of another version.
         """
         facts = self.facts
-        if facts["version"].split(".")[:2] != VERSION.split(".")[:2]:
+        if not same_release(facts["version"]):
             raise UserError(
                 f"{self.path} was begun by viticulture {facts['version']}; this is {VERSION}: install that version to "
                 "go on, or begin a new study"

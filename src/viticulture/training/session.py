@@ -21,7 +21,7 @@ from ..models.students import count
 from ..models.teachers.frozen import Frozen
 from ..models.weights.files import weights_digest
 from ..text import comment
-from ..version import VERSION
+from ..version import VERSION, same_release
 from .apart import check_apart
 from .assemble import assemble, batch_size
 from .combinations import check_parts
@@ -174,7 +174,7 @@ def reopen(path: str, data: Any = "") -> Session:
     run = RunDir.open(path)
     facts = run.read("run.json")
     made_by = facts["versions"]["viticulture"]
-    if made_by.split(".")[:2] != VERSION.split(".")[:2]:
+    if not same_release(made_by):
         raise UserError(f"{path} was begun by viticulture {made_by}; this is {VERSION}: install that version to go on")
     if is_leader():
         run.lock()
