@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
+from viticulture.study.declare.table import Table, read_table, tables
 from viticulture.training.references import GIVEN, references
-from viticulture.training.table import Table, read_table, tables
 
 HERE = Path(__file__).parent
 STATES = {

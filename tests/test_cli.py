@@ -23,8 +23,8 @@ from viticulture import cli
 from viticulture.cli import main
 from viticulture.command import VERBS, parser_of
 from viticulture.command import read as read_command
+from viticulture.study.declare.table import read_table
 from viticulture.training.recipe import METHODS, read, resolve
-from viticulture.training.table import read_table
 from viticulture.waiting import waiting
 
 KEYS = ("optim.weight_decay", "schedule.rule", "engine.precision", "images.budget_gb", "method.smoothing")

@@ -11,8 +11,8 @@ import pytest
 
 from viticulture.command import ALIASES, VERBS
 from viticulture.command import read as read_command
+from viticulture.study.declare.table import read_table, tables
 from viticulture.training.recipe import read, resolve, shipped
-from viticulture.training.table import read_table, tables
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

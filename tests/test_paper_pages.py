@@ -12,8 +12,8 @@ import pytest
 from viticulture import command
 from viticulture.errors import UserError
 from viticulture.models.students import matching
+from viticulture.study.declare.table import tables
 from viticulture.training.recipe import about, read, resolve, shipped
-from viticulture.training.table import tables
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs" / "papers").glob("*.md"))

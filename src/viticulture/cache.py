@@ -110,19 +110,18 @@ def publish(folder: Path, make: Callable[[Path], None], outdated: Callable[[Path
     return folder
 
 
-def cached(root: Path | None = None) -> dict[str, int]:
+def cached() -> dict[str, int]:
     """What the cache holds: relative path of each folder -> bytes on disk."""
-    root = root or cache_folder()
-    return {str(folder.relative_to(root)): _size(folder) for folder in _made(root)}
+    return {str(folder.relative_to(cache_folder())): _size(folder) for folder in _made()}
 
 
-def clear_cache(root: Path | None = None) -> int:
+def clear_cache() -> int:
     """Remove all stores, indexes and features (not downloaded data sets); return the bytes that this freed.
 
     Folders that a process is making at this moment stay.
     """
     freed = 0
-    for folder in _made(root or cache_folder()):
+    for folder in _made():
         size = _size(folder)
         if _abandoned(folder):
             shutil.rmtree(folder, ignore_errors=True)
@@ -130,8 +129,8 @@ def clear_cache(root: Path | None = None) -> int:
     return freed
 
 
-def _made(root: Path) -> list[Path]:
-    kinds = [root / kind for kind in ("stores", "indexes", "features", "teacher_logits")]
+def _made() -> list[Path]:
+    kinds = [cache_folder() / kind for kind in ("stores", "indexes", "features", "teacher_logits")]
     return sorted(folder for kind in kinds if kind.is_dir() for folder in kind.iterdir() if folder.is_dir())
 
 

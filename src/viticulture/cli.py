@@ -114,8 +114,8 @@ def _complete(words: list[str]) -> None:
     if len(words) != 1 or words[0] in HELP:
         ways = "".join(f"\n  {shell:<5} {way}" for shell, way in completion.WAYS.items())
         raise UserError(f"name the shell, and keep what is printed where it looks:{ways}")
+    from .study.declare.table import tables
     from .training.recipe import shipped
-    from .training.table import tables
 
     parsers = {name: Parser(name, verb) for name, verb in VERBS.items()}
     more = {name: set(parser.short) for name, parser in parsers.items() if parser.takes_recipe}

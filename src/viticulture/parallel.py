@@ -10,7 +10,8 @@ from typing import TypeVar
 Progress = Callable[[int, int], None]
 """Called with the items done and the items in all."""
 
-_CHUNK = 32
+CHUNK = 32
+"""Items that a thread takes at once."""
 _T = TypeVar("_T")
 
 
@@ -23,7 +24,6 @@ def in_parallel(
     work: Callable[[int], _T],
     items: Sequence[int],
     progress: Progress | None = None,
-    chunk: int = _CHUNK,
     threads: int | None = None,
 ) -> Iterator[_T]:
     """The results of `work`, in the order of the items, computed by threads a little ahead of their use.
@@ -32,11 +32,10 @@ def in_parallel(
         work: what is done with an item.
         items: the items.
         progress: told about every chunk.
-        chunk: items that a thread takes at once.
         threads: how many; None for one a core.
     """
     threads = threads or cores()
-    parts = [items[start : start + chunk] for start in range(0, len(items), chunk)]
+    parts = [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
     waiting: deque[Future[list[_T]]] = deque()
     done = 0
     pool = ThreadPoolExecutor(threads)

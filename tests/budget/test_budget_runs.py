@@ -41,8 +41,9 @@ from viticulture.training.data import load_dataset
 from viticulture.training.length import may_change, set_length
 from viticulture.training.recipe import Recipe, read, resolve
 from viticulture.training.run import fit
+from viticulture.training.run_inputs import recipe_of
 from viticulture.training.rundir import RunDir
-from viticulture.training.session import Session, begin, recipe_of
+from viticulture.training.session import Session, begin
 from viticulture.waiting import silence
 
 TINY: dict[str, Any] = {
@@ -397,6 +398,16 @@ def test_what_learns_without_labels_has_a_budget_too(tmp_path: Path) -> None:
     keys = {"images.image_size": 8, "student.patch_size": 2, "student.options": {"embed_dim": 48, "depth": 1}}
     plan = planned(tmp_path / "run", "30m", keys, recipe="mae/photos")
     assert [stage.kind for stage in plan.stages] == ["student"]
+
+
+def test_what_a_persons_recipe_leaves_out_is_told_within_a_budget(tmp_path: Path) -> None:
+    """Fails if the keys that a budget chooses hide whose values the others have, or the plan on the disk does."""
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("student: vit_nano\n", encoding="utf-8")
+    planned(tmp_path / "run", "30s", search=False, recipe=str(mine))
+    trained(tmp_path / "run")
+    (told,) = (remark for remark in RunDir(tmp_path / "run").read("run.json")["remarks"] if "leaves out" in remark)
+    assert told.startswith(f"{mine} leaves out ")
 
 
 def test_the_teacher_of_combinations_learns_combinations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

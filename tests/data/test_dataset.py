@@ -86,17 +86,19 @@ def test_pixels_labels_sizes_and_names_stay_together() -> None:
 def test_only_what_the_data_does_not_declare_is_held_out(
     declared: dict[str, list[int]], expected: tuple[int, int, int]
 ) -> None:
-    """Fails if a declared split is thinned, an image lands in two splits, or one is lost."""
+    """Fails if a declared split is thinned, an image lands in two splits, or one is lost; if validation counts before
+    test."""
     data = prepare(source(declared))
     train, val, test = sets(data)
     assert (len(train), len(val), len(test)) == expected
     assert len(train | val | test) == sum(expected)
+    assert list(data.held_out.items()) == [("test", data.test), ("val", data.val)]
 
 
 def test_nothing_is_held_out_where_the_fraction_is_zero() -> None:
-    """Fails if zero means the default."""
+    """Fails if zero means the default, or a split that is not there is named."""
     data = prepare(source({"train": [9, 9, 9]}), Selection(val_fraction=0, test_fraction=0))
-    assert (len(data.train), data.val, data.test) == (27, None, None)
+    assert (len(data.train), data.val, data.test, data.held_out) == (27, None, None, {})
 
 
 def test_the_run_s_seed_draws_the_subset_and_leaves_what_is_held_out() -> None:

@@ -28,7 +28,7 @@ from viticulture.models.views import VIEWS, SeveralViews
 from viticulture.models.weights.files import load, note, save
 from viticulture.study.run.measures import other_measure
 from viticulture.training.recipe import resolve
-from viticulture.training.session import dataset_of, recipe_of
+from viticulture.training.run_inputs import dataset_of, recipe_of
 
 DIGITS = Task(tuple(map(str, range(10))), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 TINY = {"embed_dim": 8, "depth": 1, "num_heads": 2}

@@ -20,9 +20,9 @@ from viticulture.evaluation.localization.results import Localization, keep, read
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.scores.objects import box_overlaps
+from viticulture.study.declare.table import read_table
 from viticulture.study.run.measures import other_measure
-from viticulture.training.session import dataset_of, recipe_of
-from viticulture.training.table import read_table
+from viticulture.training.run_inputs import dataset_of, recipe_of
 
 SIZE = (20, 32)  # H x W, of which a square student sees the middle 20 columns
 

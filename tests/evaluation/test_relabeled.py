@@ -17,8 +17,8 @@ from viticulture.evaluation.robustness.metrics import wrong_predictions
 from viticulture.evaluation.robustness.relabeled import read_truth, relabeled
 from viticulture.evaluation.subject import of_run
 from viticulture.study.run.measures import other_measure
+from viticulture.training.run_inputs import dataset_of, recipe_of
 from viticulture.training.rundir import RunDir
-from viticulture.training.session import dataset_of, recipe_of
 
 CLASSES = tuple(f"n{number:08d}" for number in range(1000))
 

@@ -25,8 +25,8 @@ from viticulture.evaluation.robustness.strengths import CORRUPTIONS, MAIN
 from viticulture.models.views import VIEWS
 from viticulture.models.weights.files import load, note
 from viticulture.study.run.measures import other_measure
+from viticulture.training.run_inputs import dataset_of, recipe_of
 from viticulture.training.rundir import RunDir
-from viticulture.training.session import dataset_of, recipe_of
 
 SIDE = 16
 CLASSES = ("n00000001", "n00000002", "n00000003")

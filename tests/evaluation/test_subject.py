@@ -25,8 +25,8 @@ from viticulture.evaluation.robustness.evaluate import read_robustness
 from viticulture.evaluation.subject import Subject, device_for, of_run
 from viticulture.report.charts.pictures import gallery
 from viticulture.study.conclude.disagreement import _looks
+from viticulture.training.run_inputs import recipe_of
 from viticulture.training.rundir import RunDir
-from viticulture.training.session import recipe_of
 
 
 def shown(subject: Subject, folder: Path) -> tuple[Images, list[Tensor]]:

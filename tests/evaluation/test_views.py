@@ -35,8 +35,8 @@ from viticulture.models.weights.files import note
 from viticulture.training.combinations import check_parts
 from viticulture.training.data import load_dataset
 from viticulture.training.recipe import read, resolve
+from viticulture.training.run_inputs import dataset_of, recipe_of
 from viticulture.training.rundir import RunDir
-from viticulture.training.session import dataset_of, recipe_of
 
 SMALL = {
     "images.image_size": 8,

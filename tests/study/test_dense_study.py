@@ -27,13 +27,13 @@ from viticulture.models.task import Task
 from viticulture.report.pages.study_page import write_study
 from viticulture.study.conclude.statistics import difference, precision
 from viticulture.study.declare.grid import Candidate, Grid
+from viticulture.study.declare.table import read_table
 from viticulture.study.declare.terms import Subsets, Where
 from viticulture.study.folder import StudyDir
 from viticulture.study.plan.plan import Plan
 from viticulture.study.run.cell import contents, inner, is_vit
 from viticulture.study.study import Study
 from viticulture.training.recipe import read, resolve
-from viticulture.training.table import read_table
 
 IMAGES, NAMES = 40, ("disk", "square")
 

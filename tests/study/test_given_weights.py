@@ -10,8 +10,8 @@ import viticulture
 from viticulture.command import read
 from viticulture.errors import UserError
 from viticulture.study.declare.field import of_a_table
+from viticulture.study.declare.table import read_table
 from viticulture.study.declare.terms import ALL_IMAGES, OWN_LENGTHS, Where
-from viticulture.training.table import read_table
 
 SMALL = {
     "train.batch_size": 4,

@@ -39,7 +39,7 @@ from viticulture.study.run.work import Work, changed
 from viticulture.study.run.workers import claimed_by
 from viticulture.study.study import Study
 from viticulture.text import comment, read_yaml
-from viticulture.training.session import recipe_of
+from viticulture.training.run_inputs import recipe_of
 
 SMALL = {"train.batch_size": 8}
 PLAIN = Candidate("plain ViT", "default/digits", {**SMALL, "augment.padded_crop": None})
@@ -340,6 +340,16 @@ def session_of_first_epoch(study: StudyDir, cell: Any, plan: Plan) -> None:
             train_cell(study, cell, plan)
     finally:
         Method.on_train_epoch_start = honest  # type: ignore[method-assign]
+
+
+def test_what_a_persons_recipe_leaves_out_is_told_of_a_study_whenever_it_goes_on(tmp_path: Path) -> None:
+    """Fails if the study's own copy, which leaves nothing out, hides whose values were trained."""
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("student: vit_nano\n")
+    study = made(tmp_path / "study", grid(Candidate("mine", str(recipe)), PLAIN))
+    for _ in range(2):
+        (remark,) = study.extend()
+        assert remark.startswith(f"mine: {recipe} leaves out augment, optim, schedule")
 
 
 def test_what_changes_under_a_study_is_noticed(finished: Path, tmp_path: Path) -> None:

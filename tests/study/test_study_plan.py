@@ -7,13 +7,13 @@ import pytest
 
 from viticulture.errors import UserError
 from viticulture.report.tables.study import plan_note, plan_sheet
-from viticulture.study.declare.grid import Candidate, Cell, Grid, of_recipes, of_table, slug
+from viticulture.study.declare.grid import Candidate, Cell, Grid, of_recipes, slug
+from viticulture.study.declare.table import read_table
 from viticulture.study.declare.terms import Subset, Subsets, Terms
 from viticulture.study.plan.pace import Pace
 from viticulture.study.plan.plan import START, Plan, cost, dearest, make_plan
 from viticulture.study.run.halving import decide
 from viticulture.study.run.outcomes import Outcome
-from viticulture.training.table import read_table
 
 FAST, SLOW = Pace(0.01, 10, 0.0, 0, 0), Pace(0.05, 10, 0.0, 0, 0)  # an epoch takes 0.13 and 0.53 s
 
@@ -60,7 +60,7 @@ def test_a_grid_survives_yaml() -> None:
         ("data: x\ncandidates: [{name: a, recipe: b}]\nseeds: [a]", "a whole number, got 'a'"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nseeds: 3", "study.seeds must be a list, got 3"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nepochs: 2.5", "study.epochs must be a whole number"),
-        ("data: x\ncandidates: [{name: 5, recipe: b}]", "candidates.name must be a word"),
+        ("data: x\ncandidates: [{name: 5, recipe: b}]", "candidate 5.name must be a word"),
         ("data: x\ncandidates: [{name: '', recipe: b}]", "that of b is empty"),
         ("data: x\ncandidates: [{name: a, recipe: b, measure: foo}]", "unknown measure of candidate a 'foo'"),
         ("data: x\ncandidates: [{name: a, recipe: b, measure: miuo}]", "did you mean miou"),
@@ -120,10 +120,9 @@ def test_a_recipe_file_is_called_by_its_own_name() -> None:
 
 def test_a_table_becomes_a_grid() -> None:
     """Published numbers and measures travel along; its own field is a table, too."""
-    candidates = of_table(read_table("dhvt/table4"))
+    candidates = read_table("dhvt/table4").rows
     assert {one.name: one.published for one in candidates}["DHVT-T, 4 heads"] == 80.98
     assert all(one.data == "cifar100" for one in candidates)
-    assert all(one.data == "x" for one in of_table(read_table("dhvt/table4"), "x"))
     for kind in ("digits", "tiny-images", "small-images", "photos"):
         assert len(read_table(f"default/{kind}").rows) >= 3
 

@@ -17,17 +17,16 @@ from viticulture.errors import UserError
 from viticulture.study.conduct import prepare
 from viticulture.study.declare.field import of_a_table, of_own_images
 from viticulture.study.declare.grid import Candidate, Grid
+from viticulture.study.declare.table import read_table
 from viticulture.study.declare.terms import Subsets, Terms
 from viticulture.study.folder import StudyDir
 from viticulture.study.plan.plan import Plan
-from viticulture.study.plan.stand_ins import with_overrides
 from viticulture.study.run.cell import train_cell
 from viticulture.study.run.slurm import write_script
 from viticulture.study.run.work import Work
 from viticulture.study.study import Study
 from viticulture.training.recipe import parse, resolve
 from viticulture.training.references import references, replaced
-from viticulture.training.table import read_table
 
 SMALL = {
     "train.batch_size": 4,
@@ -307,9 +306,14 @@ def test_a_table_may_be_a_persons_own_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("title: t\nrecipe: default/digits\ndata: digits\nrows: [{name: a}, {name: b, seed_offset: 3}]\n")
     assert [row.seed_offset for row in read_table(str(file)).rows] == [0, 3]
-    for text in ("rows: [", "- 1", "title: t\nrows: [{nam: a}]"):
+    for text, told in (
+        ("rows: [", "not valid YAML"),
+        ("- 1", "malformed"),
+        ("title: t\nrows: [{nam: a}]", "'nam'.*did you mean name"),
+        ("title: t\nrows: [{name: a, seeds: 3}]", "unknown key of table .*, rows 'seeds'"),
+    ):
         file.write_text(text)
-        with pytest.raises(UserError, match=r"malformed|not valid YAML"):
+        with pytest.raises(UserError, match=told):
             read_table(str(file))
     with pytest.raises(UserError, match="No such file"):
         read_table(str(tmp_path / "other.yaml"))
@@ -319,7 +323,7 @@ def test_what_one_cell_changes_of_a_recipe_stays_its_own() -> None:
     """Measuring and stand-ins change keys at depth. Fails if they write into the recipe, or the overrides, that all
     cells of the study share."""
     recipe, shared = resolve("r", {"student": {"options": {"depth": 3}}}), {"num_heads": 2}
-    assert with_overrides(recipe, {"student.options.depth": 1}).section("student").options == {"depth": 1}
+    assert recipe.with_keys({"student.options.depth": 1}).section("student").options == {"depth": 1}
     assert recipe.section("student").options == {"depth": 3}
-    with_overrides(recipe, {"student.options": shared, "student.options.depth": 1})
+    recipe.with_keys({"student.options": shared, "student.options.depth": 1})
     assert shared == {"num_heads": 2}

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from doc_scripts import DOCS, doc_script
-from viticulture.training.table import read_table, tables
+from viticulture.study.declare.table import read_table, tables
 
 PAPERS = yaml.safe_load((DOCS / "papers.yaml").read_text(encoding="utf-8"))
 

@@ -12,10 +12,10 @@ from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.probe.evaluate import Finding, Probe
 from viticulture.evaluation.results import RESULTS, Evaluations
-from viticulture.study.declare.grid import Grid, of_table
+from viticulture.study.declare.grid import Grid
+from viticulture.study.declare.table import read_table, tables
 from viticulture.study.run.measures import other_measure
 from viticulture.training.rundir import RunDir
-from viticulture.training.table import read_table, tables
 
 TABLES = {name: read_table(name) for name in tables()}
 
@@ -34,7 +34,7 @@ def test_a_row_has_a_further_row_for_each_measure_and_they_share_a_training(tmp_
         ("a, divergence/x/y", "divergence/x/y", 3),
         ("b", "accuracy", None),
     ]
-    grid = Grid("digits", of_table(read_table(str(file))))
+    grid = Grid("digits", read_table(str(file)).rows)
     assert len({cell.name for cell in grid.cells()}) == 2 * len(grid.seeds)
     file.write_text("{title: t, recipe: default/digits, data: digits, rows: [{name: a, also: {top5: many}}]}")
     with pytest.raises(UserError, match="published"):
@@ -63,7 +63,7 @@ def test_a_measure_that_nothing_measures_is_refused(tmp_path: Path, measure: str
     """Catches: a former or wrong spelling that trains for days and then reads n/a."""
     file = tmp_path / "t.yaml"
     file.write_text(f"{{title: t, recipe: default/digits, data: digits, rows: [{{name: a, measure: '{measure}'}}]}}")
-    with pytest.raises(UserError, match=f"unknown measure of row a .*did you mean {meant}"):
+    with pytest.raises(UserError, match=f"unknown measure of candidate a .*did you mean {meant}"):
         read_table(str(file))
     file.write_text(file.read_text().replace(measure, "mine_accuracy"))  # what a guide of that name measures
     assert read_table(str(file)).rows[0].measure == "mine_accuracy"

@@ -29,8 +29,9 @@ from viticulture.evaluation.dense.results import read_dense
 from viticulture.evaluation.dense.subject import of_run
 from viticulture.hub.push import contents
 from viticulture.server.dense_answers import dense_answerer
+from viticulture.training.run_inputs import dataset_of, recipe_of
 from viticulture.training.rundir import RunDir
-from viticulture.training.session import Session, begin, dataset_of, recipe_of
+from viticulture.training.session import Session, begin
 
 TOP = 4000
 SPLITS = {"train": 12, "val": 2, "test": 4}

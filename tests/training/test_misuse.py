@@ -25,8 +25,9 @@ from viticulture.report.terminal import say
 from viticulture.study.declare.grid import Candidate, Grid
 from viticulture.study.folder import StudyDir
 from viticulture.text import command_line, comment, read_yaml, write_yaml
+from viticulture.training.run_inputs import recipe_of
 from viticulture.training.rundir import RunDir
-from viticulture.training.session import begin, recipe_of
+from viticulture.training.session import begin
 
 FILES: dict[str, bytes] = {
     "latin.yaml": "student: vit_nano  # f\xfcr Anf\xe4nger\n".encode("latin-1"),

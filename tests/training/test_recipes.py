@@ -23,12 +23,13 @@ from viticulture.methods.method import Method, Setup
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.optim import Optim, Schedule, shortened_warmup
+from viticulture.study.declare.grid import Candidate
+from viticulture.study.declare.table import Table, read_table, tables
 from viticulture.training.assemble import build_guides, patch_size
 from viticulture.training.raw import NAMED, flat
 from viticulture.training.recipe import Recipe, about, method_class, parse, read, resolve, shipped
 from viticulture.training.references import replaced
 from viticulture.training.settings import Engine, Student, Train
-from viticulture.training.table import Row, Table, read_table, tables
 
 REFUSED = {
     "images.image_size": ("big", "must be a whole number, a list or null, got big"),
@@ -51,12 +52,17 @@ def test_a_value_of_another_kind_is_refused_in_a_persons_words(key: str) -> None
 
 def test_a_persons_file_that_leaves_sections_out_is_told_whose_values_it_gets(tmp_path: Path) -> None:
     """Fails if a hundred epochs without augmentation are trained without a word; if a section that a key of the command
-    fills, one that is empty on purpose, a shipped recipe, or a run's own is remarked upon."""
+    fills, one that is empty on purpose, a shipped recipe, or a run's own is remarked upon; if a later key drops what
+    was told, or tells it twice."""
     mine = tmp_path / "mine.yaml"
     mine.write_text("student: vit_nano\naugment:\n", encoding="utf-8")
     (told,) = resolve(str(mine), read(str(mine)), {"optim.lr": 1e-3}).remarks
     assert told.startswith(f"{mine} leaves out schedule, train: ")
     assert "--print-config" in told
+    longer = resolve(str(mine), read(str(mine)), {"schedule.warmup_epochs": 10})
+    shorter = longer.with_keys({"train.epochs": 5})
+    assert [remark.partition(" ")[0] for remark in shorter.remarks] == [str(mine), "the"]
+    assert shorter.with_keys({"train.epochs": 4}).remarks[:2] == shorter.remarks
     assert not resolve("dhvt/digits", {"student": "vit_nano"}).remarks
     mine.write_text(resolve("dhvt/digits", read("dhvt/digits")).to_yaml(), encoding="utf-8")
     assert not resolve(str(mine), read(str(mine))).remarks
@@ -98,7 +104,7 @@ def test_an_open_optimizer_needs_a_recipe() -> None:
 TABLES = {name: read_table(name) for name in tables()}
 
 
-def row_overrides(table: Table, row: Row) -> dict[str, Any]:
+def row_overrides(table: Table, row: Candidate) -> dict[str, Any]:
     """A row's overrides, with the run of another row named by that row's recipe."""
     runs = {one.name: f"runs/{Path(one.recipe).name}" for one in table.rows}
     return {**row.overrides, **replaced(row.overrides, runs)}
@@ -429,8 +435,8 @@ def test_what_a_recipe_was_made_from_is_never_written_to() -> None:
     first = resolve("x", raw, {"student.options.drop_path_rate": 0.1})
     before = deepcopy(first.values)
     mine = {"conv": "runs/a"}
-    second = resolve(first.name, first.values, {"guides.co_advise.teachers": mine, "student.options.depth": 2})
-    third = resolve(second.name, second.values, {"guides.co_advise.teachers.inv": "runs/b"})
+    second = first.with_keys({"guides.co_advise.teachers": mine, "student.options.depth": 2})
+    third = second.with_keys({"guides.co_advise.teachers.inv": "runs/b"})
     first.section("student").options["depth"] = 7
     assert (raw, first.values, mine) == (kept, before, {"conv": "runs/a"})
     assert second.values["guides"]["co_advise"]["teachers"] == {"conv": "runs/a"}

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +32,7 @@ from viticulture.models.task import Task
 from viticulture.models.weights.files import save
 from viticulture.report.charts.curves import read_curves
 from viticulture.report.terminal import bar
+from viticulture.study.declare.table import read_table
 from viticulture.training.data import default_recipe
 from viticulture.training.length import change_length
 from viticulture.training.metrics import MetricsFile, cut, read_history
@@ -41,7 +43,6 @@ from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import begin, other_threads, reopen
 from viticulture.training.state import Ema, KeepLast, WholeCheckpointIO, load_checkpoint
-from viticulture.training.table import read_table
 from viticulture.training.watching import BestCheckpoint
 
 FAST: dict[str, Any] = {"data.per_class": 4, "train.epochs": 2, "schedule.warmup_epochs": 0}
@@ -180,11 +181,25 @@ def test_a_history_that_was_opened_and_never_filled_has_its_head(tmp_path: Path)
     assert len(read_history(tmp_path / "metrics.csv")) == 2
 
 
+@pytest.mark.parametrize(("made_by", "goes_on"), [("1.2.0", True), ("1.2", True), ("1.3.3", False), ("2.2.3", False)])
+def test_a_run_goes_on_under_the_patches_of_its_version_alone(
+    made_by: str, goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under 1.2.3. Fails if a patch keeps people from going on, or a release that may train otherwise lets them."""
+    session = small(tmp_path / "run")
+    session.run.unlock()
+    session.run.update(versions={**session.run.read("run.json")["versions"], "viticulture": made_by})
+    monkeypatch.setattr("viticulture.version.VERSION", "1.2.3")
+    with nullcontext() if goes_on else pytest.raises(UserError, match=f"was begun by viticulture {made_by}"):
+        reopen(str(tmp_path / "run")).run.unlock()
+
+
 def test_a_run_may_lie_at_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--out /run`, as in a container. Catches: an error about a folder above the root once everything is read."""
+    """`--out /run`, as in a container. Catches: an error about a folder above the root once everything is read, or the
+    root taken for a run within a budget, whose stages hear no forecast."""
     session = small(tmp_path / "run")
     monkeypatch.setattr(session.run, "path", Path("/run-that-is-nowhere"))
-    bar(session)
+    assert bar(session).forecast is not None
 
 
 def test_another_studys_row_is_not_taken_for_this_ones(tmp_path: Path) -> None:

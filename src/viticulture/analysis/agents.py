@@ -13,8 +13,8 @@ from ..guides.bootstrap import Bootstrap
 from ..models.weights.files import load
 from ..training.assemble import build_guides
 from ..training.recipe import guide_class
+from ..training.run_inputs import recipe_of
 from ..training.rundir import RunDir
-from ..training.session import recipe_of
 from ..training.state import load_checkpoint
 
 

@@ -26,7 +26,7 @@ LARGEST = 2 * LONGEST
 def gather_dense_pictures(run: RunDir, dataset: Dataset, judged: DenseEvaluations) -> None:
     """Draw images of the split that counts and keep them for the page: the worst first, evenly down to the best."""
     split = judged.counts.partition("/")[2]
-    images = {"test": dataset.test, "val": dataset.val}.get(split)
+    images = dataset.held_out.get(split)
     result = judged.counting
     if images is None or result is None:
         return

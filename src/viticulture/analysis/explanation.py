@@ -17,8 +17,8 @@ from ..errors import UserError, counted
 from ..evaluation.kept import read_kept
 from ..evaluation.subject import Subject, of_run, of_source
 from ..training.progress import showing
+from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
 from ..training.rundir import RunDir
-from ..training.session import dataset_of, recipe_of, stands_for_own
 from .agents import agents_of
 from .feature_maps import feature_galleries
 from .galleries import Gallery, keep_galleries, read_galleries

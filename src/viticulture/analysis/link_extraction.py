@@ -20,8 +20,8 @@ from ..errors import UserError, unknown
 from ..guides.attention_link import AttentionLink
 from ..models.links import Links, LinkSet
 from ..training.recipe import guide_class
+from ..training.run_inputs import recipe_of
 from ..training.rundir import RunDir
-from ..training.session import recipe_of
 from ..training.state import load_checkpoint
 
 THRESHOLD = 0.05  # the paper's

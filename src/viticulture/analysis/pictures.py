@@ -17,8 +17,8 @@ from ..evaluation.robustness.corrupt import corrupt
 from ..evaluation.robustness.strengths import CORRUPTIONS, EXTRA
 from ..evaluation.subject import Subject, of_run, pictures
 from ..models.taps import Taps
+from ..training.run_inputs import recipe_of
 from ..training.rundir import RunDir
-from ..training.session import recipe_of
 from .attention_maps import averaged, chosen_layers, class_map, head_token_maps
 from .galleries import FILE, Gallery, Group, keep_galleries
 from .reconstruction import paints, reconstruction_gallery
@@ -46,8 +46,7 @@ def gather_pictures(run: RunDir, dataset: Dataset, judged: EvaluatedRun) -> None
 
 def gather_corruptions(run: RunDir, dataset: Dataset) -> None:
     """Write corruptions.npz: one of the run's test images as each corruption leaves it."""
-    images = dataset.test if dataset.test is not None else dataset.val
-    assert images is not None, "corruptions were judged"
+    images = next(iter(dataset.held_out.values()))
     ((_, pixels),) = of_run(run).views(images.part(torch.tensor([0])))
     view = pixels[0].permute(1, 2, 0).numpy()
     groups: list[Group] = [([view], ["as it is"])]

@@ -21,8 +21,8 @@ from ..models.task import Task
 from ..models.vit.patches import PatchGrid, patchify, unpatchify
 from ..training.assemble import assemble
 from ..training.recipe import Recipe, method_class
+from ..training.run_inputs import recipe_of
 from ..training.rundir import RunDir
-from ..training.session import recipe_of
 from ..training.state import load_checkpoint
 from .galleries import Gallery, Group
 

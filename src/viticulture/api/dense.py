@@ -31,7 +31,7 @@ def evaluate_dense(run: "RunDir", data: str = "") -> "DenseEvaluations":
     """Measure on the run's own images, or on others with objects or masks of the same classes."""
     from ..evaluation.dense.judge import judge_other
     from ..evaluation.evaluate import check_held_out
-    from ..training.session import dataset_of, recipe_of
+    from ..training.run_inputs import dataset_of, recipe_of
 
     if not data:
         judged = measure_dense(run, dataset_of(run, recipe_of(run)))
@@ -47,7 +47,7 @@ def export_dense(run: "RunDir", out: Path, weights: str = "", int8: bool = False
     """Write a run's network as ONNX, from an image as it is to boxes, or to classes of its pixels."""
     from ..evaluation.dense.subject import of_run
     from ..export.dense_file import dense_to_onnx
-    from ..training.session import recipe_of
+    from ..training.run_inputs import recipe_of
 
     if int8:
         raise UserError(f"--int8 computes classifiers, and {run.path} holds none; leave it out")

@@ -20,6 +20,6 @@ def is_multilabel(run: "RunDir") -> bool:
 def _contents(run: "RunDir") -> str:
     """What its method knows of images."""
     from ..training.recipe import method_class
-    from ..training.session import recipe_of
+    from ..training.run_inputs import recipe_of
 
     return method_class(recipe_of(run)).batch_spec.contents

@@ -27,8 +27,8 @@ def recipes() -> "Sheet":
 def tables() -> "Sheet":
     """List the papers' tables, row by row, with published numbers."""
     from ..report.terminal import table_list
-    from ..training.table import read_table
-    from ..training.table import tables as files
+    from ..study.declare.table import read_table
+    from ..study.declare.table import tables as files
 
     return table_list({name: read_table(name) for name in files()})
 
@@ -118,8 +118,8 @@ def demo() -> "Sheet":
     """
     from ..evaluation.reference import reference_lines
     from ..report.tables.sheet import Column, Sheet
+    from ..training.run_inputs import dataset_of, recipe_of
     from ..training.rundir import fresh
-    from ..training.session import dataset_of, recipe_of
 
     labels = {"data.per_class": 20}
     plain = train("digits", "default/digits", out=str(fresh("runs", "demo-vit")), overrides=labels)

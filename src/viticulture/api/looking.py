@@ -134,8 +134,8 @@ def explain(
     from ..disk import write_whole
     from ..outputs import check_out
     from ..report.pages.explain_page import explanation_page, write_explanation
+    from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
     from ..training.rundir import RunDir
-    from ..training.session import dataset_of, recipe_of, stands_for_own
 
     run, data = run_word(run), as_source(data)
     is_run, wanted = (Path(run) / "run.json").exists(), Wanted(images, beside, reading, layers)
@@ -243,8 +243,8 @@ def localize(
     from ..evaluation.localization.results import keep
     from ..outputs import check_out
     from ..report.sections.localization import localization_page, localization_table
+    from ..training.run_inputs import dataset_of, recipe_of
     from ..training.rundir import RunDir
-    from ..training.session import dataset_of, recipe_of
 
     run = run_word(run)
     if not boxes:
@@ -282,8 +282,8 @@ def robustness(run: Any, data: Any = "", limit: int = 1000, weights: str = "") -
     from ..analysis.pictures import gather_corruptions
     from ..evaluation.robustness.evaluate import evaluate_robustness
     from ..report.sections.robustness import robustness_table
+    from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
     from ..training.rundir import RunDir
-    from ..training.session import dataset_of, recipe_of, stands_for_own
 
     folder, data = RunDir.open(run_word(run)), as_source(data)
     result = evaluate_robustness(folder, data, limit, weights)

@@ -35,7 +35,7 @@ def evaluate_labels(run: "RunDir", data: "str | Source" = "", out: str = "") -> 
     from ..outputs import check_out
     from ..report.pages.other_page import other_labels_page
     from ..training.data import for_method
-    from ..training.session import dataset_of, recipe_of, stands_for_own
+    from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
 
     recipe = recipe_of(run)
     source = open_source(data) if data and isinstance(data, str) else data

@@ -60,7 +60,7 @@ class Run:
     @property
     def recipe(self) -> dict[str, Any]:
         """Every recipe key with the value that it was trained with."""
-        from ..training.session import recipe_of
+        from ..training.run_inputs import recipe_of
 
         return {section: dict(values) for section, values in recipe_of(self.folder).values.items()}
 
@@ -194,7 +194,7 @@ class Run:
         """
         from ..models.dense.networks import load_dense
         from ..models.weights.files import load
-        from ..training.session import recipe_of
+        from ..training.run_inputs import recipe_of
         from .kinds import is_dense
 
         recipe_of(self.folder)  # imports what a student of a person's own needs

@@ -46,7 +46,7 @@ def evaluate(
     """
     from ..evaluation.evaluate import check_classes, check_held_out
     from ..hub.fetch import HUB
-    from ..training.session import dataset_of, recipe_of, stands_for_own
+    from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
 
     word, data = run_word(run), as_word(data)
     if word.startswith(HUB) and isinstance(data, str) and not data:
@@ -156,7 +156,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     from ..export.onnx_file import to_onnx
     from ..export.preparation import by_timms_transform
     from ..models.views import VIEWS
-    from ..training.session import dataset_of, recipe_of
+    from ..training.run_inputs import dataset_of, recipe_of
 
     folder = usable(run := run_word(run))
     if is_dense(folder):

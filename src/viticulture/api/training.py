@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from lightning.pytorch import Callback
 
     from ..budget.follow import Trial
+    from ..study.declare.grid import Candidate
     from ..training.session import Session
-    from ..training.table import Row
 
 
 @checked
@@ -118,9 +118,9 @@ def train_row(
     return train(data or chosen.data, chosen.recipe, seed + chosen.seed_offset, out, overwrite, chosen.overrides)
 
 
-def row_of(table: str, row: str, overrides: dict[str, Any] | None = None, seed: int = 0) -> "Row":
+def row_of(table: str, row: str, overrides: dict[str, Any] | None = None, seed: int = 0) -> "Candidate":
     """A row of a table as it is trained by itself, from a seed and with keys of one's own."""
-    from ..training.table import read_table
+    from ..study.declare.table import read_table
 
     chosen = read_table(table).row(row)
     shared = {"data.subset_seed": seed} if chosen.seed_offset else {}  # another training on the same images

@@ -16,7 +16,7 @@ from ..study.plan.pace import Pace
 from ..training.recipe import Recipe, resolve
 from ..training.references import where_they_lie
 from ..training.rundir import PLAN, STAGES, RunDir
-from ..version import VERSION
+from ..version import VERSION, same_release
 from .budget import Budget
 from .choices import Kind
 from .recipes import of_length
@@ -39,6 +39,7 @@ class Stage:
         seconds: that it was to take, all in all.
         begun: whether its length is settled.
         spent: seconds that it took; None until it is done.
+        remarks: those of its recipe.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Stage:
     seconds: float
     begun: bool = False
     spent: float | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def student(self) -> str:
@@ -64,7 +66,8 @@ class Stage:
     @property
     def resolved(self) -> Recipe:
         """Its recipe, with its length."""
-        return of_length(resolve(self.recipe, self.values), self.epochs, self.values["train"]["epochs"])
+        recipe = replace(resolve(self.recipe, self.values), remarks=self.remarks)
+        return of_length(recipe, self.epochs, self.values["train"]["epochs"])
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ def read_plan(run: str | Path) -> Plan:
 
 def check_version(run: Path, plan: Plan) -> None:
     """Raises: UserError if a stage that has not begun might learn otherwise here than where the plan was made."""
-    if plan.version.split(".")[:2] != VERSION.split(".")[:2]:
+    if not same_release(plan.version):
         raise UserError(
             f"{run} was planned by viticulture {plan.version}; this is {VERSION}: install that version to go on"
         )
@@ -149,7 +152,10 @@ def check_version(run: Path, plan: Plan) -> None:
 
 def _plan(found: Mapping[str, Any]) -> Plan:
     known = {key: value for key, value in found.items() if key not in ("format", "seconds", "stages")}
-    stages = tuple(Stage(**{**stage, "pace": Pace(**stage["pace"])}) for stage in found["stages"])
+    stages = tuple(
+        Stage(**{**stage, "pace": Pace(**stage["pace"]), "remarks": tuple(stage.get("remarks", ()))})
+        for stage in found["stages"]
+    )
     if not stages:
         raise TypeError("it has no stages")
     return Plan(**known, stages=stages)

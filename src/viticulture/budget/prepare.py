@@ -192,9 +192,9 @@ def _stages(
         made["student"] = recipes.of_length(made["student"], lengths[-1].epochs, lengths[-1].epochs)
     stages = []
     for name, (kind, epochs, seconds) in zip(names, map(astuple, lengths), strict=True):
-        made[kind] = recipes.warmed(made[kind], epochs)
+        warmed = recipes.warmed(made[kind], epochs)
         own = known[kind, kind == "student" and "teacher" in kinds]
-        stages.append(Stage(name, kind, made[kind].name, made[kind].values, own, epochs, seconds))
+        stages.append(Stage(name, kind, warmed.name, warmed.values, own, epochs, seconds, remarks=warmed.remarks))
     return tuple(stages)
 
 

@@ -93,7 +93,7 @@ def of_rung(recipe: Recipe, rung: Rung, overrides: Mapping[str, Any]) -> Recipe:
     keys = {"student.patch_size": patch, **rung.overrides}
     if "student.patch_size" in overrides:
         keys["student.patch_size"] = overrides["student.patch_size"]
-    return resolve(recipe.name, recipe.values, keys)
+    return recipe.with_keys(keys)
 
 
 def watched(overrides: Mapping[str, Any], recipe: Recipe, pace: Pace) -> tuple[Recipe, Pace]:
@@ -107,7 +107,7 @@ def watched(overrides: Mapping[str, Any], recipe: Recipe, pace: Pace) -> tuple[R
     every = math.ceil(pace.validation / (VALIDATION_SHARE * pace.learning))
     if every <= pace.watch_every or "train.watch_every" in overrides:
         return recipe, pace
-    return resolve(recipe.name, recipe.values, {"train.watch_every": every}), replace(pace, watch_every=every)
+    return recipe.with_keys({"train.watch_every": every}), replace(pace, watch_every=every)
 
 
 def in_bfloat16(recipe: Recipe) -> Recipe | None:
@@ -116,7 +116,7 @@ def in_bfloat16(recipe: Recipe) -> Recipe | None:
     on_cpu = engine.device == "cpu" or (engine.device == "auto" and not torch.accelerator.is_available())
     if engine.precision != "auto" or not on_cpu:
         return None
-    return resolve(recipe.name, recipe.values, {"engine.precision": "bf16-mixed"})
+    return recipe.with_keys({"engine.precision": "bf16-mixed"})
 
 
 def of_mae(recipe: Recipe) -> Recipe:
@@ -154,7 +154,7 @@ def of_student(recipe: Recipe, overrides: Mapping[str, Any], start: str, teacher
     if recipe.values["optim"]["layer_decay"] is not None:
         keys.pop("optim.layer_decay", None)
     kept = {key: value for key, value in keys.items() if key not in overrides}
-    return resolve(recipe.name, recipe.values, kept) if kept else recipe
+    return recipe.with_keys(kept) if kept else recipe
 
 
 def mixed(recipe: Recipe, overrides: Mapping[str, Any], epochs: int, steps: int, per_class: float) -> Recipe:
@@ -177,10 +177,10 @@ def mixed(recipe: Recipe, overrides: Mapping[str, Any], epochs: int, steps: int,
     optim = recipe.section("optim")
     own = "optim.weight_decay" in overrides or optim.weight_decay != Optim.weight_decay
     if own or optim.name != "muon":
-        return resolve(recipe.name, recipe.values, {"augment.mix": MIX})
+        return recipe.with_keys({"augment.mix": MIX})
     decay = epochs / (DECAY_EPOCHS * steps * (optim.kernel_lr or optim.lr))
     keys = {"augment.mix": MIX, "optim.weight_decay": float(f"{min(decay, MIX_DECAY):.2g}")}
-    return resolve(recipe.name, recipe.values, keys)
+    return recipe.with_keys(keys)
 
 
 def warmed(recipe: Recipe, epochs: int) -> Recipe:
@@ -188,7 +188,7 @@ def warmed(recipe: Recipe, epochs: int) -> Recipe:
     schedule = recipe.section("schedule")
     if schedule.warmup_epochs is not None or epochs < WHOLE_WARMUP_FROM or schedule.warmup(epochs) >= 1:
         return recipe
-    return resolve(recipe.name, recipe.values, {"train.epochs": epochs, "schedule.warmup_epochs": 1.0})
+    return recipe.with_keys({"train.epochs": epochs, "schedule.warmup_epochs": 1.0})
 
 
 def asked_once(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
@@ -196,7 +196,7 @@ def asked_once(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
     is; what a person says stays."""
     if "images.eval_views" in overrides or recipe.section("images").eval_views != "best":
         return recipe
-    return resolve(recipe.name, recipe.values, {"images.eval_views": "one"})
+    return recipe.with_keys({"images.eval_views": "one"})
 
 
 def asked_well(
@@ -217,7 +217,7 @@ def asked_well(
     said = "images.eval_views" in overrides or recipe.section("images").eval_views != "one"
     if said or dataset.val is None or not learns_classes(recipe):
         return recipe, pace
-    asked = resolve(recipe.name, recipe.values, {"images.eval_views": "best"})
+    asked = recipe.with_keys({"images.eval_views": "best"})
     dearer = replace(pace, held_out_images=held_out_images(asked, dataset))
     worth = dearer.training(0) - pace.training(0) <= VIEWS_SHARE * seconds
     return (asked, dearer) if worth else (recipe, pace)
@@ -257,4 +257,4 @@ def of_length(recipe: Recipe, epochs: int, own: int) -> Recipe:
     warmup = recipe.values["schedule"]["warmup_epochs"]
     if warmup is not None and epochs != own:
         keys["schedule.warmup_epochs"] = shortened_warmup(warmup, own, epochs)
-    return resolve(recipe.name, recipe.values, keys)
+    return recipe.with_keys(keys)

@@ -69,6 +69,12 @@ class Dataset:
     portable: str
     annotations: Mapping[str, Annotations] = field(default_factory=dict)
 
+    @property
+    def held_out(self) -> dict[str, Images]:
+        """Split -> images that do not teach, test before validation: the first one counts. Empty where all teach."""
+        splits = {"test": self.test, "val": self.val}
+        return {split: images for split, images in splits.items() if images is not None}
+
 
 def prepare(
     data: str | Path | Source,

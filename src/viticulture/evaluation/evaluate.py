@@ -12,8 +12,8 @@ from ..errors import UserError
 from ..models.task import Task
 from ..text import shell_word
 from ..training.recipe import Recipe
+from ..training.run_inputs import recipe_of
 from ..training.rundir import RunDir
-from ..training.session import recipe_of
 from .accuracy import Evaluation, Predictions, collect, evaluate_predictions
 from .agreement.evaluate import evaluate_agreement
 from .heads import heads_of
@@ -42,15 +42,14 @@ def evaluate_run(run: RunDir, dataset: Dataset) -> EvaluatedRun:
     that of the best weights (the last, where no validation chose), on test (on validation, where there is no test).
     Weights that were learnt without labels tell no classes apart: no results.
     """
-    splits = {name: images for name, images in (("test", dataset.test), ("val", dataset.val)) if images is not None}
     recipe = recipe_of(run)
     if recipe.section("images").eval_views == "best" and dataset.val is not None and dataset.classes:
         settle_views(run, dataset.val, right)
     results = dict[str, Result[Evaluation]]()
     if dataset.classes:
-        for split, images in splits.items():
+        for split, images in dataset.held_out.items():
             results |= results_of(run, recipe, split, images)
-    counts = f"{run.which()[0]}/{next(iter(splits))}" if results else ""
+    counts = f"{run.which()[0]}/{next(iter(dataset.held_out))}" if results else ""
     keep_times_asked(run)
     judged = EvaluatedRun(counts, results)
     run.write(RESULTS, judged.evaluations.to_dict())

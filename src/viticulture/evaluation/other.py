@@ -13,8 +13,8 @@ from ..data.sources.source import Source
 from ..errors import UserError, counted
 from ..models.weights.files import load
 from ..training.progress import showing
+from ..training.run_inputs import dataset_of, recipe_of
 from ..training.rundir import RunDir
-from ..training.session import dataset_of, recipe_of
 from .accuracy import Evaluation
 from .evaluate import check_classes, results_of
 from .results import Result

@@ -41,10 +41,9 @@ class References:
 def judge_references(run: RunDir, dataset: Dataset) -> None:
     """Write references.json: images of each class, and what chance and plain classifiers reach on the images that
     count. Nothing is learnt from many images, or from those that are decoded anew each time."""
-    splits = {"train": dataset.train, "val": dataset.val, "test": dataset.test}
-    labels = {name: images.records.labels for name, images in splits.items() if images is not None}
+    labels = {name: some.records.labels for name, some in {"train": dataset.train, **dataset.held_out}.items()}
     counts = {name: np.bincount(some[some >= 0], minlength=len(dataset.classes)) for name, some in labels.items()}
-    split, held = ("val", dataset.val) if dataset.test is None else ("test", dataset.test)
+    split, held = next(iter(dataset.held_out.items()), ("val", None))
     accuracy = {}
     if dataset.classes and held is not None:
         commonest = int(counts["train"].argmax())

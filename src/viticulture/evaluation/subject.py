@@ -31,8 +31,8 @@ from ..models.views import Views, answering, views_in
 from ..models.weights.files import find_weights, load
 from ..text import tell
 from ..training.recipe import Recipe
+from ..training.run_inputs import recipe_of
 from ..training.rundir import RunDir
-from ..training.session import recipe_of
 
 BATCH = 256
 

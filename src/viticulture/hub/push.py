@@ -28,8 +28,8 @@ from ..models.task import Task
 from ..models.views import views_in
 from ..models.weights.files import FILES, load, read_config, save
 from ..text import shell_word
+from ..training.run_inputs import recipe_of
 from ..training.rundir import RunDir
-from ..training.session import recipe_of
 from ..waiting import quiet_hub
 from .card import Student, model_card
 from .dense_card import dense_card

@@ -21,7 +21,7 @@ from .declare.terms import Subset, Where
 from .folder import StudyDir, held_out_digest
 from .plan.pace import Pace, measure_pace
 from .plan.plan import IMAGE_SIZE, VIEWS, Key, Plan, dearest, make_plan
-from .plan.stand_ins import stand_ins, with_overrides
+from .plan.stand_ins import stand_ins
 from .run.cell import data_of
 from .run.halving import write_table
 from .run.outcomes import Outcomes
@@ -61,7 +61,7 @@ def _prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: s
     warmups = {name: recipe.section("schedule").warmup_epochs for name, recipe in recipes.items()}
 
     def planned(keys: dict[str, Any]) -> Plan:
-        shown = {name: with_overrides(recipe, keys) for name, recipe in recipes.items()}
+        shown = {name: recipe.with_keys(keys) for name, recipe in recipes.items()}
         with as_one_of(workers):
             paces = _paces(study, shown, known.paces if known else {}, tell, data)
         return replace(make_plan(grid, own, warmups, paces, workers, known), shown=keys)
@@ -115,7 +115,7 @@ def _paces(
                     with TemporaryDirectory() as folder:
                         doubles = stand_ins(study.grid, recipes, candidate, subset, opened, Path(folder))
                         seed, overrides = study.grid.seeds[0], {**doubles, **subset.overrides}
-                        recipe = with_overrides(recipes[candidate.name], {**overrides, **study.grid.subsets.fold(seed)})
+                        recipe = recipes[candidate.name].with_keys({**overrides, **study.grid.subsets.fold(seed)})
                         dataset = load_dataset(opened(candidate), recipe, seed)
                         by_slug[double] = measure_pace(recipe, dataset, study.path / "pace", seed)
                     same = held_out_digest(dataset.split_names)

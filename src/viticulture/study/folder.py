@@ -29,7 +29,7 @@ from ..training.processes import check_devices
 from ..training.recipe import Recipe, parse, read, resolve
 from ..training.references import GIVEN
 from ..training.rundir import CELLS, RunDir
-from ..version import VERSION
+from ..version import VERSION, same_release
 from .declare.grid import Candidate, Cell, Grid, digest
 
 FORMAT = 2
@@ -53,7 +53,7 @@ class StudyDir:
     def create(path: str | Path, grid: Grid, command: str) -> "StudyDir":
         """A new study. Raises: UserError if the folder is in use or a recipe is wrong; then nothing is written."""
         study = StudyDir(path, grid)
-        texts = {candidate.name: study.recipe_text(candidate) for candidate in grid.candidates}
+        texts = {candidate.name: study._resolved(candidate).to_yaml() for candidate in grid.candidates}
         declared = f"{comment(command)}{grid.to_yaml()}"
         if study.path.exists() and not (study.path.is_dir() and _begun(study.path, declared)):
             begun = (study.path / "study.json").is_file()
@@ -132,11 +132,12 @@ class StudyDir:
     def extend(self) -> list[str]:
         """Take in candidates that were added to study.yaml and check that nothing else changed.
 
-        Returns: what a person should know: recipes that were edited elsewhere since the study keeps them.
+        Returns: what a person should know: remarks of the recipes, and those that were edited elsewhere since the study
+            keeps them.
         Raises: UserError if the study's own copy of a recipe was edited, or the study is of another version.
         """
         facts = self.facts
-        if facts["version"].split(".")[:2] != VERSION.split(".")[:2]:
+        if not same_release(facts["version"]):
             raise UserError(
                 f"{self.path} was begun by viticulture {facts['version']}; this is {VERSION}: install that version to "
                 "go on, or begin a new study"
@@ -160,17 +161,20 @@ class StudyDir:
                     f"{candidate.name} was changed in {self.path / 'study.yaml'} after the study began; put it back, "
                     "or add the changed one under another name"
                 )
+            if name in known:
+                self.recipe_file(candidate)
+            try:
+                recipe = self._resolved(candidate)
+            except UserError:
+                if name not in known:
+                    raise
+                continue  # a study may move to a machine without the recipe's file
+            remarks += [f"{candidate.name}: {remark}" for remark in recipe.remarks]
+            text = recipe.to_yaml()
             if name not in known:
-                text = self.recipe_text(candidate)
                 self.write(f"recipes/{name}.yaml", text)
                 known[name] = digest(text)
-                continue
-            self.recipe_file(candidate)
-            try:
-                edited = digest(self.recipe_text(candidate)) != known[name]
-            except UserError:  # a study may move to a machine without the recipe's file
-                edited = False
-            if edited:
+            elif digest(text) != known[name]:
                 remarks.append(
                     f"{candidate.recipe} was edited after the study began; {candidate.name} goes on with the study's "
                     f"own copy, recipes/{name}.yaml. Add it under another name, or begin a new study, to compare the "
@@ -181,11 +185,8 @@ class StudyDir:
             self.update(recipes=known, candidates=entries, folders=folders)
         return remarks
 
-    def recipe_text(self, candidate: Candidate) -> str:
-        """A candidate's complete recipe on the study's conditions, as its source says today."""
-        return self._resolved(candidate).to_yaml()
-
     def _resolved(self, candidate: Candidate) -> Recipe:
+        """A candidate's complete recipe on the study's conditions, as its source says today."""
         overrides = {**candidate.overrides, **self.grid.conditions}
         recipe = resolve(candidate.recipe, read(candidate.recipe), overrides)
         engine = recipe.section("engine")

@@ -125,5 +125,4 @@ class ValidationLoader:
 
 def validation_split(session: Session) -> Images | None:
     """The images measured between epochs; None where the recipe or the data leaves none."""
-    watch = session.recipe.section("train").watch
-    return {"val": session.dataset.val, "test": session.dataset.test}.get(watch)
+    return session.dataset.held_out.get(session.recipe.section("train").watch)

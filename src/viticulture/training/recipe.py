@@ -96,6 +96,11 @@ class Recipe:
         """The recipe with a dataclass section replaced, now that its automatic choices are made."""
         return replace(self, values={**self.values, name: asdict(section)})
 
+    def with_keys(self, keys: Mapping[str, Any]) -> "Recipe":
+        """The recipe with dotted keys changed (`{"train.epochs": 3}`), checked anew; its remarks stay."""
+        changed = resolve(self.name, self.values, keys)
+        return replace(changed, remarks=tuple(dict.fromkeys((*self.remarks, *changed.remarks))))
+
     def to_yaml(self) -> str:
         """The recipe as a file that trains the same thing."""
         return write_yaml(plain(self.values))
@@ -135,7 +140,7 @@ def about(name: str) -> dict[str, str]:
     return found
 
 
-def resolve(name: str, raw: dict[str, Any], overrides: dict[str, Any] | None = None) -> Recipe:
+def resolve(name: str, raw: dict[str, Any], overrides: Mapping[str, Any] | None = None) -> Recipe:
     """Check raw values and dotted overrides (`{"train.epochs": 3}`) and fill in the defaults.
 
     Raises: UserError naming the key, the value and the valid alternatives.

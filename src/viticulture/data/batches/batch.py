@@ -12,7 +12,7 @@ Batch = dict[str, Tensor]
     index  [B] int64, the image's number in its split
     class_weight [B] float, N / (C n) of the image's class with n of N held-out images, where classes count alike
     image2 [B, channels, H, W] float, the second view, where the recipe has one (`augment2`)
-    image3 [B, 3, h, w] float, and so on: local crops, where the method asks for them (`augment_local_crops`)
+    image3 [B, channels, h, w] float, and so on: local crops, where the method asks for them (`augment_local_crops`)
     noise  [B, N] float in [0, 1), where the method asks for it
     kept   [B, K] int64, the patches that the student sees, where the method masks the others
 """

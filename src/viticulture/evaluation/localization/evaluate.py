@@ -19,8 +19,8 @@ from ...models.taps import Taps, layout
 from ...models.weights.files import load
 from ...scores.objects import box_overlaps
 from ...training.progress import showing
+from ...training.run_inputs import recipe_of
 from ...training.rundir import RunDir
-from ...training.session import recipe_of
 from ..evaluate import check_one_class
 from ..subject import Subject, of_run, pictures
 from .boxes import boxes_of, in_view

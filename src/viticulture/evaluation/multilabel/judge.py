@@ -13,8 +13,8 @@ from ...errors import UserError, counted
 from ...models.views import told
 from ...scores.labels import UNDECIDED, best_thresholds, mean_average_precision
 from ...training.progress import showing
+from ...training.run_inputs import recipe_of
 from ...training.rundir import RunDir
-from ...training.session import recipe_of
 from ..accuracy import Predictions, collect
 from ..kept import Results
 from ..kept_weights import of_each
@@ -42,7 +42,7 @@ def judge_labels(run: RunDir, dataset: Dataset) -> EvaluatedLabels:
     Thresholds are those of the best F1 on validation images, by label; one half without any. The result that counts:
     the best weights (the last, where no validation chose), on test (on validation, without test).
     """
-    splits = {name: images for name, images in (("test", dataset.test), ("val", dataset.val)) if images is not None}
+    splits = dataset.held_out
     learnt_from = dataset.train.records.labels.sum(0).int().tolist()
     plain = {name: _plain(dataset.train, images) for name, images in splits.items()}
     if recipe_of(run).section("images").eval_views == "best" and dataset.val is not None:

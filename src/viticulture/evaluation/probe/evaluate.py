@@ -22,8 +22,8 @@ from ...disk import write_whole
 from ...errors import UserError, unknown
 from ...keywords import rebuilt
 from ...training.progress import showing
+from ...training.run_inputs import given_again, recipe_of, stands_for_own
 from ...training.rundir import RunDir
-from ...training.session import given_again, recipe_of, stands_for_own
 from ..accuracy import wilson
 from ..kept import read_kept
 from ..subject import Subject, of_run, of_source

@@ -25,7 +25,7 @@ def corrupt(image: np.ndarray, corruption: str, severity: int, seed: int, number
 
     Args:
         image: [H, W, 3] uint8, at least 8 pixels a side.
-        corruption: one of `levels.CORRUPTIONS`.
+        corruption: one of `strengths.CORRUPTIONS`.
         severity: 1 to 5.
         seed: of all random numbers.
         number: of the image in its split.

@@ -34,8 +34,8 @@ from ...models.views import told
 from ...outputs import csv_text
 from ...training.progress import showing
 from ...training.recipe import Recipe
+from ...training.run_inputs import dataset_of, recipe_of, stands_for_own
 from ...training.rundir import RunDir
-from ...training.session import dataset_of, recipe_of, stands_for_own
 from ..evaluate import check_one_class
 from ..heads import OutputHeads, heads_of
 from ..kept import read_kept

@@ -197,19 +197,16 @@ class Involution(nn.Module):
 
         kernels = W2 ReLU(BN(W1 pool(x))) + b,    y = involve(x, kernels)
 
-    pool averages s x s pixels. Shape: [B, C, H, W] -> [B, C, H / s, W / s], rounded up.
+    pool averages s x s pixels, W1 maps C to C / 4. Shape: [B, C, H, W] -> [B, C, H / s, W / s], rounded up.
 
     Args:
         channels: C, a multiple of group_width.
         kernel_size: K, odd.
         stride: s.
         group_width: how many neighboring channels share a kernel.
-        reduction: W1 maps C to C / reduction.
     """
 
-    def __init__(
-        self, channels: int, kernel_size: int = 7, stride: int = 1, group_width: int = 16, reduction: int = 4
-    ) -> None:
+    def __init__(self, channels: int, kernel_size: int = 7, stride: int = 1, group_width: int = 16) -> None:
         super().__init__()
         if channels % group_width:
             raise UserError(
@@ -218,8 +215,9 @@ class Involution(nn.Module):
         if kernel_size % 2 == 0:
             raise UserError(f"kernel_size of an involution must be odd, got {kernel_size}")
         self.groups, self.stride = channels // group_width, stride
-        self.conv1 = ConvNormAct(channels, max(1, channels // reduction), 1)
-        self.conv2 = nn.Conv2d(max(1, channels // reduction), kernel_size**2 * self.groups, 1)
+        narrow = max(1, channels // 4)
+        self.conv1 = ConvNormAct(channels, narrow, 1)
+        self.conv2 = nn.Conv2d(narrow, kernel_size**2 * self.groups, 1)
         nn.init.zeros_(self.conv2.bias)  # type: ignore[arg-type]
 
     def pool(self, x: Tensor) -> Tensor:

@@ -26,7 +26,6 @@ class MapBackbone(nn.Module):
         student: without classes; it stays the same object.
         image_size: H, W, pixels.
         blocks: numbers of the blocks that are read, from 0; without any, the last one.
-        norm: pass the maps through the student's last norm.
         channels: of an image.
 
     Attributes:
@@ -41,7 +40,6 @@ class MapBackbone(nn.Module):
         student: nn.Module,
         image_size: tuple[int, int],
         blocks: Sequence[int] = (),
-        norm: bool = False,
         channels: int = 3,
     ) -> None:
         super().__init__()
@@ -55,7 +53,7 @@ class MapBackbone(nn.Module):
             raise UserError(f"method.blocks must name blocks of the student, 0 to {depth - 1}, got {wrong[0]}")
         if sorted(set(blocks)) != list(blocks):
             raise UserError(f"method.blocks must rise, got {list(blocks)}")
-        self.student, self.norm = student, norm
+        self.student = student
         self.blocks = list(blocks) or [depth - 1]
         trial = copy.deepcopy(self).to("meta").eval()
         parameters = {name: p for name, p in trial.named_parameters() if p.requires_grad}
@@ -74,7 +72,7 @@ class MapBackbone(nn.Module):
     def forward(self, images: Tensor) -> list[Tensor]:
         student: Any = self.student
         maps: list[Tensor] = student.forward_intermediates(
-            images, indices=self.blocks, norm=self.norm, intermediates_only=True
+            images, indices=self.blocks, norm=False, intermediates_only=True
         )
         return maps
 

@@ -24,8 +24,8 @@ from ...evaluation.robustness.evaluate import read_robustness
 from ...models.weights.files import read_config
 from ...text import shell_word
 from ...training.recipe import method_class
+from ...training.run_inputs import recipe_of
 from ...training.rundir import RunDir
-from ...training.session import recipe_of
 from ..charts.chart import Points
 from ..charts.curves import read_curves
 from ..charts.pictures import galleries

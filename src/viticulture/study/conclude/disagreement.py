@@ -20,8 +20,8 @@ from ...errors import UserError
 from ...evaluation.results import PREDICTIONS, read_predictions
 from ...evaluation.subject import of_run, pictures
 from ...models.taps import Taps
+from ...training.run_inputs import dataset_of, recipe_of
 from ...training.rundir import RunDir
-from ...training.session import dataset_of, recipe_of
 from ..declare.grid import Candidate
 from ..folder import StudyDir
 from ..run.cell import data_of

@@ -248,7 +248,7 @@ def difference_of_folds(
     return Difference(over_folds, images, floor, overlap)
 
 
-def bootstrap(right: NDArray[np.int8], level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
+def bootstrap(right: NDArray[np.int8], level: float = LEVEL) -> Estimate:
     """Percentile interval of the mean difference in accuracy when both seeds and test images are drawn anew.
 
         a resample: S seeds and N images, each with replacement, the same images for every seed;
@@ -262,26 +262,18 @@ def bootstrap(right: NDArray[np.int8], level: float = LEVEL, resamples: int = RE
     Args:
         right: [S, N] in {-1, 0, 1}, see `difference`; two seeds at least.
         level: of the interval.
-        resamples: drawn.
-        seed: of the draw.
 
     Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13; two ways of resampling crossed:
     Owen, "The pigeonhole bootstrap", Annals of Applied Statistics 2007, 1(2), arXiv:0712.1111.
     """
     covariance = np.atleast_2d(np.cov(right, bias=True)) / right.shape[1]  # [S, S], of means over resampled images
-    return _crossed(right.mean(1), covariance, level, resamples, seed)
+    return _crossed(right.mean(1), covariance, level)
 
 
-def _crossed(
-    values: NDArray[np.float64],
-    covariance: NDArray[np.float64],
-    level: float,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Estimate:
+def _crossed(values: NDArray[np.float64], covariance: NDArray[np.float64], level: float) -> Estimate:
     """The bootstrap's interval from the values of S seeds, [S], and their covariance over draws of images, [S, S]."""
     S = len(values)
-    normal, seeds = _draws(S, resamples, seed)  # [R, S] each
+    normal, seeds = _draws(S)  # [R, S] each
     axes, spreads, _ = np.linalg.svd(covariance)
     images = values + normal @ (axes * np.sqrt(spreads)).T  # [R, S]
     mean = float(values.mean())
@@ -291,11 +283,11 @@ def _crossed(
 
 
 @cache
-def _draws(seeds: int, resamples: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _draws(seeds: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Standard normal numbers, and how often each seed is drawn as a share; the same for every pair of a study."""
-    draw = np.random.default_rng(seed)
-    normal = draw.standard_normal((resamples, seeds))
-    return normal, draw.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples) / seeds
+    draw = np.random.default_rng(0)
+    normal = draw.standard_normal((RESAMPLES, seeds))
+    return normal, draw.multinomial(seeds, np.full(seeds, 1 / seeds), size=RESAMPLES) / seeds
 
 
 def seeds_needed(mean: float, sd: float | None, level: float = LEVEL, power: float = POWER) -> int | None:

@@ -12,8 +12,8 @@ from ...data.sources.source import Source
 from ...errors import UserError, counted, unknown
 from ...training.data import default_recipe
 from ...training.references import from_anywhere
-from ...training.table import read_table
-from .grid import CONDITIONS, Candidate, Grid, of_recipes, of_table
+from .grid import CONDITIONS, Candidate, Grid, of_recipes
+from .table import read_table
 from .terms import AUTO, Subsets, Terms
 
 DENSE = {"objects": "detection/photos", "pixels": "segmentation/photos"}
@@ -31,7 +31,7 @@ def of_own_images(
     candidates = of_recipes(recipes)
     if not candidates:
         kind = recognized(data)
-        candidates = of_table(read_table(DENSE[kind])) if kind else field(open_source(data))
+        candidates = read_table(DENSE[kind]).rows if kind else field(open_source(data))
         candidates = tuple(replace(candidate, data="") for candidate in candidates)
         if not terms.budget and epochs is None:
             terms = replace(terms, budget=AUTO)
@@ -52,7 +52,7 @@ def of_a_table(name: str, data: str, subsets: Subsets, seeds: int, terms: Terms,
     if subsets.folds:
         raise UserError(f"{name} is trained on the splits of its paper; leave --folds {subsets.folds} out")
     overrides, epochs = _length(overrides)
-    candidates = of_table(read_table(name))
+    candidates = read_table(name).rows
     if isinstance(weights := overrides.get("student.init"), Mapping):
         candidates = _started(candidates, weights)
         overrides = {key: value for key, value in overrides.items() if key != "student.init"}
@@ -66,7 +66,7 @@ def of_a_table(name: str, data: str, subsets: Subsets, seeds: int, terms: Terms,
 
 def field(source: Source) -> tuple[Candidate, ...]:
     """The shipped field for images of a source's size: a table named as the default recipe is."""
-    return tuple(replace(candidate, data="") for candidate in of_table(read_table(default_recipe(source))))
+    return tuple(replace(candidate, data="") for candidate in read_table(default_recipe(source)).rows)
 
 
 def _started(candidates: tuple[Candidate, ...], weights: Mapping[str, str]) -> tuple[Candidate, ...]:

@@ -16,7 +16,6 @@ from ...errors import UserError, unknown
 from ...keywords import check_fields
 from ...text import read_yaml, write_yaml
 from ...training.references import references
-from ...training.table import Row, Table, check_measure
 from .terms import ALL_IMAGES, EQUAL_EPOCHS, Subset, Subsets, Terms
 
 CONDITIONS: dict[str, Any] = {
@@ -36,6 +35,12 @@ VARIED = {
 }
 """Recipe keys that differ between cells -> the option that says how."""
 
+OF_CLASSES = "accuracy", "loss", "top5", "divergence", "robustness", "localization", "probe"
+OF_OBJECTS_PIXELS_LABELS = "ap", "ap50", "ap75", "ap_masks", "miou", "pixels", "map", "micro_f1", "macro_f1", "exact"
+MEASURES = *OF_CLASSES, *OF_OBJECTS_PIXELS_LABELS
+"""What a published number may be, by the first word of its measure; besides, whatever a guide or a head measures on
+held-out images in training, such as `bootstrap_agent_accuracy`: words joined by underscores."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -47,7 +52,7 @@ class Candidate:
         overrides: dotted recipe keys that differ from the recipe; `row:NAME` is the run of another candidate, on the
             same training subset and from the same seed.
         data: its own data set, for a paper's table with several; empty for the study's.
-        published: a paper's number, percent.
+        published: a paper's number, in percent unless its table says otherwise; None where it prints none.
         measure: what the published number is: the student's accuracy, or see `measures.other_measure`.
         seed_offset: added to the study's seeds, for a second training of the same thing, such as another teacher.
     """
@@ -61,10 +66,12 @@ class Candidate:
     seed_offset: int = 0
 
     def __post_init__(self) -> None:
-        check_fields("candidates", self)
+        check_fields(f"candidate {self.name}", self)
         if not self.name:
             raise UserError(f"every candidate has a name; that of {self.recipe} is empty")
-        check_measure(f"candidate {self.name}", self.measure)
+        kind, slash, _ = self.measure.partition("/")
+        if kind not in MEASURES and (slash or "_" not in kind):
+            raise unknown(f"measure of candidate {self.name}", kind, MEASURES)
 
     @property
     def training(self) -> list[Any]:
@@ -262,16 +269,16 @@ class Grid:
     @staticmethod
     def from_yaml(text: str, name: str) -> "Grid":
         """A declaration. Raises: UserError naming what is wrong with it."""
-        values = _checked(Grid, read_yaml(text, name), name)
+        values = known_keys(Grid, read_yaml(text, name), name)
         for key in ("data", "candidates"):
             if not values.get(key):
                 raise UserError(f"{name} must say {key}")
         try:
             values["candidates"] = tuple(
-                Candidate(**_checked(Candidate, entry, f"{name}, candidates")) for entry in values["candidates"]
+                Candidate(**known_keys(Candidate, entry, f"{name}, candidates")) for entry in values["candidates"]
             )
-            values["subsets"] = Subsets(**_checked(Subsets, values.get("subsets") or {}, f"{name}, subsets"))
-            values["terms"] = Terms(**_checked(Terms, values.get("terms") or {}, f"{name}, terms"))
+            values["subsets"] = Subsets(**known_keys(Subsets, values.get("subsets") or {}, f"{name}, subsets"))
+            values["terms"] = Terms(**known_keys(Terms, values.get("terms") or {}, f"{name}, terms"))
             return Grid(**values)
         except TypeError as error:
             raise UserError(f"{name} is malformed: {error}") from error
@@ -282,17 +289,6 @@ def of_recipes(names: Sequence[str]) -> tuple[Candidate, ...]:
     short = [Path(name).stem if name.endswith((".yaml", ".yml")) else name for name in names]
     clear = len(set(short)) == len(names)
     return tuple(Candidate(short[i] if clear else name, name) for i, name in enumerate(names))
-
-
-def of_table(table: Table, data: str = "") -> tuple[Candidate, ...]:
-    """A table's rows; `data` replaces all their data sets."""
-    return tuple(_of_row(row, data) for row in table.rows)
-
-
-def _of_row(row: Row, data: str) -> Candidate:
-    return Candidate(
-        row.name, row.recipe, dict(row.overrides), data or row.data or "", row.published, row.measure, row.seed_offset
-    )
 
 
 def slug(name: str) -> str:
@@ -327,7 +323,8 @@ def _default(one: Field[Any]) -> Any:
     return one.default if one.default_factory is MISSING else one.default_factory()
 
 
-def _checked(cls: Any, raw: Any, name: str) -> dict[str, Any]:
+def known_keys(cls: Any, raw: Any, name: str) -> dict[str, Any]:
+    """Keywords for a dataclass out of a file's section. Raises: UserError naming the nearest of a key that has none."""
     if not isinstance(raw, Mapping):
         raise UserError(f"{name} must hold keys and values, got {type(raw).__name__}")
     valid = [f.name for f in fields(cls) if f.compare]

@@ -17,7 +17,7 @@ from ...methods.method import Method
 from ...models.views import EVERY, NAMED, Views
 from ...training.assemble import assemble
 from ...training.feed import DENSE_BATCH, ValidationLoader
-from ...training.recipe import Recipe, method_class, resolve
+from ...training.recipe import Recipe, method_class
 from ...training.run import fit
 from ...training.rundir import RunDir
 from ...training.session import Session
@@ -121,9 +121,9 @@ def measure_pace(
     """
     held_out = held_out_images(recipe, dataset)
     recipe = recipe.with_section("images", dataset.image_settings)
-    watch = {"val": dataset.val, "test": dataset.test}.get(recipe.section("train").watch)
+    watch = dataset.held_out.get(recipe.section("train").watch)
     longer = {"train.epochs": max(int(MOST_STEPS * patience), recipe.section("train").epochs)}
-    recipe = resolve(recipe.name, recipe.values, {**BARE, **longer})
+    recipe = recipe.with_keys({**BARE, **longer})
     method, _ = assemble(recipe, dataset, seed)
     shutil.rmtree(folder, ignore_errors=True)  # what a kill left
     try:

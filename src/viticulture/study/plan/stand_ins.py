@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Untrained doubles of the candidates that another one learns from, so that its pace can be measured beforehand."""
 
-from collections.abc import Callable, Mapping
-from copy import deepcopy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from ...models.students import create_student
 from ...models.weights.files import save
 from ...training.assemble import patch_size, task_of
 from ...training.data import load_dataset
-from ...training.recipe import Recipe, resolve
+from ...training.recipe import Recipe
 from ...training.references import references, replaced
 from ..declare.grid import Candidate, Grid
 from ..declare.terms import Subset
@@ -35,14 +34,9 @@ def stand_ins(
     folders: dict[str, str] = {}
     for name in references(candidate.overrides).values():
         other = next(other for other in grid.candidates if other.name == name)
-        recipe = with_overrides(recipes[name], subset.overrides)
+        recipe = recipes[name].with_keys(subset.overrides)
         task = task_of(load_dataset(opened(other), recipe, grid.seeds[0]))
         wanted = recipe.section("student")
         folders[name] = str(folder / str(len(folders)))
         save(create_student(wanted.name, task, patch_size(wanted, task), wanted.options), Path(folders[name]), task)
     return {**replaced(candidate.overrides, folders), **grid.conditions}
-
-
-def with_overrides(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
-    """A recipe with overrides; neither's nested values are shared with it, because other cells read them, too."""
-    return resolve(recipe.name, deepcopy(recipe.values), deepcopy(dict(overrides)))

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run was made of, read back from its folder: its recipe, and its images in their splits."""
+
+from dataclasses import replace
+from typing import Any
+
+from ..data.dataset import Dataset
+from ..data.open import open_source
+from ..data.sources.several import separated
+from ..data.sources.source import Source
+from ..errors import UserError
+from .data import for_method, load_dataset, open_for
+from .raw import flat
+from .recipe import Recipe, parse, resolve
+from .references import where_they_lie
+from .rundir import RunDir
+
+
+def recipe_of(run: RunDir) -> Recipe:
+    """The recipe that a run began with, from its recipe.yaml; its own earlier stages are named by where they lie now.
+
+    Raises: UserError if a value in the file was changed since: a run is one training, by one recipe.
+    """
+    facts, path = run.read("run.json"), run.path / "recipe.yaml"
+    recipe = resolve(facts["recipe"], parse(run.text("recipe.yaml"), str(path)))
+    now, then = flat(recipe.values), flat(resolve(facts["recipe"], facts.get("settings", recipe.values)).values)
+    if changed := sorted(key for key in now.keys() | then.keys() if now.get(key) != then.get(key)):
+        shown = [f"{key} from {then.get(key)!r} to {now.get(key)!r}" for key in changed[:5]]
+        more = f" and {len(changed) - 5} more" if changed[5:] else ""
+        raise UserError(
+            f"{path} was changed after the run began: {', '.join(shown)}{more}; put it back, or begin a new run by it: "
+            f"{run.anew()}"
+        )
+    return replace(recipe, values=where_they_lie(run.path, recipe.values))
+
+
+def dataset_of(run: RunDir, recipe: Recipe, data: Any = "") -> Dataset:
+    """The images of a run with its very splits; `data` says where they are now if they have moved, and is the very
+    object where the run learnt from one of a Python program.
+    """
+    facts, names = run.read("run.json"), run.read("split.json").get("names")
+    lists = names.values() if isinstance(names, dict) else [None]
+    if not all(isinstance(part, list) and all(isinstance(name, str) for name in part) for part in lists):
+        raise UserError(f"{run.path / 'split.json'} is damaged: it must hold names of images by split")
+    data = "" if data is None else data
+    if facts["data"].get("given") is not None:
+        return load_dataset(for_method(recipe, given_again(run, data)), recipe, facts["seed"], names)
+    known = facts["data"]["folder"] or facts["data"]["source"]
+    source = open_for(recipe, known if isinstance(data, str) and not data else data)
+    return load_dataset(source, recipe, facts["seed"], names)
+
+
+def given_again(run: RunDir, data: Any) -> Source:
+    """The object that a run learnt from. Raises: UserError where it is not there, or another one is."""
+    name, way = run.read("run.json")["data"]["source"], f"viticulture.resume({str(run.path)!r}, data)"
+    if isinstance(data, str):
+        raise UserError(
+            f"{run.path} learnt from an object of a Python program ({name}), which its folder does not hold; give it "
+            f"again in Python, as in {way}; evaluate, explain, probe and robustness take it as data, too"
+        )
+    source = open_source(data)
+    if not is_own(run, source):
+        raise UserError(
+            f"this {source.name} is not what {run.path} began with: images, labels, their order or the splits differ; "
+            f"give the same, or train anew: {run.anew()}"
+        )
+    return source
+
+
+def stands_for_own(run: RunDir, data: str | Source) -> bool:
+    """Whether a run's own images are meant: by nothing, or by the very object that it learnt from."""
+    return is_own(run, data) if isinstance(data, Source) else not data
+
+
+def is_own(run: RunDir, source: Source) -> bool:
+    """Whether this is the object of a Python program that a run learnt from."""
+    known = run.read("run.json")["data"].get("given")
+    if known is None or known == source.fingerprint:
+        return known is not None
+    return bool(known == separated(source).fingerprint)
