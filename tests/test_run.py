@@ -2,6 +2,7 @@
 """What Python and notebooks see of a training: tables, images of any kind, the head of its page."""
 
 import csv
+import shutil
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -176,6 +177,16 @@ def test_a_notebook_shows_the_head_of_the_page(run: viticulture.Run, tmp_path: P
     assert "digits &amp; &lt;co&gt;" in shown
     assert f"top-1 {100 * run.accuracy:.1f} %" in shown
     assert "no run" in viticulture.Run(tmp_path)._repr_html_()
+
+
+def test_answers_of_a_damaged_run_are_refused_in_a_line(run: viticulture.Run, tmp_path: Path) -> None:
+    """Catches: a KeyError for names that are gone, or results that say nothing of what counts."""
+    shutil.copytree(run.path, tmp_path / "run")
+    copy = viticulture.Run(tmp_path / "run")
+    for content, said in ((b"{}", "must hold names"), (b'{"names": {"train": []}}', "holds no images of test")):
+        (copy.path / "split.json").write_bytes(content)
+        with pytest.raises(UserError, match=rf"split\.json.* {said}"):
+            _ = copy.answers
 
 
 def test_predicting_by_its_source_again(run: viticulture.Run) -> None:

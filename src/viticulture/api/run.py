@@ -147,7 +147,7 @@ class Run:
             return _frame(_label_answers(self.folder, labels))
         split, names = self.evaluations.counts.partition("/")[2], self.classes
         kept = read_predictions(self.folder, probabilities=True)
-        images = self.folder.read("split.json")["names"][split]
+        images = _names_of(self.folder, split)
         rows: list[dict[str, Any]] = [
             {"name": image, "label": names[label], "predicted": names[predicted]}
             for image, label, predicted in zip(images, kept.labels, kept.predicted, strict=True)
@@ -244,7 +244,7 @@ def _label_answers(run: "RunDir", found: "LabelEvaluations") -> list[dict[str, A
 
     if (result := found.counting) is None:
         return []
-    names = run.read("split.json")["names"][found.counts.partition("/")[2]]
+    names = _names_of(run, found.counts.partition("/")[2])
     scores = result.per_label
     columns = class_columns([score.name for score in scores], ANSWER)
 
@@ -260,6 +260,13 @@ def _label_answers(run: "RunDir", found: "LabelEvaluations") -> list[dict[str, A
         }
         for name, shares, shown in zip(names, *(each.tolist() for each in read_answers(run, found.counts)), strict=True)
     ]
+
+
+def _names_of(run: "RunDir", split: str) -> list[str]:
+    """Images of a split. Raises: UserError where the run knows none."""
+    if split not in (names := run.image_names):
+        raise UserError(f"{run.path / 'split.json'} holds no images of {split or 'a result that counts'}")
+    return names[split]
 
 
 def _frame(rows: Sequence[dict[str, Any]], index: Sequence[str] | None = None) -> Any:

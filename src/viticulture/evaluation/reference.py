@@ -66,9 +66,7 @@ def put_beside(run: RunDir, other: RunDir) -> None:
         raise UserError(
             f"{lacking.path} holds no results yet; to have them: viticulture evaluate {shell_word(lacking.path)}"
         )
-    if run.read("split.json")["names"].get(known.split) != other.read("split.json")["names"].get(
-        theirs.counts.partition("/")[2]
-    ):
+    if run.image_names.get(known.split) != other.image_names.get(theirs.counts.partition("/")[2]):
         raise UserError(
             f"{run.path} and {other.path} were tested on different images; train both on the same data and splits"
         )

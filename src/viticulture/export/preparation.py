@@ -22,8 +22,8 @@ from ..evaluation.predict import ask
 from ..evaluation.subject import Subject, of_run
 from ..models.weights.files import read_config
 from ..training.data import open_for
+from ..training.run_inputs import recipe_of
 from ..training.rundir import RunDir
-from ..training.session import recipe_of
 
 MOST = 64  # images
 
@@ -72,7 +72,7 @@ def by_timms_transform(run: RunDir, weights: str = "") -> Moved | None:
         return None
     if not isinstance(source, Source):
         return None
-    names = run.read("split.json")["names"]
+    names = run.image_names
     of_split = names.get("test") or names.get("val") or names["train"]
     known = {name: i for i, name in enumerate(source.names)}
     places = [known[name] for name in of_split[:: max(1, len(of_split) // MOST)][:MOST] if name in known]

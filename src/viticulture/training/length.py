@@ -20,8 +20,9 @@ from ..text import comment
 from .assemble import assemble
 from .processes import POLL_SECONDS, is_leader
 from .recipe import Recipe, resolve
+from .run_inputs import recipe_of
 from .rundir import RunDir
-from .session import Session, mark, recipe_of
+from .session import Session, mark
 from .state import WholeCheckpointIO, load_checkpoint
 from .watching import BestCheckpoint
 

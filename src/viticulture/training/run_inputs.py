@@ -38,10 +38,7 @@ def dataset_of(run: RunDir, recipe: Recipe, data: Any = "") -> Dataset:
     """The images of a run with its very splits; `data` says where they are now if they have moved, and is the very
     object where the run learnt from one of a Python program.
     """
-    facts, names = run.read("run.json"), run.read("split.json").get("names")
-    lists = names.values() if isinstance(names, dict) else [None]
-    if not all(isinstance(part, list) and all(isinstance(name, str) for name in part) for part in lists):
-        raise UserError(f"{run.path / 'split.json'} is damaged: it must hold names of images by split")
+    facts, names = run.read("run.json"), run.image_names
     data = "" if data is None else data
     if facts["data"].get("given") is not None:
         return load_dataset(for_method(recipe, given_again(run, data)), recipe, facts["seed"], names)

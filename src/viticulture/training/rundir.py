@@ -20,7 +20,7 @@ explain.json, features.npz, robustness.json, corruptions.npz, localization.json,
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..disk import file_lock, read_json, read_text, sweep, unwritable, write_whole
 from ..errors import UserError, unknown
@@ -252,6 +252,15 @@ class RunDir:
     def read(self, name: str) -> dict[str, Any]:
         """A JSON file of the run. Raises: UserError if it is missing or damaged."""
         return read_json(self._kept(name), CURE)
+
+    @property
+    def image_names(self) -> dict[str, list[str]]:
+        """Split -> the images in it, in their order. Raises: UserError if the file is missing or damaged."""
+        names = self.read("split.json").get("names")
+        lists = names.values() if isinstance(names, dict) else [None]
+        if not all(isinstance(part, list) and all(isinstance(name, str) for name in part) for part in lists):
+            raise UserError(f"{self.path / 'split.json'} is damaged: it must hold names of images by split")
+        return cast("dict[str, list[str]]", names)
 
     def _kept(self, name: str) -> Path:
         if not (self.path / name).exists():

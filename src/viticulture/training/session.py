@@ -30,8 +30,7 @@ from .loggers import check_logger
 from .processes import check_devices, is_leader
 from .recipe import Recipe, read, resolve
 from .references import check_alone, from_anywhere
-from .run_inputs import dataset_of
-from .run_inputs import recipe_of as recipe_of  # evaluation/dense, export and length.py take it from here
+from .run_inputs import dataset_of, recipe_of
 from .rundir import RunDir, fresh
 from .surroundings import surroundings
 

@@ -20,8 +20,8 @@ from ...errors import UserError
 from ...text import shell_word
 from ...training.progress import showing
 from ...training.recipe import method_class
+from ...training.run_inputs import recipe_of
 from ...training.rundir import RunDir
-from ...training.session import recipe_of
 from ..kept_weights import of_each
 from ..other import taught_by
 from .objects import ObjectsEvaluation, evaluate_objects, mean_boxes
@@ -37,9 +37,8 @@ def judge_dense(run: RunDir, dataset: Dataset) -> DenseEvaluations:
     The score from which its boxes count is the best of the same weights on validation images, on test images too. A
     split whose images show no object, or no labeled pixel, is left out.
     """
-    held_out = {name: images for name, images in (("test", dataset.test), ("val", dataset.val)) if images is not None}
-    shown = {name: counts_of(dataset.classes, dataset.annotations[name]).any() for name in held_out}
-    splits = {name: images for name, images in held_out.items() if shown[name]}
+    shown = {name: counts_of(dataset.classes, dataset.annotations[name]).any() for name in dataset.held_out}
+    splits = {name: images for name, images in dataset.held_out.items() if shown[name]}
     train = dataset.annotations["train"]
     simple = _baseline(train, dataset)
     counting = f"{run.which()[0]}/{next(iter(splits))}" if splits else ""

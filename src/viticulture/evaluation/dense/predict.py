@@ -19,8 +19,8 @@ from ...errors import UserError
 from ...models.dense.segmenter import Segmenter
 from ...outputs import check_out
 from ...text import readable
+from ...training.run_inputs import recipe_of
 from ...training.rundir import RunDir
-from ...training.session import recipe_of
 from ..opening import Item, decoded, named
 from .prediction import ClassMap, DensePrediction, coco_results, dense_csv, drawn, indexed
 from .results import read_dense

@@ -19,8 +19,8 @@ from ...models.dense.detector import Detector
 from ...models.dense.networks import load_dense
 from ...models.dense.segmenter import Segmenter
 from ...models.task import Task
+from ...training.run_inputs import recipe_of
 from ...training.rundir import RunDir
-from ...training.session import recipe_of
 from ..subject import device_for
 
 BATCH = 16

@@ -153,7 +153,7 @@ def _images(run: RunDir | None, data: str | Source, subject: Subject) -> Dataset
         kept: Selection = recipe_of(run).section("data")
         selection = replace(kept, fraction=None, per_class=None, rule="balanced", folds=None, fold=0)
         if stands_for_own(run, data):
-            known, remembered = run.read("run.json")["data"], run.read("split.json")["names"]
+            known, remembered = run.read("run.json")["data"], run.image_names
             data = given_again(run, data) if known.get("given") else known["folder"] or known["source"]
     source = open_source(data)
     if is_joined(source):

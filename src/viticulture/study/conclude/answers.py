@@ -44,7 +44,7 @@ class Answers:
         """Of the images that count."""
         name = outcome.cell.name
         if name not in self._tested:
-            names = self.study.run(outcome.cell).read("split.json")["names"]
+            names = self.study.run(outcome.cell).image_names
             self._tested[name] = names.get("test") or names.get("val") or []
         return self._tested[name]
 
