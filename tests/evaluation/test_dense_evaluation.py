@@ -153,7 +153,8 @@ def test_validation_images_choose_the_score_from_which_boxes_count_on_test_image
             ],
             masks=False,
         )
-    data = SimpleNamespace(**splits, train=splits["val"], classes=subject.task.classes)
+    held_out = {split: splits[split] for split in ("test", "val")}
+    data = SimpleNamespace(held_out=held_out, train=splits["val"], classes=subject.task.classes)
     data.annotations = {**annotations, "train": annotations["val"]}
     judged = judge_dense(run, data)  # type: ignore[arg-type]
     test, val = judged.results["last/test"], judged.results["last/val"]
