@@ -57,7 +57,7 @@ class Detection(Method):
         super().__init__(replace(setup, student=network))
         self.taps = Taps(network.backbone)  # the part that is compiled
         self.batch_spec = replace(self.batch_spec, masks=masks)
-        self.described = {"dense": {"kind": "detection", "heads": asdict(heads), **around}}
+        self.extra_config = {"dense": {"kind": "detection", "heads": asdict(heads), **around}}
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         return self._detector().losses(batch["image"], targets_of(batch))
@@ -71,7 +71,7 @@ class Detection(Method):
         return {"ap50": torch.tensor(values).mean().to(batch["image"].device)}
 
     @property
-    def counted(self) -> nn.Module:
+    def counted_network(self) -> nn.Module:
         """Backbone and pyramid: what the heads compute depends on what is found."""
         return nn.Sequential(self._detector().backbone, _First(), self._detector().pyramid, _Finest())
 

@@ -103,13 +103,15 @@ class Moment:
     """Which training step is at hand; a plain loop over whole batches may leave it as it is.
 
     Args:
-        place: epoch and micro-batch in it, from 0.
+        epoch: from 0.
+        micro_batch: of the epoch, from 0.
         first: whether the micro-batch is the first of its step.
         last: whether it is the last: all gradients are there after it.
         images: the step's, while they are there.
     """
 
-    place: tuple[int, int] = (0, 0)
+    epoch: int = 0
+    micro_batch: int = 0
     first: bool = True
     last: bool = True
     images: Callable[[], Tensor | None] = lambda: None
@@ -143,7 +145,7 @@ class Method(LightningModule, ABC):
         oblong: whether images may be higher than wide, or wider.
         asks_length: whether a step depends on `course`, on how many there are to be; a budget settles the length of a
             training that does not ask while it warms up.
-        described: what a folder of weights must say beside the student, for the network to be built anew.
+        extra_config: what a folder of weights must say beside the student, for the network to be built anew.
         sam: the optimizer, where it takes two gradients a step.
         convolves: whether the student's first layer is a convolution whose windows overlap, as a CNN's.
     """
@@ -167,7 +169,7 @@ class Method(LightningModule, ABC):
         self.extra_logs: dict[str, Tensor] = {}
         self.logged: dict[str, Tensor] = {}
         self.seen_terms: dict[str, Tensor] = {}
-        self.described: dict[str, Any] = {}
+        self.extra_config: dict[str, Any] = {}
         self.sam: SAM | None = None
         first = next((layer for layer in setup.student.modules() if isinstance(layer, nn.Conv2d)), None)
         self.convolves = first is not None and first.kernel_size != first.stride
@@ -187,7 +189,7 @@ class Method(LightningModule, ABC):
         return len(batch["image"])
 
     @property
-    def counted(self) -> nn.Module:
+    def counted_network(self) -> nn.Module:
         """The network whose multiply-accumulates are told."""
         return self.student
 
@@ -216,7 +218,7 @@ class Method(LightningModule, ABC):
 
     def epoch_step_of(self, images: Tensor) -> tuple[int, int] | None:
         """Epoch and micro-batch, from 0, if these are the very images of the step at hand; None for others."""
-        return self.moment.place if images is self.moment.images() else None
+        return (self.moment.epoch, self.moment.micro_batch) if images is self.moment.images() else None
 
     @property
     def perturbed(self) -> bool:
@@ -234,7 +236,7 @@ class Method(LightningModule, ABC):
         parts = self.trainer.accumulate_grad_batches
         first, last = batch_idx % parts == 0, (batch_idx + 1) % parts == 0
         self._lay_out(batch)
-        self.moment = Moment((self.current_epoch, batch_idx), first, last, ref(batch["image"]))
+        self.moment = Moment(self.current_epoch, batch_idx, first, last, ref(batch["image"]))
         terms = self.losses(batch)
         total = torch.stack(list(terms.values())).sum()
         self.seen_terms = {name: term.detach() for name, term in terms.items()}

@@ -46,7 +46,7 @@ class Segmentation(Method):
         network = segmenter(setup.student, setup.task, **around)  # type: ignore[arg-type]
         super().__init__(replace(setup, student=network))
         self.taps = Taps(network.backbone)  # the part that is compiled
-        self.described = {"dense": {"kind": "segmentation", **around}}
+        self.extra_config = {"dense": {"kind": "segmentation", **around}}
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         logits, classes = self.student(batch["image"]), batch["classes"]

@@ -158,7 +158,7 @@ def _facts_of_weights(session: Session) -> dict[str, Any]:
         "run": session.run.path.name,
         "seed": session.seed,
         "recipe": session.recipe.name,
-        **session.method.described,
+        **session.method.extra_config,
     }
     if (shown := images.fit) != "crop":
         facts["pretrained_cfg"] = {"crop_mode": CROP_MODES[shown]}

@@ -139,7 +139,7 @@ def _record(session: Session, command: str, about: dict[str, Any]) -> None:
     run.write("recipe.yaml", f"{comment(command)}{comment(f'recipe: {recipe.name}')}{recipe.to_yaml()}")
     run.write("split.json", {"names": dataset.split_names})
     parameters = sum(parameter.numel() for parameter in method.student.parameters())
-    _, macs = count(method.counted, method.task.image_size, method.task.channels)
+    _, macs = count(method.counted_network, method.task.image_size, method.task.channels)
     run.update(
         **surroundings(),
         status="running",
