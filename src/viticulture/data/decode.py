@@ -52,6 +52,8 @@ UPRIGHT = {  # what turns pixels of an EXIF orientation upright
 _SIDEWAYS = (5, 6, 7, 8)
 Decoded = NDArray[Any] | Image.Image
 """What needs no file: numbers [H, W] or [H, W, C], or a picture of Pillow's."""
+DECODED = np.ndarray, Image.Image
+"""The same for `isinstance`, which tells it from an open file."""
 
 _BITS = ExifTags.Base.BitsPerSample
 

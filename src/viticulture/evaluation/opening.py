@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from ..data.channels import RGB, Kept
-from ..data.decode import Decoded, DecodedImage, Unreadable, decode, image_size
+from ..data.decode import DECODED, Decoded, DecodedImage, Unreadable, decode, image_size
 from ..data.images import Records, StoredImages
 from ..data.resample import squeeze
 from ..data.sources.files import FileReader
@@ -116,7 +114,7 @@ def decoded(
     if isinstance(image, Path):
         with FileReader(Path(), [str(image)]).open(0) as file:
             return decode(file, name, side, kept)
-    if most is not None and not isinstance(image, (np.ndarray, Image.Image)):
+    if most is not None and not isinstance(image, DECODED):
         height, width = image_size(image, name)
         if height * width > most:
             raise Unreadable(name, f"{width} x {height} is more than {most:,} pixels")

@@ -9,13 +9,12 @@ once. Both are sound, and they are not equal.
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from PIL import Image
 from timm.data.config import resolve_data_config
 from timm.data.transforms_factory import create_transform
 
 from ..data.channels import RGB
+from ..data.decode import DECODED
 from ..data.sources.source import Source
 from ..errors import UserError
 from ..evaluation.predict import ask
@@ -92,7 +91,7 @@ def _ours(subject: Subject, source: Source, places: list[int]) -> torch.Tensor:
         items = []
         for i in places:
             image = source.reader.open(i)
-            if not isinstance(image, (np.ndarray, Image.Image)):
+            if not isinstance(image, DECODED):
                 opened.callback(image.close)
             items.append((source.names[i], image))
         predictions = ask(subject, items)

@@ -22,7 +22,7 @@ from ...parallel import Progress, in_parallel
 from .. import subsets
 from ..annotations import NOTHING, UNLABELED, Annotations, Boxed, Masked, Objects
 from ..dataset import Dataset, prepare, read_rows
-from ..decode import orientation_of
+from ..decode import DECODED, orientation_of
 from ..image_settings import ImageSettings
 from ..images import Images
 from ..sources.files import file_fingerprint
@@ -237,7 +237,7 @@ def _faults(objects: Objects, size: tuple[int, int], name: str) -> list[str]:
 def orientation(source: DenseSource, row: int) -> int:
     """EXIF orientation of an image."""
     opened = source.images.reader.open(row)
-    if isinstance(opened, (np.ndarray, Image.Image)):
+    if isinstance(opened, DECODED):
         return 1
     with opened as file:
         return orientation_of(file, source.images.names[row], source.images.kept)

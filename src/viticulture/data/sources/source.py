@@ -118,7 +118,7 @@ class Source:
         try:
             yield file
         finally:
-            if not isinstance(file, (np.ndarray, Image.Image)):
+            if not isinstance(file, decode.DECODED):
                 file.close()
 
 
