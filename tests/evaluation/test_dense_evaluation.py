@@ -207,6 +207,17 @@ def test_masks_are_judged_by_themselves() -> None:
         assert result.masks.ap == pytest.approx(expected)
 
 
+def test_objects_are_small_or_large_by_what_their_list_says() -> None:
+    """A box of 40x40 pixels is medium; with the area of its outline, small. Fails if a list's areas are not looked at,
+    or are lost where a part of the objects goes on."""
+    true = objects((10, 10, 50, 50, 0), (60, 60, 99, 99, 1))
+    areas = torch.tensor([800.0, 1500.0], dtype=torch.float64)
+    for known, kept in ((None, {"medium"}), (areas, {"small"})):
+        first = dataclasses.replace(true, areas=known).part(torch.tensor([True, False]))
+        result = evaluate_objects([found((10, 10, 50, 50, 0, 0.9))], Boxed([first], masks=False), ("disk",), SIZES[:1])
+        assert {size for size, ap in result.boxes.by_size.items() if ap is not None} == kept
+
+
 def pixels() -> Any:
     masks = [np.array([[0, 0], [1, 255]], np.uint8), np.array([[1, 1], [0, 0]], np.uint8)]
     true = Masked(torch.zeros(2, 2, 2, dtype=torch.uint8), torch.arange(2), lambda i: masks[i])

@@ -85,7 +85,8 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_detectors_run_from_training_to_pictures(tmp_path: Path) -> None:
-    """train, then what it keeps, evaluate, predict into COCO's results and pictures, in Python as in the shell. Fails
+    """train, then what it keeps, evaluate, predict into COCO's results, by its own numbers where a list of
+    COCO's is named, and pictures, in Python as in the shell. Fails
     if boxes come out in pixels of the canvas, an unreadable file stops the rest, or results differ the second time."""
     data = coco_folder(tmp_path / "boxes", SPLITS)
     settings = {**OBJECTS, "train.epochs": 1}
@@ -118,6 +119,20 @@ def test_a_detectors_run_from_training_to_pictures(tmp_path: Path) -> None:
     boxes = np.array([row["bbox"] for row in rows])
     assert (boxes[:, 0] + boxes[:, 2]).max() > 48  # the canvas ends at 32, the image at 80
     assert (boxes[:, 1] + boxes[:, 3]).max() <= 64.01
+    listed = data / "annotations" / "instances_test.json"
+    content = json.loads(listed.read_text())
+    found = viticulture.predict(str(run.path), str(listed), out=str(tmp_path / "listed.json"))
+    rows = json.loads((tmp_path / "listed.json").read_text())
+    assert [Path(each.name).name for each in found] == [image["file_name"] for image in content["images"]]
+    assert {row["image_id"] for row in rows} == {image["id"] for image in content["images"]}
+    assert {(row["category_id"], row["category"]) for row in rows} <= {(3, "disk"), (7, "square")}
+    del content["annotations"]  # as of images that a server judges
+    listed.write_text(json.dumps(content))
+    assert len(viticulture.predict(str(run.path), str(listed))) == len(found)
+    del content["categories"][0]
+    listed.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="no number for disk"):
+        viticulture.predict(str(run.path), str(listed))
     viticulture.predict(str(run.path), shown[:1], out=str(tmp_path / "pictures"))
     with Image.open(tmp_path / "pictures" / "0001-000.png") as picture:
         assert picture.size == (80, 64)

@@ -91,7 +91,8 @@ def predict(
 
     Args:
         run: the run's folder, or hf-hub:USER/NAME.
-        images: files, or folders that are searched for images; in Python also pictures, see `Run.predict`.
+        images: files, or folders that are searched for images; of objects also a list of COCO's (.json), alone, which
+            then numbers the results; in Python also pictures, see `Run.predict`.
         weights: best, last or ema; by default those that count.
         out: a .csv or .json file to write as well; of objects .json is COCO's results. Of objects and of pixels also
             a folder of pictures, of pixels no .json.

@@ -29,6 +29,7 @@ class Objects:
         crowd: [n] bool: a box around many objects, which is not learnt from and in which nothing counts as wrong.
         shapes: n outlines; None where the data has no masks.
         size: height and width of the upright image that they were drawn in; None where the data does not say.
+        areas: [n] float64, pixels of the original, by which they are small or large; None where the data does not say.
     """
 
     boxes: Tensor
@@ -36,6 +37,7 @@ class Objects:
     crowd: Tensor
     shapes: tuple[Shape, ...] | None = None
     size: tuple[int, int] | None = None
+    areas: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -44,7 +46,8 @@ class Objects:
         """Some of them, by a mask or by numbers."""
         numbers = rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows
         shapes = None if self.shapes is None else tuple(self.shapes[i] for i in numbers.tolist())
-        return Objects(self.boxes[numbers], self.labels[numbers], self.crowd[numbers], shapes, self.size)
+        areas = None if self.areas is None else self.areas[numbers]
+        return Objects(self.boxes[numbers], self.labels[numbers], self.crowd[numbers], shapes, self.size, areas)
 
 
 NOTHING = Objects(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.bool))

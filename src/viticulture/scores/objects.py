@@ -7,9 +7,9 @@
                true objects are left out
     sizes      true objects outside a range of areas, and detections outside it that take none, count for nothing
 
-The numbers are pycocotools' (a test holds them together), but for this: an object's area is that of its box where boxes
-are judged, where COCO's lists give that of its outline. Matches, not only their mean, are kept because an interval
-weighs images anew a few hundred times, and because a curve wants all of them.
+The numbers are pycocotools' (a test holds them together). A true object's area is what its list says, as a rule that of
+its outline. Matches, not only their mean, are kept because an interval weighs images anew a few hundred times, and
+because a curve wants all of them.
 """
 
 from collections.abc import Mapping, Sequence

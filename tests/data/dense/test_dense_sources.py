@@ -602,6 +602,23 @@ def test_the_other_kind_of_data_is_named(
         open_dense(made(tmp_path / "set", {"train": 2}), wanted)
 
 
+def test_areas_of_a_list_are_kept_where_each_object_has_one(tmp_path: Path) -> None:
+    """Fails if a list's areas are lost on the way to a split, or 0, which converters write for unknown, counts."""
+    root = coco_folder(tmp_path / "set", COUNTS)
+
+    def areas() -> list[list[float] | None]:
+        held = prepared(root).annotations["train"]
+        assert isinstance(held, Boxed)
+        return [None if each.areas is None else each.areas.tolist() for each in held.objects]
+
+    change(root, "train", lambda content: [each.update(area=i + 0.5) for i, each in enumerate(content["annotations"])])
+    listed = [area for each in areas() for area in each or []]
+    assert listed == [i + 0.5 for i in range(len(listed))]
+    change(root, "train", lambda content: content["annotations"][0].update(area=0))
+    assert areas()[0] is None
+    assert areas()[1] is not None
+
+
 def test_a_fingerprint_changes_with_a_box_and_a_pixel(tmp_path: Path) -> None:
     """Fails if a run could go on, or be compared, with other objects than it learnt from."""
     root = coco_folder(tmp_path / "boxes", COUNTS)

@@ -12,6 +12,7 @@ training. Classes come in the order of their numbers, whatever these are.
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,18 @@ import torch
 
 from ...errors import UserError, counted
 from ...keywords import BITS
+from ...text import readable
 from ..annotations import NOTHING, Objects
 from ..sources.folders import holds_image, scan
 from ..sources.labels import split_of
 from .source import DenseSource, check_names, images_of
 
-_KEYS = {"images", "annotations", "categories"}
+_NAMED = {
+    "images": ("id", "file_name"),
+    "annotations": ("image_id", "category_id"),
+    "categories": ("id", "name"),
+}
+"""Parts of a list, and what every entry of each needs."""
 _OTHERS = {"trainval": "train", "minival": "val", "eval": "val", "evaluation": "val"}
 """Words for a split that lists alone use."""
 _NUMBERS = {"images": ("height", "width"), "annotations": ("category_id",), "categories": ("id",)}
@@ -39,12 +46,8 @@ def listings(path: Path) -> list[Path]:
 
 def open_coco(path: Path) -> DenseSource:
     """Open what `listings` finds. Raises: UserError for what does not belong together."""
-    files = listings(path)
-    root = path if path.is_dir() else (path.parent.parent if path.parent.name == "annotations" else path.parent)
-    below: dict[str, list[str]] = {}
-    for entry in scan(root)[0]:
-        if holds_image(entry.path):
-            below.setdefault(entry.path.rpartition("/")[2], []).append(entry.path)
+    files, root = listings(path), _root(path)
+    below = _images(root)
     contents = {file: _read(file) for file in files}
     categories: dict[int, str] = {}
     for file, content in contents.items():
@@ -76,6 +79,44 @@ def open_coco(path: Path) -> DenseSource:
     return DenseSource(images_of(root, paths, splits, path), classes, objects, lists=tuple(map(str, files)))
 
 
+@dataclass(frozen=True)
+class Numbering:
+    """What a list calls its images and classes.
+
+    Args:
+        images: file -> the list's id of it, in the list's order.
+        categories: name of a class -> the list's id of it.
+    """
+
+    images: Mapping[Path, int | float | str]
+    categories: Mapping[str, int]
+
+
+def numbering(file: Path) -> Numbering:
+    """Of one list, which may lack objects, as those of images to be judged elsewhere do.
+
+    Raises: UserError for what is no such list, or lists images that are not there.
+    """
+    root, content, split = _root(file), _read(file, ("images", "categories")), _splits([file], file.parent)[file]
+    below = _images(root)
+    paths = {root / _found(file, root, image["file_name"], split, below): image["id"] for image in content["images"]}
+    return Numbering(paths, {readable(str(each["name"])): each["id"] for each in content["categories"]})
+
+
+def _root(path: Path) -> Path:
+    """The folder below which the images of a folder of lists, or of one list, are."""
+    return path if path.is_dir() else (path.parent.parent if path.parent.name == "annotations" else path.parent)
+
+
+def _images(root: Path) -> dict[str, list[str]]:
+    """Paths of the images below a folder, by their names."""
+    below: dict[str, list[str]] = {}
+    for entry in scan(root)[0]:
+        if holds_image(entry.path):
+            below.setdefault(entry.path.rpartition("/")[2], []).append(entry.path)
+    return below
+
+
 def _is_listing(file: Path) -> bool:
     """Whether a file begins as such a list may: reading all of a large one to find out would take long. A damaged one
     is still known by its name, so that it is told and no split is missed."""
@@ -83,29 +124,24 @@ def _is_listing(file: Path) -> bool:
         with file.open("rb") as opened:
             start = opened.read(1 << 20)
         if file.stat().st_size > len(start):
-            return any(f'"{key}"'.encode() in start for key in _KEYS)
-        return set(json.loads(start)) >= _KEYS
+            return any(f'"{key}"'.encode() in start for key in _NAMED)
+        return set(json.loads(start)) >= _NAMED.keys()
     except ValueError:
         return file.name.startswith("instances") or file.name == "_annotations.coco.json"
     except (OSError, TypeError, RecursionError):
         return False
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path, parts: Iterable[str] = _NAMED) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text("utf-8"))
-        for key in ("images", "annotations", "categories"):
-            if not isinstance(content[key], list) or not all(isinstance(entry, dict) for entry in content[key]):
-                raise TypeError(key)
-        for key, names in (
-            ("images", ("id", "file_name")),
-            ("annotations", ("image_id", "category_id")),
-            ("categories", ("id", "name")),
-        ):
-            for entry in content[key]:
-                for name in names:
-                    if not isinstance(entry[name], int | float if name in _NUMBERS[key] else int | float | str):
-                        raise TypeError(f"{name} {entry[name]!r} of {key}")
+        for part in parts:
+            if not isinstance(content[part], list) or not all(isinstance(entry, dict) for entry in content[part]):
+                raise TypeError(part)
+            for name in _NAMED[part]:
+                kinds = (int, float) if name in _NUMBERS[part] else (int, float, str)
+                if wrong := [entry[name] for entry in content[part] if not isinstance(entry[name], kinds)]:
+                    raise TypeError(f"{name} {wrong[0]!r} of {part}")
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read {file}: {error}") from error
     except (KeyError, TypeError) as error:
@@ -162,12 +198,14 @@ def _objects(
     corners = torch.tensor([[x, y, x + w, y + h] for x, y, w, h in (entry["bbox"] for entry in entries)])
     shapes = tuple(entry.get("segmentation") for entry in entries)
     drawn = tuple(shape for shape in shapes if shape)
+    areas = [area for entry in entries if _is_number(area := entry.get("area", 0)) and area > 0]
     return Objects(
         boxes=corners.float(),
         labels=torch.tensor([numbers[entry["category_id"]] for entry in entries]),
         crowd=torch.tensor([bool(entry.get("iscrowd")) for entry in entries]),
         shapes=drawn if len(drawn) == len(shapes) else None,
         size=size,
+        areas=torch.tensor(areas, dtype=torch.float64) if len(areas) == len(entries) else None,
     )
 
 

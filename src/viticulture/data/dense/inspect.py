@@ -82,7 +82,8 @@ def inspect_dense(source: DenseSource) -> DenseInspection:
             within = ((corners >= -OUTSIDE) & (corners <= sides + OUTSIDE)).all(1)  # no NaN is
             solid = (corners[:, 2:] > corners[:, :2]).all(1)
             totals["outside"] += int((~(within & solid)).sum())
-            for area in (corners[:, 2:] - corners[:, :2]).prod(1).tolist():
+            areas = (corners[:, 2:] - corners[:, :2]).prod(1) if objects.areas is None else objects.areas
+            for area in areas.tolist():
                 sizes["small" if area <= SMALL else "medium" if area <= LARGE else "large"] += 1
     return DenseInspection(
         name=source.images.name,

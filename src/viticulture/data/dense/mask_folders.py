@@ -24,8 +24,7 @@ from ...parallel import in_parallel
 from ..annotations import UNLABELED
 from ..decode import UPRIGHT, exif_orientation, reason
 from ..sources.folders import images_among, scan
-from .lists import split_in
-from .source import DenseSource, check_names, images_of
+from .source import DenseSource, check_names, images_of, split_in
 
 NAMES = "classes.json"
 NO_CLASS = re.compile(r"unlabell?ed|void|ignored?", flags=re.IGNORECASE)  # either spelling

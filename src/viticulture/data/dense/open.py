@@ -4,10 +4,12 @@
 from pathlib import Path
 
 from ...errors import UserError
+from .box_csv import is_box_csv, open_box_csv
 from .coco import listings, open_coco
-from .lists import is_box_csv, is_voc, is_yolo, open_box_csv, open_voc, open_yolo
 from .mask_folders import is_mask_folder, open_masks
 from .source import DenseSource
+from .voc import is_voc, open_voc
+from .yolo import is_yolo, open_yolo
 
 BOXES = (
     "annotations/instances_train.json (COCO), images/ beside labels/ with data.yaml (YOLO), Annotations/*.xml (Pascal "

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of a source of images with objects, or with a class for every pixel."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from ...errors import UserError
 from ...text import readable
-from ..annotations import Objects
+from ..annotations import Objects, Shape
+from ..sources.labels import split_of
 from ..sources.listed import Listed, from_list
 from ..sources.source import Source
 
@@ -62,3 +64,25 @@ def check_names(names: Sequence[str], what: Path) -> tuple[str, ...]:
         twice = next(name for name in classes if classes.count(name) > 1)
         raise UserError(f"{what} names the class {twice!r} twice")
     return classes
+
+
+def folders_of(path: str) -> list[str]:
+    """The folders on a path, from the outermost."""
+    return path.split("/")[:-1]
+
+
+def split_in(path: str) -> str:
+    """The split that a folder on a path names; train where none does."""
+    return next((kind for part in folders_of(path) if (kind := split_of(part)) is not None), "train")
+
+
+def objects_of(
+    boxes: Iterable[Sequence[float]],
+    labels: Sequence[int],
+    shapes: tuple[Shape, ...] | None = None,
+    size: tuple[int, int] | None = None,
+) -> Objects:
+    """Objects of one image from numbers, none of them a crowd; the parameters are those of `Objects`."""
+    corners = torch.tensor([list(box) for box in boxes], dtype=torch.float32).reshape(-1, 4)
+    crowd = torch.zeros(len(labels), dtype=torch.bool)
+    return Objects(corners, torch.tensor(labels, dtype=torch.int64), crowd, shapes, size)

@@ -2,7 +2,7 @@
 """Every number that is told of a detector: average precision by class, size and overlap, curves and confusion."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -171,7 +171,7 @@ def _boxes(found: Found, true: Objects, ours: NDArray[np.bool_], theirs: NDArray
     return match(
         found.scores[ours].astype(np.float64),
         box_areas(boxes),
-        box_areas(known),
+        box_areas(known) if true.areas is None else true.areas.numpy()[theirs],
         crowd,
         box_overlaps(boxes, known, crowd),
     )
@@ -184,7 +184,8 @@ def _masks(found: Found, true: Objects, ours: NDArray[np.bool_], theirs: NDArray
     shapes = true.shapes or ()
     known = [run_lengths(shapes[i], height, width) for i in np.flatnonzero(theirs)]
     crowd = true.crowd.numpy()[theirs]
-    areas, true_areas = (np.array([area(each) for each in group], dtype=np.float64) for group in (said, known))
+    areas, drawn = (np.array([area(each) for each in group], dtype=np.float64) for group in (said, known))
+    true_areas = drawn if true.areas is None else true.areas.numpy()[theirs]
     return match(found.scores[ours].astype(np.float64), areas, true_areas, crowd, overlaps(said, known, crowd.tolist()))
 
 
@@ -197,10 +198,7 @@ def _mask_areas(found: Found) -> NDArray[np.float64]:
 
 
 def _sized(objects: Sequence[Objects], sizes: NDArray[np.int64]) -> list[Objects]:
-    return [
-        Objects(each.boxes, each.labels, each.crowd, each.shapes, (int(size[0]), int(size[1])))
-        for each, size in zip(objects, sizes, strict=True)
-    ]
+    return [replace(each, size=(int(h), int(w))) for each, (h, w) in zip(objects, sizes.tolist(), strict=True)]
 
 
 def _by_class(

@@ -12,10 +12,11 @@ from PIL import Image
 
 from ...data.channels import Kept
 from ...data.decode import Decoded, Unreadable
+from ...data.dense.coco import Numbering, numbering
 from ...data.images import Records, StoredImages
 from ...data.resample import squeeze
 from ...disk import replacing, write_whole
-from ...errors import UserError
+from ...errors import UserError, some
 from ...models.dense.segmenter import Segmenter
 from ...outputs import check_out
 from ...text import readable
@@ -36,10 +37,11 @@ def predict_dense(run: RunDir, weights: str, images: Sequence[Path | Decoded], o
     Args:
         run: a run of a detector or a segmenter.
         weights: best, last or ema.
-        images: as for `predict.classify`.
+        images: as for `predict.classify`; or one list of COCO's (.json), which stands for its images and numbers the
+            results.
         out: a .json file of COCO's results (objects), a .csv, or a folder of pictures; "" writes nothing.
 
-    Raises: UserError if there is nothing to look at or to write to.
+    Raises: UserError if there is nothing to look at or to write to, or a list lacks a class that the run learnt.
     """
     predictor, ending = DensePredictor(run, weights), Path(out).suffix.lower()
     segments = isinstance(predictor.subject.network, Segmenter)
@@ -49,7 +51,8 @@ def predict_dense(run: RunDir, weights: str, images: Sequence[Path | Decoded], o
         check_out(out, *ENDINGS)
     elif out and (ending or Path(out).is_file()):
         raise UserError(f"--out must be a .json or .csv file or a folder of pictures, got {out}")
-    items: list[Item] = list(named(images))
+    listed = _listed(images, predictor.subject.task.classes)
+    items: list[Item] = list(named([*listed.images] if listed else images))
     if not items:
         raise UserError("no images in what was named; name image files, or folders that hold some")
     pictures = bool(out) and not ending
@@ -61,10 +64,23 @@ def predict_dense(run: RunDir, weights: str, images: Sequence[Path | Decoded], o
     if all(prediction.error for prediction in found):
         raise UserError(f"no image could be read; {found[0].name}: {found[0].error}")
     if ending == ".json":
-        write_whole(Path(out), json.dumps(coco_results(found), indent=1) + "\n")
+        write_whole(Path(out), json.dumps(coco_results(found, listed), indent=1) + "\n")
     elif ending == ".csv":
         write_whole(Path(out), dense_csv(found, predictor.subject.task.classes, not segments))
     return found
+
+
+def _listed(images: Sequence[Path | Decoded], classes: Sequence[str]) -> Numbering | None:
+    """The numbers of a list of COCO's where it alone is named; None for images."""
+    if len(images) != 1 or not isinstance(images[0], Path) or images[0].suffix.lower() != ".json":
+        return None
+    numbers = numbering(images[0])
+    if unknown := [name for name in classes if name not in numbers.categories]:
+        raise UserError(
+            f"{images[0]} has no number for {some(unknown, 3)}, which this network learnt; add it to `categories`, or "
+            "name the images"
+        )
+    return numbers
 
 
 class DensePredictor:

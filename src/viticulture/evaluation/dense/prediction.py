@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ...data.dense.coco import Numbering
 from ...outputs import csv_text
 from .draw import Picture, draw_classes, draw_found, palette
 from .subject import Found
@@ -99,11 +100,20 @@ def coco_objects(prediction: DensePrediction) -> list[dict[str, Any]]:
     return rows
 
 
-def coco_results(found: Sequence[DensePrediction]) -> list[dict[str, Any]]:
-    """Objects of all images. Images, too, are numbered from 1 in their order, and named besides."""
+def coco_results(found: Sequence[DensePrediction], listed: Numbering | None = None) -> list[dict[str, Any]]:
+    """Objects of all images, numbered as a list of these images numbers them and its classes.
+
+    Without a list images, too, are numbered from 1 in their order. They are named besides.
+    """
+    images = [*listed.images.values()] if listed else range(1, len(found) + 1)
     return [
-        {"image_id": number, "file_name": prediction.name, **row}
-        for number, prediction in enumerate(found, 1)
+        {
+            "image_id": number,
+            "file_name": prediction.name,
+            **row,
+            **({"category_id": listed.categories[row["category"]]} if listed else {}),
+        }
+        for number, prediction in zip(images, found, strict=True)
         for row in coco_objects(prediction)
     ]
 

@@ -51,7 +51,7 @@ def _objects(results: Sequence[tuple[str, object]]) -> Sheet:
     note = (
         "Average precision as COCO counts it, mean over overlaps of 50 to 95 %. Low and high: 95 % interval over "
         "images (bootstrap), not over seeds. Small: up to 32x32 pixels of the original, medium: up to 96x96, by the "
-        "area of the box, or of the mask where masks are judged; COCO's code takes the annotation's own."
+        "area that COCO's annotations say, else by that of the box, or of the mask where masks are judged."
     )
     return Sheet("Objects found", columns, rows, note)
 
