@@ -36,7 +36,7 @@ from viticulture.data.open import open_source
 from viticulture.evaluation.other import evaluate_other
 from viticulture.evaluation.results import read_evaluations
 from viticulture.study.conclude.statistics import Estimate, estimate
-from viticulture.training import steering
+from viticulture.training import auto_optimizer
 from viticulture.training.rundir import RunDir
 
 from .clock import processor
@@ -44,8 +44,8 @@ from .clock import processor
 OFF = ["--method-search", "off"]
 ONCE = [*OFF, "--images.eval_views", "one"]
 VIEWS = [*OFF, "--images.eval_views", "best"]
-KERNELS = {"kernel_lr": steering.KERNELS * steering.MUON["lr"]}
-MUON = [f"--optim.{key}={value}" for key, value in {**steering.MUON, **KERNELS}.items()]
+KERNELS = {"kernel_lr": auto_optimizer.KERNELS * auto_optimizer.MUON["lr"]}
+MUON = [f"--optim.{key}={value}" for key, value in {**auto_optimizer.MUON, **KERNELS}.items()]
 OURS = "ours"
 ROWS: dict[str, list[str]] = {
     OURS: [],

@@ -18,7 +18,7 @@ from viticulture.data.augment.grayscale import Gray
 from viticulture.data.augment.jitter import ColorJitter
 from viticulture.data.augment.rand_augment import RandAugment
 from viticulture.data.augment.solarize import Solarize
-from viticulture.data.channels import RGB, Kept, Unfit, as_picture, shown
+from viticulture.data.channels import RGB, PixelFormat, Unfit, as_picture, shown
 from viticulture.data.dataset import ImageSettings, prepare
 from viticulture.data.decode import OtherValues, decode, image_size
 from viticulture.data.images import StoredImages
@@ -79,7 +79,7 @@ def test_one_channel_is_the_gray_value_of_what_color_would_be(mode: str) -> None
         image.putalpha(Image.fromarray(noise(8, 6, seed=1)))
     file = io.BytesIO()
     image.save(file, "TIFF")
-    three, one = (decode(io.BytesIO(file.getvalue()), "x", kept=kept).pixels for kept in (RGB, Kept(1)))
+    three, one = (decode(io.BytesIO(file.getvalue()), "x", pixel_format=kept).pixels for kept in (RGB, PixelFormat(1)))
     np.testing.assert_array_equal(one[..., 0], np.asarray(Image.fromarray(three).convert("L")))
     assert one.shape == (8, 6, 1)
 
@@ -87,11 +87,11 @@ def test_one_channel_is_the_gray_value_of_what_color_would_be(mode: str) -> None
 def test_four_channels_of_a_picture_are_colors_and_opacity() -> None:
     """A file with opacity keeps it and the colors below; one without is opaque; gray is no such picture."""
     pixels = noise(5, 7, 4)
-    np.testing.assert_array_equal(decode(file_of(pixels), "x", kept=Kept(4)).pixels, pixels)
-    opaque = decode(file_of(pixels[..., :3].copy()), "x", kept=Kept(4)).pixels
+    np.testing.assert_array_equal(decode(file_of(pixels), "x", pixel_format=PixelFormat(4)).pixels, pixels)
+    opaque = decode(file_of(pixels[..., :3].copy()), "x", pixel_format=PixelFormat(4)).pixels
     assert (opaque[..., 3] == 255).all()
     with pytest.raises(OtherValues, match=r"holds 1 channel, and images.channels is 4"):
-        decode(file_of(pixels[..., 0].copy()), "x", kept=Kept(4))
+        decode(file_of(pixels[..., 0].copy()), "x", pixel_format=PixelFormat(4))
 
 
 def test_a_16_bit_ramp_that_8_bits_flatten_is_told_apart_by_its_range() -> None:
@@ -99,24 +99,24 @@ def test_a_16_bit_ramp_that_8_bits_flatten_is_told_apart_by_its_range() -> None:
     conversion comes first, or the range is applied to levels of eight bits."""
     ramp = (np.arange(256, dtype=np.uint16) + 30_000).reshape(16, 16)
     for kind in ("PNG", "TIFF", "npy"):
-        flat = decode(file_of(ramp, kind), "x", kept=Kept(1)).pixels
-        told = decode(file_of(ramp, kind), "x", kept=Kept(1, ((30_000, 30_255),))).pixels
+        flat = decode(file_of(ramp, kind), "x", pixel_format=PixelFormat(1)).pixels
+        told = decode(file_of(ramp, kind), "x", pixel_format=PixelFormat(1, ((30_000, 30_255),))).pixels
         assert len(np.unique(flat)) <= 2
         np.testing.assert_array_equal(told[..., 0].ravel(), np.arange(256))
-    color = decode(file_of(ramp), "x", kept=Kept(3, ((30_000, 30_255),))).pixels
+    color = decode(file_of(ramp), "x", pixel_format=PixelFormat(3, ((30_000, 30_255),))).pixels
     np.testing.assert_array_equal(color, np.repeat(told, 3, axis=2))
 
 
 def test_values_beyond_a_range_are_cut_off_and_each_channel_may_have_its_own() -> None:
     values = np.array([[[-5.0, 10, np.nan], [100, 20, 5], [51, 15.1, 7.55]]], dtype=np.float32)
-    kept = Kept(3, ((0, 100), (10, 20), (5, 10)))(values)
+    kept = PixelFormat(3, ((0, 100), (10, 20), (5, 10)))(values)
     assert kept.tolist() == [[[0, 0, 0], [255, 255, 0], [130, 130, 130]]]
 
 
 def test_a_gray_value_becomes_three_by_the_ranges_of_three_channels(tmp_path: Path) -> None:
     """Each range maps the one value there is, and the store's row of an image is that image's. Catches: nine channels,
     three for each range, which move every later image of a store."""
-    kept = Kept(3, ((0, 10), (0, 20), (10, 30)))(np.array([[0, 10, 20]], dtype=np.int32))
+    kept = PixelFormat(3, ((0, 10), (0, 20), (10, 30)))(np.array([[0, 10, 20]], dtype=np.int32))
     assert kept.tolist() == [[[0, 0, 0], [255, 128, 0], [255, 255, 128]]]
     flat = {
         f"{name}/{i}.npy": np.full((6, 6), 40 * i + 20 * k, np.float32) for i in range(3) for k, name in enumerate("ab")
@@ -138,7 +138,7 @@ def test_what_is_no_number_is_refused_until_a_range_is_named(strange: float) -> 
     with pytest.raises(Unfit, match="float32 from 0 to 1, nan or infinity among them"):
         RGB(values)
     expected = [0, 128, 255, 255 if strange == np.inf else 0]
-    assert Kept(1, ((0, 1),))(values)[0, :, 0].tolist() == expected
+    assert PixelFormat(1, ((0, 1),))(values)[0, :, 0].tolist() == expected
 
 
 @pytest.mark.parametrize("kind", ["npy", "samples", "planes", "pages"])
@@ -152,7 +152,7 @@ def test_bands_are_kept_in_their_order(kind: str) -> None:
         "planes": lambda: bands(first, photometric="minisblack", planarconfig="separate"),
         "pages": lambda: bands(first, photometric="minisblack"),
     }[kind]()
-    decoded = decode(file, "x", kept=Kept(5))
+    decoded = decode(file, "x", pixel_format=PixelFormat(5))
     np.testing.assert_array_equal(decoded.pixels, pixels)
     assert decoded.mode == "5 x uint8"
     file.seek(0)
@@ -181,22 +181,22 @@ def deep_color() -> BinaryIO:
             RGB,
             "holds 5 channels, and images.channels is 3: --images.channels 5",
         ),
-        (lambda: file_of(noise(5, 8, 9), "npy"), Kept(5), r"may be \[channels, H, W\], got \[5, 8, 9\]"),
-        (lambda: file_of(noise(4, 4, 3)), Kept(5), "bands|not a|holds 3 channels"),
+        (lambda: file_of(noise(5, 8, 9), "npy"), PixelFormat(5), r"may be \[channels, H, W\], got \[5, 8, 9\]"),
+        (lambda: file_of(noise(4, 4, 3)), PixelFormat(5), "bands|not a|holds 3 channels"),
         (
             lambda: file_of(noise(4, 4).astype(np.int16) - 9, "npy"),
-            Kept(1),
+            PixelFormat(1),
             r"int16 from -\d to .* images.range, such as \[-\d, ",
         ),
         (lambda: file_of(noise(4, 4).astype(np.float32), "npy"), RGB, r"float32 from .*images.range"),
         (lambda: file_of(noise(4), "npy"), RGB, r"an image is \[H, W\] or \[H, W, channels\], got \[4\]"),
         (lambda: file_of(np.array([["a"]]), "npy"), RGB, "not numbers"),
-        (deep_color, Kept(3, ((0, 4095),)), "colors of 16 bits as 8"),
+        (deep_color, PixelFormat(3, ((0, 4095),)), "colors of 16 bits as 8"),
     ],
 )
-def test_what_is_not_to_be_had_is_refused_with_the_way_out(file: Any, kept: Kept, words: str) -> None:
+def test_what_is_not_to_be_had_is_refused_with_the_way_out(file: Any, kept: PixelFormat, words: str) -> None:
     with pytest.raises(OtherValues, match=words):
-        decode(file(), "x", kept=kept)
+        decode(file(), "x", pixel_format=kept)
 
 
 def test_a_file_of_numbers_never_runs_code_and_says_its_size_before_it_is_read() -> None:
@@ -210,13 +210,13 @@ def test_a_file_of_numbers_never_runs_code_and_says_its_size_before_it_is_read()
     np.lib.format.write_array_header_1_0(huge, {"descr": "|u1", "fortran_order": False, "shape": (1 << 20, 1 << 20)})
     huge.seek(0)
     with pytest.raises(OtherValues, match="is more than"):
-        decode(huge, "x", kept=Kept(1))
+        decode(huge, "x", pixel_format=PixelFormat(1))
 
 
 def test_a_tiff_of_bands_without_its_reader_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("viticulture.data.bands.find_spec", lambda name: None)
     with pytest.raises(OtherValues, match=r"viticulture\[tiff\]"):
-        decode(file_of(noise(4, 4, 3), "TIFF"), "x", kept=Kept(5))
+        decode(file_of(noise(4, 4, 3), "TIFF"), "x", pixel_format=PixelFormat(5))
 
 
 @pytest.mark.parametrize("channels", [1, 5])
@@ -328,7 +328,7 @@ def test_arrays_of_a_program_keep_their_channels_and_bits(library: str) -> None:
     images = values if library == "numpy" else torch.from_numpy(values).permute(0, 3, 1, 2)
     settings = ImageSettings(image_size=8, store_size=10, normalize="half", channels=5, range=[0, 3999])
     expected = np.rint(values[3].astype(np.float32) * np.float32(255 / 3999)).astype(np.uint8)
-    np.testing.assert_array_equal(settings.kept(open_source((images, [0, 1] * 4)).reader.open(3)), expected)
+    np.testing.assert_array_equal(settings.pixel_format(open_source((images, [0, 1] * 4)).reader.open(3)), expected)
     assert trained_on((images, [0, 1] * 4), settings).shape[1:] == (5, 10, 10)
 
 

@@ -124,7 +124,7 @@ def test_a_folder_of_weights_alone_reads_images_alike_and_timm_builds_it(run: vi
     what looks at a folder of weights keeps channels and range."""
     folder = RunDir(run.path).weights("best")
     subject, own = of_source(str(folder)), of_run(RunDir(run.path), "best")
-    assert subject.image_settings.kept == own.image_settings.kept
+    assert subject.image_settings.pixel_format == own.image_settings.pixel_format
     theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     images = torch.randn(2, own.task.channels, 16, 16)
     with torch.inference_mode():

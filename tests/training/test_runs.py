@@ -405,7 +405,7 @@ def test_streamed_shards_may_move(tmp_path: Path) -> None:
     begun.run.unlock()
     photos.rename(tmp_path / "moved")
     again = reopen(str(tmp_path / "run"), str(tmp_path / "moved"))
-    assert (again.mark, again.dataset.split_names) == (begun.mark, begun.dataset.split_names)
+    assert (again.fingerprint, again.dataset.split_names) == (begun.fingerprint, begun.dataset.split_names)
     again.run.unlock()
     os.utime(tmp_path / "moved" / "all-0.tar", (0, 0))
     with pytest.raises(UserError, match="are not those"):
@@ -427,7 +427,7 @@ def test_a_folder_of_images_that_has_moved_is_named_to_resume(stream: bool, tmp_
         reopen(str(tmp_path / "run"))
     again = reopen(str(tmp_path / "run"), str(tmp_path / "moved"))
     assert again.dataset.split_names == session.dataset.split_names
-    assert again.mark == session.mark
+    assert again.fingerprint == session.fingerprint
     again.run.unlock()
     changed = tmp_path / "moved" / session.dataset.split_names["train"][0]
     Image.new("RGB", (20, 30)).save(changed)
@@ -628,7 +628,7 @@ def test_weights_named_from_one_folder_are_found_from_another(tmp_path: Path, mo
     session = small(Path("run"), **keys)
     session.run.unlock()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert reopen(str(tmp_path / "run")).mark == session.mark
+    assert reopen(str(tmp_path / "run")).fingerprint == session.fingerprint
     guides = session.recipe.values["guides"]
     assert session.recipe.values["student"]["init"] == str(tmp_path / "weights/first")
     assert guides["teacher"]["kind"] == "soft"

@@ -208,7 +208,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """The head of the page, for notebooks: what was trained on what, and how well it does."""
-        from ..evaluation.judged import read_headline
+        from ..evaluation.headline import read_headline
 
         try:
             facts = self.facts

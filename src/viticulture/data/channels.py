@@ -33,7 +33,7 @@ class Unfit(ValueError):
 
 
 @dataclass(frozen=True)
-class Kept:
+class PixelFormat:
     """What is kept of an image.
 
     Args:
@@ -46,7 +46,7 @@ class Kept:
     range: Ranges = ()
 
     @property
-    def mark(self) -> str:
+    def fingerprint(self) -> str:
         """Changes with what becomes of pixels; empty for what most images are kept as."""
         return "" if self == RGB else f"{self.channels} channels {self.range}"
 
@@ -90,8 +90,8 @@ class Kept:
         )
 
 
-RGB = Kept()
-AS_THEY_ARE = Kept(None)
+RGB = PixelFormat()
+AS_THEY_ARE = PixelFormat(None)
 
 
 def mapped(values: NDArray[Any], low: Any, high: Any) -> Levels:

@@ -203,7 +203,7 @@ def _as_wanted(source: Source, image_settings: ImageSettings) -> tuple[Source, I
 
     Raises: UserError where the first image does not hold the channels or values that are wanted.
     """
-    source = dataclasses.replace(source, kept=image_settings.kept)
+    source = dataclasses.replace(source, pixel_format=image_settings.pixel_format)
     try:
         if not image_settings.stream:  # of which none is opened before it is asked for
             source.picture(0, shrink=1)

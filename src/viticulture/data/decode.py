@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any image file as a person would see it: upright, RGB, eight bits a channel, the first frame; or with as many
-channels, and by the values, that are to be kept (`channels.Kept`).
+channels, and by the values, that are to be kept (`channels.PixelFormat`).
 
     gray, palette, CMYK, 1-bit   Pillow's conversion to RGB
     transparency                 laid on white, as a page shows it; the colors under transparent pixels are arbitrary
@@ -32,7 +32,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from ..errors import UserError
 from . import bands
-from .channels import AS_THEY_ARE, RGB, Kept, Levels, Unfit, as_picture, other_channels, spread
+from .channels import AS_THEY_ARE, RGB, Levels, PixelFormat, Unfit, as_picture, other_channels, spread
 
 MAX_PIXELS = 178_956_970
 """Largest image that is decoded (about 540 MB of RGB); more is a decompression bomb. Where Pillow itself refuses."""
@@ -105,7 +105,9 @@ class DecodedImage(NamedTuple):
         return Image.fromarray(as_picture(self.pixels))
 
 
-def decode(file: BinaryIO | Decoded, name: str, shrink: int | None = None, kept: Kept = RGB) -> DecodedImage:
+def decode(
+    file: BinaryIO | Decoded, name: str, shrink: int | None = None, pixel_format: PixelFormat = RGB
+) -> DecodedImage:
     """Decode one file, or take what is decoded already.
 
     Args:
@@ -113,18 +115,18 @@ def decode(file: BinaryIO | Decoded, name: str, shrink: int | None = None, kept:
         name: how to call it in an error.
         shrink: the side of the square that the image will be squeezed to, pixels. A JPEG of at least four times that
             is decoded at 1/2, 1/4 or 1/8 of its size (never below twice the square), which is several times faster.
-        kept: how many channels, and which values become black and white.
+        pixel_format: how many channels, and which values become black and white.
 
     Raises: Unreadable.
     """
     try:
         if isinstance(file, np.ndarray):
-            return _numbers(file, kept)
+            return _numbers(file, pixel_format)
         if isinstance(file, Image.Image):
-            return _picture(file, None, kept)
-        if (read := _reader(file, kept)) is not None:
-            return _numbers(read(file), kept)
-        return _picture(_open(file, name), shrink, kept)
+            return _picture(file, None, pixel_format)
+        if (read := _reader(file, pixel_format)) is not None:
+            return _numbers(read(file), pixel_format)
+        return _picture(_open(file, name), shrink, pixel_format)
     except Unreadable:
         raise
     except Unfit as error:
@@ -133,7 +135,7 @@ def decode(file: BinaryIO | Decoded, name: str, shrink: int | None = None, kept:
         raise Unreadable(name, reason(error)) from error
 
 
-def _reader(file: BinaryIO, kept: Kept) -> Callable[[BinaryIO], NDArray[Any]] | None:
+def _reader(file: BinaryIO, pixel_format: PixelFormat) -> Callable[[BinaryIO], NDArray[Any]] | None:
     """What reads a file's own numbers where Pillow does not, or would change them."""
     start = file.read(bands.START)
     file.seek(0)
@@ -141,12 +143,12 @@ def _reader(file: BinaryIO, kept: Kept) -> Callable[[BinaryIO], NDArray[Any]] | 
         return bands.npy_values
     if not bands.is_tiff(start):
         return None
-    if kept.channels not in (None, 1, 3):
+    if pixel_format.channels not in (None, 1, 3):
         return bands.tiff_values
     try:
         opened = Image.open(file, formats=("TIFF",))
         assert isinstance(opened, TiffImageFile)
-        cut = bool(kept.range) and not _is_deep(opened.mode) and max(opened.tag_v2.get(_BITS, (8,))) > 8
+        cut = bool(pixel_format.range) and not _is_deep(opened.mode) and max(opened.tag_v2.get(_BITS, (8,))) > 8
     except UnidentifiedImageError:
         cut = find_spec("tifffile") is not None
     except Exception:  # told by what opens it next
@@ -155,8 +157,8 @@ def _reader(file: BinaryIO, kept: Kept) -> Callable[[BinaryIO], NDArray[Any]] | 
     return bands.tiff_values if cut else None
 
 
-def _numbers(values: NDArray[Any], kept: Kept) -> DecodedImage:
-    pixels, plain = np.array(kept(values)), values.dtype == np.uint8  # a copy: what is given stays as it is
+def _numbers(values: NDArray[Any], pixel_format: PixelFormat) -> DecodedImage:
+    pixels, plain = np.array(pixel_format(values)), values.dtype == np.uint8  # a copy: what is given stays as it is
     height, width = pixels.shape[:2]
     channels = 1 if values.ndim == 2 else values.shape[2]
     mode = {1: "L", 3: "RGB"}.get(channels) if plain else None
@@ -164,20 +166,20 @@ def _numbers(values: NDArray[Any], kept: Kept) -> DecodedImage:
     return DecodedImage(pixels, height, width, mode or f"{channels} x {values.dtype}", span)
 
 
-def _picture(opened: Image.Image, shrink: int | None, kept: Kept) -> DecodedImage:
+def _picture(opened: Image.Image, shrink: int | None, pixel_format: PixelFormat) -> DecodedImage:
     mode, (width, height) = opened.mode, opened.size
     deep = _is_deep(mode)
     cut = isinstance(opened, PngImageFile) and any(";16" in str(tile[3]) for tile in opened.tile)
-    if kept.range and cut and not deep:
+    if pixel_format.range and cut and not deep:
         raise Unfit("Pillow reads its colors of 16 bits as 8, and images.range means all of them; save it as TIFF")
     drafted = shrink is not None and opened.draft("RGB", (2 * shrink, 2 * shrink)) is not None
     opened.load()
-    if deep and (kept.range or mode not in ("I", "F")):
-        pixels = kept(np.asarray(_turned(opened, opened)))
-    elif kept.channels == 4:
-        pixels = kept(np.array(_turned(opened, _with_opacity(opened))))
+    if deep and (pixel_format.range or mode not in ("I", "F")):
+        pixels = pixel_format(np.asarray(_turned(opened, opened)))
+    elif pixel_format.channels == 4:
+        pixels = pixel_format(np.array(_turned(opened, _with_opacity(opened))))
     else:
-        pixels = kept(np.array(upright(opened)))
+        pixels = pixel_format(np.array(upright(opened)))
     if not drafted:
         height, width = pixels.shape[:2]
     elif exif_orientation(opened) in _SIDEWAYS:
@@ -270,13 +272,13 @@ def _formats() -> tuple[str, ...]:
     return tuple(name for name in (*FORMATS, "HEIF") if name in Image.OPEN)
 
 
-def orientation_of(file: BinaryIO, name: str, kept: Kept = RGB) -> int:
+def orientation_of(file: BinaryIO, name: str, pixel_format: PixelFormat = RGB) -> int:
     """How a file's pixels lie, 1 to 8; numbers, which no camera turned, lie upright (1).
 
     Raises: Unreadable.
     """
     try:
-        return 1 if _reader(file, kept) is not None else exif_orientation(_open(file, name))
+        return 1 if _reader(file, pixel_format) is not None else exif_orientation(_open(file, name))
     except Unreadable:
         raise
     except Exception as error:

@@ -29,7 +29,7 @@ class Fit:
     shape: tuple[int, int] = (1, 1)
 
     @property
-    def mark(self) -> str:
+    def fingerprint(self) -> str:
         """Changes with what it does to pixels."""
         return f"{self.kind} {self.fill} {self.shape}"
 

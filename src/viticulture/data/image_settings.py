@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import UserError
 from ..keywords import check_fields
 from .augment.crop import CenterCrop
-from .channels import Kept, Ranges
+from .channels import PixelFormat, Ranges
 from .fit import Fit
 
 Channels = tuple[float, ...]
@@ -152,10 +152,10 @@ class ImageSettings:
         return list(self.range) if isinstance(self.range[0], list | tuple) else [self.range]
 
     @property
-    def kept(self) -> Kept:
+    def pixel_format(self) -> PixelFormat:
         """What is kept of an image's channels and values."""
         pairs: Ranges = tuple((float(low), float(high)) for low, high in self._pairs)
-        return Kept(self.channels, pairs)
+        return PixelFormat(self.channels, pairs)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -112,7 +112,7 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
     Raises: UserError if there is no such data or it holds no images.
     """
     source = data if isinstance(data, Source) else open_source(data)
-    source = dataclasses.replace(separated(source) if is_joined(source) else source, kept=AS_THEY_ARE)
+    source = dataclasses.replace(separated(source) if is_joined(source) else source, pixel_format=AS_THEY_ARE)
 
     def look(i: int) -> _Seen | str:
         try:

@@ -151,8 +151,8 @@ def refuse(source: Source, unreadable: dict[int, str], count: int) -> None:
 
 def channels_of(source: Source) -> int:
     """Of the images that are kept of a source."""
-    assert source.kept.channels is not None, "an image is kept by a number of channels"
-    return source.kept.channels
+    assert source.pixel_format.channels is not None, "an image is kept by a number of channels"
+    return source.pixel_format.channels
 
 
 def pixel_digest(pixels: np.ndarray) -> bytes:
@@ -196,8 +196,8 @@ def _threads(source: Source, rows: np.ndarray) -> int | None:
 
 def _key(source: Source, rows: np.ndarray, what: str) -> str:
     """Changes with the images, which of them, and what is kept of them."""
-    parts = [source.kept.mark] if source.kept.mark else []
-    parts += [] if source.fit is None else [source.fit.mark]
+    parts = [source.pixel_format.fingerprint] if source.pixel_format.fingerprint else []
+    parts += [] if source.fit is None else [source.fit.fingerprint]
     parts += map(str, rows.tolist() if len(rows) < len(source) else ())
     return digest([_VERSION, what, source.root, digest(source.names), digest(source.fingerprints), *parts])
 

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import torch
 from torch import Tensor
 
-from ..data.channels import RGB, Kept
+from ..data.channels import RGB, PixelFormat
 from ..data.decode import DECODED, Decoded, DecodedImage, Unreadable, decode, image_size
 from ..data.images import Records, StoredImages
 from ..data.resample import squeeze
@@ -79,7 +79,7 @@ def open_items(subject: Subject, items: Sequence[Item], most: int | None = None)
     errors: list[str] = []
     for name, image in items:
         try:
-            picture = decoded(name, image, side, subject.image_settings.kept, most)
+            picture = decoded(name, image, side, subject.image_settings.pixel_format, most)
             picture = fit(picture, name) if fit is not None else picture
         except Unreadable as error:
             errors.append(error.reason)
@@ -98,7 +98,7 @@ def open_items(subject: Subject, items: Sequence[Item], most: int | None = None)
 
 
 def decoded(
-    name: str, image: Path | Decoded | BinaryIO, side: int, kept: Kept = RGB, most: int | None = None
+    name: str, image: Path | Decoded | BinaryIO, side: int, pixel_format: PixelFormat = RGB, most: int | None = None
 ) -> DecodedImage:
     """One image, no smaller than a side asks for.
 
@@ -106,17 +106,17 @@ def decoded(
         name: what errors call it.
         image: a file here, pixels, or an open file.
         side: pixels that its shorter side needs; a JPEG may be decoded at a fraction of its size for it.
-        kept: its channels.
+        pixel_format: its channels.
         most: as for `open_items`.
 
     Raises: Unreadable, or OSError where the file cannot be opened.
     """
     if isinstance(image, Path):
         with FileReader(Path(), [str(image)]).open(0) as file:
-            return decode(file, name, side, kept)
+            return decode(file, name, side, pixel_format)
     if most is not None and not isinstance(image, DECODED):
         height, width = image_size(image, name)
         if height * width > most:
             raise Unreadable(name, f"{width} x {height} is more than {most:,} pixels")
         image.seek(0)
-    return decode(image, name, side, kept)
+    return decode(image, name, side, pixel_format)

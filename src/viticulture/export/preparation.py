@@ -63,7 +63,7 @@ def by_timms_transform(run: RunDir, weights: str = "") -> Moved | None:
     if not (run.path / "split.json").exists():
         return None
     recipe, data = recipe_of(run), run.read("run.json")["data"]
-    if recipe.section("images").kept != RGB:
+    if recipe.section("images").pixel_format != RGB:
         return None
     try:
         source = open_for(recipe, data["folder"] or data["source"])

@@ -12,7 +12,7 @@ import timm
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..evaluation.accuracy import Evaluation
-from ..evaluation.judged import named
+from ..evaluation.headline import named
 from ..evaluation.multilabel.labels import LabelsEvaluation
 from ..evaluation.multilabel.results import LabelEvaluations
 from ..evaluation.results import Evaluations

@@ -82,7 +82,7 @@ def _class_parts(run: RunDir, repository: str, weights: str, facts: dict[str, An
 
 
 def _student(run: RunDir, config: dict[str, Any], task: Task) -> Student:
-    spans = recipe_of(run).section("images").kept.range
+    spans = recipe_of(run).section("images").pixel_format.range
     return Student(config["architecture"], task.classes, task.several, task.channels, spans, views_in(config))
 
 

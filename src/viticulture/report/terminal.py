@@ -19,7 +19,7 @@ from ..errors import counted
 from ..evaluation.accuracy import Evaluation
 from ..evaluation.dense.prediction import DensePrediction
 from ..evaluation.dense.results import DenseEvaluations
-from ..evaluation.judged import named, read_judged
+from ..evaluation.headline import named, read_judged
 from ..evaluation.multilabel.predict import LabelsPrediction
 from ..evaluation.multilabel.results import LabelEvaluations
 from ..evaluation.predict import Prediction

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 
 from ..evaluation.dense.draw import color_of
-from ..evaluation.judged import read_headline
+from ..evaluation.headline import read_headline
 from ..report.html import Markup, fill, source
 from ..training.rundir import RunDir
 from .answerer import Answerer

@@ -22,7 +22,7 @@ from .processes import POLL_SECONDS, is_leader
 from .recipe import Recipe, resolve
 from .run_inputs import recipe_of
 from .rundir import RunDir
-from .session import Session, mark
+from .session import Session, fingerprint_of
 from .state import WholeCheckpointIO, load_checkpoint
 from .watching import BestCheckpoint
 
@@ -103,9 +103,8 @@ def set_length(run: RunDir, epochs: int, remark: str = "") -> None:
     if own == epochs:
         return
     longer = _of_length(recipe, epochs)
-    before, after = (
-        mark(settings, facts["seed"], facts["data"]["fingerprint"]) for settings in (facts["settings"], longer.values)
-    )
+    seed, images = facts["seed"], facts["data"]["fingerprint"]
+    before, after = (fingerprint_of(settings, seed, images) for settings in (facts["settings"], longer.values))
     content = load_checkpoint(run.checkpoint)
     if content.get("mark") not in (before, after):
         raise UserError(f"checkpoint {run.checkpoint} is not of this run; bring back the run's own")
@@ -137,5 +136,5 @@ def gone_on(session: Session) -> Session:
     recipe = recipe_of(session.run)
     method, _ = assemble(recipe, session.dataset, session.seed)
     facts = session.run.read("run.json")
-    marked = mark(facts["settings"], session.seed, facts["data"]["fingerprint"])
-    return replace(session, recipe=recipe, method=method, mark=marked, begun=True)
+    fingerprint = fingerprint_of(facts["settings"], session.seed, facts["data"]["fingerprint"])
+    return replace(session, recipe=recipe, method=method, fingerprint=fingerprint, begun=True)

@@ -31,13 +31,13 @@ from ..keywords import check_keywords
 from ..methods.method import Method
 from ..optim import Optim, Schedule, shortened_warmup
 from ..text import read_yaml, write_yaml
-from .older import check_older
+from .auto_optimizer import with_optimizer
 from .plugins import register_student
 from .raw import NAMED, ORDER, VIEWS, check_keys, check_names, leaves, nested, override, plain
 from .references import where_they_lie
 from .refusals import one_line
+from .retired_keys import refuse_retired
 from .settings import Engine, Student, Train
-from .steering import steered
 
 METHODS = {
     "supervised": "viticulture.methods.supervised.Supervised",
@@ -151,9 +151,9 @@ def resolve(name: str, raw: dict[str, Any], overrides: Mapping[str, Any] | None 
     for key, value in (overrides or {}).items():
         override(values, key, plain(value))
     check_names(values)
-    check_older(values)
+    refuse_retired(values)
     left_out = [section for section in LEARNING if section not in raw and not values[section]]
-    values["optim"] = steered(values)
+    values["optim"] = with_optimizer(values)
     if values["engine"].get("precision") == 32:  # YAML reads a number, and so does the command line
         values["engine"]["precision"] = "32"
     parsers = _parsers(values)

@@ -78,7 +78,7 @@ def fit(
     on_gpu = torch.cuda.is_available() and engine.device in ("auto", "cuda")
     method.course = Course(len(training_loader(session)), train.epochs, train.watch)
     resumed = run.checkpoint if session.begun and run.checkpoint.exists() else None
-    checkpoints = WholeCheckpointIO(session.mark)
+    checkpoints = WholeCheckpointIO(session.fingerprint)
     if session.begun and is_leader():
         cut(run.metrics, checkpoints.load_checkpoint(resumed)["global_step"] if resumed else 0)
     facts = _facts_of_weights(session)

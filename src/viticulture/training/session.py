@@ -22,10 +22,10 @@ from ..models.teachers.frozen import Frozen
 from ..models.weights.files import weights_digest
 from ..text import comment
 from ..version import VERSION, same_release
-from .apart import check_apart
 from .assemble import assemble, batch_size
 from .combinations import check_parts
 from .data import CHOSEN, SEVERAL, default_recipe, for_method, load_dataset, open_for, open_labeled
+from .leakage import check_leakage
 from .loggers import check_logger
 from .processes import check_devices, is_leader
 from .recipe import Recipe, read, resolve
@@ -46,7 +46,7 @@ class Session:
         method: student, guides and losses.
         seed: what all randomness follows from.
         remarks: what a person should know, such as images that stand in two splits.
-        mark: digest of settings, seed and images; a checkpoint of another mark is not this run's.
+        fingerprint: digest of settings, seed and images; a checkpoint of another is not this run's.
         begun: whether it goes on, from its checkpoint where it has one.
     """
 
@@ -56,7 +56,7 @@ class Session:
     method: Method
     seed: int
     remarks: list[str]
-    mark: str = ""
+    fingerprint: str = ""
     begun: bool = False
 
 
@@ -111,7 +111,7 @@ def begin(
         **({"given": source.fingerprint} if given and isinstance(source, Source) else {}),
         "name": dataset.name,
     }
-    known = check_apart(checked, dataset, about)
+    known = check_leakage(checked, dataset, about)
     method, remarks = assemble(checked, dataset, seed)
     checked = replace(checked, values=from_anywhere(checked.values))
     size = batch_size(checked, len(dataset.train))
@@ -119,7 +119,8 @@ def begin(
     if dataset.val is None and checked.section("images").eval_views == "best":
         remarks.append("images.eval_views best: without validation images nothing can choose, so images are asked once")
     run = out if isinstance(out, RunDir) else RunDir.create(path, overwrite) if is_leader() else RunDir(path)
-    session = Session(run, checked, dataset, method, seed, remarks, mark(checked.values, seed, dataset.fingerprint))
+    fingerprint = fingerprint_of(checked.values, seed, dataset.fingerprint)
+    session = Session(run, checked, dataset, method, seed, remarks, fingerprint)
     if is_leader():
         _record(session, command, about)
     return session
@@ -201,9 +202,9 @@ def reopen(path: str, data: Any = "") -> Session:
             f"{path} was begun in batches of {facts['batch_size']}, where this version of viticulture chooses {size}; "
             f"install the one that its run.json names, or train anew: {run.anew()}"
         )
-    marked = mark(facts.get("settings", recipe.values), facts["seed"], known["fingerprint"])
+    fingerprint = fingerprint_of(facts.get("settings", recipe.values), facts["seed"], known["fingerprint"])
     remarks = [*facts["remarks"], *other_threads(facts["hardware"])]
-    return Session(run, recipe, dataset, method, facts["seed"], remarks, marked, begun=True)
+    return Session(run, recipe, dataset, method, facts["seed"], remarks, fingerprint, begun=True)
 
 
 def teachers_of(method: Method) -> list[str]:
@@ -222,9 +223,9 @@ def other_threads(hardware: dict[str, Any]) -> list[str]:
     ]
 
 
-def mark(settings: dict[str, Any], seed: int, fingerprint: str) -> str:
+def fingerprint_of(settings: dict[str, Any], seed: int, images: str) -> str:
     """Digest of all that decides what a run learns."""
-    return hashlib.sha256(json.dumps([settings, seed, fingerprint], sort_keys=True).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps([settings, seed, images], sort_keys=True).encode()).hexdigest()[:32]
 
 
 def run_path(out: str, data: Any) -> Path:

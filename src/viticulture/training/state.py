@@ -35,16 +35,16 @@ class WholeCheckpointIO(TorchCheckpointIO):
     """Checkpoints appear under their name only when they are complete on the disk, and load without running code.
 
     Args:
-        mark: says whose they are; those of another run are refused.
+        fingerprint: says whose they are; those of another run are refused.
     """
 
-    def __init__(self, mark: str = "") -> None:
+    def __init__(self, fingerprint: str = "") -> None:
         super().__init__()
-        self.mark = mark
+        self.fingerprint = fingerprint
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         buffer = io.BytesIO()  # torch's own file writer tells a full disk as a RuntimeError about positions
-        torch.save({**checkpoint, "mark": self.mark}, buffer)
+        torch.save({**checkpoint, "mark": self.fingerprint}, buffer)
         with replacing(Path(path)) as part:
             part.write_bytes(buffer.getbuffer())
 
@@ -52,7 +52,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
         content = load_checkpoint(path)
-        if content.get("mark") != self.mark:
+        if content.get("mark") != self.fingerprint:
             raise UserError(
                 f"checkpoint {path} is not of this run: its recipe, seed or images are others; bring back the run's own"
             )

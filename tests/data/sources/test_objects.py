@@ -12,7 +12,7 @@ import torch
 from PIL import ExifTags, Image
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from viticulture.data.channels import RGB, Kept
+from viticulture.data.channels import RGB, PixelFormat
 from viticulture.data.dataset import ImageSettings, prepare
 from viticulture.data.decode import decode, image_size
 from viticulture.data.open import open_source
@@ -181,11 +181,11 @@ def test_the_digest_changes_with_the_type_of_the_numbers() -> None:
 @pytest.mark.parametrize(
     ("mode", "kept"),
     [
-        ("I;16", Kept(1, ((0, 4095),))), ("I", Kept(1, ((0, 4095),))), ("F", Kept(1, ((0, 4095),))), ("F", RGB),
-        ("I;16", RGB), ("RGBA", Kept(4)), ("RGBA", RGB), ("LA", Kept(4)), ("P", RGB), ("CMYK", RGB),
+        *((mode, PixelFormat(1, ((0, 4095),))) for mode in ("I;16", "I", "F")), ("F", RGB), ("I;16", RGB),
+        ("RGBA", PixelFormat(4)), ("RGBA", RGB), ("LA", PixelFormat(4)), ("P", RGB), ("CMYK", RGB),
     ],
 )  # fmt: skip
-def test_a_picture_is_the_file_that_it_was_opened_from(mode: str, kept: Kept, tmp_path: Path) -> None:
+def test_a_picture_is_the_file_that_it_was_opened_from(mode: str, kept: PixelFormat, tmp_path: Path) -> None:
     """Turned by its camera, deep, with what shows through, and where a range is named. Catches: a range that is taken
     of levels, a 16-bit image that is not turned, RGBA that has lost its opacity, a picture closed after it was read."""
     values = np.random.default_rng(0).integers(0, 4096, (5, 7))
@@ -199,11 +199,11 @@ def test_a_picture_is_the_file_that_it_was_opened_from(mode: str, kept: Kept, tm
     path = tmp_path / ("x.png" if kept.channels == 4 else "x.tiff")
     image.save(path, exif=exif, compression="tiff_lzw")  # Pillow turns no TIFF that it maps into memory
     with path.open("rb") as file:
-        expected = decode(file, "x", kept=kept)
+        expected = decode(file, "x", pixel_format=kept)
     opened = Image.open(path)
     source = open_source(([opened, opened], [0, 1]))
     for _ in range(2):
-        found = decode(source.reader.open(0), "x", kept=kept)
+        found = decode(source.reader.open(0), "x", pixel_format=kept)
         np.testing.assert_array_equal(found.pixels, expected.pixels)
         assert found[1:] == expected[1:]
     assert image_size(opened, "x") == (7, 5)

@@ -86,7 +86,7 @@ def prepare_dense(
             else:
                 held[split] = _masked(source, rows, seen, dataset.image_settings.store_size or 0, progress)
     notes += _remarks(source.classes, held)
-    marks = [*source.classes, *(f"{split}={_mark(found)}" for split, found in sorted(held.items()))]
+    marks = [*source.classes, *(f"{split}={_fingerprint(found)}" for split, found in sorted(held.items()))]
     return dataclasses.replace(
         dataset,
         classes=source.classes,
@@ -149,7 +149,7 @@ def prepare_dense_test(
 
 def _kept(source: DenseSource, pictures: ImageSettings) -> DenseSource:
     """The same with images of which as much is kept as the settings say."""
-    return dataclasses.replace(source, images=dataclasses.replace(source.images, kept=pictures.kept))
+    return dataclasses.replace(source, images=dataclasses.replace(source.images, pixel_format=pictures.pixel_format))
 
 
 def _renumbered(source: DenseSource, numbers: list[int], classes: tuple[str, ...]) -> DenseSource:
@@ -240,7 +240,7 @@ def orientation(source: DenseSource, row: int) -> int:
     if isinstance(opened, DECODED):
         return 1
     with opened as file:
-        return orientation_of(file, source.images.names[row], source.images.kept)
+        return orientation_of(file, source.images.names[row], source.images.pixel_format)
 
 
 def _masked(source: DenseSource, rows: list[int], images: Images, side: int, progress: Progress | None) -> Masked:
@@ -251,7 +251,8 @@ def _masked(source: DenseSource, rows: list[int], images: Images, side: int, pro
     original = partial(_original, source, rows, images)
     marks = [file_fingerprint(path.stat) for path in paths]
     parts = ["masks 2", str(side), *map(str, paths), *marks, source.values.tobytes().hex(), *source.images.fingerprints]
-    parts += [source.images.kept.mark] if source.images.kept.mark else []  # numbers lie otherwise than pictures
+    numbers = source.images.pixel_format.fingerprint  # their masks lie otherwise than pictures'
+    parts += [numbers] if numbers else []
     key = digest(parts)
 
     def make(folder: Path) -> None:
@@ -325,7 +326,7 @@ def one_class(classes: Sequence[str], shown: Sequence[int]) -> str:
     )
 
 
-def _mark(held: Annotations) -> str:
+def _fingerprint(held: Annotations) -> str:
     """Changes with anything that is learnt or judged by."""
     hashed = hashlib.blake2b(digest_size=16)
     if isinstance(held, Boxed):

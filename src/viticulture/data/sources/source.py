@@ -14,7 +14,7 @@ from PIL import Image
 from ...cache import digest
 from ...errors import UserError, some
 from .. import decode
-from ..channels import RGB, Kept
+from ..channels import RGB, PixelFormat
 from ..fit import Fit
 
 
@@ -48,7 +48,7 @@ class Source:
         groups: [N] int64, images of equal numbers (of one patient, say) are not divided between splits; -1 for an image
             by itself. None where nothing belongs together.
         fit: what makes squares of oblong images that are to be kept whole; None leaves them as they are.
-        kept: how many channels of an image are kept, and which of its values become black and white.
+        pixel_format: how many channels of an image are kept, and which of its values become black and white.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Source:
     root: str = ""
     groups: np.ndarray | None = None
     fit: Fit | None = None
-    kept: Kept = RGB
+    pixel_format: PixelFormat = RGB
 
     def __post_init__(self) -> None:
         if not self.names:
@@ -89,7 +89,7 @@ class Source:
         Raises: Unreadable.
         """
         with self._opened(i) as file:
-            decoded = decode.decode(file, self.names[i], shrink, self.kept)
+            decoded = decode.decode(file, self.names[i], shrink, self.pixel_format)
         return decoded if self.fit is None else self.fit(decoded, self.names[i])
 
     def size_of(self, i: int) -> tuple[int, int]:

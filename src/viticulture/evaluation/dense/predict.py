@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ...data.channels import Kept
+from ...data.channels import PixelFormat
 from ...data.decode import Decoded, Unreadable
 from ...data.dense.coco import Numbering, numbering
 from ...data.images import Records, StoredImages
@@ -95,7 +95,7 @@ class DensePredictor:
         self.subject: DenseSubject = of_run(run, weights)
         images = recipe_of(run).section("images")
         self.side: int = images.store_size
-        self.kept: Kept = images.kept
+        self.pixel_format: PixelFormat = images.pixel_format
         judged = read_dense(run)
         judged = judged.of_weights(weights) if judged and weights else judged
         result = judged.counting if judged else None
@@ -122,7 +122,7 @@ class DensePredictor:
         sizes: list[tuple[int, int]] = []
         for name, image in items:
             try:
-                seen = decoded(name, image, 1 << 20, self.kept, most)  # as large as it is
+                seen = decoded(name, image, 1 << 20, self.pixel_format, most)  # as large as it is
             except Unreadable as error:
                 opened.append(error.reason)
             except OSError as error:

@@ -14,7 +14,7 @@ from ...analysis.pictures import CORRUPTED
 from ...errors import UserError
 from ...evaluation.agreement.evaluate import read_agreement
 from ...evaluation.dense.results import read_dense
-from ...evaluation.judged import named
+from ...evaluation.headline import named
 from ...evaluation.localization.results import read_localizations
 from ...evaluation.multilabel.results import read_labels
 from ...evaluation.probe.evaluate import read_probes

@@ -9,7 +9,7 @@ from ...evaluation.dense.draw import color_of
 from ...evaluation.dense.objects import ObjectsEvaluation
 from ...evaluation.dense.pixels import PixelsEvaluation
 from ...evaluation.dense.results import DenseEvaluations
-from ...evaluation.judged import named
+from ...evaluation.headline import named
 from ..charts.chart import Axes, Series, line_chart
 from ..charts.pictures import galleries
 from ..document import Section, table

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a student says of several labels an image, as parts of a run's page."""
 
-from ...evaluation.judged import named
+from ...evaluation.headline import named
 from ...evaluation.multilabel.results import LabelEvaluations
 from ..charts.chart import Series, row_chart
 from ..document import Section, table

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What candidates of a study are to each other: students beside their teachers, sums beside their parts."""
 
-from ...study.conclude.sums import FEWEST_SEEDS, Sum, sums, told
+from ...study.conclude.interactions import FEWEST_SEEDS, Interaction, interactions, told
 from ...study.conclude.teaching import families, family, teachers_of
 from ...study.study import Study
 from ..charts.chart import Axes, Series, point_chart
@@ -53,7 +53,7 @@ def sums_sheet(study: Study) -> Sheet | None:
     }
     grid = study.folder.grid
     baseline = grid.baseline.name
-    found = sums(accuracies, baseline)
+    found = interactions(accuracies, baseline)
     rows: list[list[Cell]] = [
         [one.name, _points(one.gain), _points(one.parts_gain), _points(one.excess)] for one in found
     ]
@@ -66,7 +66,7 @@ def sums_sheet(study: Study) -> Sheet | None:
     return Sheet("Sums and their parts", columns, rows, note) if rows else None
 
 
-def _verdict(found: list[Sum], unit: str = "seed", overlap: float = 0.0) -> str:
+def _verdict(found: list[Interaction], unit: str = "seed", overlap: float = 0.0) -> str:
     """Which sums are more than their parts, in words."""
     if all(len(one.excess) < FEWEST_SEEDS for one in found):
         return f"Which of them are more than their parts, {FEWEST_SEEDS} {unit}s or more would tell."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import UserError
-from ...evaluation.judged import read_headline
+from ...evaluation.headline import read_headline
 from ...training.rundir import RunDir
 from .results import percent
 from .sheet import Cell, Column, Sheet

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UserError
-from ...evaluation.judged import read_judged
+from ...evaluation.headline import read_judged
 from ...evaluation.results import read_predictions
 from ..folder import StudyDir
 from ..run.outcomes import Outcome

@@ -101,9 +101,9 @@ class Verdict:
         return measure({outcome.measured for standing in self.standings for outcome in standing.outcomes})
 
     @property
-    def mark(self) -> str:
+    def fingerprint(self) -> str:
         """Of the trainings that it rests on."""
-        return _mark(outcome for standing in self.standings for outcome in standing.outcomes)
+        return _fingerprint(outcome for standing in self.standings for outcome in standing.outcomes)
 
     @property
     def reported(self) -> str:
@@ -144,8 +144,8 @@ def record(study: StudyDir, reached: Iterable[Verdict]) -> None:
     looks = dict(known)
     for verdict in reached:
         seen = looks.get(verdict.key, [])
-        if verdict.rivals and not verdict.unsettled and not study.grid.published and verdict.mark not in seen:
-            looks[verdict.key] = [*seen, verdict.mark]
+        if verdict.rivals and not verdict.unsettled and not study.grid.published and verdict.fingerprint not in seen:
+            looks[verdict.key] = [*seen, verdict.fingerprint]
     if looks != known:
         study.update(looks=looks)
 
@@ -189,9 +189,10 @@ def _verdict(
     if leader.vit and any(other.vit for other in others):
         others = [other for other in others if other.vit]
     rests_on = [outcome for group in groups.values() for outcome in group]
-    mark = _mark(rests_on)
-    looks = [mark if look == len(rests_on) else look for look in looks]  # once known by the number of its trainings
-    level = level_of_look(1 + (looks.index(mark) if mark in looks else len(looks)))
+    fingerprint = _fingerprint(rests_on)
+    # A look was once known by the number of its trainings.
+    looks = [fingerprint if look == len(rests_on) else look for look in looks]
+    level = level_of_look(1 + (looks.index(fingerprint) if fingerprint in looks else len(looks)))
     rivals = {
         other.candidate.name: lead
         for other in others
@@ -207,7 +208,7 @@ def _verdict(
     return Verdict(data, subset, tuple(standings), by, leader, rivals, reference, named, level, unsettled)
 
 
-def _mark(outcomes: Iterable[Outcome]) -> str:
+def _fingerprint(outcomes: Iterable[Outcome]) -> str:
     """Digest that tells a look at these trainings from one at others."""
     return digest(sorted(outcome.cell.name for outcome in outcomes))
 

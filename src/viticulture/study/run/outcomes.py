@@ -10,7 +10,7 @@ from typing import Any
 from ...disk import read_json
 from ...errors import UserError
 from ...evaluation.dense.results import DenseEvaluations
-from ...evaluation.judged import read_judged
+from ...evaluation.headline import read_judged
 from ...evaluation.multilabel.results import LabelEvaluations
 from ...evaluation.results import RESULTS, read_evaluations
 from ..declare.grid import Cell

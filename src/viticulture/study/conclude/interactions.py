@@ -15,7 +15,7 @@ FEWEST_SEEDS = 3  # from which an excess is told from chance
 
 
 @dataclass(frozen=True)
-class Sum:
+class Interaction:
     """A sum of candidates; shares, one a seed that all of them have.
 
     Args:
@@ -36,7 +36,7 @@ class Sum:
         return tuple(gain - parts for gain, parts in zip(self.gain, self.parts_gain, strict=True))
 
 
-def sums(accuracies: Mapping[str, Mapping[int, float]], baseline: str) -> list[Sum]:
+def interactions(accuracies: Mapping[str, Mapping[int, float]], baseline: str) -> list[Interaction]:
     """Every candidate that is a sum of others, in their order.
 
     Args:
@@ -52,11 +52,11 @@ def sums(accuracies: Mapping[str, Mapping[int, float]], baseline: str) -> list[S
         gains = {one: [accuracies[one][seed] - accuracies[baseline][seed] for seed in seeds] for one in (name, *parts)}
         together = [sum(values) for values in zip(*(gains[part] for part in parts), strict=True)]
         if seeds:
-            found.append(Sum(name, parts, tuple(gains[name]), tuple(together)))
+            found.append(Interaction(name, parts, tuple(gains[name]), tuple(together)))
     return found
 
 
-def told(found: Sequence[Sum], overlap: float = 0.0) -> tuple[list[str], list[str]]:
+def told(found: Sequence[Interaction], overlap: float = 0.0) -> tuple[list[str], list[str]]:
     """Names of the sums that are more than their parts, and of those that are less, beyond chance.
 
     Student's interval of the excess over seeds leaves out zero; all intervals hold together at `LEVEL` (Bonferroni).

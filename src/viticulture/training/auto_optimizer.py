@@ -17,7 +17,7 @@ norm bear their rate, which is most of the gain; matrices of a ViT's blocks do n
 """
 
 
-def steered(values: dict[str, Any]) -> dict[str, Any]:
+def with_optimizer(values: dict[str, Any]) -> dict[str, Any]:
     """Keywords of the optimizer, where a name is open: muon for hybrids that learn classes, adamw for all else.
 
     What else the recipe says of the optimizer stays; kernels keep `KERNELS` times the rate unless they have their own.

@@ -4,7 +4,7 @@
 import pytest
 
 from viticulture.report.sections.stacked import _verdict
-from viticulture.study.conclude.sums import Sum, sums, told
+from viticulture.study.conclude.interactions import Interaction, interactions, told
 from viticulture.study.conclude.teaching import families, family, teachers_of
 
 
@@ -19,13 +19,13 @@ def test_a_sums_excess_is_its_gain_without_its_parts_gains_seed_by_seed() -> Non
         "a + b + a": {1: 0.9},
         "a + c": {0: 1.0},
     }
-    found = {one.name: one for one in sums(accuracies, "labels")}
+    found = {one.name: one for one in interactions(accuracies, "labels")}
     assert list(found) == ["a + b", "a + b + a"]
     assert found["a + b"].gain == pytest.approx((0.15, 0.2))
     assert found["a + b"].parts_gain == pytest.approx((0.05, 0.3))
     assert found["a + b"].excess == pytest.approx((0.1, -0.1))
     assert found["a + b + a"].excess == pytest.approx((0.5 - 0.2 - 0.1 - 0.2,))
-    assert sums(accuracies, "other") == []
+    assert interactions(accuracies, "other") == []
 
 
 def test_a_sum_is_told_from_its_parts_by_its_seeds_alone() -> None:
@@ -33,8 +33,8 @@ def test_a_sum_is_told_from_its_parts_by_its_seeds_alone() -> None:
     0.036, of 0.00, 0.11, 0.22 it is 0.11 -+ 0.39. Catches: means alone, two seeds, the level of one sum for several,
     sums without spread, signs swapped."""
 
-    def of(name: str, *excess: float) -> Sum:
-        return Sum(name, ("a", "b"), excess, (0.0,) * len(excess))
+    def of(name: str, *excess: float) -> Interaction:
+        return Interaction(name, ("a", "b"), excess, (0.0,) * len(excess))
 
     sure, unsure = of("sure", 0.10, 0.11, 0.12), of("unsure", 0.0, 0.11, 0.22)
     assert told([sure, unsure]) == (["sure"], [])

@@ -6,7 +6,7 @@ from typing import Any
 from ..errors import UserError
 
 
-def check_older(values: dict[str, Any]) -> None:
+def refuse_retired(values: dict[str, Any]) -> None:
     """Compare raw values of a recipe, whose sections are all there, with what was once written.
 
     A key of old that says null is left out: it meant what leaving it out means.

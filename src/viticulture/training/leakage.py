@@ -11,7 +11,7 @@ from .recipe import Recipe
 from .rundir import BEGUN, RunDir
 
 
-def check_apart(recipe: Recipe, dataset: Dataset, about: Mapping[str, Any]) -> list[str]:
+def check_leakage(recipe: Recipe, dataset: Dataset, about: Mapping[str, Any]) -> list[str]:
     """Look through the runs that a recipe takes weights from, and through those from which they began.
 
     Args:
