@@ -16,8 +16,15 @@ from colored import COLORS, SMALL, colored_csv, picture
 from plain_loop import plain_loop
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.errors import UserError
+from viticulture.evaluation.accuracy import Predictions
 from viticulture.evaluation.multilabel.predict import LabelsPrediction
-from viticulture.evaluation.multilabel.results import LabelEvaluations, read_labels, thresholds_of
+from viticulture.evaluation.multilabel.results import (
+    LabelEvaluations,
+    keep_answers,
+    read_answers,
+    read_labels,
+    thresholds_of,
+)
 from viticulture.evaluation.subject import of_run
 from viticulture.models.views import Views, told
 from viticulture.report.tables.multilabel import labels_summary
@@ -120,6 +127,18 @@ def test_what_a_run_keeps_is_what_it_says(run: viticulture.Run) -> None:
     with pytest.raises(UserError, match=r"its results are in Run.labels"):
         _ = run.accuracy
     assert "mAP" in run._repr_html_()
+
+
+def test_a_probability_just_below_a_threshold_stays_below(tmp_path: Path) -> None:
+    """Fails if answers are kept with so few bits that a label appears which the numbers do not count."""
+    close = Predictions(torch.tensor([[0.49999, 0.50001]]), torch.tensor([[0.0, 1.0]]), ["a.png"])
+    keep_answers(RunDir(tmp_path), {"best/test": (close, [0.5, 0.5])})
+    said = read_answers(RunDir(tmp_path), "best/test")
+    assert said.predicted.tolist() == said.labels.tolist() == [[False, True]]
+    np.savez(
+        tmp_path / "multilabel.npz", **{"best/test/probabilities": said.probabilities, "best/test/labels": said.labels}
+    )
+    assert read_answers(RunDir(tmp_path), "best/test").predicted.tolist() == [[True, True]]  # of an earlier layout
 
 
 def test_the_page_shows_every_label(run: viticulture.Run, capsys: pytest.CaptureFixture[str]) -> None:

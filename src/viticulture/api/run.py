@@ -245,7 +245,7 @@ def _label_answers(run: "RunDir", found: "LabelEvaluations") -> list[dict[str, A
     if (result := found.counting) is None:
         return []
     names = _names_of(run, found.counts.partition("/")[2])
-    scores = result.per_label
+    scores, said = result.per_label, read_answers(run, found.counts)
     columns = class_columns([score.name for score in scores], ANSWER)
 
     def joined(shown: Any) -> str:
@@ -255,10 +255,12 @@ def _label_answers(run: "RunDir", found: "LabelEvaluations") -> list[dict[str, A
         {
             "name": name,
             "label": joined(shown),
-            "predicted": joined([p >= score.threshold for p, score in zip(shares, scores, strict=True)]),
+            "predicted": joined(predicted),
             **dict(zip(columns, shares, strict=True)),
         }
-        for name, shares, shown in zip(names, *(each.tolist() for each in read_answers(run, found.counts)), strict=True)
+        for name, shares, shown, predicted in zip(
+            names, said.probabilities.tolist(), said.labels, said.predicted, strict=True
+        )
     ]
 
 

@@ -61,7 +61,8 @@ def judge_labels(run: RunDir, dataset: Dataset) -> EvaluatedLabels:
     keep_times_asked(run)
     judged = EvaluatedLabels(counts, results)
     run.write(RESULTS, judged.evaluations.to_dict())
-    keep_answers(run, {key: result.predictions for key, result in results.items()})
+    chosen = {key: [score.threshold for score in result.evaluation.per_label] for key, result in results.items()}
+    keep_answers(run, {key: (result.predictions, chosen[key]) for key, result in results.items()})
     return judged
 
 

@@ -2,10 +2,12 @@
 """What a run of several labels an image keeps of being measured, read back by its types.
 
 multilabel.json    counts: the key, WEIGHTS/SPLIT, of the result that counts; results: by key
-multilabel.npz     by key: KEY/probabilities [N, C] float16, KEY/labels [N, C] bool, in the order of split.json
+multilabel.npz     by key, in the order of split.json: KEY/probabilities [N, C] float16, KEY/labels [N, C] bool, and
+                   KEY/predicted [N, C] bool, those from their thresholds on before they were rounded
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,16 +50,37 @@ def thresholds_of(run: RunDir, weights: str, classes: int) -> list[float]:
     return [UNDECIDED] * classes
 
 
-def keep_answers(run: RunDir, predictions: Mapping[str, Predictions]) -> None:
-    """Write multilabel.npz."""
+@dataclass(frozen=True, eq=False)
+class LabelAnswers:
+    """What is said of N images.
+
+    Args:
+        probabilities: [N, C] float16.
+        labels: [N, C] bool, the true ones.
+        predicted: [N, C] bool.
+    """
+
+    probabilities: NDArray[np.float16]
+    labels: NDArray[np.bool_]
+    predicted: NDArray[np.bool_]
+
+
+def keep_answers(run: RunDir, said: Mapping[str, tuple[Predictions, Sequence[float]]]) -> None:
+    """Write multilabel.npz, of every result its predictions and the labels' thresholds."""
     arrays: dict[str, Any] = {}
-    for key, of_split in predictions.items():
-        arrays[f"{key}/probabilities"] = of_split.probabilities.numpy().astype(np.float16)
-        arrays[f"{key}/labels"] = of_split.labels.numpy() > 0
+    for key, (predictions, thresholds) in said.items():
+        shares = predictions.probabilities.numpy()
+        arrays[f"{key}/probabilities"] = shares.astype(np.float16)
+        arrays[f"{key}/labels"] = predictions.labels.numpy() > 0
+        arrays[f"{key}/predicted"] = shares >= np.array(thresholds)
     keep_arrays(run, ANSWERS, arrays)
 
 
-def read_answers(run: RunDir, key: str) -> tuple[NDArray[np.float16], NDArray[np.bool_]]:
-    """Probabilities and labels, [N, C] each, of a result. Raises: UserError if they are missing or damaged."""
+def read_answers(run: RunDir, key: str) -> LabelAnswers:
+    """Of a result. Raises: UserError if they are missing or damaged."""
     with kept_arrays(run, ANSWERS) as file:
-        return file[f"{key}/probabilities"], file[f"{key}/labels"]
+        shares = file[f"{key}/probabilities"]
+        predicted = file.get(f"{key}/predicted")  # not in files of an earlier layout
+        if predicted is None:
+            predicted = shares >= np.array(thresholds_of(run, key.partition("/")[0], shares.shape[1]))
+        return LabelAnswers(shares, file[f"{key}/labels"], predicted)
