@@ -3,21 +3,23 @@
 
     python -m benchmarks.few_images --out FEW --budget 1core-h cifar10=./cifar10-500/split.csv
     python -m benchmarks.few_images --out FEW --budget 2core-h cifar100=./cifar100@50
-    python -m benchmarks.few_images --out FEW --budget 5core-h cifar100=./cifar100@50 --taught
+    python -m benchmarks.few_images --out FEW --budget 5core-h cifar100=./cifar100@50 --taught --jobs 2
     python -m benchmarks.few_images --out FEW                               only prints what is there
 
 To beat: 58.22 % and 53.42 % of a WRN-16-8 (Brigato, Barz, Iocchi, Denzler, "Tune It or Don't Use It", 2021,
 arXiv:2108.13122; ten runs, and three draws, of which ours are others). Each row is `viticulture train` with `--budget`,
 on one thread, and words of one's own behind `--more`. With `--taught` it is four of them, which share the budget: three
-networks that see the images otherwise, then a student of their answers besides the labels. All images teach: whatever
-is to be chosen is chosen on others beforehand, and answers are the mean over four views. A seed is one of start and
-order, and of the images where @PER_CLASS asks for a part. What is interrupted goes on when the command is given again;
-what is finished stays.
+networks that see the images otherwise, `--jobs` at a time, then a student of their answers besides the labels. All
+images teach: whatever is to be chosen is chosen on others beforehand, and answers are the mean over four views. A seed
+is one of start and order, and of the images where @PER_CLASS asks for a part. What is interrupted goes on when the
+command is given again; what is finished stays.
 """
 
 import argparse
 import json
 import shlex
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import mean
@@ -50,6 +52,7 @@ def main() -> None:
     parser.add_argument("--budget", default="1core-h")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--taught", action="store_true", help="three networks first, which teach the student")
+    parser.add_argument("--jobs", type=int, default=1, help="teachers that train at a time, each on one thread")
     parser.add_argument("--more", default="", help="further words of `viticulture train`, in one pair of quotes")
     options = parser.parse_args()
     check_budget(parser, options.budget)
@@ -60,12 +63,21 @@ def main() -> None:
         if not (folder / RESULT).exists():
             same = [*images.options(seed), *LEARN, *shlex.split(options.more), "--seed", str(seed)]
             runs = stages(folder, options.budget, options.taught)
-            for run, words in runs.items():
-                on_one_thread(going_on(run) or ["train", *same, *words, "--out", str(run)], run)
+            train = partial(learn, same=same)
+            *teachers, student = runs.items()
+            with ThreadPoolExecutor(options.jobs) as pool:
+                list(pool.map(train, teachers))
+            train(student)
             cost = sum(read_plan(run).spent for run in runs)
             (folder / RESULT).write_text(json.dumps({"test": tested(folder, images.data), "core_s": cost}))
     print(processor())
     print(table(options.out))
+
+
+def learn(named: tuple[Path, list[str]], same: list[str]) -> None:
+    """Train one run, or go on with it: its folder, with words of its own besides those that all share."""
+    run, words = named
+    on_one_thread(going_on(run) or ["train", *same, *words, "--out", str(run)], run)
 
 
 def stages(folder: Path, budget: str, taught: bool) -> dict[Path, list[str]]:

@@ -148,6 +148,11 @@ def test_few_images_all_teach_and_each_seed_draws_its_own(
         assert f"--per-class 50 --data.subset_seed {seed} --data.val_fraction 0 " in told
         assert f"--train.batch_size 32 --seed {seed} --budget 1core-m " in told
     assert "| 1core-m | x@50 | 3 | 52.0 +- 2.0 | 60 |" in capsys.readouterr().out
+    commands.clear()
+    monkeypatch.setattr(sys, "argv", [*words[:-4], "--seeds", "2", "--taught", "--jobs", "2"])
+    few.main()
+    assert {words[-1].rpartition("/")[2] for words in commands[:-1]} == {"2-larger", "2-wider", "2-varied"}
+    assert commands[-1][-1].endswith("/2")  # taught by those, so after them
 
 
 def test_a_student_of_three_networks_shares_their_budget(monkeypatch: pytest.MonkeyPatch) -> None:
