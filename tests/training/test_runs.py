@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, LightningModule, Trainer
 from PIL import Image
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import viticulture
@@ -155,10 +156,33 @@ def test_a_checkpoint_between_two_looks_is_not_written_either() -> None:
     trainer = SimpleNamespace(global_step=2, num_training_batches=100)
     for step, value in ((2, 1.0), (3, float("inf")), (4, 1.0)):
         trainer.global_step = step
-        module = SimpleNamespace(seen_terms={"label": torch.tensor(value)})
+        module = SimpleNamespace(seen_terms={"label": torch.tensor(value)}, parameters=list)
         watch.on_train_batch_end(trainer, module, None, None, step - 1)
     with pytest.raises(UserError, match=r"step 3 \(label inf\)"):
         watch.on_save_checkpoint(trainer, module, {})
+
+
+def test_weights_that_an_epochs_last_step_spoils_are_not_kept(tmp_path: Path) -> None:
+    """No loss shows what the last step does: the second epoch of three ends with an infinite gradient. Fails if it is
+    judged, or reaches the best weights or the checkpoint; and if the program that goes on finds the run in use."""
+
+    class Spared(Callback):
+        state_key = "Spoil"
+
+    class Spoil(Spared):
+        def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
+            if trainer.global_step + 1 == 2 * trainer.num_training_batches:
+                for weight in pl_module.parameters():
+                    weight.grad = torch.full_like(weight, float("inf"))
+
+    held = {"data.val_fraction": 0.3, "train.watch": "val"}
+    out, settings = str(tmp_path / "run"), {**FAST, **held, "train.epochs": 3, "engine.checkpoint_minutes": 1e-4}
+    with pytest.raises(UserError, match=r"weights are no finite numbers after step"):
+        viticulture.train("digits", "default/digits", out=out, overrides=settings, callbacks=[Spoil()], progress=False)
+    run = RunDir(Path(out))
+    kept = [load_checkpoint(run.checkpoint)["state_dict"], load_file(run.weights("best") / "model.safetensors")]
+    assert all(value.isfinite().all() for weights in kept for value in weights.values())
+    assert viticulture.resume(out, callbacks=[Spared()], progress=False).facts["status"] == "finished"
 
 
 def test_terms_of_a_loss_may_come_and_go() -> None:

@@ -207,9 +207,10 @@ def _grow(session: "Session", trial: "Trial | None" = None, callbacks: "Sequence
             if is_leader():
                 measure(session.run, session.dataset)
                 session.run.update(status="finished")  # last: a kill before this is made good by resume
-                session.run.unlock()
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"viticulture resume {shell_word(session.run.path)}") from stop
+    finally:
+        session.run.unlock()  # a program goes on after an error, and may resume
     return Run(session.run.path)
 
 

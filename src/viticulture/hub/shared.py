@@ -76,7 +76,8 @@ def named_code(recipe: Any) -> Iterator[str]:
     """Dotted paths by which a recipe names code of a person's own, which reading the recipe would import."""
     for section, value in recipe.items() if isinstance(recipe, Mapping) else ():
         name = str(value.get("name", "") if isinstance(value, Mapping) else value)
-        if section in ("student", "method") and "." in name and not timm.is_model(name.partition(".")[0]):
+        tagged = section == "student" and timm.is_model(name.partition(".")[0])  # timm's ARCHITECTURE.TAG
+        if section in ("student", "method") and "." in name and not tagged:
             yield name
         if isinstance(value, Mapping):
             for entry, keywords in value.items():

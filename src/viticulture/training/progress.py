@@ -173,8 +173,12 @@ class EachEpoch(Callback):
             self.next_at = ended + (ended - began) / self.share
 
 
+ADVICE = "try a lower --lr, a longer --schedule.warmup_epochs, --train.clip_norm 1 or --engine.precision 32"
+
+
 class StopOnNonFinite(Callback):
-    """Stop at the first loss that is no number, before it reaches a checkpoint.
+    """Stop at the first loss that is no number, and at weights that are none, before they reach a checkpoint or are
+    judged: what an epoch's last step spoils, no loss of it shows.
 
     Args:
         every_steps: how often to look; looking waits for the device, so a GPU is asked rarely. The step reported is
@@ -205,14 +209,23 @@ class StopOnNonFinite(Callback):
         if batch_idx % self.every_steps == 0 or last:
             self._look()
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._look()
+        _check_weights(pl_module, trainer.global_step)
+
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._look()  # between two looks, too, nothing broken is kept
+        _check_weights(pl_module, trainer.global_step)
 
     def _look(self) -> None:
         if self.bad is not None and self.terms is not None and int(self.bad) >= 0:
             values = zip(self.names, self.terms.tolist(), strict=True)
             shown = ", ".join(f"{name} {value:.4g}" for name, value in values)
-            raise UserError(
-                f"the loss is no finite number at step {int(self.bad)} ({shown}); "
-                "try a lower --lr, a longer --schedule.warmup_epochs, --train.clip_norm 1 or --engine.precision 32"
-            )
+            raise UserError(f"the loss is no finite number at step {int(self.bad)} ({shown}); {ADVICE}")
+
+
+def _check_weights(module: LightningModule, step: int) -> None:
+    """Raises: UserError where a learnt weight is no finite number."""
+    learnt = [weight for weight in module.parameters() if weight.requires_grad]
+    if learnt and not bool(torch.stack([weight.isfinite().all() for weight in learnt]).all()):
+        raise UserError(f"weights are no finite numbers after step {step}; {ADVICE}")
