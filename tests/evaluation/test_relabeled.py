@@ -41,7 +41,8 @@ def run(tmp_path: Path) -> RunDir:
         file.rename(file.with_name(f"ILSVRC2012_val_{number:08d}.png"))
     grown = untrained(tmp_path / "run", CLASSES)
     facts = grown.read("run.json")
-    facts["data"]["folder"] = str(tmp_path / "photos")
+    facts["data"] |= {"folder": str(tmp_path / "photos"), "classes": ["a", "b"]}  # of a thousand folders
+    facts["data"].pop("fingerprint", None)
     grown.write("run.json", facts)
     names = {
         split: [str(p.relative_to(tmp_path / "photos")) for p in sorted((tmp_path / "photos" / split).rglob("*.png"))]

@@ -460,6 +460,32 @@ def test_a_folder_of_images_that_has_moved_is_named_to_resume(stream: bool, tmp_
     assert ("cp -a" in str(refused.value)) is stream
 
 
+@pytest.mark.parametrize("change", ["pixels", "label", "class"])
+def test_a_run_is_measured_on_its_own_images_alone(change: str, tmp_path: Path) -> None:
+    """Names tell nothing of a data set's rows, which may lie in another order, nor of a list's labels. Fails if what
+    was kept is replaced by what other images, labels or names of classes would give, without a word."""
+    pictures(tmp_path / "photos", {"a": 12, "b": 12})
+    rows = [(f"photos/{name}/{i}.png", name) for name in "ab" for i in range(12)]
+
+    def listed(rows: list[tuple[str, str]]) -> None:
+        (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"{path},{label}\n" for path, label in rows))
+
+    listed(rows)
+    out = str(tmp_path / "run")
+    overrides = {**FAST, "data.per_class": None, "student.name": "vit_nano", "train.epochs": 1}
+    run = viticulture.train(str(tmp_path / "list.csv"), "default/photos", out=out, overrides=overrides)
+    before, tested = (run.path / "evaluation.json").read_text(), run.folder.image_names["test"]
+    if change == "pixels":
+        Image.new("RGB", (20, 30)).save(tmp_path / tested[0])
+    if change == "label":
+        listed([(path, "ba"["ab".index(label)] if path == tested[0] else label) for path, label in rows])
+    if change == "class":
+        listed([(path, "c" if label == "a" else label) for path, label in rows])
+    with pytest.raises(UserError, match=r"are not those.*viticulture evaluate .* DATA"):
+        viticulture.evaluate(str(run.path))
+    assert (run.path / "evaluation.json").read_text() == before
+
+
 def test_measurements_after_the_checkpoint_are_dropped_when_a_run_goes_on(tmp_path: Path) -> None:
     """Fails if a resumed run's curve doubles back, or a torn last line stays."""
     path = tmp_path / "metrics.csv"

@@ -8,7 +8,9 @@ from ..data.dataset import Dataset
 from ..data.open import open_source
 from ..data.sources.several import separated
 from ..data.sources.source import Source
+from ..data.stream import StreamImages
 from ..errors import UserError
+from ..text import shell_word
 from .data import for_method, load_dataset, open_for
 from .raw import flat
 from .recipe import Recipe, parse, resolve
@@ -37,6 +39,9 @@ def recipe_of(run: RunDir) -> Recipe:
 def dataset_of(run: RunDir, recipe: Recipe, data: Any = "") -> Dataset:
     """The images of a run with its very splits; `data` says where they are now if they have moved, and is the very
     object where the run learnt from one of a Python program.
+
+    Raises: UserError where images, labels or classes are others than the run had. Of streamed images the times of their
+        files stand for pixels, and a copy has others: these are told by names and classes alone.
     """
     facts, names = run.read("run.json"), run.image_names
     data = "" if data is None else data
@@ -44,7 +49,28 @@ def dataset_of(run: RunDir, recipe: Recipe, data: Any = "") -> Dataset:
         return load_dataset(for_method(recipe, given_again(run, data)), recipe, facts["seed"], names)
     known = facts["data"]["folder"] or facts["data"]["source"]
     source = open_for(recipe, known if isinstance(data, str) and not data else data)
-    return load_dataset(source, recipe, facts["seed"], names)
+    classes = facts["data"].get("classes", [*source.classes])
+    dataset = load_dataset(source, recipe, facts["seed"], names) if classes == [*source.classes] else None
+    if dataset is None or not (are_same(run, dataset) or isinstance(dataset.train, StreamImages)):
+        raise others(run)
+    return dataset
+
+
+def are_same(run: RunDir, dataset: Dataset) -> bool:
+    """Whether these images, labels and classes are those that a run began with."""
+    known = run.read("run.json")["data"]
+    return known.get("fingerprint", dataset.fingerprint) == dataset.fingerprint or (
+        dataset.portable is not None and dataset.portable == known.get("portable")
+    )
+
+
+def others(run: RunDir, hint: str = "") -> UserError:
+    """What is said where they are not."""
+    return UserError(
+        f"the images of {run.read('run.json')['data']['source']}, or their labels, are not those that {run.path} began "
+        f"with; bring them back{hint}, measure these by `viticulture evaluate {shell_word(run.path)} DATA`, or train "
+        f"anew: {run.anew()}"
+    )
 
 
 def given_again(run: RunDir, data: Any) -> Source:

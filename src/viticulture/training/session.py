@@ -13,7 +13,6 @@ import torch
 from ..data.dataset import Dataset
 from ..data.dense.source import DenseSource
 from ..data.sources.source import Source
-from ..data.stream import StreamImages
 from ..errors import UserError, counted
 from ..keywords import BITS
 from ..methods.method import Method
@@ -30,7 +29,7 @@ from .loggers import check_logger
 from .processes import check_devices, is_leader
 from .recipe import Recipe, read, resolve
 from .references import check_alone, from_anywhere
-from .run_inputs import dataset_of, recipe_of
+from .run_inputs import are_same, dataset_of, others, recipe_of
 from .rundir import RunDir, fresh
 from .surroundings import surroundings
 
@@ -183,14 +182,8 @@ def reopen(path: str, data: Any = "") -> Session:
     check_devices(recipe.section("engine"))
     check_logger(recipe.section("engine"))
     dataset = dataset_of(run, recipe, data)
-    known = facts["data"]
-    if dataset.fingerprint != known["fingerprint"] and dataset.portable != known.get("portable"):
-        streamed = isinstance(dataset.train, StreamImages)
-        times = " with the times of their files (cp -a), which stand for pixels that are streamed" if streamed else ""
-        raise UserError(
-            f"the images of {known['source']} are not those that {path} began with; bring them back{times}, or train "
-            f"anew: {run.anew()}"
-        )
+    if not are_same(run, dataset):
+        raise others(run, " with the times of their files (cp -a), which stand for pixels that are streamed")
     method, _ = assemble(recipe, dataset, facts["seed"])
     if "teachers" in facts and facts["teachers"] != teachers_of(method):
         raise UserError(
@@ -202,7 +195,7 @@ def reopen(path: str, data: Any = "") -> Session:
             f"{path} was begun in batches of {facts['batch_size']}, where this version of viticulture chooses {size}; "
             f"install the one that its run.json names, or train anew: {run.anew()}"
         )
-    fingerprint = fingerprint_of(facts.get("settings", recipe.values), facts["seed"], known["fingerprint"])
+    fingerprint = fingerprint_of(facts.get("settings", recipe.values), facts["seed"], facts["data"]["fingerprint"])
     remarks = [*facts["remarks"], *other_threads(facts["hardware"])]
     return Session(run, recipe, dataset, method, facts["seed"], remarks, fingerprint, begun=True)
 
