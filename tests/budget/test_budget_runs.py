@@ -584,6 +584,22 @@ def test_a_budget_that_cannot_be_kept_is_refused_before_a_folder_is_made(
     assert {path.name for path in tmp_path.iterdir()} <= {"cache", "sets"}
 
 
+def test_reading_images_ends_where_the_budget_does(tmp_path: Path) -> None:
+    """Fails if a person waits for an hour of decoding to hear that five minutes are too short."""
+
+    class Fleeting(SetClock):
+        def __call__(self) -> float:
+            self.seconds += 40
+            return self.seconds
+
+    photos = str(pictures(tmp_path / "photos", {"a": 40, "b": 40}))
+    wish = Wish(photos, "default", 0, tmp_path / "run", {"student.name": "vit_nano"}, Budget("60s"))
+    with pytest.raises(
+        UserError, match=r"a budget of 60s is too short: to read 80 images takes about \d+ s; give more"
+    ):
+        make_plan(wish, "test", Fleeting(), 0.0, Told)
+
+
 def test_a_run_before_its_last_stage_says_how_to_go_on(tmp_path: Path) -> None:
     """Fails for advice that does not help, and if such a folder may be trained into, or cannot be replaced."""
     run = tmp_path / "run"

@@ -519,6 +519,17 @@ def test_overwriting_replaces_a_run_and_nothing_else(tmp_path: Path, stopped: Pa
         RunDir.create(tmp_path / "letters", overwrite=True)
 
 
+@pytest.mark.parametrize("budget", ["", "5m"])
+def test_a_run_is_not_replaced_by_one_that_starts_from_it(budget: str, tmp_path: Path) -> None:
+    """Fails if --overwrite removes the weights first: a kill then leaves neither the old run nor one to resume."""
+    out = tmp_path / "run"
+    viticulture.train("digits", "default/digits", out=str(out), overrides=FAST, progress=False)
+    again: dict[str, Any] = {"overwrite": True, "budget": budget, "overrides": {"student.init": str(out)}}
+    with pytest.raises(UserError, match=r"student.init is .*/run, which --overwrite would remove first"):
+        viticulture.train("digits", "default/digits", out=str(out), **again)
+    assert (out / "weights" / "last" / "model.safetensors").exists()
+
+
 def test_a_recipe_that_was_changed_is_named_with_the_way_to_a_new_run(tmp_path: Path, stopped: Path) -> None:
     """Catches: a resumed run that is a mixture of two recipes, or whose recipe.yaml tells another training.
 

@@ -22,10 +22,11 @@ from typing import Any
 from ..data.dataset import Dataset
 from ..disk import file_lock, unwritable
 from ..errors import UserError
+from ..parallel import Progress
 from ..study.plan.pace import Pace
 from ..training.data import default_recipe, for_method, load_dataset, open_labeled
 from ..training.recipe import Recipe, read, resolve
-from ..training.references import from_anywhere
+from ..training.references import check_outlast, from_anywhere
 from ..training.rundir import STAGES, RunDir
 from ..training.session import check_seed
 from . import recipes
@@ -95,6 +96,8 @@ def make_plan(
     source = for_method(base, source)
     recipes.check(base, wish.overrides)
     base = replace(base, values=from_anywhere(base.values))
+    if wish.overwrite:
+        check_outlast(base.values, wish.out)
 
     def left() -> float:
         return wish.budget.seconds * (1 - MARGIN) - (now() - began)
@@ -102,7 +105,7 @@ def make_plan(
     with _workshop(wish.out) as folder:
         tried = measurements(source, wish.seed, Path(folder), now, wish.budget.seconds)
         recipe = _chosen(wish, base, tried, left)
-        dataset = load_dataset(source, recipe, wish.seed)
+        dataset = load_dataset(source, recipe, wish.seed, watch=_in_time(wish, left))
         return Plan(
             budget=wish.budget.words,
             data=wish.data,
@@ -196,6 +199,21 @@ def _stages(
         own = known[kind, kind == "student" and "teacher" in kinds]
         stages.append(Stage(name, kind, warmed.name, warmed.values, own, epochs, seconds, remarks=warmed.remarks))
     return tuple(stages)
+
+
+def _in_time(wish: Wish, left: Callable[[], float]) -> Progress:
+    """Ends the reading of images where the budget does."""
+    at_first = left()
+
+    def watch(done: int, total: int) -> None:
+        if done < total and left() <= 0:
+            whole = (at_first - left()) * total / done
+            raise UserError(
+                f"a budget of {wish.budget.words} is too short: to read {total:,} images takes about {whole:.0f} s; "
+                "give more, or smaller images"
+            )
+
+    return watch
 
 
 def _too_short(wish: Wish, recipe: Recipe, pace: Pace, left: float) -> str:

@@ -16,6 +16,7 @@ from ..data.sources.several import is_joined, separated
 from ..data.sources.source import Source
 from ..data.subsets import count_by_class
 from ..errors import UserError
+from ..parallel import Progress
 from .progress import showing
 from .recipe import Recipe, method_class
 
@@ -85,12 +86,22 @@ def open_labeled(data: Any) -> Source:
 
 
 def load_dataset(
-    source: Source | DenseSource, recipe: Recipe, seed: int, remembered: dict[str, list[str]] | None = None
+    source: Source | DenseSource,
+    recipe: Recipe,
+    seed: int,
+    remembered: dict[str, list[str]] | None = None,
+    watch: Progress | None = None,
 ) -> Dataset:
     """Split, choose and decode, with a progress bar. Where the method ignores labels, there are no classes, and nothing
-    is in the images."""
+    is in the images. `watch`, too, is told how many are decoded, and may raise."""
     spec = method_class(recipe).batch_spec
-    with showing("reading images") as progress:
+    with showing("reading images") as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar(done, total)
+            if watch is not None:
+                watch(done, total)
+
         if isinstance(source, DenseSource):
             masks = recipe.values["method"].get("masks", False)
             data, images = recipe.section("data"), recipe.section("images")

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..models.weights.files import anchored
+from .raw import flat
 from .rundir import CELLS, STAGES
 
 ROW, GIVEN = "row:", "given:"
@@ -60,6 +61,14 @@ def _placed(key: str, value: Any) -> Any:
     section, *keywords = key.split(".")
     keyword = keywords[1:2] if section == "guides" else keywords[:1]  # a guide may be called teacher
     return anchored(value) if isinstance(value, str) and keyword and keyword[0] in PLACES else value
+
+
+def check_outlast(values: Mapping[str, Any], replaced: Path) -> None:
+    """Raises: UserError naming the key where a training starts from, or learns of, what it replaces: a run's folder."""
+    for key, value in flat(from_anywhere(values)).items():
+        place = Path(value.rpartition("=")[2]) if isinstance(value, str) else Path()
+        if place.is_absolute() and place.exists() and place.resolve().is_relative_to(replaced.resolve()):
+            raise UserError(f"{key} is {value}, which --overwrite would remove first; choose another --out")
 
 
 def where_they_lie(run: Path, values: Mapping[str, Any]) -> dict[str, Any]:

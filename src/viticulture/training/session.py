@@ -28,7 +28,7 @@ from .leakage import check_leakage
 from .loggers import check_logger
 from .processes import check_devices, is_leader
 from .recipe import Recipe, read, resolve
-from .references import check_alone, from_anywhere
+from .references import check_alone, check_outlast, from_anywhere
 from .run_inputs import are_same, dataset_of, others, recipe_of
 from .rundir import RunDir, fresh
 from .surroundings import surroundings
@@ -99,6 +99,8 @@ def begin(
         if recipe == SEVERAL:
             learnt = replace(learnt, notes=(*learnt.notes, CHOSEN))
     check_alone(checked.values)
+    if overwrite:
+        check_outlast(checked.values, path)
     check_parts(checked)
     check_devices(checked.section("engine"))
     check_logger(checked.section("engine"))
@@ -115,8 +117,12 @@ def begin(
     checked = replace(checked, values=from_anywhere(checked.values))
     size = batch_size(checked, len(dataset.train))
     remarks = [*checked.remarks, *dataset.warnings, *known, *remarks, *method.remarks(size)]
-    if dataset.val is None and checked.section("images").eval_views == "best":
-        remarks.append("images.eval_views best: without validation images nothing can choose, so images are asked once")
+    if dataset.val is None:
+        nothing = "without validation images nothing can choose"
+        if checked.section("images").eval_views == "best":
+            remarks.append(f"images.eval_views best: {nothing}, so images are asked once")
+        if (measure := checked.section("train").best_by) is not None:
+            remarks.append(f"train.best_by {measure}: {nothing}, so the last weights count")
     run = out if isinstance(out, RunDir) else RunDir.create(path, overwrite) if is_leader() else RunDir(path)
     fingerprint = fingerprint_of(checked.values, seed, dataset.fingerprint)
     session = Session(run, checked, dataset, method, seed, remarks, fingerprint)
