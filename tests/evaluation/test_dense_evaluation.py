@@ -234,6 +234,29 @@ def test_a_segmenters_numbers_can_be_counted_by_hand() -> None:
     np.testing.assert_allclose(ious, [(2 / 3 + 0) / 2, 1.0])
 
 
+def test_intervals_lie_about_their_numbers() -> None:
+    """Twelve images of three of twenty classes each, and fifteen of one or two of eight: a draw lacks classes that are
+    said elsewhere. Fails if mIoU or AP lies outside its own interval, or two networks are compared by biased draws."""
+    draw = np.random.default_rng(0)
+    masks = [draw.choice(draw.choice(20, 3, replace=False), (20, 20)).astype(np.uint8) for _ in range(12)]
+    said = [np.where(draw.random((20, 20)) < 0.7, mask, draw.integers(0, 20, (20, 20))) for mask in masks]
+    true = Masked(torch.zeros(12, 2, 2, dtype=torch.uint8), torch.arange(12), lambda i: masks[i])
+    told, _ = evaluate_pixels(said, true, tuple("abcdefghijklmnopqrst"), None)
+    corners = [draw.uniform(0, 70, (draw.integers(1, 3), 2)) for _ in range(15)]
+    rows = [[(x, y, x + 25, y + 25, int(draw.integers(8))) for x, y in each] for each in corners]
+    guesses = [(*draw.uniform(0, 70, 2), 99.0, 99.0, int(draw.integers(8)), draw.random()) for _ in range(60)]
+    shown = [found(*[(*row, draw.random()) for row in each], *guesses[i::15]) for i, each in enumerate(rows)]
+    boxed = Boxed([objects(*each) for each in rows], masks=False)
+    boxes = evaluate_objects(shown, boxed, tuple("abcdefgh"), np.full((15, 2), 100)).boxes
+    for value, interval, drawn in (
+        (told.miou, told.interval, told.resampled),
+        (boxes.ap, boxes.interval, boxes.resampled),
+    ):
+        assert value is not None
+        assert 0 < interval[0] < value < interval[1] < 1
+        assert np.mean(drawn) == pytest.approx(value, abs=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["objects", "pixels"])
 def test_results_come_back_as_they_were_kept(kind: str) -> None:
     """And a page is made of them. Fails if a type is lost in JSON, or a number of one kind is asked of the other."""

@@ -13,8 +13,11 @@ from viticulture.scores.intervals import ENDS, interval_of
 
 
 def test_an_interval_leaves_out_as_much_at_either_end() -> None:
-    """Of 0 to 1000 the numbers 25 and 975. Fails for another share, or ends that are turned round."""
-    assert interval_of(np.random.default_rng(0).permutation(1001).astype(float)) == (25, 975)
+    """Of thousandths from 0 to 1 the numbers 0.025 and 0.975. Fails for another share, ends that are turned round, or
+    ends that no share can have."""
+    drawn = np.random.default_rng(0).permutation(1001) / 1000
+    assert interval_of(drawn) == pytest.approx((0.025, 0.975))
+    assert interval_of(drawn + 0.1) == pytest.approx((0.125, 1))
 
 
 def test_draws_of_images_that_show_nothing_have_the_mean_of_the_others() -> None:

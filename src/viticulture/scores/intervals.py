@@ -11,9 +11,19 @@ ACCURACIES = ("accuracy", "balanced_accuracy")
 """Measures that are shares of images, whose standard error is known."""
 
 
+def centered(drawn: NDArray[np.float64], value: float) -> NDArray[np.float64]:
+    """A number's values over such draws, [draws], without their bias: their mean is the number itself, `value`.
+
+    A draw holds some images twice and others never. So average precision rises in it, and a mean over classes falls
+    where it lacks the images of a rare class that is said elsewhere, by much where few images show a class. The bias is
+    taken off (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 10).
+    """
+    return drawn + (value - drawn.mean())
+
+
 def interval_of(drawn: NDArray[np.float64]) -> tuple[float, float]:
-    """The ends of the 95 % interval of a number, from its values over such draws, [draws]."""
-    low, high = np.percentile(drawn, ENDS).tolist()
+    """The ends of the 95 % interval of a number in [0, 1], from its values over such draws, [draws]."""
+    low, high = np.clip(np.percentile(drawn, ENDS), 0, 1).tolist()
     return low, high
 
 

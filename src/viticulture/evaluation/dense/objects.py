@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...data.annotations import Boxed, Objects
 from ...data.dense.outlines import area, overlaps, run_lengths
-from ...scores.intervals import interval_of
+from ...scores.intervals import centered, interval_of
 from ...scores.objects import (
     AREAS,
     MOST,
@@ -226,9 +226,10 @@ def _by_class(
 def _precisions(classes: Sequence[Ranked], names: Sequence[str], images: int) -> Precisions:
     each = [precision(ranks) for ranks in classes]  # [A, T, 101]
     found = [recall(ranks)[0] for ranks in classes]
-    sizes, drawn = list(AREAS), resampled(classes, images)
+    sizes, ap = list(AREAS), _mean([shares[:1] for shares in each])
+    drawn = centered(resampled(classes, images), ap or 0.0)
     return Precisions(
-        ap=_mean([shares[:1] for shares in each]),
+        ap=ap,
         ap50=_mean([shares[:1, :1] for shares in each]),
         ap75=_mean([shares[:1, np.isclose(THRESHOLDS, 0.75)] for shares in each]),
         interval=interval_of(drawn),

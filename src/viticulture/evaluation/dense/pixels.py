@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...data.annotations import Masked
-from ...scores.intervals import interval_of
+from ...scores.intervals import centered, interval_of
 from ...scores.pixels import class_ious, confusion, mean_iou, resampled, right_share
 
 
@@ -76,11 +76,12 @@ def evaluate_pixels(
         always = np.zeros_like(total)
         always[:, frequent] = total.sum(1)
         baselines[f"{classes[frequent]} everywhere"] = mean_iou(always)
-    drawn = resampled(counts)
+    miou = mean_iou(total)
+    drawn = centered(resampled(counts), miou)
     shares = [None if np.isnan(share) else float(share) for share in class_ious(total)]
     evaluation = PixelsEvaluation(
         images=len(counts),
-        miou=mean_iou(total),
+        miou=miou,
         interval=interval_of(drawn),
         accuracy=right_share(total),
         per_class=tuple(map(ClassIoU, classes, total.sum(1).tolist(), shares)),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...scores.intervals import interval_of
+from ...scores.intervals import centered, interval_of
 from ...scores.labels import average_precisions, mean_average_precision, resampled
 from ..accuracy import Predictions, check_finite
 
@@ -53,9 +53,8 @@ class LabelsEvaluation:
         nll: mean over images of the negative log-likelihood of all their labels, nats.
         per_label: in the order of the classes.
         baselines: what needs no learning, or none of features -> mAP.
-        resampled: `map` over images drawn with replacement, by which two networks are compared on the same images. AP
-            rises where an image is drawn twice, by much where few show a label: the draws' bias is taken off, so that
-            their mean is `map` (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 10).
+        resampled: `map` over images drawn with replacement, by which two networks are compared on the same images;
+            their mean is `map`, see `intervals.centered`.
         asked: by how many views of an image the student was asked, in words; "" for one.
     """
 
@@ -104,9 +103,7 @@ def evaluate_labels(
     said = probabilities >= np.array(thresholds)
     right, shown, told = (said & true).sum(0), true.sum(0), said.sum(0)
     precisions, score = average_precisions(probabilities, true), mean_average_precision(probabilities, true)
-    drawn = resampled(probabilities, true)
-    drawn += score - drawn.mean()
-    low, high = np.clip(interval_of(drawn), 0, 1).tolist()
+    drawn = centered(resampled(probabilities, true), score)
     least = np.finfo(np.float64).epsneg  # the least that can be left to 1, for labels that are shown as well
     likelihood = np.where(true, probabilities, 1 - probabilities).clip(least)
     scores = tuple(
@@ -127,7 +124,7 @@ def evaluate_labels(
         images=len(true),
         labels=float(true.sum(1).mean()),
         map=score,
-        interval=(low, high),
+        interval=interval_of(drawn),
         micro_f1=_share(2 * right.sum(), shown.sum() + told.sum()) or 0.0,
         macro_f1=float(np.mean(known)) if known else 0.0,
         exact=float((said == true).all(1).mean()),
