@@ -335,6 +335,15 @@ def test_points_lie_where_the_axes_say() -> None:
     assert "no finite value" in line_chart("t", [], Axes("x", "y"))
 
 
+def test_an_interval_that_the_chart_cuts_ends_in_an_arrow() -> None:
+    """Fails if a cap stands where the chart ends, which reads as the interval's end, or none where it ends."""
+    many = Series("c", 0, [(3, 50.0), (4, 51.0)], [(49.0, 52.0), (49.0, 90.0)], ["", ""])
+    paths = re.findall(r'class="whisker" d="([^"]*)"', scatter_chart("t", [many], Axes("min", "%")))
+    ends = [[[float(at.split()[1]) for at in line.split("L")] for line in path[1:].split("M")[1:]] for path in paths]
+    straight = [[len(set(heights)) == 1 for heights in of_both] for of_both in ends]
+    assert straight == [[True, True], [True, False]]
+
+
 def cells(html: str) -> dict[str, float]:
     """What a cell says under the pointer -> its share of color."""
     found = re.findall(r'fill-opacity="([\d.]+)"[^>]*><title>([^<]*)</title>', html)

@@ -519,6 +519,21 @@ def test_overwriting_replaces_a_run_and_nothing_else(tmp_path: Path, stopped: Pa
         RunDir.create(tmp_path / "letters", overwrite=True)
 
 
+def test_a_run_that_lost_a_part_says_so(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fails if a finished run without weights is sent to `resume`, which has nothing to train, or a stopped one without
+    its checkpoint begins anew without a word."""
+    run = Path(shutil.copytree(stopped, tmp_path / "run"))
+    (run / "checkpoints" / "last.ckpt").unlink()
+    assert viticulture.resume(str(run)).facts["status"] == "finished"
+    assert "it begins anew" in capsys.readouterr().err
+    viticulture.resume(str(run))
+    assert "is finished; nothing is left to train" in capsys.readouterr().err
+    shutil.rmtree(run / "weights")
+    for verb in (viticulture.resume, viticulture.evaluate):
+        with pytest.raises(UserError, match=r"its folder weights is gone or empty; .*train anew: viticulture train"):
+            verb(str(run))
+
+
 @pytest.mark.parametrize("budget", ["", "5m"])
 def test_a_run_is_not_replaced_by_one_that_starts_from_it(budget: str, tmp_path: Path) -> None:
     """Fails if --overwrite removes the weights first: a kill then leaves neither the old run nor one to resume."""

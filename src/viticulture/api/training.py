@@ -166,6 +166,7 @@ def resume(
     run, data = run_word(run), as_word(data)
     check_callbacks(callbacks)
     from ..budget import follow
+    from ..budget.plan import read_plan
     from ..training import length
     from ..training.rundir import PLAN, RunDir
     from ..training.session import reopen
@@ -175,15 +176,22 @@ def resume(
             raise UserError(f"{run} has a budget, and no callbacks or objects of this program; leave them out")
         if epochs is not None:
             follow.change_length(Path(run), epochs)
+        begun = any(stage.spent is None for stage in read_plan(Path(run)).stages)
         with silence(not progress):
-            return _follow(Path(run), data)
+            return _follow(Path(run), data) if begun else _finished(_follow(Path(run)))
     length.change_length(Path(run), epochs)
     if RunDir.open(run).read("run.json")["status"] == "finished":
         sweep(Path(run))
-        tell(f"{run} is finished; nothing is left to train")
-        return Run(Path(run))
+        return _finished(Run(Path(run)))
     with silence(not progress):
         return _grow(reopen(run, data), callbacks=callbacks)
+
+
+def _finished(run: Run) -> Run:
+    """Say that a run is. Raises: UserError if it has lost its weights."""
+    run.folder.which()
+    tell(f"{run.path} is finished; nothing is left to train")
+    return run
 
 
 def _grow(session: "Session", trial: "Trial | None" = None, callbacks: "Sequence[Callback]" = ()) -> Run:

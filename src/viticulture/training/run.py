@@ -18,7 +18,7 @@ from ..errors import UserError
 from ..methods.method import Course
 from ..models.views import VIEWS
 from ..models.weights.files import save
-from ..text import shell_word
+from ..text import shell_word, tell
 from .allocator import keep_freed_memory
 from .assemble import batch_size
 from .feed import Feed, training_loader, validation_split
@@ -80,6 +80,8 @@ def fit(
     resumed = run.checkpoint if session.begun and run.checkpoint.exists() else None
     checkpoints = WholeCheckpointIO(session.fingerprint)
     if session.begun and is_leader():
+        if resumed is None and run.metrics.exists():
+            tell(f"note     there is no checkpoint {run.checkpoint}: it begins anew, with its first epoch")
         cut(run.metrics, checkpoints.load_checkpoint(resumed)["global_step"] if resumed else 0)
     facts = _facts_of_weights(session)
     ema = Ema(method.student, train.ema_decay) if train.ema_decay else None

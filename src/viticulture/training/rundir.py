@@ -101,6 +101,11 @@ class RunDir:
     def which(self) -> list[str]:
         """The weights that the run holds, those that count first: best on validation, else last, then EMA."""
         kept = [name for name in WEIGHTS if (self.weights(name) / "config.json").exists()]
+        if not kept and self.read("run.json")["status"] == "finished":
+            raise UserError(
+                f"{self.path} is finished, but its folder weights is gone or empty; bring back a copy, or train anew: "
+                f"{self.anew()}"
+            )
         if not kept:
             raise UserError(
                 f"{self.path} holds no weights yet; let it finish: viticulture resume {shell_word(self.path)} "

@@ -89,6 +89,10 @@ class Scale:
         place = min(max(log10(value) if self.log else value, self.low), self.high)
         return self.start + (place - self.low) / (self.high - self.low) * (self.end - self.start)
 
+    def holds(self, value: float) -> bool:
+        """Whether a value is drawn in its place."""
+        return self.low <= (log10(value) if self.log else value) <= self.high
+
 
 def line_chart(title: str, series: Sequence[Series], axes: Axes, note: str = "", kind: str = "") -> Markup:
     """A line a series through its points, with a band from the lower to the upper ends; long ones are thinned.
@@ -154,7 +158,7 @@ def row_chart(title: str, series: Sequence[Series], label: str, note: str = "") 
                 "y": y,
                 "mean": f"{mean:.1f}",
                 "tip": one.tips[0] if one.tips else "",
-                "whisker": _whisker([(place(end), y) for end in band], upright=False) if band else stem,
+                "whisker": _whisker(band, place, y, upright=False) if band else stem,
                 "seeds": [_marker(0, place(value), y + 8, 2) for value, _ in one.points] if ends else [],
                 "mark": _marker(one.style, x, y),
             }
@@ -221,7 +225,7 @@ def _drawn(one: Series, x: Scale, y: Scale, joined: bool) -> dict[str, Any]:
         marks.append(
             {
                 "path": _marker(one.style, x(a), y(b), 2.6 if small else 4.2),
-                "whisker": _whisker([(x(a), y(end)) for end in band], upright=True) if band else "",
+                "whisker": _whisker(band, y, x(a), upright=True) if band else "",
                 "tip": one.tips[i] if i < len(one.tips) else "",
             }
         )
@@ -247,14 +251,16 @@ def _path(points: Points, x: Scale, y: Scale) -> str:
     return path
 
 
-def _whisker(ends: Sequence[tuple[float, float]], upright: bool) -> str:
-    (x0, y0), (x1, y1) = ends
-    caps = (
-        f"M{x0 - 4:.1f} {y0:.1f}h8M{x1 - 4:.1f} {y1:.1f}h8"
-        if upright
-        else f"M{x0:.1f} {y0 - 4:.1f}v8M{x1:.1f} {y1 - 4:.1f}v8"
+def _whisker(band: tuple[float, float], along: Scale, across: float, upright: bool) -> str:
+    """An interval as a line with a cap at each end, and an arrow in place of the cap where the chart cuts it."""
+    places = [along(end) for end in band]
+    lines = [[(place, across) for place in places]]
+    for end, place, other in zip(band, places, reversed(places), strict=True):
+        back = 0 if along.holds(end) else 5 if place < other else -5
+        lines.append([(place + back, across - 4), (place, across), (place + back, across + 4)])
+    return "".join(
+        "M" + "L".join(f"{b:.1f} {a:.1f}" if upright else f"{a:.1f} {b:.1f}" for a, b in line) for line in lines
     )
-    return f"M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}{caps}"
 
 
 def _marker(style: int, x: float, y: float, r: float = 4.2) -> str:
