@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DINO: what is compared with what, centering and sharpening, a teacher that follows, prototypes that wait."""
 
+import copy
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -106,6 +107,19 @@ def test_the_center_moves_once_a_step_of_two_gradients() -> None:
     assert centers[0].any()
     assert torch.equal(centers[0], centers[1])
     assert torch.equal(centers[0], dino.center)
+
+
+def test_micro_batches_move_the_center_as_their_batch_does() -> None:
+    """Fails if the last one alone moves it, or each of them, or an earlier step's lingers."""
+    whole, batch = method(), views((2, 12))
+    halves = copy.deepcopy(whole)
+    for _ in range(2):
+        whole.losses(batch)
+        for part in range(2):
+            halves.moment = Moment(first=part == 0, last=part == 1)
+            halves.losses({name: value[2 * part : 2 * part + 2] for name, value in batch.items()})
+    assert whole.center.abs().max() > 0
+    torch.testing.assert_close(halves.center, whole.center, **CLOSE)
 
 
 def test_the_gradient_is_guess_minus_target() -> None:

@@ -107,6 +107,7 @@ class DINO(Method):
         self.auxiliary["head"] = head
         self.auxiliary["teacher"] = MomentumEncoder(student, head, momentum)
         self.register_buffer("center", torch.zeros(prototypes))
+        self._taught: list[Tensor] = []
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """What the student makes of each view, compared with what the teacher makes of the other large ones.
@@ -132,9 +133,8 @@ class DINO(Method):
         targets = [self._sharpened(logits) for logits in taught]
         entropies = [torch.special.entr(target).sum(-1).mean() for target in targets]
         self.extra_logs = {"teacher_entropy": torch.stack(entropies).mean()}
-        if self.moment.last and not self.perturbed:
-            with torch.no_grad():
-                self.center.lerp_(averaged(torch.cat(taught).float().mean(0)), 1 - CENTER_MOMENTUM)
+        if not self.perturbed:
+            self._center(torch.cat(taught).float().mean(0))
         return {"views": view_loss(guesses, targets), **self.guided({**batch, "image": both}, readings)}
 
     def measures(self, batch: Batch) -> dict[str, Tensor]:
@@ -148,6 +148,14 @@ class DINO(Method):
         if self._epoch() < FROZEN_EPOCHS:
             for parameter in self.auxiliary["head"].get_submodule("prototypes").parameters():
                 parameter.grad = None
+
+    def _center(self, taught: Tensor) -> None:
+        """Move the center, after a step's last micro-batch, towards the mean [prototypes] over all of them."""
+        self._taught = [*([] if self.moment.first else self._taught), taught.detach()]
+        if self.moment.last:
+            with torch.no_grad():
+                self.center.lerp_(averaged(torch.stack(self._taught).mean(0)), 1 - CENTER_MOMENTUM)
+            self._taught = []
 
     def _features(self, images: Tensor) -> Tensor:
         return token_logits(self.taps.output(images))[0]

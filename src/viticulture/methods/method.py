@@ -194,7 +194,7 @@ class Method(LightningModule, ABC):
         return self.student
 
     def remarks(self, batch_size: int) -> list[str]:
-        """What a person should know before a training with so many images a step begins."""
+        """What a person should know before a training begins whose losses see so many images at once."""
         return []
 
     def after_backward(self) -> None:

@@ -106,7 +106,8 @@ class MoCoV3(Method):
             return []
         return [
             f"moco_v3 tells each image from the others of its batch, and {batch_size} are few: with fewer than {FEW} "
-            "the task is easy and batch statistics are noisy; take a larger train.batch_size, or method mae"
+            "the task is easy and batch statistics are noisy; take a larger train.batch_size (train.accumulate divides "
+            "it), or method mae"
         ]
 
     def _query(self, features: Tensor) -> Tensor:

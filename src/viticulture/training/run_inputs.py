@@ -49,9 +49,9 @@ def dataset_of(run: RunDir, recipe: Recipe, data: Any = "") -> Dataset:
         return load_dataset(for_method(recipe, given_again(run, data)), recipe, facts["seed"], names)
     known = facts["data"]["folder"] or facts["data"]["source"]
     source = open_for(recipe, known if isinstance(data, str) and not data else data)
-    classes = facts["data"].get("classes", [*source.classes])
-    dataset = load_dataset(source, recipe, facts["seed"], names) if classes == [*source.classes] else None
-    if dataset is None or not (are_same(run, dataset) or isinstance(dataset.train, StreamImages)):
+    dataset = load_dataset(source, recipe, facts["seed"], names)
+    named = [*facts["data"].get("classes", dataset.classes)] == [*dataset.classes]
+    if not (named and (are_same(run, dataset) or isinstance(dataset.train, StreamImages))):
         raise others(run)
     return dataset
 

@@ -116,7 +116,13 @@ def begin(
     method, remarks = assemble(checked, dataset, seed)
     checked = replace(checked, values=from_anywhere(checked.values))
     size = batch_size(checked, len(dataset.train))
-    remarks = [*checked.remarks, *dataset.warnings, *known, *remarks, *method.remarks(size)]
+    remarks = [
+        *checked.remarks,
+        *dataset.warnings,
+        *known,
+        *remarks,
+        *method.remarks(size // checked.section("train").accumulate),
+    ]
     if dataset.val is None:
         nothing = "without validation images nothing can choose"
         if checked.section("images").eval_views == "best":
