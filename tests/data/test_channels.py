@@ -18,9 +18,9 @@ from viticulture.data.augment.grayscale import Gray
 from viticulture.data.augment.jitter import ColorJitter
 from viticulture.data.augment.rand_augment import RandAugment
 from viticulture.data.augment.solarize import Solarize
-from viticulture.data.channels import RGB, PixelFormat, Unfit, as_picture, shown
+from viticulture.data.channels import AS_THEY_ARE, RGB, PixelFormat, Unfit, as_picture, shown
 from viticulture.data.dataset import ImageSettings, prepare
-from viticulture.data.decode import OtherValues, decode, image_size
+from viticulture.data.decode import OtherValues, decode, image_size, numbers_of
 from viticulture.data.images import StoredImages
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
@@ -74,7 +74,8 @@ def test_one_channel_is_the_gray_value_of_what_color_would_be(mode: str) -> None
     """
     color = Image.fromarray(noise(8, 6, 3))
     deep = {"I;16": np.uint16, "I": np.int32, "F": np.float32}
-    image = Image.fromarray(noise(8, 6, top=60_000).astype(deep[mode])) if mode in deep else color.convert(mode)
+    top = 256 if mode == "I" else 60_000  # of other whole numbers no range is known
+    image = Image.fromarray(noise(8, 6, top=top).astype(deep[mode])) if mode in deep else color.convert(mode)
     if mode in ("LA", "RGBA"):
         image.putalpha(Image.fromarray(noise(8, 6, seed=1)))
     file = io.BytesIO()
@@ -157,6 +158,85 @@ def test_bands_are_kept_in_their_order(kind: str) -> None:
     assert decoded.mode == "5 x uint8"
     file.seek(0)
     assert image_size(file, "x") == (6, 9)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_a_tiff_whose_zero_is_white_is_no_negative(kind: type, order: str) -> None:
+    """It shows what the same picture with zero as black does, by a range or by that of 16 bits, in as many pages as
+    there are; so does a picture that a program opened. Fails if tag 262 counts for eight bits alone."""
+    m = int(np.iinfo(kind).max)
+    values: np.ndarray = np.linspace(0, m, 48).astype(kind).reshape(6, 8)
+    whole, four = PixelFormat(1, ((0, m),)), PixelFormat(4, ((0, m),))
+    formats = [whole, PixelFormat(1), RGB] if kind is not np.uint32 else [whole]
+    for kept, held in [*((kept, values) for kept in formats), (four, np.stack([values] * 4))]:
+        files = [
+            bands(content, photometric=photometric, byteorder=order)
+            for content, photometric in ((held, "minisblack"), (m - held, "miniswhite"))
+        ]
+        black, white = (decode(file, "x", pixel_format=kept) for file in files)
+        np.testing.assert_array_equal(black.pixels, white.pixels)
+        assert black.span == white.span
+    if order == "<" and kind is np.uint16:
+        opened = Image.open(bands(m - values, photometric="miniswhite"))
+        np.testing.assert_array_equal(decode(opened, "x", pixel_format=whole).pixels[..., 0], np.rint(values / 257))
+        np.testing.assert_array_equal(numbers_of(opened), values)
+
+
+@pytest.mark.parametrize("way", [{}, {"compression": "zlib"}, {"tile": (16, 16)}])
+def test_deep_color_that_lies_plane_by_plane_is_what_it_is_by_pixels(way: dict[str, Any]) -> None:
+    """Within a level: Pillow takes the upper 8 bits where it reads them, others are rounded. Fails if planes are taken
+    for pixels."""
+    color = noise(32, 48, 3, top=65536)
+    file = bands(np.ascontiguousarray(color.transpose(2, 0, 1)), photometric="rgb", planarconfig="separate", **way)
+    assert image_size(file, "x") == (32, 48)
+    file.seek(0)
+    assert np.abs(decode(file, "x").pixels.astype(int) - (color >> 8)).max() <= 1
+
+
+def test_deep_color_by_planes_without_its_reader_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if it is shown scrambled where tifffile is missing."""
+    planes = noise(3, 8, 8, top=65536)
+    file = bands(planes, photometric="rgb", planarconfig="separate")
+    monkeypatch.setattr("viticulture.data.bands.find_spec", lambda name: None)
+    with pytest.raises(OtherValues, match=r"pip install 'viticulture\[tiff\]'"):
+        decode(file, "x")
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "expected"),
+    [
+        ([0, 7, 255], np.int32, [0, 7, 255]),
+        ([0, 1, 1], np.int32, [0, 255, 255]),
+        ([0, 7, 255], np.uint32, [0, 7, 255]),
+        ([0, 7, 255], np.int16, [0, 7, 255]),
+        ([0, 257, 65535], np.int32, "int32 from 0 to 65535"),
+        ([-1, 0, 1], np.int16, "int16 from -1 to 1"),
+        ([0, 2**31, 2**32 - 1], np.uint32, r"uint32 from 0 to 4.29497e\+09"),
+    ],
+)
+def test_whole_numbers_of_a_tiff_are_levels_or_need_a_range(values: list[int], kind: type, expected: Any) -> None:
+    """Up to 255 they are levels; others of more than 16 bits, or with a sign, have a range that nobody knows, and by a
+    named one each has its place. Fails if all are divided by 257, stretched by what one image holds, or become negative
+    beyond 2^31."""
+    file = bands(np.array([values], dtype=kind), photometric="minisblack")
+    if isinstance(expected, str):
+        with pytest.raises(OtherValues, match=f"{expected}.* images.range"):
+            decode(file, "x")
+    else:
+        assert decode(file, "x").pixels[0, :, 0].tolist() == expected
+    file.seek(0)
+    low, high = min(values), max(values)
+    named = decode(file, "x", pixel_format=PixelFormat(1, ((low, high),))).pixels[0, :, 0]
+    assert named.tolist() == [round(255 * (value - low) / (high - low)) for value in values]
+    file.seek(0)
+    assert decode(file, "x", pixel_format=AS_THEY_ARE).span == (low, high)
+
+
+def test_a_dark_pgm_of_16_bits_is_dark() -> None:
+    """Its header says its range, which Pillow makes 16 bits of. Fails if 255 of 65535 is taken for white."""
+    file = io.BytesIO(b"P5 3 1 65535\n" + np.array([0, 128, 255], ">u2").tobytes())
+    assert decode(file, "x").pixels[0, :, 0].tolist() == [0, 0, 1]
 
 
 def deep_color() -> BinaryIO:

@@ -2,7 +2,7 @@
 """Probes of frozen features: the classifiers are scikit-learn's, features are what heads read, tests are taken once."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +141,26 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
     assert len([name for name in cached() if name.startswith("features/")]) == 4
     assert "freed" in api.cache(clear=True)
     assert "0 stores" in api.cache()
+
+
+def test_features_are_those_of_images_that_are_kept_in_the_same_shape(tmp_path: Path) -> None:
+    """Oblong images cropped, stretched and streamed at that: equal weights and pixels, other features.
+
+    Fails if a key leaves out what becomes of their shape or, of streamed images, of their values.
+    """
+    for number, pixels in enumerate(np.random.default_rng(0).integers(0, 255, (24, 8, 20, 3), dtype=np.uint8)):
+        folder = tmp_path / "photos" / ("test" if number > 15 else "train") / "abc"[number % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+
+    def read(**settings: Any) -> Tensor:
+        shown = ImageSettings(image_size=8, store_size=8, **settings)
+        data = prepare(str(tmp_path / "photos"), image_settings=shown)
+        return frozen_features(replace(subject(), image_settings=shown), data)["test"]["class"]
+
+    assert not torch.equal(read(), read(fit="stretch"))
+    whole = {"fit": "stretch", "stream": True}
+    assert not torch.equal(read(**whole), read(**whole, range=[0, 100]))
 
 
 def test_settings_are_chosen_on_validation_and_tested_once() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Positions go from grid to grid, square or not, and the first blocks go without the others."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def test_positions_go_between_the_grids_that_the_students_have(
 def test_a_square_table_in_a_bare_file_is_told_by_its_tokens(
     tmp_path: Path, name: str, options: dict[str, Any], into: dict[str, Any]
 ) -> None:
-    """A file has no config.json: 4x4 patches to 2x6, whatever stands before them there and here."""
+    """No config.json lies beside it: 4x4 patches to 2x6, whatever stands before them there and here."""
     safetensors.torch.save_file(student(task(), 1, name, **options).state_dict(), tmp_path / FILE)
     remarks = initialize(student(task(8, 24), 2, name, **into), str(tmp_path / FILE))
     assert "positions resampled from 4x4 to 2x6 patches" in remarks
@@ -84,6 +85,52 @@ def test_a_table_in_a_bare_file_that_is_not_square(tmp_path: Path) -> None:
     assert torch.equal(same.get_parameter("pos_embed"), theirs.get_parameter("pos_embed"))
     with pytest.raises(UserError, match=r"table of 13 rows .* name the run or the folder"):
         initialize(student(task(), 2), str(tmp_path / FILE))
+
+
+def test_a_file_of_weights_is_read_by_the_config_beside_it(tmp_path: Path) -> None:
+    """FOLDER/model.safetensors is FOLDER: 8x32 patches, as many as 16x16 has, are resampled. A config.json of another
+    library's says nothing. Fails if the table is copied as a square one, or a foreign file is refused.
+    """
+    save(student(task(32, 128), 1), tmp_path, task(32, 128))
+    by_folder, by_file = student(task(64, 64), 2), student(task(64, 64), 2)
+    said = initialize(by_folder, str(tmp_path))[1:]
+    assert initialize(by_file, str(tmp_path / FILE))[1:] == said
+    assert "positions resampled from 8x32 to 16x16 patches" in said
+    assert torch.equal(by_file.get_parameter("pos_embed"), by_folder.get_parameter("pos_embed"))
+    (tmp_path / "config.json").write_text('{"model_type": "vit"}')
+    assert initialize(student(task(64, 64), 2), str(tmp_path / FILE))[1:] == ["44 of 44 tensors taken"]
+
+
+@pytest.mark.parametrize("name", ["vit_nano", "deit_tiny_distilled_patch16_224"])
+def test_a_head_goes_by_the_names_of_its_classes(tmp_path: Path, name: str) -> None:
+    """cat, dog, truck -> the same in another order: each class keeps its logit. -> apple, pear, plum: what the seed
+    gives, and a remark. Where no names are known the head is taken as it is.
+
+    Fails if shapes alone decide, rows move the wrong way (three classes in a circle), or the second head is forgotten.
+    """
+    known, turned, others = ("cat", "dog", "truck"), ("truck", "cat", "dog"), ("apple", "pear", "plum")
+    pixels = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+    def of(classes: tuple[str, ...], seed: int) -> nn.Module:
+        return student(replace(task(), classes=classes), seed, name)
+
+    theirs = of(known, 1)
+    torch.nn.init.normal_(theirs.get_parameter("head.bias"))
+    save(theirs, tmp_path, replace(task(), classes=known))
+    ours = of(turned, 2)
+    assert "rows of the head put in order of the classes" in initialize(ours, str(tmp_path), classes=turned)
+    torch.testing.assert_close(ours(pixels), theirs(pixels)[:, [2, 0, 1]])
+
+    anew, fresh = of(others, 2), of(others, 2)
+    said = initialize(anew, str(tmp_path), classes=others)
+    assert "the head there is of other classes: cat, dog, truck" in said
+    assert any(remark.startswith("the head starts anew: head.weight, head.bias") for remark in said)
+    for key, value in anew.state_dict().items():
+        assert torch.equal(value, (fresh if key.startswith("head") else theirs).state_dict()[key]), key
+
+    safetensors.torch.save_file(theirs.state_dict(), tmp_path / "bare.safetensors")
+    initialize(bare := of(others, 2), str(tmp_path / "bare.safetensors"), classes=others)
+    assert torch.equal(bare(pixels), theirs(pixels))
 
 
 @pytest.mark.parametrize("blocks", [0, 2, 3])

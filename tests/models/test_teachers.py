@@ -117,6 +117,35 @@ def test_a_teacher_comes_from_timm_or_from_a_file(tmp_path: Path, monkeypatch: p
     assert small(torch.zeros(1, 3, 32, 32)).shape == (1, 3)
 
 
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        ("vit_tiny_patch16_224", "mean 0.5, 0.5, 0.5 and deviation 0.5, 0.5, 0.5, as of vit_tiny_patch16_224."),
+        ("vit_tiny_patch16_224.dino", "mean 0.485, 0.456, 0.406 and deviation 0.229, 0.224, 0.225"),
+        ("vit_nano", "mean 0.485, 0.456, 0.406 and deviation 0.229, 0.224, 0.225, as of vit_nano."),
+    ],
+)
+def test_the_colors_that_are_taken_for_a_file_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, taken: str
+) -> None:
+    """timm's of the architecture or the tag, and of a student of ours ImageNet's; a folder says its own.
+
+    Fails if half gray is taken for a file of DINO, MAE or DeiT without a word, or a tag's colors are not heeded.
+    """
+    named = name.replace("tiny", "small") if name.endswith("dino") else name
+    small = timm.create_model(named.partition(".")[0], num_classes=3, embed_dim=16, depth=1, num_heads=2)
+    small.pretrained_cfg = vars(timm.get_pretrained_cfg(named)) if named != "vit_nano" else small.pretrained_cfg
+    safetensors.torch.save_file(small.state_dict(), tmp_path / "w.safetensors")
+    with monkeypatch.context() as patch:
+        patch.setattr("timm.create_model", lambda *_, **__: small)
+        load_teacher(f"{named}={tmp_path / 'w.safetensors'}", task(side=32 if name == "vit_nano" else 224))
+    told = capsys.readouterr().err
+    assert taken in told
+    assert "or a folder whose config.json does" in told
+    load_teacher(run_folder(tmp_path / "run", task())[0], task())
+    assert not capsys.readouterr().err
+
+
 def test_a_file_may_hold_a_student_of_ours(tmp_path: Path) -> None:
     """timm describes none of our students: ImageNet's mean and deviation stand in, the size is the network's own.
 

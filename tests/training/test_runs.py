@@ -710,6 +710,15 @@ def test_weights_named_from_one_folder_are_found_from_another(tmp_path: Path, mo
     assert guides["teacher"]["kind"] == "soft"
 
 
+def test_a_start_from_other_classes_has_a_head_of_its_own(tmp_path: Path) -> None:
+    """As many as the digits are, by other names. Fails if a session does not say what its student tells apart."""
+    task = Task(tuple("abcdefghij"), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    save(create_student("vit_nano", task, 2), tmp_path / "first", task)
+    session = small(tmp_path / "run", **{"student.init": str(tmp_path / "first")})
+    session.run.unlock()
+    assert any(said.startswith("the head there is of other classes: a, b, c") for said in session.remarks)
+
+
 def test_a_run_that_goes_on_with_other_threads_says_so() -> None:
     """Sums depend on their number. Catches: silence; a remark where nothing changed, or on a GPU."""
     threads = torch.get_num_threads()

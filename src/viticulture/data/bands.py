@@ -2,7 +2,7 @@
 """Files of numbers rather than pictures: NumPy's .npy, and TIFF with any number of bands (extra `tiff`).
 
 .npy    [H, W] or [H, W, C] of any numbers; nothing is ever unpickled
-.tif    samples of a pixel or pages of one size, as tifffile reads them
+.tif    samples of a pixel or pages of one size, as tifffile reads them; where zero is white, turned round
 """
 
 from importlib.util import find_spec
@@ -18,6 +18,7 @@ MOST_VALUES = 3 * 178_956_970
 """Of one file: as many as the largest picture has (`decode.MAX_PIXELS`)."""
 START = 8
 """Bytes that tell what a file is."""
+WHITE_IS_ZERO = 0
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
@@ -59,14 +60,23 @@ def tiff_shape(file: BinaryIO) -> tuple[int, ...]:
 
 
 def tiff_values(file: BinaryIO) -> NDArray[Any]:
-    """[H, W, C] of the file's own numbers; errors as those of `tiff_shape`."""
+    """[H, W, C] of the file's own numbers, zero as black; errors as those of `tiff_shape`."""
     with _opened(file) as tiff:
         series = tiff.series[0]
         shape = _shape(series)
-        values: NDArray[Any] = series.asarray()
+        values = zero_as_black(series.asarray(), series.keyframe.photometric, series.keyframe.bitspersample)
         order = [series.axes.index("Y"), series.axes.index("X")]
         rest = [axis for axis in range(values.ndim) if axis not in order]
         return values.transpose(*order, *rest).reshape(shape)
+
+
+def zero_as_black(values: NDArray[Any], photometric: int | None, bits: int) -> NDArray[Any]:
+    """A TIFF's numbers turned round, 2^bits - 1 - value, where its tag 262 (0, WhiteIsZero) says that zero is white.
+    Floats and signed numbers, which have no white of their own, stay."""
+    if photometric != WHITE_IS_ZERO or values.dtype.kind != "u":
+        return values
+    turned: NDArray[Any] = values.dtype.type(2**bits - 1) - values
+    return turned
 
 
 def _opened(file: BinaryIO) -> Any:

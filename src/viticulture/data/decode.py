@@ -6,14 +6,16 @@ channels, and by the values, that are to be kept (`channels.PixelFormat`).
     transparency                 laid on white, as a page shows it; the colors under transparent pixels are arbitrary
                                  (often black) and would otherwise be learned
     16-bit                       scaled by its range, 255 / 65535, never clipped nor stretched to what one image holds
-    32-bit and float             in [0, 1]: times 255; in [0, 255]: as it is; else its own range becomes [0, 255]
+    float                        in [0, 1]: times 255; in [0, 255]: as it is; else its own range becomes [0, 255]
+    other whole numbers          in [0, 1]: times 255; in [0, 255]: as it is; else refused: nobody knows their range
+    zero as white (TIFF)         turned round: the greatest number of so many bits, less the file's
     EXIF orientation             applied
     animation                    the first frame
     HEIC                         where pillow-heif is installed (extra `heic`)
     .npy, TIFF of many bands     their own numbers (bands.py)
 
 Of four channels that are kept, a picture's are red, green, blue and opacity. Colors of 16 bits come from Pillow with
-the upper 8; gray keeps all 16 until values become levels.
+the upper 8, of a TIFF that holds them plane by plane from tifffile; gray keeps all 16 until values become levels.
 
 A file that cannot be read raises `Unreadable`, whatever is wrong with it.
 """
@@ -55,7 +57,7 @@ Decoded = NDArray[Any] | Image.Image
 DECODED = np.ndarray, Image.Image
 """The same for `isinstance`, which tells it from an open file."""
 
-_BITS = ExifTags.Base.BitsPerSample
+_BITS, _SIGN = ExifTags.Base.BitsPerSample, ExifTags.Base.SampleFormat
 
 # Pillow's remarks about odd tags and large images say nothing that `Unreadable` does not.
 warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -148,13 +150,20 @@ def _reader(file: BinaryIO, pixel_format: PixelFormat) -> Callable[[BinaryIO], N
     try:
         opened = Image.open(file, formats=("TIFF",))
         assert isinstance(opened, TiffImageFile)
-        cut = bool(pixel_format.range) and not _is_deep(opened.mode) and max(opened.tag_v2.get(_BITS, (8,))) > 8
+        colors = not _is_deep(opened.mode) and max(opened.tag_v2.get(_BITS, (8,))) > 8
+        cut = colors and (bool(pixel_format.range) or _is_scrambled(opened))
     except UnidentifiedImageError:
         cut = find_spec("tifffile") is not None
     except Exception:  # told by what opens it next
         cut = False
     file.seek(0)
     return bands.tiff_values if cut else None
+
+
+def _is_scrambled(opened: TiffImageFile) -> bool:
+    """Whether Pillow takes planes of colors of 16 bits for pixels: where nothing compresses them."""
+    tags = opened.tag_v2
+    return tags.get(ExifTags.Base.PlanarConfiguration) == 2 and tags.get(ExifTags.Base.Compression, 1) == 1
 
 
 def _numbers(values: NDArray[Any], pixel_format: PixelFormat) -> DecodedImage:
@@ -174,8 +183,9 @@ def _picture(opened: Image.Image, shrink: int | None, pixel_format: PixelFormat)
         raise Unfit("Pillow reads its colors of 16 bits as 8, and images.range means all of them; save it as TIFF")
     drafted = shrink is not None and opened.draft("RGB", (2 * shrink, 2 * shrink)) is not None
     opened.load()
-    if deep and (pixel_format.range or mode not in ("I", "F")):
-        pixels = pixel_format(np.asarray(_turned(opened, opened)))
+    values = _deep_values(opened) if deep else None
+    if values is not None and (pixel_format.range or mode != "F"):
+        pixels = pixel_format(values if pixel_format.range else _of_known_range(values, opened.format))
     elif pixel_format.channels == 4:
         pixels = pixel_format(np.array(_turned(opened, _with_opacity(opened))))
     else:
@@ -184,7 +194,7 @@ def _picture(opened: Image.Image, shrink: int | None, pixel_format: PixelFormat)
         height, width = pixels.shape[:2]
     elif exif_orientation(opened) in _SIDEWAYS:
         width, height = height, width
-    return DecodedImage(pixels, height, width, mode, spread(np.asarray(opened)) if deep else None)
+    return DecodedImage(pixels, height, width, mode, None if values is None else spread(values))
 
 
 def upright(image: Image.Image) -> Image.Image:
@@ -202,13 +212,40 @@ def numbers_of(image: Image.Image) -> NDArray[Any]:
     """[H, W] or [H, W, C] as a person would see it: what is deeper than eight bits, or shows what lies below, as it is;
     else red, green and blue."""
     if _is_deep(image.mode):
-        return np.asarray(_turned(image, image))
+        return _deep_values(image)
     return np.asarray(_turned(image, image.convert("RGBA")) if image.has_transparency_data else upright(image))
 
 
 def _is_deep(mode: str) -> bool:
     """Whether a mode of Pillow's holds one channel of more than eight bits."""
     return mode.startswith("I;16") or mode in ("I", "F")
+
+
+def _deep_values(image: Image.Image) -> NDArray[Any]:
+    """The numbers of one channel of more than eight bits, [H, W], turned as its camera was held, of the file's type."""
+    values = np.asarray(_turned(image, image))
+    if not isinstance(image, TiffImageFile):
+        return values
+    tags = image.tag_v2
+    (bits,) = tags.get(_BITS, (8 * values.itemsize,))
+    if image.mode == "I":  # int32, though the file may hold int16 or, beyond 2^31 as negative numbers, uint32
+        values = values.astype(f"{'i' if tags.get(_SIGN) == (2,) else 'u'}{bits // 8}")
+    return bands.zero_as_black(values, tags.get(ExifTags.Base.PhotometricInterpretation), bits)
+
+
+def _of_known_range(values: NDArray[Any], kind: str | None) -> NDArray[Any]:
+    """Whole numbers of one channel as a type whose range black and white are, where it can be told; else as they are.
+
+    Args:
+        values: [H, W].
+        kind: Pillow's name of the file's format; None for a picture without a file.
+    """
+    if (values.dtype.kind, values.dtype.itemsize) == ("u", 2):
+        return values
+    if kind not in (None, "TIFF"):  # PGM, which Pillow scales to 16 bits
+        return values.astype(np.uint16)
+    low, high = spread(values)
+    return (values * (255 if high <= 1 else 1)).astype(np.uint8) if low >= 0 and high <= 255 else values
 
 
 def _with_opacity(image: Image.Image) -> Image.Image:
@@ -298,11 +335,8 @@ def exif_orientation(image: Image.Image) -> int:
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
-    if image.mode.startswith("I;16"):
-        values = np.asarray(image).astype(np.uint32)
-        return _gray((values * 255 + 32767) // 65535)
-    if image.mode in ("I", "F"):
-        return _gray(_ranged(np.asarray(image, dtype=np.float64), whole=image.mode == "I"))
+    if image.mode == "F":
+        return Image.fromarray(_ranged(np.asarray(image, dtype=np.float64))).convert("RGB")
     if image.has_transparency_data:
         layer = image.convert("RGBA")
         page = Image.new("RGBA", layer.size, "white")
@@ -310,25 +344,19 @@ def _rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _ranged(values: np.ndarray, whole: bool) -> np.ndarray:
-    """Numbers of unknown range as 0..255; `whole` says that they are integers, 16 bits in a 32-bit file as a rule."""
+def _ranged(values: np.ndarray) -> Levels:
+    """Floats of unknown range as 0..255."""
     finite = np.isfinite(values)
     if not finite.any():
         raise ValueError("no finite pixel")
     low, high = values[finite].min(), values[finite].max()
-    if whole and low >= 0 and high <= 65535:
-        scaled = values * (255 / 65535)
-    elif low >= 0 and high <= 1:
+    if low >= 0 and high <= 1:
         scaled = values * 255
     elif low >= 0 and high <= 255:
         scaled = values
     else:
         scaled = (values - low) * (255 / ((high - low) or 1))
-    return np.where(finite, scaled, 0).round().clip(0, 255)
-
-
-def _gray(values: np.ndarray) -> Image.Image:
-    return Image.fromarray(values.astype(np.uint8)).convert("RGB")
+    return np.where(finite, scaled, 0).round().clip(0, 255).astype(np.uint8)
 
 
 def reason(error: BaseException) -> str:

@@ -33,6 +33,7 @@ from .resample import squeeze
 from .sources.source import Source
 
 _VERSION = "3"
+_TIFF = "tiff 2"  # changes with what becomes of such files alone
 _FEW, _SMALL = (
     8,
     80 * 80,
@@ -199,6 +200,8 @@ def _key(source: Source, rows: np.ndarray, what: str) -> str:
     parts = [source.pixel_format.fingerprint] if source.pixel_format.fingerprint else []
     parts += [] if source.fit is None else [source.fit.fingerprint]
     parts += map(str, rows.tolist() if len(rows) < len(source) else ())
+    if any(name.lower().endswith((".tif", ".tiff")) for name in source.names):
+        parts.append(_TIFF)
     return digest([_VERSION, what, source.root, digest(source.names), digest(source.fingerprints), *parts])
 
 

@@ -51,7 +51,7 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
     classifies = made.batch_spec.contents in ("classes", "labels")
     shown = task if classifies else replace(task, classes=())  # else no classifier is needed
     student = create_student(wanted.name, shown, patch_size(wanted, task), wanted.options)
-    remarks = initialize(student, wanted.init, wanted.init_blocks) if wanted.init else []
+    remarks = initialize(student, wanted.init, wanted.init_blocks, shown.classes) if wanted.init else []
     taken = {name: tensor.clone() for name, tensor in student.state_dict().items()} if wanted.init else {}
     guides = build_guides(recipe, student, task)
     keywords = {key: value for key, value in made_parts(made, recipe.values["method"]).items() if key != "name"}

@@ -19,7 +19,8 @@ class Mix:
     Several labels an image, [B, C], are mixed alike; s is not theirs, whom `method.smoothing` smooths.
 
     Deviation: the partner j lies half a batch away, where timm reverses the batch; then one process and two see
-    the same pairs, as long as the images of a process are even in number.
+    the same pairs, as long as the images of a process are even in number. A rectangle of an odd side keeps it, as
+    timm's does by now; that of older timm and of [2]'s code is a pixel shorter.
 
     Args:
         mixup: alpha of mixup's Beta distribution; 0 switches it off.

@@ -36,8 +36,11 @@ def frozen_features(subject: Subject, dataset: Dataset) -> Features:
     """
     splits = {name: images for name in ("train", "val", "test") if (images := getattr(dataset, name)) is not None}
     task, crop = subject.task, subject.image_settings.crop
-    how = [task.image_size, task.mean, task.std, dataset.image_settings.store_size, crop.crop_pct, crop.interpolation]
-    key = digest([VERSION, subject.architecture, weights_digest(subject.network), repr(how), dataset.fingerprint])
+    kept = dataset.image_settings
+    # The data's fingerprint knows neither a stretched shape, nor how images that are streamed are decoded.
+    made = [kept.store_size, kept.shape, kept.fitting, kept.pixel_format]
+    how = repr([task.image_size, task.mean, task.std, crop.crop_pct, crop.interpolation, made])
+    key = digest([VERSION, subject.architecture, weights_digest(subject.network), how, dataset.fingerprint])
 
     def make(folder: Path) -> None:
         done, total = 0, sum(map(len, splits.values()))

@@ -9,13 +9,17 @@ from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import nn
 
 from ...errors import UserError, unknown
+from ...text import tell
 from ..task import Task
 from ..weights.checkpoint_keys import encoder
 from ..weights.files import fetch, find_weights, load, read_weights
 
 
 def open_teacher(source: str) -> tuple[nn.Module, Task]:
-    """A network that has learned, and the classes and input that it learned with; source: as for `load_teacher`."""
+    """A network that has learned, and the classes and input that it learned with; source: as for `load_teacher`.
+
+    A file says nothing of its colors: which are taken for it is told.
+    """
     folder = find_weights(source)
     architecture, equals, file = source.partition("=")
     if folder is not None:
@@ -25,7 +29,17 @@ def open_teacher(source: str) -> tuple[nn.Module, Task]:
         net = fetch(source)
         return net, _described(net)
     net = _from_file(architecture, Path(file))
-    return net, _described(net) if timm.get_pretrained_cfg(architecture) else _assumed(net)
+    known = _described(net) if timm.get_pretrained_cfg(architecture) else _assumed(net)
+    tell(
+        f"{source}: a file does not say how its network was shown colors; taken are mean {_numbers(known.mean)} and "
+        f"deviation {_numbers(known.std)}, as of {architecture}. For others name an architecture or tag that has them "
+        "(vit_small_patch16_224.dino=FILE), or a folder whose config.json does"
+    )
+    return net, known
+
+
+def _numbers(of_channels: tuple[float, ...]) -> str:
+    return ", ".join(f"{value:g}" for value in of_channels)
 
 
 def _from_file(architecture: str, file: Path) -> nn.Module:

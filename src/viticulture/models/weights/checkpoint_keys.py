@@ -52,9 +52,8 @@ def strip_prefixes(stored: Any) -> State:
             break
         stored = stored[wrapper]
     tensors = {k: v for k, v in stored.items() if isinstance(v, Tensor)} if isinstance(stored, dict) else {}
-    for prefix in AROUND:
-        if all(name.startswith(prefix) for name in tensors):
-            tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+    while tensors and (around := next((word for word in AROUND if all(name.startswith(word) for name in tensors)), "")):
+        tensors = {name.removeprefix(around): value for name, value in tensors.items()}
     prefix = next((prefix for prefix in KEPT if any(name.startswith(prefix) for name in tensors)), "")
     found = {name.removeprefix(prefix): value for name, value in tensors.items()}
     return _of_bootstrapping(found) if "pos_embed.pos_embed" in found else found

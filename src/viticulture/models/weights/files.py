@@ -16,7 +16,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from ...waiting import quiet_hub, waiting
 from ..students import FROM_DATA, blueprint, create_student
 from ..task import Task
 from .checkpoint_keys import strip_prefixes
-from .load_matching import State, grid_of, load_matching
+from .load_matching import State, for_classes, grid_of, load_matching
 
 FILES = ("model.safetensors", "config.json")
 PLACES = (".", "weights/best", "weights/last")
@@ -263,30 +263,42 @@ def fetch(name: str) -> nn.Module:
         ) from error
 
 
-def initialize(student: nn.Module, source: str, blocks: int | None = None) -> list[str]:
+def initialize(student: nn.Module, source: str, blocks: int | None = None, classes: Sequence[str] = ()) -> list[str]:
     """Start a student from other weights, resampled and cut to fit it (see `load_matching`).
 
     Args:
         student: any network; takes the weights in place.
         source: a run or a folder of weights, a .safetensors or .pth file, or a pretrained model (see `fetch`).
         blocks: take so many leading blocks and what comes before them; None takes all that fits.
+        classes: names of those that the student tells apart, in the order of its logits; empty takes a head of their
+            number, whatever it tells apart.
 
     Returns: remarks for a person: what was taken, resampled, left as it was, left unused.
     Raises: UserError if the source cannot be read, if nothing but the head fits, or if there are no such blocks.
     """
-    folder, grid = find_weights(source), None
+    folder, grid, known = find_weights(source) or _around(Path(source)), None, ()
     if folder is not None:
         theirs, config = read_weights(folder / FILES[0]), read_config(folder)
         if config.get("dense"):  # of a detector or a segmenter its student; what is around it stays under its name
             theirs = {name.removeprefix(AROUND_STUDENT): value for name, value in theirs.items()}
         with torch.device("meta"):
             grid = grid_of(_built(config, folder / FILES[1], len(theirs))[0])
+        known = config["pretrained_cfg"].get("label_names")
     elif Path(source).suffix in SUFFIXES:
         theirs = read_weights(Path(source))
     else:
-        net = fetch(source)
-        theirs, grid = net.state_dict(), grid_of(net)
-    return [f"started from {source}", *load_matching(student, theirs, grid, blocks)]
+        net: Any = fetch(source)
+        theirs, grid, known = net.state_dict(), grid_of(net), net.pretrained_cfg.get("label_names")
+    names = [*map(str, known or ())] if blocks is None else []  # else their head is not taken
+    theirs, remarks = for_classes(student, theirs, names, classes)
+    return [f"started from {source}", *load_matching(student, theirs, grid, blocks), *remarks]
+
+
+def _around(file: Path) -> Path | None:
+    """The folder of weights whose tensors a named file is; None where no config.json beside it describes them."""
+    ours = file.name == FILES[0] and file.is_file() and (file.parent / FILES[1]).is_file()
+    # Other libraries, too, call their two files so.
+    return file.parent if ours and "pretrained_cfg" in read_config(file.parent) else None
 
 
 def weights_digest(net: nn.Module) -> str:

@@ -2,14 +2,15 @@
 """Weights of one network in another: copy what fits, resample what depends on image and patch size.
 
 Position tables are resampled between grids of patches, patch embeddings between patch sizes [1]. A head for other
-classes starts anew, and so does all else that is missing or has another shape; nothing of this happens silently.
+classes starts anew, one for the same in another order has its rows moved where both name them, and all else that is
+missing or has another shape starts anew; nothing of this happens silently.
 On request only the first blocks are taken, with what comes before them.
 
 [1] Beyer et al., "FlexiViT", CVPR 2023, arXiv:2212.08013, the pseudo-inverse resize, as timm has it.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -81,6 +82,30 @@ def load_matching(
     }
     named = [f"{words}: {_some(keys)}" for words, keys in lists.items() if keys]
     return [f"{len(taken)} of {len(ours)} tensors taken", *remarks, *named]
+
+
+def for_classes(
+    student: nn.Module, theirs: State, known: Sequence[str], wanted: Sequence[str]
+) -> tuple[State, list[str]]:
+    """Their tensors with the rows of the head in the order of the student's classes; without a head where it tells as
+    many other classes apart, which shapes do not show.
+
+    Args:
+        student: any network.
+        theirs: tensors by name.
+        known: names of the classes that their head tells apart, in its order; empty where nobody says.
+        wanted: of the student's.
+
+    Returns: tensors, and a remark where they are not what they were.
+    """
+    heads = [name for name in theirs if name.startswith(_heads(student)) and theirs[name].shape[:1] == (len(wanted),)]
+    if not heads or not known or len(known) != len(wanted) or tuple(known) == tuple(wanted):
+        return theirs, []
+    if set(known) != set(wanted):
+        others = {name: value for name, value in theirs.items() if name not in heads}
+        return others, [f"the head there is of other classes: {_some(known)}"]
+    order = torch.tensor([known.index(name) for name in wanted])
+    return {**theirs, **{name: theirs[name][order] for name in heads}}, ["rows of the head put in order of the classes"]
 
 
 def _as_many_channels(student: nn.Module, ours: State, theirs: State) -> tuple[State, list[str]]:
