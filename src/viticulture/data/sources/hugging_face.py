@@ -278,10 +278,7 @@ def _words(table: Any, column: str, entry: Any) -> list[str | None]:
     def word(number: int | None) -> str | None:
         return None if number is None or number < 0 else names[number]
 
-    return [
-        cell_word([each for each in map(word, value) if each is not None]) if isinstance(value, list) else word(value)
-        for value in values
-    ]
+    return [cell_word(list(map(word, value))) if isinstance(value, list) else word(value) for value in values]
 
 
 def _number_lists(tables: Mapping[str, Any], datasets: Any) -> tuple[str, ...]:

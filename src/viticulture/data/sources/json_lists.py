@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from ...errors import UserError, counted, shortened, some
-from .folders import is_image, scan
+from .files import is_image
+from .folders import scan
 from .inaturalist import open_inaturalist
 from .listed import Listed, from_list
 from .several import JOINT

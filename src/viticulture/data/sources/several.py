@@ -15,12 +15,14 @@ from .labels import natural
 from .source import Source
 
 JOINT = "|"
+LISTS = list, tuple, set, frozenset, np.ndarray
+"""What holds several names."""
 YES, NO = ("1", "1.0", "true"), ("0", "0.0", "false")
 
 
 def joined(value: Any) -> str:
     """A cell as text: a list's names joined, anything else as it is written."""
-    names = value if isinstance(value, (list, tuple, set, frozenset, np.ndarray)) else [value]
+    names = value if isinstance(value, LISTS) else [value]
     return JOINT.join(str(name).strip() for name in names)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import UserError
 from .labels import split_of
 from .listed import Listed, from_list
-from .several import joined, marked
+from .several import LISTS, joined, marked
 from .source import Source
 
 OWN = ("path", "label", "split", "group")
@@ -53,7 +53,9 @@ def from_table(
 
 
 def cell_word(value: Any) -> str | None:
-    """A cell of Python's as a CSV would hold it; None where it is empty."""
+    """A cell of Python's as a CSV would hold it, a list's words joined; None where it is empty."""
+    if isinstance(value, LISTS):
+        return joined([word for each in value if (word := cell_word(each))]) or None
     if value is None or (isinstance(value, float) and np.isnan(value)) or joined(value) in ("", "<NA>"):
         return None
     if isinstance(value, float) and value.is_integer():
