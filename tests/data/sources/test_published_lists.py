@@ -243,6 +243,7 @@ def test_medmnists_arrays_keep_their_splits(tmp_path: Path, monkeypatch: pytest.
         ({"train_labels": np.zeros((4, 14), int)}, "one class an image"),
         ({"train_images": np.zeros((4, 5, 5, 5), np.uint8)}, "must be"),
         ({"train_images": np.zeros((4, 5, 5))}, "uint8"),
+        ({key: array[:0] for key, array in arrays().items()}, "no images in .*bad.npz: its arrays are empty"),
     ):
         np.savez(tmp_path / "bad.npz", **arrays(**changed))
         with pytest.raises(UserError, match=words):

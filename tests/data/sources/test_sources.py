@@ -378,6 +378,7 @@ def test_a_csv_lists_images(text: str, tmp_path: Path) -> None:
         ("path,label,split\n3.png,cat,\n", "split must be train, val or test, got an empty cell"),
         ("path,label\n3.png,cat\n3.png,dog\n", "lists 3.png in line 2 and line 3"),
         ("path,label\n3.png,cat\n./3.png,dog\n", "lists ./3.png in line 2 and line 3"),
+        ("path,label\n{root}/3.png,cat\n3.png,dog\n", "lists 3.png in line 2 and line 3"),
         ("path,label,label\n3.png,cat,dog\n", "two columns label"),
         ('path,label\n"3.png,cat\n', "line 2: unexpected end of data"),
     ],
@@ -385,7 +386,7 @@ def test_a_csv_lists_images(text: str, tmp_path: Path) -> None:
 def test_a_bad_csv_is_refused_with_its_line(text: str, message: str, tmp_path: Path) -> None:
     """Fails if a row is dropped in silence, or the person has to search for it."""
     with pytest.raises(UserError, match=message):
-        open_source(table(tmp_path, text))
+        open_source(table(tmp_path, text.replace("{root}", str(tmp_path))))
 
 
 def test_a_csv_in_another_encoding_is_refused(tmp_path: Path) -> None:
