@@ -90,6 +90,24 @@ def test_a_table_without_labels_is_refused_with_both_forms(root: Path) -> None:
         open_source(str(root / "bad.csv"))
 
 
+def test_columns_of_labels_are_told_one_by_one(root: Path) -> None:
+    """Fails if a column with a gap is dropped without a word, one of 0 alone is named as a class, or one that is nearly
+    a label is passed over in silence."""
+    rows = [("000", 1, 0, 0, 1), ("001", 0, 1, 0, 0), ("002", 1, 1, 0, 2)]
+    text = "path,cat,dog,ox,count\n" + "".join(f"{name}.png,{','.join(map(str, cells))}\n" for name, *cells in rows)
+    (root / "several.csv").write_text(text)
+    source = open_source(str(root / "several.csv"))
+    assert separated(source).classes == ("cat", "dog")
+    assert source.notes == (
+        "labels are the columns cat, dog (1 or 0)",
+        "no class, since no image shows it: ox",
+        "no labels, since not all cells are 1 or 0: count (line 4: '2')",
+    )
+    (root / "several.csv").write_text(text.replace("001.png,0,1,", "001.png,0,,"))
+    with pytest.raises(UserError, match=r"several.csv, line 3: dog is empty, and its other cells are 1 or 0; fill the"):
+        open_source(str(root / "several.csv"))
+
+
 def test_data_tells_labels_one_by_one(root: Path) -> None:
     """Catches: combinations counted as classes, the rule by which columns were recognized kept secret."""
     found = inspect(write(root, "columns"))

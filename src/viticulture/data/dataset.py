@@ -100,6 +100,8 @@ def prepare(
     """
     selection, image_settings = selection or Selection(), image_settings or ImageSettings()
     source = data if isinstance(data, Source) else open_source(data)
+    if not selection.skip_unreadable:
+        store.refuse(source, source.damaged, len(source))
     if labeled:
         check_classes(source, np.arange(len(source)))
     splits, notes = (recall(source, remembered), []) if remembered else select(source, selection, seed, labeled)
@@ -109,7 +111,7 @@ def prepare(
     assert image_settings.image_size is not None
 
     read = _read(source, splits, image_settings, selection.skip_unreadable, progress)
-    skipped = {source.names[i]: reason for i, reason in sorted(read.unreadable.items())}
+    skipped = {source.names[i]: reason for i, reason in sorted({**source.damaged, **read.unreadable}.items())}
     if "train" not in read.splits:
         raise UserError(f"{source.name} has no training images that can be read")
     if skipped and labeled:
@@ -158,6 +160,8 @@ def prepare_test(
     Raises: UserError if the data has a class that the network does not know, or no labels.
     """
     source = data if isinstance(data, Source) else open_source(data)
+    if not skip_unreadable:
+        store.refuse(source, source.damaged, len(source))
     for name in source.classes:
         if name not in classes:
             raise unknown(f"class of {source.name}", name, classes)
@@ -166,7 +170,8 @@ def prepare_test(
     rows = rows[subsets.labeled(source.labels[rows])]
     if not len(rows):
         raise UserError(f"{source.name} has no labeled images to test on")
-    return read_rows(source, rows, image_settings, skip_unreadable, progress)
+    images, skipped = read_rows(source, rows, image_settings, skip_unreadable, progress)
+    return images, {source.names[i]: reason for i, reason in source.damaged.items()} | skipped
 
 
 def read_rows(

@@ -229,8 +229,9 @@ def _with_labels(source: Source) -> tuple[Splits, list[str]]:
     splits, notes = {}, list[str]()
     for kind, rows in source.splits.items():
         kept = rows[subsets.labeled(source.labels[rows])]
-        if len(kept) < len(rows):
-            notes.append(f"left out {counted(len(rows) - len(kept), f'{kind} image')} without a label")
+        damaged = np.isin(rows, list(source.damaged)) & ~np.isin(rows, kept)  # these are told for what they are
+        if left_out := len(rows) - len(kept) - int(damaged.sum()):
+            notes.append(f"left out {counted(left_out, f'{kind} image')} without a label")
         if len(kept):
             splits[kind] = kept
     return splits, notes

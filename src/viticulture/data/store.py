@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -137,7 +138,7 @@ def _cured(source: Source, folder: Path) -> bool:
     return any(not _seen(source, i)[1] for i in _unreadable(folder))
 
 
-def refuse(source: Source, unreadable: dict[int, str], count: int) -> None:
+def refuse(source: Source, unreadable: Mapping[int, str], count: int) -> None:
     """Stop where images cannot be read.
 
     Raises: UserError that lists them.

@@ -19,6 +19,7 @@ from viticulture.data.dataset import Dataset
 from viticulture.data.dense.mask_folders import read_mask
 from viticulture.data.dense.open import open_dense, recognized
 from viticulture.data.dense.prepare import prepare_dense
+from viticulture.data.dense.source import DenseSource
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.splits import Selection
 from viticulture.errors import UserError
@@ -345,6 +346,38 @@ def test_what_a_csv_gets_wrong_is_told_in_a_line(tmp_path: Path, line: str, word
     with pytest.raises(UserError, match=words) as told:
         prepared(file)
     assert "\n" not in str(told.value)
+
+
+def test_splits_of_a_csv_are_compared_by_what_they_mean(tmp_path: Path) -> None:
+    """Fails if val and valid are two splits, or an empty cell, which a table of classes refuses, means train."""
+    file = coco_folder(tmp_path / "set", {"train": 2}) / "boxes.csv"
+    lines = ["images/000.png,disk,1,2,30,40,{}", "images/001.png,disk,1,2,30,40,{}", "images/001.png,disk,1,2,9,9,{}"]
+
+    def opened(*splits: str) -> DenseSource:
+        rows = [line.format(split) for line, split in zip(lines, splits, strict=True)]
+        file.write_text("\n".join(["path,label,x0,y0,x1,y1,split", *rows]))
+        return open_dense(file, "objects")
+
+    splits = opened("Train", "val", "valid").images.splits
+    assert {kind: rows.tolist() for kind, rows in splits.items()} == {"train": [0], "val": [1]}
+    with pytest.raises(UserError, match=r"line 4: images/001\.png stands in two splits, val and test"):
+        opened("train", "val", "test")
+    with pytest.raises(UserError, match="line 2: split must be train, val or test, got an empty cell; fill the column"):
+        opened("", "val", "val")
+
+
+def test_a_list_may_name_files_by_their_whole_paths(tmp_path: Path) -> None:
+    """Fails if that ends in a traceback, or a file of the same name elsewhere is taken for one below the folder."""
+    root = coco_folder(tmp_path / "set", {"train": 1})
+    below = root / "images" / "000.png"
+    change(root, "train", lambda content: content["images"][0].update(file_name=str(below)))
+    for data in (root, root / "annotations" / "instances_train.json"):
+        assert open_dense(data, "objects").images.names == ["images/000.png"]
+    shutil.copy(below, tmp_path / "000.png")
+    for other in (tmp_path / "000.png", Path("/nowhere/000.png")):
+        change(root, "train", lambda content, other=other: content["images"][0].update(file_name=str(other)))
+        with pytest.raises(UserError, match=f"lists the image '{other}', and there is none of that name below"):
+            open_dense(root, "objects")
 
 
 def test_labels_without_an_image_are_told(tmp_path: Path) -> None:

@@ -4,15 +4,18 @@
 import http.server
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from viticulture.data.decode import Unreadable
 from viticulture.data.open import open_source
 from viticulture.data.sources.hugging_face import HubReader
+from viticulture.data.sources.several import separated
 from viticulture.data.sources.source import Source
 from viticulture.errors import UserError
 
@@ -80,3 +83,90 @@ def test_without_an_answer_the_libraries_look_into_their_caches_only(monkeypatch
                 open_source("hf:foo/bar")
             assert not hub.constants.HF_HUB_OFFLINE
     assert modes == [(False, False), (True, True)]
+
+
+def saved(folder: Path, **parts: dict[str, Any]) -> Path:
+    """A folder that `save_to_disk` wrote: split -> column -> values, or a pair of a feature and values."""
+    datasets = pytest.importorskip("datasets", reason="the extra `hf`")
+
+    def table(columns: dict[str, Any]) -> Any:
+        given = {key: value if isinstance(value, tuple) else (None, value) for key, value in columns.items()}
+        made = datasets.Dataset.from_dict({key: values for key, (_, values) in given.items()})
+        for key, (feature, _) in given.items():
+            made = made if feature is None else made.cast_column(key, feature)
+        return made
+
+    datasets.DatasetDict({split: table(columns) for split, columns in parts.items()}).save_to_disk(str(folder))
+    return folder
+
+
+def photos(count: int) -> tuple[Any, list[Any]]:
+    datasets = pytest.importorskip("datasets", reason="the extra `hf`")
+    return datasets.Image(), [Image.fromarray(np.full((4, 5, 3), i, np.uint8)) for i in range(count)]
+
+
+def names_of(*names: str) -> Any:
+    return pytest.importorskip("datasets", reason="the extra `hf`").ClassLabel(names=list(names))
+
+
+def words_of(source: Source) -> dict[str, str | None]:
+    """Image -> its class's name."""
+    named = {**dict(enumerate(source.classes)), -1: None}
+    return {name: named[int(label)] for name, label in zip(source.names, source.labels, strict=True)}
+
+
+def test_each_splits_numbers_are_read_by_its_own_names(tmp_path: Path) -> None:
+    """Fails if a test split that numbers its classes in another order, or has more of them, is read by the names of the
+    first; if classes lose the order that the data declares; or if names without numbers become classes of their own."""
+    animals = {"image": photos(2), "label": (names_of("zebra", "ant"), [0, 1])}
+    turned = {"image": photos(3), "label": (names_of("ant", "bee", "zebra"), [0, 2, 1])}
+    for i, parts in enumerate(({"train": animals, "test": turned}, {"test": turned, "train": animals})):
+        source = open_source(saved(tmp_path / str(i), **parts))
+        truth = {"train/0": "zebra", "train/1": "ant", "test/0": "ant", "test/1": "zebra", "test/2": "bee"}
+        assert words_of(source) == truth
+    assert open_source(tmp_path / "0").classes == ("zebra", "ant", "bee")
+    plain = {"image": photos(2), "label": ["ant", "zebra"]}
+    source = open_source(saved(tmp_path / "plain", train=animals, test=plain))
+    assert (source.classes, words_of(source)["test/0"]) == (("ant", "zebra"), "ant")
+    hidden = {"image": photos(2), "label": (names_of("zebra", "ant"), [-1, None])}
+    assert open_source(saved(tmp_path / "hidden", train=animals, test=hidden)).labels.tolist() == [0, 1, -1, -1]
+
+
+def test_what_splits_disagree_about_is_told(tmp_path: Path) -> None:
+    """Fails if one of two splits of one meaning is dropped, a split without labels takes those of the others along or
+    ends in a traceback, or numbers are taken for another split's names."""
+    animals = {"image": photos(2), "label": (names_of("zebra", "ant"), [0, 1])}
+    bare = {"image": photos(1)}
+    for i, parts in enumerate(({"train": animals, "test": bare}, {"test": bare, "train": animals})):
+        source = open_source(saved(tmp_path / str(i), **parts))
+        assert words_of(source) == {"train/0": "zebra", "train/1": "ant", "test/0": None}
+        assert source.notes == ("without the column label, so without labels: test",)
+    for twin, ours in (("training", "train"), ("valid", "val")):
+        parts = {"train": animals, "validation": animals, twin: animals}
+        with pytest.raises(UserError, match=f"and {twin} of {twin} both mean the {ours} split; keep one"):
+            open_source(saved(tmp_path / twin, **parts))
+    for i, (other, message) in enumerate(
+        (
+            ({"img": photos(1), "label": [0]}, "train has them in image, and test has the columns img, label; rename"),
+            ({"image": photos(1), "fine_label": ["ant"]}, "train has them in label, test in fine_label; rename one"),
+            ({"image": photos(1), "label": [1]}, "only numbers them in test; cast it to the same ClassLabel"),
+        )
+    ):
+        with pytest.raises(UserError, match=message) as caught:
+            open_source(saved(tmp_path / f"other{i}", train=animals, test=other))
+        assert "\n" not in str(caught.value)
+
+
+def test_lists_of_classes_are_several_labels(tmp_path: Path) -> None:
+    """Fails if they pass for images without labels, or lists of numbers, which may be a 1 or 0 a class, for classes."""
+    datasets = pytest.importorskip("datasets", reason="the extra `hf`")
+    several = datasets.Sequence(names_of("zebra", "ant", "bee"))
+    tags = {"image": photos(3), "labels": (several, [[0, 1], [1], []])}
+    words = {"image": photos(3), "labels": [["ant", "zebra"], ["ant"], []]}
+    for name, columns, classes in (("tags", tags, ("ant", "bee", "zebra")), ("words", words, ("ant", "zebra"))):
+        source = separated(open_source(saved(tmp_path / name, train=columns)))
+        assert source.classes == classes
+        assert [[classes[c] for c in np.flatnonzero(row)] for row in source.labels] == [["ant", "zebra"], ["ant"], []]
+    source = open_source(saved(tmp_path / "numbers", train={"image": photos(1), "labels": [[0, 1]]}))
+    assert source.classes == ()
+    assert "lists of numbers name no classes: column labels; cast to ClassLabel" in source.notes[0]

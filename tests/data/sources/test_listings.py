@@ -52,7 +52,7 @@ def test_cocos_form_without_boxes(root: Path) -> None:
     assert source.read(0).size == (40, 24)
 
 
-def task(image: str, *choices: str, **also: Any) -> dict[str, Any]:
+def task(image: str, *choices: Any, **also: Any) -> dict[str, Any]:
     """One task as Label Studio exports it."""
     result = [{"type": "choices", "from_name": "choice", "value": {"choices": list(choices)}}]
     return {"data": {"image": image}, "annotations": [{"result": result, "was_cancelled": False, **also}]}
@@ -92,6 +92,21 @@ def test_other_lists_are_refused_in_a_line(root: Path, content: Any, said: str) 
     with pytest.raises(UserError, match=said) as caught:
         opened(root, content)
     assert "\n" not in str(caught.value)
+
+
+def test_choices_may_be_numbers_or_null(root: Path) -> None:
+    """In both of Label Studio's exports. Fails by a TypeError, if null is a class, or a word is read by its letters."""
+    tasks = [task("a.png", 3), task("b.png", None, 3.0), task("c.png", None)]
+    expected = {"photos/a.png": "3", "photos/b.png": "3", "photos/c.png": None}
+    assert labeled(opened(root, tasks)) == expected
+    choices = {"a.png": 3, "b.png": [None, 3], "c.png": None}
+    least = [{"image": name, "choice": choice} for name, choice in choices.items()]
+    assert labeled(opened(root, least)) == expected
+    word: Any = task("a.png")
+    word["annotations"][0]["result"][0]["value"]["choices"] = "vine"
+    assert opened(root, [word]).classes == ("vine",)
+    with pytest.raises(UserError, match=r"TypeError: the choice \{\} is no class"):
+        opened(root, [task("a.png", {})])
 
 
 def test_a_name_that_may_mean_two_files_is_asked_for(root: Path) -> None:

@@ -3,6 +3,7 @@
 
 import hashlib
 import pickle
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 import torch
 from PIL import ExifTags, Image
 from torch.utils.data import Dataset, Subset, TensorDataset
+from torchvision.datasets import ImageFolder
 
 from viticulture.data.channels import RGB, PixelFormat
-from viticulture.data.dataset import ImageSettings, prepare
+from viticulture.data.dataset import ImageSettings, Selection, prepare, prepare_test
 from viticulture.data.decode import decode, image_size
 from viticulture.data.open import open_source
 from viticulture.data.sources.source import Source
@@ -227,6 +229,37 @@ class Restless(Pairs):
         return np.roll(self.images[i], self.calls, axis=1), self.labels[i]
 
 
+@pytest.fixture
+def damaged(tmp_path: Path) -> ImageFolder:
+    """Two classes of four images by torchvision, of which one is cut short."""
+    for i, name in enumerate(("a", "b")):
+        (tmp_path / name).mkdir()
+        for number in range(4):
+            Image.fromarray(PIXELS[4 * i + number]).save(tmp_path / name / f"{number}.png")
+    (tmp_path / "a" / "1.png").write_bytes(b"\x89PNG\r\n\x1a\nbroken")
+    return ImageFolder(tmp_path)
+
+
+def test_a_damaged_file_of_a_data_set_is_told_or_skipped(damaged: ImageFolder) -> None:
+    """Fails if it ends in a traceback, passes for an image without a label, or is left out unasked."""
+    settings = ImageSettings(image_size=8, store_size=8)
+    source = open_source({"train": damaged, "test": damaged})
+    with pytest.raises(UserError, match=r"2 of 16 images cannot be read: train/00001 \(broken: cannot identify"):
+        prepare(source, Selection(), settings)
+    dataset = prepare(source, Selection(skip_unreadable=True), settings)
+    assert list(dataset.skipped) == ["train/00001", "test/00001"]
+    assert not any("without a label" in warning for warning in dataset.warnings)
+    with pytest.raises(UserError, match="2 of 16 images cannot be read"):
+        prepare_test(source, ("a", "b"), settings)
+    images, skipped = prepare_test(source, ("a", "b"), settings, skip_unreadable=True)
+    assert (len(images), list(skipped)) == (7, ["train/00001", "test/00001"])
+    cut = BytesIO()
+    Image.fromarray(PIXELS[0].repeat(9, 0)).save(cut, "PNG")
+    held = [*map(Image.fromarray, PIXELS[:3]), Image.open(BytesIO(cut.getvalue()[:200]))]
+    with pytest.raises(UserError, match=r"1 of 4 images cannot be read: train/00003 \(truncated"):
+        prepare(open_source((held, [0, 1, 0, 1])), Selection(), settings)
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [
@@ -241,6 +274,7 @@ class Restless(Pairs):
         (Restless(PIXELS, LABELS), "image 0: its pixels change.*augment"),
         (TensorDataset(tensors()), "gives .image, label."),
         ((PIXELS[:0], LABELS[:0]), "no images in arrays"),
+        (Pairs(PIXELS, LABELS + 1), "image 0: the label 11 names none of .* from 0 to 10: class 0"),
         (("photos", "labels"), "a pair is images and their labels, got str first"),
     ],
 )  # fmt: skip

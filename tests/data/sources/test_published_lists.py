@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from untrained import photo
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
 from viticulture.data.sources.imagenet100 import WNIDS, hundred_classes
@@ -96,6 +97,41 @@ def test_a_class_is_called_by_its_number_where_folders_do_not_tell(tmp_path: Pat
         open_source(str(tmp_path / "train.txt"))
     (tmp_path / "test.txt").unlink()
     assert open_source(str(tmp_path / "train.txt")).classes == ("n01", "n02")
+
+
+def test_of_lists_that_hold_the_same_images_the_named_one_is_read(tmp_path: Path) -> None:
+    """train.txt and val.txt beside trainval.txt, which holds both, and test.txt. Fails if the last by name wins, the
+    layout is refused as listing images twice, a list is passed over in silence, or one of two validation lists wins
+    unasked."""
+    for number, path in enumerate(("a/1.png", "b/2.png", "a/3.png", "b/4.png")):
+        photo(tmp_path / path, number)
+    texts = {"train": "a/1.png\n", "val": "b/2.png\n", "trainval": "a/1.png\nb/2.png\n", "test": "a/3.png\n"}
+
+    def lists(*names: str) -> None:
+        for file in tmp_path.glob("*.txt"):
+            file.unlink()
+        for name in names:
+            (tmp_path / f"{name}.txt").write_text(texts[name.replace("valid", "val")])
+
+    apart = {"train": [("a/1.png", "a")], "val": [("b/2.png", "b")], "test": [("a/3.png", "a")]}
+    joint = {"train": [("a/1.png", "a"), ("b/2.png", "b")], "test": [("a/3.png", "a")]}
+    lists(*texts)
+    for named, expected, passed in (
+        ("train", apart, "trainval.txt"),
+        ("test", apart, "trainval.txt"),
+        ("trainval", joint, "train.txt, val.txt"),
+    ):
+        source = open_source(str(tmp_path / f"{named}.txt"))
+        assert told(source) == expected
+        assert source.notes == (f"lists that were not read beside {named}.txt: {passed}",)
+    lists("trainval", "val", "test")
+    assert told(open_source(str(tmp_path / "test.txt"))) == joint
+    lists("train", "trainval", "test")
+    assert told(open_source(str(tmp_path / "train.txt")))["train"] == [("a/1.png", "a")]
+    lists("train", "val", "valid", "test")
+    assert told(open_source(str(tmp_path / "valid.txt"))) == apart
+    with pytest.raises(UserError, match=r"val.txt and valid.txt both list the val split; keep one"):
+        open_source(str(tmp_path / "train.txt"))
 
 
 @pytest.mark.parametrize(
@@ -207,6 +243,7 @@ def test_medmnists_arrays_keep_their_splits(tmp_path: Path, monkeypatch: pytest.
         ({"train_labels": np.zeros((4, 14), int)}, "one class an image"),
         ({"train_images": np.zeros((4, 5, 5, 5), np.uint8)}, "must be"),
         ({"train_images": np.zeros((4, 5, 5))}, "uint8"),
+        ({key: array[:0] for key, array in arrays().items()}, "no images in .*bad.npz: its arrays are empty"),
     ):
         np.savez(tmp_path / "bad.npz", **arrays(**changed))
         with pytest.raises(UserError, match=words):

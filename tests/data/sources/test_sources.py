@@ -25,6 +25,7 @@ from viticulture.data.decode import Unreadable
 from viticulture.data.open import open_source
 from viticulture.data.sources import archives, folders
 from viticulture.data.sources import webdataset as shards
+from viticulture.data.sources.files import is_image
 from viticulture.data.sources.labels import classify, natural, split_of
 from viticulture.data.sources.source import Source
 from viticulture.errors import UserError
@@ -49,7 +50,7 @@ def write(root: Path, *paths: str) -> Path:
             file.mkdir(parents=True, exist_ok=True)
             continue
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(picture(number) if folders.is_image(path) else b"text")
+        file.write_bytes(picture(number) if is_image(path) else b"text")
     return root
 
 
@@ -377,6 +378,7 @@ def test_a_csv_lists_images(text: str, tmp_path: Path) -> None:
         ("path,label,split\n3.png,cat,\n", "split must be train, val or test, got an empty cell"),
         ("path,label\n3.png,cat\n3.png,dog\n", "lists 3.png in line 2 and line 3"),
         ("path,label\n3.png,cat\n./3.png,dog\n", "lists ./3.png in line 2 and line 3"),
+        ("path,label\n{root}/3.png,cat\n3.png,dog\n", "lists 3.png in line 2 and line 3"),
         ("path,label,label\n3.png,cat,dog\n", "two columns label"),
         ('path,label\n"3.png,cat\n', "line 2: unexpected end of data"),
     ],
@@ -384,7 +386,7 @@ def test_a_csv_lists_images(text: str, tmp_path: Path) -> None:
 def test_a_bad_csv_is_refused_with_its_line(text: str, message: str, tmp_path: Path) -> None:
     """Fails if a row is dropped in silence, or the person has to search for it."""
     with pytest.raises(UserError, match=message):
-        open_source(table(tmp_path, text))
+        open_source(table(tmp_path, text.replace("{root}", str(tmp_path))))
 
 
 def test_a_csv_in_another_encoding_is_refused(tmp_path: Path) -> None:
@@ -451,6 +453,41 @@ def test_shards_carry_splits_and_json_labels(tmp_path: Path, monkeypatch: pytest
     assert open_source(root).names == source.names
 
 
+def test_a_shards_own_name_says_its_split_before_its_folders(tmp_path: Path) -> None:
+    """Fails if a folder above the data, or one around a shard that names another split, says it."""
+    wds = tmp_path / "test" / "wds"
+    for folder, file in (("a", "train-0.tar"), ("b", "train-1.tar"), ("train", "test-0.tar"), ("val", "2.tar")):
+        tars(wds / folder, (file, {"x.png": picture(1)}))
+    kinds = {"train": ["a/train-0.tar/x.png", "b/train-1.tar/x.png"], "val": ["val/2.tar/x.png"]}
+    kinds["test"] = ["train/test-0.tar/x.png"]
+    for data in (wds, f"{wds}/*/*.tar"):
+        source = open_source(data)
+        assert {kind: [source.names[i] for i in rows] for kind, rows in source.splits.items()} == kinds
+    source = open_source(f"{wds}/*/train-*.tar")
+    assert {kind: [source.names[i] for i in rows] for kind, rows in source.splits.items()} == {"train": kinds["train"]}
+
+
+def test_images_of_shards_that_are_not_read_are_told(tmp_path: Path) -> None:
+    """Dots in names, several images a sample, endings beside the usual four. Fails if an image is lost in silence."""
+    members = {"a.png": picture(1), "a.cls": b"0", "e.tif": picture(2), "e.cls": b"1", "b.v2.png": picture(3)}
+    members |= {"b.v2.cls": b"1", "c.jpg.png": picture(4), "c.cls": b"1", "a.jpg": picture(5), "._a.png": b"x"}
+    source = open_source(tars(tmp_path / "some", ("d.tar", members)))
+    assert named(source, "train") == {"d.tar/a.jpg": "0", "d.tar/e.tif": "1"}
+    assert [note.partition(";")[0] for note in source.notes] == [
+        "not read: 3 images (d.tar/a.png, d.tar/b.v2.png, d.tar/c.jpg.png)"
+    ]
+    with pytest.raises(UserError, match=r"no images in d.tar; not read: 1 image \(d.tar/b.v2.png\)"):
+        open_source(tars(tmp_path / "none", ("d.tar", {"b.v2.png": picture(3)})) / "d.tar")
+
+
+def test_labels_in_json_may_be_several(tmp_path: Path) -> None:
+    """Fails if a list becomes a class of its brackets, or a whole number another class than in NAME.cls."""
+    labels = {"a": ["cat", "dog"], "b": ["dog"], "c": 2.0, "d": [], "e": None, "f": 2}
+    members = {f"{key}.json": json.dumps({"label": label}).encode() for key, label in labels.items()}
+    source = open_source(tars(tmp_path, ("x.tar", {**members, **{f"{key}.png": picture(1) for key in labels}})))
+    assert list(named(source, "train").values()) == ["cat|dog", "dog", "2", None, None, "2"]
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
@@ -458,6 +495,7 @@ def test_shards_carry_splits_and_json_labels(tmp_path: Path, monkeypatch: pytest
         ([("x.tar", {"a.jpg": b"x", "a.cls": b"cat"})], "the label of a.jpg cannot be read"),
         ([("x.tar", {"a.jpg": b"x", "a.json": b"[]"})], "the label of a.jpg cannot be read"),
         ([("x.tar", {"a.txt": b"x"})], "no images"),
+        ([("x.tar", {"a.jpg": b"x", "a.JPG": b"y"})], "x.tar holds a.JPG twice"),
     ],
 )
 def test_bad_shards_are_refused(files: list[tuple[str, dict[str, bytes]]], message: str, tmp_path: Path) -> None:

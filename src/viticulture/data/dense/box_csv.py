@@ -11,7 +11,8 @@ from pathlib import Path
 from ...disk import read_text
 from ...errors import UserError
 from ..annotations import NOTHING
-from ..sources.labels import natural, split_of
+from ..sources.labels import natural
+from ..sources.table import split_in
 from .source import DenseSource, check_names, images_of, objects_of
 
 COLUMNS = ("path", "label", "x0", "y0", "x1", "y1")
@@ -40,9 +41,8 @@ def open_box_csv(file: Path) -> DenseSource:
         if None in row:
             raise UserError(f"{file}, line {line}: more values than the {len(columns)} columns")
         values = {name: (row[column] or "").strip() for name, column in columns.items()}
-        path, split = values["path"], values.get("split", "") or "train"
-        if split_of(split) is None:
-            raise UserError(f"{file}, line {line}: split must be train, val or test, got {split!r}")
+        path = values["path"]
+        split = split_in(values["split"], f"{file}, line {line}") if "split" in values else "train"
         if splits.setdefault(path, split) != split:
             raise UserError(f"{file}, line {line}: {path} stands in two splits, {splits[path]} and {split}")
         entries, sides = by_path.setdefault(path, []), [values[name] for name in COLUMNS[2:]]
@@ -59,6 +59,6 @@ def open_box_csv(file: Path) -> DenseSource:
         objects_of([box for _, box in entries], [classes.index(label) for label, _ in entries]) if entries else NOTHING
         for entries in by_path.values()
     ]
-    kinds = [split_of(splits[path]) or "train" for path in by_path]
+    kinds = [splits[path] for path in by_path]
     images = replace(images_of(file.parent, list(by_path), kinds, file), name=file.name)
     return DenseSource(images, classes, objects)

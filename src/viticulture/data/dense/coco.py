@@ -10,6 +10,7 @@ training. Classes come in the order of their numbers, whatever these are.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -169,11 +170,16 @@ def _splits(files: Sequence[Path], root: Path) -> dict[Path, str]:
 
 
 def _found(file: Path, root: Path, name: str, split: str, below: Mapping[str, list[str]]) -> str:
-    """An image's path below the root, from what the list calls it."""
+    """An image's path below the root, from what the list calls it: its path from anywhere, or the whole path."""
     ending = str(name).replace("\\", "/").removeprefix("./")
-    fits = [path for path in below.get(ending.rpartition("/")[2], []) if f"/{path}".endswith(f"/{ending}")]
-    beside = str((file.parent / ending).relative_to(root)) if file.is_relative_to(root) else ending
-    best = [path for path in fits if path in (beside, ending)] or [p for p in fits if split in p.lower()] or fits
+    called = below.get(ending.rpartition("/")[2], [])
+    if ending.startswith("/"):
+        whole = Path(os.path.normpath(ending))
+        best = [path for path in called if whole in (root.absolute() / path, root.resolve() / path)]
+    else:
+        fits = [path for path in called if f"/{path}".endswith(f"/{ending}")]
+        beside = str((file.parent / ending).relative_to(root)) if file.is_relative_to(root) else ending
+        best = [path for path in fits if path in (beside, ending)] or [p for p in fits if split in p.lower()] or fits
     if not best:
         raise UserError(f"{file} lists the image {name!r}, and there is none of that name below {root}")
     if len(best) > 1:

@@ -17,7 +17,8 @@ import torch
 from ...disk import read_text
 from ...errors import UserError, counted, some
 from ..annotations import NOTHING, Objects
-from ..sources.folders import holds_image, images_among, is_image, scan
+from ..sources.files import is_image
+from ..sources.folders import holds_image, images_among, scan
 from ..sources.labels import natural
 from .source import DenseSource, check_names, folders_of, images_of, objects_of
 

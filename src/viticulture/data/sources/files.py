@@ -9,6 +9,16 @@ from typing import BinaryIO
 
 from .source import Reader
 
+SUFFIXES = frozenset(
+    f".{ending}"
+    for group in (
+        ("jpg", "jpeg", "jpe", "jfif", "mpo", "png", "webp", "gif", "bmp", "dib", "tif", "tiff"),
+        ("ppm", "pgm", "pbm", "pnm", "avif", "jp2", "heic", "heif"),
+    )
+    for ending in group
+)
+"""Endings of image files; HEIC, which asks for an extra, is listed as unreadable without it, not passed over."""
+
 MISSING = "missing"
 """The fingerprint of what is not there."""
 
@@ -21,6 +31,11 @@ class FileReader(Reader):
 
     def open(self, i: int) -> BinaryIO:
         return open_file(os.path.join(self.root, self.paths[i]))  # noqa: PTH118  (a third of the time)
+
+
+def is_image(path: str) -> bool:
+    """Whether a file's ending is that of an image."""
+    return path[path.rfind(".") :].lower() in SUFFIXES
 
 
 def open_file(path: str | Path) -> BinaryIO:

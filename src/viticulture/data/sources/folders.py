@@ -23,19 +23,9 @@ from ...text import readable
 from . import archives
 from . import hugging_face as hub
 from . import webdataset as shards
-from .files import FileReader, file_fingerprint
+from .files import FileReader, file_fingerprint, is_image
 from .labels import classify, rows_of, split_of
 from .source import Reader, Source
-
-SUFFIXES = frozenset(
-    f".{ending}"
-    for group in (
-        ("jpg", "jpeg", "jpe", "jfif", "mpo", "png", "webp", "gif", "bmp", "dib", "tif", "tiff"),
-        ("ppm", "pgm", "pbm", "pnm", "avif", "jp2", "heic", "heif"),
-    )
-    for ending in group
-)
-"""Endings of image files; HEIC, which asks for an extra, is listed as unreadable without it, not passed over."""
 
 ARRAYS = ".npy"
 """Ending of files of numbers: images where there are no others; beside pictures they are features or masks."""
@@ -109,11 +99,6 @@ def open_zip(path: Path) -> Source:
     others = [span.name for span in spans if span.name not in wanted]
     folders = [folder for folder in folders if _wanted(folder)]
     return _source(path, images, folders, others, lambda rows: archives.ZipReader(path, [kept[i] for i in rows]))
-
-
-def is_image(path: str) -> bool:
-    """Whether a file's ending is that of an image."""
-    return path[path.rfind(".") :].lower() in SUFFIXES
 
 
 def images_among(files: Sequence[File]) -> list[File]:

@@ -9,7 +9,7 @@ import io
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -22,6 +22,7 @@ from ...text import readable
 from .files import open_file
 from .labels import classify, rows_of, split_of
 from .source import Reader, Source
+from .table import cell_word
 
 _NAME = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?(:[\w.,-]+)?")
 _PATIENCE = 3.0
@@ -154,12 +155,14 @@ def _source(name: str, loaded: Any) -> Source:
     parts = {key: split_of(key) for key in tables}
     if not any(parts.values()) and len(tables) == 1:
         parts = dict.fromkeys(tables, "train")
+    for kind in ("train", "val", "test"):
+        if len(same := [key for key in parts if parts[key] == kind]) > 1:
+            raise UserError(f"splits {' and '.join(same)} of {name} both mean the {kind} split; keep one of them")
     used = {kind: tables[key] for key, kind in parts.items() if kind is not None}
     if not used:
         raise UserError(f"{name} has no train, val or test split, but {some(list(tables))}")
-    first = next(iter(used.values()))
-    column = _image_column(name, first.features, datasets)
-    classes, labels = _labels(list(used.values()), datasets)
+    column = _image_column(name, used, datasets)
+    classes, labels, notes = _labels(name, used, datasets)
 
     undecoded = [
         table.select_columns([column]).cast_column(column, datasets.Image(decode=False)) for table in used.values()
@@ -169,19 +172,30 @@ def _source(name: str, loaded: Any) -> Source:
     fingerprints = [f"{used[kind]._fingerprint}/{i}" for kind, i in rows]
     splits = rows_of([kind for kind, _ in rows])
     unused = [key for key, kind in parts.items() if kind is None]
-    notes = (f"splits that were not read: {some(unused)}",) if unused else ()
+    if unused:
+        notes = (f"splits that were not read: {some(unused)}", *notes)
     return Source(name, classes, labels, names, splits, fingerprints, HubReader(undecoded, column), notes=notes)
 
 
-def _image_column(name: str, features: Any, datasets: Any) -> str:
+def _image_column(name: str, tables: Mapping[str, Any], datasets: Any) -> str:
+    """The column that holds the images of every split."""
+    first = "train" if "train" in tables else next(iter(tables))
+    features = tables[first].features
     columns = [key for key, feature in features.items() if _holds_images(feature, datasets)]
     if len(columns) > 1 and "image" in columns:
-        return "image"
+        columns = ["image"]
     if len(columns) != 1:
         raise UserError(
             f"{name} must have one column of images, or one called image; its columns are {some(list(features))}"
         )
-    return str(columns[0])
+    column = str(columns[0])
+    for split, table in tables.items():
+        if not _holds_images(table.features.get(column), datasets):
+            raise UserError(
+                f"{name} must hold its images in one column of every split: {first} has them in {column}, and {split} "
+                f"has the columns {some(list(table.features))}; rename one"
+            )
+    return column
 
 
 def _holds_images(feature: Any, datasets: Any) -> bool:
@@ -191,16 +205,89 @@ def _holds_images(feature: Any, datasets: Any) -> bool:
     return isinstance(feature, datasets.Image) or feature == datasets.Value("binary")
 
 
-def _labels(tables: list[Any], datasets: Any) -> tuple[tuple[str, ...], np.ndarray]:
-    features = tables[0].features
-    named = [key for key, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
-    plain = [key for key, feature in features.items() if isinstance(feature, datasets.Value)]
-    preferred = [key for kind in (named, plain) for key in _LABELS if key in kind] + named
-    if not preferred:
-        return (), np.full(sum(map(len, tables)), -1)
-    column = preferred[0]
-    values = [value for table in tables for value in table.select_columns([column]).to_dict()[column]]
-    if column in named:
-        numbers = np.array([-1 if value is None else value for value in values], dtype=np.int64)
-        return tuple(map(readable, features[column].names)), numbers
-    return classify([None if value is None else str(value) for value in values])
+def _labels(name: str, tables: Mapping[str, Any], datasets: Any) -> tuple[tuple[str, ...], np.ndarray, tuple[str, ...]]:
+    """Class names, the label of every image, and notes; each split's numbers are read by its own names.
+
+    Raises: UserError where splits keep their labels in different columns, or one numbers what another one names.
+    """
+    columns = {split: _label_column(table.features, datasets) for split, table in tables.items()}
+    labeled = {split: column for split, column in columns.items() if column is not None}
+    first = "train" if "train" in labeled else next(iter(labeled), None)
+    if first is None:
+        return (), np.full(sum(map(len, tables.values())), -1), _number_lists(tables, datasets)
+    column = labeled[first]
+    for split, other in labeled.items():
+        if column not in tables[split].features:
+            raise UserError(
+                f"{name} must keep its labels in one column of every split: {first} has them in {column}, {split} in "
+                f"{other}; rename one"
+            )
+    features = {split: table.features.get(column) for split, table in tables.items()}
+    entries = {split: _entry(feature) for split, feature in features.items() if feature is not None}
+    declared = [entry.names for entry in entries.values() if isinstance(entry, datasets.ClassLabel)]
+    numbered = [split for split, entry in entries.items() if not _names_classes(entry, datasets)]
+    if declared and numbered:
+        raise UserError(
+            f"column {column} of {name} names classes in one split and only numbers them in {numbered[0]}; cast it to "
+            "the same ClassLabel in every split"
+        )
+    words = [
+        word
+        for split, table in tables.items()
+        for word in (_words(table, column, entries[split]) if split in entries else [None] * len(table))
+    ]
+    without = [split for split in tables if split not in entries]
+    notes = (f"without the column {column}, so without labels: {some(without)}",) if without else ()
+    names = list(dict.fromkeys(each for names in declared for each in names))
+    if all(isinstance(feature, datasets.ClassLabel) for feature in features.values() if feature is not None):
+        number: dict[str | None, int] = {each: i for i, each in enumerate(names)}  # in the order that the data declares
+        return tuple(map(readable, names)), np.array([number.get(word, -1) for word in words], dtype=np.int64), notes
+    return *classify(words, names), notes
+
+
+def _label_column(features: Mapping[str, Any], datasets: Any) -> str | None:
+    """The column of labels: one label an image before several; called so before another that names classes."""
+    for single in (True, False):
+        entries = {key: _entry(feature) for key, feature in features.items() if (_entry(feature) is feature) == single}
+        named = [key for key, entry in entries.items() if isinstance(entry, datasets.ClassLabel)]
+        plain = [
+            key
+            for key, entry in entries.items()
+            if isinstance(entry, datasets.Value) and (single or _names_classes(entry, datasets))
+        ]
+        if preferred := [key for kind in (named, plain) for key in _LABELS if key in kind] + named:
+            return preferred[0]
+    return None
+
+
+def _entry(feature: Any) -> Any:
+    """What a column of lists holds in each; any other column's feature as it is."""
+    return feature[0] if isinstance(feature, list) else getattr(feature, "feature", feature)
+
+
+def _names_classes(entry: Any, datasets: Any) -> bool:
+    return isinstance(entry, datasets.ClassLabel) or "string" in str(getattr(entry, "dtype", ""))
+
+
+def _words(table: Any, column: str, entry: Any) -> list[str | None]:
+    """The class of each row by its name, several joined; None without one, or with a number below 0."""
+    values = table.select_columns([column]).to_dict()[column]
+    if (names := getattr(entry, "names", None)) is None:
+        return [cell_word(value) for value in values]
+
+    def word(number: int | None) -> str | None:
+        return None if number is None or number < 0 else names[number]
+
+    return [cell_word(list(map(word, value))) if isinstance(value, list) else word(value) for value in values]
+
+
+def _number_lists(tables: Mapping[str, Any], datasets: Any) -> tuple[str, ...]:
+    """A note about columns called as labels are, whose lists may hold classes or a 1 or 0 for each of them."""
+    lists = {
+        key
+        for table in tables.values()
+        for key, feature in table.features.items()
+        if key in _LABELS and _entry(feature) is not feature and isinstance(_entry(feature), datasets.Value)
+    }
+    told = f"lists of numbers name no classes: column {some(sorted(lists))}; cast to ClassLabel, or have no labels"
+    return (told,) if lists else ()

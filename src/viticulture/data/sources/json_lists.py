@@ -15,15 +15,18 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from ...errors import UserError, counted, shortened, some
-from .folders import is_image, scan
+from .files import is_image
+from .folders import scan
 from .inaturalist import open_inaturalist
 from .listed import Listed, from_list
 from .several import JOINT
 from .source import Source
+from .table import cell_word
 
 UPLOADED = re.compile(r"[0-9a-f]{8}-(.+)")
 """How Label Studio calls a file that was uploaded to it."""
@@ -115,8 +118,8 @@ def _label_studio(tasks: list[dict[str, Any]]) -> list[Entry]:
 
 def _min(task: dict[str, Any]) -> list[str]:
     """The class of a task of JSON-MIN, whose key is the name that the labeling interface gives it."""
-    chosen = task.get("choice", [])
-    return [chosen] if isinstance(chosen, str) else list(chosen["choices"] if isinstance(chosen, dict) else chosen)
+    chosen = task.get("choice")
+    return _words(chosen["choices"] if isinstance(chosen, dict) else chosen)
 
 
 def _choices(task: dict[str, Any]) -> list[str]:
@@ -126,5 +129,13 @@ def _choices(task: dict[str, Any]) -> list[str]:
         for result in [] if annotation.get("was_cancelled") else annotation["result"]:
             if "choices" not in result["value"]:
                 raise UserError("it holds regions and not only classes of images; export it as COCO for detection")
-            labels += result["value"]["choices"]
+            labels += _words(result["value"]["choices"])
     return labels
+
+
+def _words(chosen: Any) -> list[str]:
+    """Classes by their names, of one or a list of them; null is none. Raises: TypeError for what names no class."""
+    each = chosen if isinstance(chosen, list) else [chosen]
+    if wrong := [value for value in each if not isinstance(value, (str, int, float, NoneType))]:
+        raise TypeError(f"the choice {shortened(repr(wrong[0]))} is no class")
+    return [word for value in each if (word := cell_word(value))]

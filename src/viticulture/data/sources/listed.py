@@ -4,6 +4,7 @@
 
 import os
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,7 +62,7 @@ def from_list(
 
     Raises: UserError for a path that is none, and for an image that is listed twice or does not exist.
     """
-    _check(what, images)
+    _check(what, root, images)
     fingerprints = [file_fingerprint((root / image.path).stat) for image in images]
     missing = [
         shortened(image.path) + (f" ({image.where})" if image.where else "")
@@ -91,17 +92,22 @@ def from_list(
     )
 
 
-def _check(what: str, images: Sequence[Listed]) -> None:
+def _check(what: str, root: Path, images: Sequence[Listed]) -> None:
     if not images:
         raise UserError(f"{what} lists no images")
     first: dict[str, Listed] = {}
+    whole = cache(os.path.realpath)  # each folder is looked up once; an absolute path may lead into the root
+    base = whole(root)
     for image in images:
         place = f"{what}, {image.where}" if image.where else what
         if not image.path:
             raise UserError(f"{place}: the path is empty")
         if "\0" in image.path:
             raise UserError(f"{place}: the path holds a NUL, which no file's name does")
-        before = first.setdefault(os.path.normpath(image.path), image)  # ./a.png is a.png
+        path = os.path.normpath(image.path)  # ./a.png is a.png
+        folder, _, name = path.rpartition("/")
+        file = f"{whole(folder or '/')}/{name}" if path.startswith("/") else os.path.normpath(f"{base}/{path}")
+        before = first.setdefault(file, image)
         if before is not image:
             times = f"in {before.where} and {image.where}" if image.where else "twice"
             raise UserError(

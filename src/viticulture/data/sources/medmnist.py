@@ -47,10 +47,11 @@ def open_npz(path: Path) -> Source:
             raise
         raise UserError(f"{path} is no file of arrays that can be read: {error}") from error
     parts = {split: _part(path, split, arrays[f"{split}_images"], arrays[f"{split}_labels"]) for split in SPLITS}
-    number = 1 + max(int(labels.max()) for _, labels in parts.values() if len(labels))
-    return from_arrays(
-        path.stem, _names(path.stem, number), {split: part for split, part in parts.items() if len(part[1])}
-    )
+    parts = {split: part for split, part in parts.items() if len(part[1])}
+    if not parts:
+        raise UserError(f"no images in {path}: its arrays are empty")
+    number = 1 + max(int(labels.max()) for _, labels in parts.values())
+    return from_arrays(path.stem, _names(path.stem, number), parts)
 
 
 def _part(path: Path, split: str, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -21,8 +21,8 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from ...errors import UserError, shortened
-from ..decode import Decoded, numbers_of
+from ...errors import UserError, shortened, some
+from ..decode import Decoded, numbers_of, reason
 from ..pixels import as_pixels
 from .labels import classify, rows_of, split_of
 from .several import JOINT
@@ -36,6 +36,10 @@ WAYS = (
     "a pair of images and labels, or a dict of these by split"
 )
 AGAIN = 8  # items that are read twice, to see whether they stay the same
+DAMAGED = OSError, SyntaxError, Image.DecompressionBombError
+"""What Pillow raises of a damaged file; anything else is a fault of the data set's own code."""
+UNREADABLE = "unreadable"
+"""The fingerprint of an image that could not be read."""
 
 
 class Part(NamedTuple):
@@ -45,11 +49,13 @@ class Part(NamedTuple):
         pixels: image i of N, as `as_pixels` gives it.
         labels: N class names; None without a label.
         fingerprints: N digests of the pixels.
+        damaged: image without a label, as it could not be read with it -> what is wrong.
     """
 
     pixels: Callable[[int], Decoded]
     labels: list[str | None]
     fingerprints: list[str]
+    damaged: dict[int, str]
 
 
 class Array:
@@ -96,7 +102,10 @@ class ObjectReader(Reader):
     def open(self, i: int) -> Decoded:
         part = int(np.searchsorted(self.starts, i, side="right")) - 1
         with self.lock:
-            return self.parts[part].pixels(i - int(self.starts[part]))
+            try:
+                return self.parts[part].pixels(i - int(self.starts[part]))
+            except (SyntaxError, Image.DecompressionBombError) as error:
+                raise OSError(str(error)) from error
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "lock": None}  # a process of its own gets a lock of its own
@@ -124,7 +133,8 @@ def from_object(data: Any) -> Source:
     parts = {split_of(str(key)) or "train": _part(content, str(key)) for key, content in by_split.items()}
     names = [f"{kind}/{i:05d}" for kind, part in parts.items() for i in range(len(part.labels))]
     classes, labels = classify([label for part in parts.values() for label in part.labels])
-    first = next(iter(by_split.values()))
+    first, reader = next(iter(by_split.values())), ObjectReader(list(parts.values()))
+    starts = zip(reader.starts.tolist(), reader.parts, strict=False)  # and the end
     return Source(
         name=type(first).__name__ if _is_dataset(first) else "arrays",
         classes=classes,
@@ -132,7 +142,8 @@ def from_object(data: Any) -> Source:
         names=names,
         splits=rows_of([kind for kind, part in parts.items() for _ in part.labels]),
         fingerprints=[mark for part in parts.values() for mark in part.fingerprints],
-        reader=ObjectReader(list(parts.values())),
+        reader=reader,
+        damaged={start + i: why for start, part in starts for i, why in part.damaged.items()},
     )
 
 
@@ -169,8 +180,8 @@ def _of_arrays(images: Any, labels: Any, where: str) -> Part:
         raise UserError(f"every image has one label, got {len(images)} images and {len(given)} labels")
 
     held = Array(images)
-    marks = [_told(lambda i: _digest(held(i)), i, where) for i in range(len(given))]
-    return Part(held, [_label(label, ()) for label in given], marks)
+    marks, _ = _looked(lambda i: _digest(held(i)), len(given), where)
+    return Part(held, [_label(label, ()) for label in given], [mark or UNREADABLE for mark in marks], {})
 
 
 def _channels_last(images: Any) -> Any:
@@ -194,16 +205,27 @@ def _of_dataset(dataset: Any, where: str) -> Part:
             )
         return _label(label, classes), mark
 
-    seen = [_told(look, i, where) for i in range(len(dataset))]
-    return Part(items, [label for label, _ in seen], [mark for _, mark in seen])
+    found, damaged = _looked(look, len(dataset), where)
+    seen = [each or (None, UNREADABLE) for each in found]
+    return Part(items, [label for label, _ in seen], [mark for _, mark in seen], damaged)
 
 
-def _told(look: Callable[[int], T], i: int, where: str) -> T:
-    """What a look at image i gives. Raises: UserError that says which it is."""
-    try:
-        return look(i)
-    except UserError as error:
-        raise UserError(f"{where} {i}: {error}") from error
+def _looked(look: Callable[[int], T], count: int, where: str) -> tuple[list[T | None], dict[int, str]]:
+    """What a look at each image gives, None for a damaged one, and what is wrong with those.
+
+    Raises: UserError that says which image it is about.
+    """
+    found: list[T | None] = []
+    damaged = {}
+    for i in range(count):
+        try:
+            found.append(look(i))
+        except UserError as error:
+            raise UserError(f"{where} {i}: {error}") from error
+        except DAMAGED as error:
+            found.append(None)
+            damaged[i] = reason(error)
+    return found, damaged
 
 
 def _classes(dataset: Any) -> Sequence[str]:
@@ -237,7 +259,14 @@ def _label(label: Any, classes: Sequence[str]) -> str | None:
     if isinstance(label, (bool, int)):
         if label < 0:
             return None
-        return classes[label] if label < len(classes) and not isinstance(label, bool) else str(label)
+        if not classes or isinstance(label, bool):
+            return str(label)
+        if label >= len(classes):
+            raise UserError(
+                f"the label {label} names none of the data set's classes, which are numbered from 0 to "
+                f"{len(classes) - 1}: {some(classes, 3)}"
+            )
+        return classes[label]
     raise UserError(
         f"a label is the number or the name of a class (-1 or None without one), got {shortened(repr(label))}"
     )

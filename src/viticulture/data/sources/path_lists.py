@@ -3,6 +3,7 @@
 
     clipart_train.txt, clipart_test.txt                 DomainNet, ImageNet-LT (ImageNet_LT_train.txt, _val, _test)
     train.txt, test.txt, val.txt                        Caltech-101 and many others
+    trainval.txt, test.txt                              both in one; beside a train.txt only where it is the one named
 
     PATH NUMBER     relative to the lists' folder; classes are called by the folder that all their images stand in
     PATH            the class is the folder that the image stands in
@@ -14,37 +15,51 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...errors import UserError
+from ...errors import UserError, some
 from .labels import split_of
 from .listed import Listed, from_list, lines_of
 from .source import Source
 
 _SPLIT = re.compile(r"(?P<stem>.*?)(?P<split>train|trainval|val|valid|validation|test)", re.IGNORECASE)
+BOTH = "trainval"
 
 
 def open_lists(path: Path) -> Source:
     """Open a list and those of the other splits beside it.
 
-    Raises: UserError for a name that says no split, lines that are none, or lists without training images.
+    Raises: UserError for a name that says no split, two lists of one split beside it, lines that are none, or lists
+        without training images.
     """
     match = _SPLIT.fullmatch(path.stem)
     if match is None:
         raise UserError(f"{path} must say by its name which split it lists, as NAME_train.txt or test.txt do")
-    lists = {kind: file for file in sorted(path.parent.glob("*.txt")) if (kind := _kind(file, match["stem"]))}
+    lists, notes = _lists(path, match["stem"])
     if "train" not in lists:
         raise UserError(f"{path} has no {match['stem']}train.txt beside it, which would list the training images")
     rows = {kind: [_row(file, number, line) for number, line in lines_of(file)] for kind, file in lists.items()}
     names = _class_names([row for kind in rows for row in rows[kind]], rows["train"])
     images = [Listed(file, names[label], kind) for kind in rows for file, label in rows[kind]]
-    return from_list(match["stem"].strip("_- ") or path.parent.name or path.name, path.parent, images)
+    return from_list(match["stem"].strip("_- ") or path.parent.name or path.name, path.parent, images, notes)
 
 
-def _kind(file: Path, stem: str) -> str | None:
-    """The split of a list of that stem; None for any other file."""
-    if not file.stem.lower().startswith(stem.lower()):
-        return None
-    word = file.stem[len(stem) :]
-    return "train" if word.lower() == "trainval" else split_of(word)
+def _lists(path: Path, stem: str) -> tuple[dict[str, Path], tuple[str, ...]]:
+    """The list of each split, out of those of that stem, and a note that names the others. The list that was named is
+    read, and no other one of its split; one of training and validation images has no list of either beside it."""
+    listed = sorted({path, *path.parent.glob("*.txt")})
+    words = {file: file.stem[len(stem) :].lower() for file in listed if file.stem.lower().startswith(stem.lower())}
+    kinds = {file: kind for file, word in words.items() if (kind := "train" if word == BOTH else split_of(word))}
+    both = {file for file in kinds if words[file] == BOTH}
+    unread = {file for file, kind in kinds.items() if kind == kinds[path]} - {path}
+    if path not in both and any(kind == "train" for file, kind in kinds.items() if file not in both):
+        unread |= both
+    elif both:
+        unread |= {file for file, kind in kinds.items() if kind == "val"} - {path}
+    lists: dict[str, Path] = {}
+    for file, kind in kinds.items():
+        if file not in unread and lists.setdefault(kind, file) != file:
+            raise UserError(f"{lists[kind]} and {file.name} both list the {kind} split; keep one of them")
+    beside = some([file.name for file in kinds if file in unread])
+    return lists, (f"lists that were not read beside {path.name}: {beside}",) if unread else ()
 
 
 def _row(file: Path, number: int, line: str) -> tuple[str, str]:

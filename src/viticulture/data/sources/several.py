@@ -10,17 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import some
+from ...errors import UserError, some
 from .labels import natural
 from .source import Source
 
 JOINT = "|"
+LISTS = list, tuple, set, frozenset, np.ndarray
+"""What holds several names."""
 YES, NO = ("1", "1.0", "true"), ("0", "0.0", "false")
 
 
 def joined(value: Any) -> str:
     """A cell as text: a list's names joined, anything else as it is written."""
-    names = value if isinstance(value, (list, tuple, set, frozenset, np.ndarray)) else [value]
+    names = value if isinstance(value, LISTS) else [value]
     return JOINT.join(str(name).strip() for name in names)
 
 
@@ -48,20 +50,42 @@ def several_words(labels: np.ndarray) -> str:
     return f"{labels.sum(1).mean():.2g} on average, {none:,} of {len(labels):,} images have none"
 
 
-def marked(columns: Mapping[str, Sequence[str | None]]) -> tuple[list[str | None], tuple[str, ...]]:
-    """Joined labels of the rows of a table that has no column `label`, and a note that says which columns they are.
+def marked(
+    what: str, columns: Mapping[str, Sequence[str | None]], rows: Sequence[str]
+) -> tuple[list[str | None], tuple[str, ...]]:
+    """Joined labels of the rows of a table that has no column `label`, and notes that say which columns they are.
 
-    A column is a label where all its cells are 1 or 0 (or true, false); others are passed over. Without any there are
-    no rows to label, which the caller tells.
+    A column is a label where all its cells are 1 or 0 (or true, false); others are passed over, and told where most of
+    their cells are. Without any there are no rows to label, which the caller tells.
 
     Args:
+        what: to call the table.
         columns: by name, as they are written, without those of paths and splits.
+        rows: what to call each row.
+
+    Raises: UserError for a gap in a column that else holds 1 and 0: whether the image shows the label is unknown.
     """
     cells = {name: [(value or "").lower() for value in column] for name, column in columns.items()}
-    labels = {name: column for name, column in cells.items() if column and set(column) <= {*YES, *NO}}
-    rows = [
+    labels: dict[str, list[str]] = {}
+    others = []
+    for name, column in cells.items():
+        strange = [i for i, cell in enumerate(column) if cell not in (*YES, *NO)]
+        if not strange and column:
+            labels[name] = column
+        elif len(strange) < len(column) and not any(column[i] for i in strange):
+            raise UserError(
+                f"{what}, {rows[strange[0]]}: {name} is empty, and its other cells are 1 or 0; fill the column, or "
+                "leave it out"
+            )
+        elif 2 * len(strange) < len(column):
+            others.append(f"{name} ({rows[strange[0]]}: {columns[name][strange[0]]!r})")
+    marks = [
         [name for name, value in zip(labels, row, strict=True) if value in YES]
         for row in zip(*labels.values(), strict=True)
     ]
-    note = f"labels are the columns {some(list(labels), 8)} (1 or 0)" if labels else ""
-    return [JOINT.join(names) or None for names in rows], ((note,) if note else ())
+    shown = [name for name, column in labels.items() if set(column) & {*YES}]
+    unseen = [name for name in labels if name not in shown]
+    notes = [f"labels are the columns {some(shown, 8)} (1 or 0)"] if shown else []
+    notes += [f"no class, since no image shows it: {some(unseen, 8)}"] if unseen else []
+    notes += [f"no labels, since not all cells are 1 or 0: {some(others, 8)}"] if labels and others else []
+    return [JOINT.join(names) or None for names in marks], tuple(notes)

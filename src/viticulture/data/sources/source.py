@@ -2,9 +2,9 @@
 """The contract of a source: labeled images that can be read, whatever they come from."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import BinaryIO
 
@@ -47,6 +47,7 @@ class Source:
             unpacked from archives may agree in names, sizes and times, and yet not in pixels.
         groups: [N] int64, images of equal numbers (of one patient, say) are not divided between splits; -1 for an image
             by itself. None where nothing belongs together.
+        damaged: position of an image whose label could not be read for damage of the image itself -> what is wrong.
         fit: what makes squares of oblong images that are to be kept whole; None leaves them as they are.
         pixel_format: how many channels of an image are kept, and which of its values become black and white.
     """
@@ -62,6 +63,7 @@ class Source:
     notes: tuple[str, ...] = ()
     root: str = ""
     groups: np.ndarray | None = None
+    damaged: Mapping[int, str] = field(default_factory=dict)
     fit: Fit | None = None
     pixel_format: PixelFormat = RGB
 

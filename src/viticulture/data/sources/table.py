@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import UserError
 from .labels import split_of
 from .listed import Listed, from_list
-from .several import joined, marked
+from .several import LISTS, joined, marked
 from .source import Source
 
 OWN = ("path", "label", "split", "group")
@@ -35,25 +35,32 @@ def from_table(
         columns: its cells by their column's name, None for an empty one.
         rows: what to call each row.
 
-    Raises: UserError as `from_list`, and for a split that is none.
+    Raises: UserError as `from_list`, for a split that is none, and for a gap in a column of 1 and 0.
     """
     others = {name: column for name, column in columns.items() if name not in OWN}
-    labels, notes = (columns["label"], ()) if "label" in columns else marked(others)
+    labels, notes = (columns["label"], ()) if "label" in columns else marked(what, others, rows)
     if "path" not in columns or ("label" not in columns and not notes):
         return None
     splits, groups = columns.get("split", ["train"] * len(rows)), columns.get("group", [None] * len(rows))
     images = []
     for row, path, label, split, group in zip(rows, columns["path"], labels, splits, groups, strict=True):
-        kind = split_of(split or "")
-        if kind is None:
-            got = "an empty cell; fill the column, or leave it out" if not split else repr(split)
-            raise UserError(f"{what}, {row}: split must be train, val or test, got {got}")
-        images.append(Listed(path or "", label or None, kind, group or "", row))
+        images.append(Listed(path or "", label or None, split_in(split, f"{what}, {row}"), group or "", row))
     return from_list(what, root, images, notes)
 
 
+def split_in(cell: str | None, where: str) -> str:
+    """The split that a cell of the column `split` names. Raises: UserError where it names none or is empty."""
+    kind = split_of(cell or "")
+    if kind is None:
+        got = repr(cell) if cell else "an empty cell; fill the column, or leave it out"
+        raise UserError(f"{where}: split must be train, val or test, got {got}")
+    return kind
+
+
 def cell_word(value: Any) -> str | None:
-    """A cell of Python's as a CSV would hold it; None where it is empty."""
+    """A cell of Python's as a CSV would hold it, a list's words joined; None where it is empty."""
+    if isinstance(value, LISTS):
+        return joined([word for each in value if (word := cell_word(each))]) or None
     if value is None or (isinstance(value, float) and np.isnan(value)) or joined(value) in ("", "<NA>"):
         return None
     if isinstance(value, float) and value.is_integer():

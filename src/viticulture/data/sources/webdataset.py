@@ -3,53 +3,63 @@
 
     a .tar file        a folder of them        train-*.tar        train-{0000..0012}.tar (extra: webdataset)
 
-The image is NAME.jpg, .jpeg, .png or .webp; the label NAME.cls (a number) or NAME.json ({"label": number or name}).
-A shard belongs to the split that its name mentions; without such names all are for training. The tars are indexed once,
-the index is cached, and images are then read in place in any order.
+The image is NAME.jpg, or of another ending of images; the label NAME.cls (a number) or NAME.json ({"label": number or
+name, or a list of these}). A shard belongs to the split that its name mentions, or else a folder between it and the one
+that holds all shards; without such names all are for training. The tars are indexed once, the index is cached, and
+images are then read in place in any order.
 """
 
 import glob
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ...cache import cache_folder, digest, publish
-from ...errors import UserError
+from ...errors import UserError, counted, some
 from ...text import readable
 from .archives import Archive, Span, TarReader, tar_spans
-from .files import file_fingerprint
+from .files import file_fingerprint, is_image
 from .labels import classify, rows_of, split_of
 from .source import Source
+from .table import cell_word
 
-_IMAGES = ("jpg", "jpeg", "png", "webp")
-_VERSION = "1"
+_FIRST = ("jpg", "jpeg", "png", "webp")
+"""Which image of a sample is read before any other."""
+_VERSION = "2"
 
 
 def open_shards(data: str | Path) -> Source:
     """Open shards: a file, a folder, or a pattern of file names.
 
-    Raises: UserError if there are none, one is damaged, or only some of them name their split.
+    Raises: UserError if there are none, one is damaged or holds a name twice, or only some of them name their split.
     """
     paths = _paths(data)
     if not paths:
         raise UserError(f"no shards match {str(data)!r}")
-    root = Path(data) if Path(data).is_dir() else paths[0].parent
-    shown = [path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path) for path in paths]
+    places = [path.absolute() for path in paths]
+    root = Path(data if Path(data).is_dir() else os.path.commonpath([place.parent for place in places])).absolute()
+    shown = [place.relative_to(root).as_posix() for place in places]
     kinds = _kinds(shown)
     marks = [file_fingerprint(path.stat) for path in paths]
-    places = [f"{path.resolve()}\0{mark}" for path, mark in zip(paths, marks, strict=True)]
+    states = [f"{path.resolve()}\0{mark}" for path, mark in zip(paths, marks, strict=True)]
 
     def make(folder: Path) -> None:
         (folder / "index.json").write_text(json.dumps([_index(path) for path in paths]), "utf-8")
 
-    folder = publish(cache_folder() / "indexes" / digest([_VERSION, *places]), make)
+    folder = publish(cache_folder() / "indexes" / digest([_VERSION, *states]), make)
     index = json.loads((folder / "index.json").read_text("utf-8"))
-    samples = [(number, *sample) for number, shard in enumerate(index) for sample in shard]
+    samples = [(number, *sample) for number, (found, _) in enumerate(index) for sample in found]
+    name = readable(root.name if len(paths) > 1 else paths[0].name)
+    unread = [readable(f"{shown[number]}/{image}") for number, (_, others) in enumerate(index) for image in others]
+    passed = f"{counted(len(unread), 'image')} ({some(unread, 3)})"
+    note = f"not read: {passed}; of each sample one is, called NAME.jpg without a dot in NAME"
+    if unread and not samples:
+        raise UserError(f"no images in {name}; {note}")
     classes, labels = classify([sample[4] for sample in samples])
     return Source(
-        name=readable(root.name if len(paths) > 1 else paths[0].name),
+        name=name,
         classes=classes,
         labels=labels,
         names=[readable(f"{shown[number]}/{name}") for number, name, *_ in samples],
@@ -58,6 +68,7 @@ def open_shards(data: str | Path) -> Source:
         reader=TarReader(
             paths, [(number, Span(name, offset, size, size)) for number, name, offset, size, _ in samples]
         ),
+        notes=(note,) if unread else (),
         root=str(root.resolve()),
     )
 
@@ -80,8 +91,9 @@ def _paths(data: str | Path) -> list[Path]:
 
 
 def _kinds(names: Sequence[str]) -> list[str]:
-    """The split that each shard's name mentions."""
-    words = [[split_of(word) for word in re.split(r"[^A-Za-z]+", name)] for name in names]
+    """The split that each shard's own name mentions, else that of its folders."""
+    parts = [name.rpartition("/") for name in names]
+    words = [[split_of(word) for word in re.split(r"[^A-Za-z]+", f"{file}/{folder}")] for folder, _, file in parts]
     kinds = [next((word for word in found if word), None) for found in words]
     if not any(kinds):
         return ["train"] * len(names)
@@ -90,21 +102,29 @@ def _kinds(names: Sequence[str]) -> list[str]:
     return [kind for kind in kinds if kind is not None]
 
 
-def _index(path: Path) -> list[tuple[str, int, int, str | None]]:
-    """Name, offset, size and label of every image of a shard; the grouping is WebDataset's: up to the first dot."""
+def _index(path: Path) -> tuple[list[tuple[str, int, int, str | None]], list[str]]:
+    """Name, offset, size and label of every sample's image, and the names of images that are not read.
+
+    The grouping is WebDataset's: up to the first dot. Raises: UserError for a name that stands twice.
+    """
     samples: dict[str, dict[str, Span]] = {}
     for span in tar_spans(path):
         folder, _, file = span.name.rpartition("/")
         key, dot, ending = file.partition(".")
         if key and dot:
-            samples.setdefault(f"{folder}/{key}" if folder else key, {})[ending.lower()] = span
+            parts = samples.setdefault(f"{folder}/{key}" if folder else key, {})
+            if ending.lower() in parts:
+                raise UserError(f"{path} holds {readable(span.name)} twice; a sample has one file of each ending")
+            parts[ending.lower()] = span
     archive = Archive(path)
-    found = []
+    found, unread = [], []
     for parts in samples.values():
-        image = next((parts[ending] for ending in _IMAGES if ending in parts), None)
+        images = {ending: span for ending, span in parts.items() if is_image(f".{ending}")}
+        image = next((images[ending] for ending in (*_FIRST, *images) if ending in images and "." not in ending), None)
+        unread += [span.name for span in images.values() if span is not image]
         if image is not None:
             found.append((image.name, image.offset, image.size, _label(path, archive, parts)))
-    return found
+    return found, unread
 
 
 def _label(path: Path, archive: Archive, parts: dict[str, Span]) -> str | None:
@@ -112,8 +132,7 @@ def _label(path: Path, archive: Archive, parts: dict[str, Span]) -> str | None:
         if "cls" in parts:
             return str(int(archive.read(parts["cls"].offset, parts["cls"].size)))
         if "json" in parts:
-            value: Any = json.loads(archive.read(parts["json"].offset, parts["json"].size)).get("label")
-            return None if value is None else str(value)
+            return cell_word(json.loads(archive.read(parts["json"].offset, parts["json"].size)).get("label"))
     except (ValueError, AttributeError, RecursionError) as error:
         raise UserError(f"{path}: the label of {next(iter(parts.values())).name} cannot be read: {error}") from error
     return None
