@@ -58,6 +58,17 @@ def task(image: str, *choices: Any, **also: Any) -> dict[str, Any]:
     return {"data": {"image": image}, "annotations": [{"result": result, "was_cancelled": False, **also}]}
 
 
+def test_of_several_labels_an_image_that_nobody_labeled_is_left_out(root: Path) -> None:
+    """One that was looked at and shows none stays. Fails if what nobody labeled is learnt as showing nothing."""
+    shows = task("a.png", "vine", "oak")
+    for nobody in (task("c.png", was_cancelled=True), {"data": {"image": "c.png"}, "annotations": []}):
+        source = opened(root, [shows, task("b.png"), nobody])
+        assert labeled(source) == {"photos/a.png": "vine|oak", "photos/b.png": None}
+        assert "left out 1 image that nobody labeled" in source.notes[0]
+    least = [{"image": "a.png", "choice": {"choices": ["vine", "oak"]}}, {"image": "b.png", "annotation_id": 7}]
+    assert labeled(opened(root, [*least, {"image": "c.png"}])).keys() == {"photos/a.png", "photos/b.png"}
+
+
 def test_label_studios_exports(root: Path) -> None:
     """JSON and JSON-MIN, of files that were uploaded, served from a folder, or renamed on their way.
 

@@ -33,10 +33,12 @@ UPLOADED = re.compile(r"[0-9a-f]{8}-(.+)")
 
 
 class Entry(NamedTuple):
-    """One image of a list: where it says that the file is, and the classes that it gives."""
+    """One image of a list: where it says that the file is, the classes that it gives, and whether anybody gave any: of
+    several labels an image, one that was looked at may show none."""
 
     path: str
     labels: tuple[str, ...]
+    seen: bool = True
 
 
 def open_json(path: Path) -> Source:
@@ -74,10 +76,14 @@ def _source(path: Path, entries: Sequence[Entry]) -> Source:
             f"{path} lists {counted(len(missing), 'file')} that {path.parent} does not hold: {some(missing, 3)}; put "
             "the images beside the list"
         )
+    several = any(len(set(entry.labels)) > 1 for entry in entries)
+    used = [entry for entry in entries if entry.seen or not several]
     images = [
-        Listed(found[entry.path] or "", JOINT.join(dict.fromkeys(entry.labels)) or None, "train") for entry in entries
+        Listed(found[entry.path] or "", JOINT.join(dict.fromkeys(entry.labels)) or None, "train") for entry in used
     ]
-    return from_list(path.name, path.parent, images)
+    left = counted(len(entries) - len(used), "image")
+    notes = (f"left out {left} that nobody labeled, of which is not known that they show none",)
+    return from_list(path.name, path.parent, images, notes if len(used) < len(entries) else ())
 
 
 def _place(named: str, root: Path, below: dict[str, list[str]]) -> str | None:
@@ -112,8 +118,17 @@ def _label_studio(tasks: list[dict[str, Any]]) -> list[Entry]:
         data = task.get("data", task)
         files = [value for value in data.values() if isinstance(value, str) and is_image(value)]
         path = data["image"] if "image" in data else files[0]
-        entries.append(Entry(str(path), tuple(_min(task) if "data" not in task else _choices(task))))
+        if "data" in task:
+            entries.append(Entry(str(path), tuple(_choices(task)), bool(_annotations(task))))
+        else:
+            entries.append(Entry(str(path), tuple(_min(task)), bool({"choice", "annotation_id"} & task.keys())))
     return entries
+
+
+def _annotations(task: dict[str, Any]) -> list[dict[str, Any]]:
+    """What annotators said of a task, but for those who skipped it."""
+    every = task.get("annotations", task.get("completions", []))
+    return [annotation for annotation in every if not annotation.get("was_cancelled")]
 
 
 def _min(task: dict[str, Any]) -> list[str]:
@@ -125,8 +140,8 @@ def _min(task: dict[str, Any]) -> list[str]:
 def _choices(task: dict[str, Any]) -> list[str]:
     """Every class that annotators chose; none of a task that was skipped."""
     labels: list[str] = []
-    for annotation in task.get("annotations", task.get("completions", [])):
-        for result in [] if annotation.get("was_cancelled") else annotation["result"]:
+    for annotation in _annotations(task):
+        for result in annotation["result"]:
             if "choices" not in result["value"]:
                 raise UserError("it holds regions and not only classes of images; export it as COCO for detection")
             labels += _words(result["value"]["choices"])
