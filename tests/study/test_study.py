@@ -209,6 +209,30 @@ def test_all_cells_share_their_held_out_images(finished: Path, tmp_path: Path) -
     assert all(shared.recipe(one).section("data").split_seed == 0 for one in (PLAIN, other))
 
 
+def test_cells_of_images_that_were_replaced_under_their_names_are_refused(tmp_path: Path) -> None:
+    """Fails if a seed is tested on other pixels than the seeds before it, or a candidate learns from others than the
+    one beside it; if images are missed that were copied elsewhere; or if a study of an earlier version, which kept no
+    such digests, cannot go on."""
+    root = photographs(tmp_path / "photos")
+    study = made(tmp_path / "study", Grid(str(root), (PLAIN, CROPPED), Subsets(per_class=(4,)), (0, 1, 2), epochs=1))
+    plan, cells = unmeasured(study), {(cell.candidate.name, cell.seed): cell for cell in study.grid.cells()}
+    train_cell(study, cells["plain ViT", 0], plan)
+    shutil.copytree(root, tmp_path / "copy", copy_function=shutil.copyfile)
+    train_cell(study, cells["plain ViT", 1], plan, str(tmp_path / "copy"))
+    names = study.run(cells["plain ViT", 0]).image_names
+    for split, word, cell in (("train", "training", ("cropped", 0)), ("test", "test", ("plain ViT", 2))):
+        image = root / names[split][0]
+        kept = image.read_bytes()
+        shutil.copyfile(root / names[split][1], image)
+        with pytest.raises(UserError, match=f"the {word} images of .*photos are not what .* has changed since"):
+            train_cell(study, cells[cell], plan)
+        if split == "train":
+            image.write_bytes(kept)
+    study.clear(cells["plain ViT", 2])
+    (study.path / "contents.json").unlink()
+    train_cell(study, cells["plain ViT", 2], plan)
+
+
 def test_a_failure_is_recorded_and_only_what_is_missing_runs_again(tmp_path: Path) -> None:
     """A candidate that cannot train; the rest goes on. Started again: the failed one alone.
 

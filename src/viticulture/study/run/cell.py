@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...data.stream import StreamImages
 from ...errors import UserError
 from ...evaluation.dense.judge import judge_dense
 from ...evaluation.evaluate import evaluate_run
@@ -39,8 +40,9 @@ def train_cell(study: StudyDir, cell: Cell, plan: Plan, data: str = "") -> None:
     """
     session = _session(study, cell, plan, data)
     try:
-        held_out = f", fold {cell.seed}" if cell.fold else ""
-        study.check_splits(f"{cell.candidate.data or study.grid.data}{held_out}", session.dataset.split_names)
+        name, held_out = cell.candidate.data or study.grid.data, f", fold {cell.seed}" if cell.fold else ""
+        study.check_splits(f"{name}{held_out}", session.dataset.split_names)
+        study.check_contents(name, _kept(session), session.dataset.split_names, session.dataset.contents)
         fit(session)
         _judge(session)
         session.run.update(status="finished")  # last: a kill before this is made good by the next start
@@ -56,6 +58,15 @@ def _judge(session: Session) -> None:
     """Measure what was trained on all that did not teach, and keep it in the run."""
     judges = {"classes": evaluate_run, "labels": judge_labels, "objects": judge_dense, "pixels": judge_dense}
     judges[session.method.batch_spec.contents](session.run, session.dataset)
+
+
+def _kept(session: Session) -> list[Any]:
+    """What decides, besides the files, what a session keeps of an image and its labels."""
+    images, learns = session.dataset.image_settings, session.method.batch_spec
+    shape = images.fitting.fingerprint if images.fitting else ""
+    streamed = isinstance(session.dataset.train, StreamImages)
+    masks = session.recipe.values["method"].get("masks", False)
+    return [images.store_size, images.pixel_format.fingerprint, shape, streamed, learns.contents, learns.labels, masks]
 
 
 def contents(study: StudyDir, cell: Cell, plan: Plan) -> str:
