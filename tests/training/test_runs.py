@@ -34,8 +34,7 @@ from viticulture.models.weights.files import save
 from viticulture.report.charts.curves import read_curves
 from viticulture.report.terminal import bar
 from viticulture.study.declare.table import read_table
-from viticulture.training import session as session_module
-from viticulture.training.data import default_recipe
+from viticulture.training.data import default_recipe, load_dataset
 from viticulture.training.length import change_length
 from viticulture.training.metrics import MetricsFile, cut, read_history
 from viticulture.training.progress import StopOnNonFinite
@@ -513,13 +512,12 @@ def test_a_command_takes_the_next_name_where_another_was_quicker(
     """While it read its images another one made the folder. Fails if it ends with an error, writes into the other's
     folder, or if a mistake that is found then, or in a plan or a study, leaves an empty one behind."""
     monkeypatch.chdir(tmp_path)
-    honest = session_module.load_dataset
 
     def load(*given: Any) -> Any:
         (tmp_path / "runs" / "digits").mkdir(parents=True, exist_ok=True)
-        return honest(*given)
+        return load_dataset(*given)
 
-    monkeypatch.setattr(session_module, "load_dataset", load)
+    monkeypatch.setattr("viticulture.training.session.load_dataset", load)
     session = begin("digits", "default/digits", 0, "", False, FAST, "test")
     session.run.unlock()
     assert session.run.path == Path("runs", "digits-2")
