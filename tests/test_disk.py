@@ -57,6 +57,20 @@ def test_half_written_files_are_swept_where_nobody_writes_them(tmp_path: Path) -
     assert [path.exists() for path in (written, ahead, own)] == [False, False, True]
 
 
+@pytest.mark.parametrize("name", ["x" * 251 + ".csv", "\u4e2d" * 85], ids=["letters", "signs"])
+def test_a_file_may_have_the_longest_name_that_the_disk_takes(tmp_path: Path, name: str) -> None:
+    """Its half-written self has a short one, of its own. Fails if that is longer than the file's, if it is one for two
+    files, or if what a kill leaves of it is not swept."""
+    other = tmp_path / f"y{name[1:]}"
+    with disk.replacing(tmp_path / name) as part, disk.replacing(other) as second:
+        part.write_text("one")
+        second.write_text("two")
+        (tmp_path / part.name.replace(str(os.getpid()), "77")).write_text("of a killed one")
+    assert ((tmp_path / name).read_text(), other.read_text()) == ("one", "two")
+    disk.sweep(tmp_path, idle=0)
+    assert {path.name for path in tmp_path.iterdir()} == {name, other.name}
+
+
 HOLDER = """
 import os, sys
 from pathlib import Path

@@ -2,6 +2,7 @@
 """Files that appear under their name only when they are whole, and locks that one process holds at a time."""
 
 import errno
+import hashlib
 import json
 import os
 import stat
@@ -22,6 +23,9 @@ ABANDONED = 3600.0
 MOST_TEXT = 2**28
 """Bytes of the longest text that is read; what is longer, or grows while it is read, was not written by hand."""
 
+LONG_NAME = 128
+"""Bytes of a file's name beyond which some file system takes no more than a few others."""
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -31,7 +35,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
     Raises: UserError if the disk is full or may not be written.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = _part(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield part
@@ -43,6 +47,14 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def _part(path: Path) -> Path:
+    """Where a file is written before it has its name, as `sweep` knows it; a long name, which may be the longest that
+    the disk takes, is told by a digest."""
+    own = os.fsencode(path.name)
+    word = path.name if len(own) <= LONG_NAME else hashlib.sha256(own).hexdigest()[:16]
+    return path.with_name(f".{word}.{os.getpid()}.part")
 
 
 def sweep(folder: Path, idle: float = ABANDONED) -> None:

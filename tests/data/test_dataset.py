@@ -139,6 +139,19 @@ def test_the_paper_s_subset_ignores_the_seed() -> None:
     assert set(first[:4]) == {f"train/{i:05d}" for i in order[:4]}
 
 
+def test_the_paper_s_subset_is_one_of_all_training_images() -> None:
+    """Where the data has its own validation images they stay. Fails if validation images are held out first: of each
+    tenth that is learnt from then, few are the paper's."""
+    chosen = Selection(fraction=0.1, rule="bootstrapping")
+    given = source({"train": [40, 40, 40], "val": [2, 2, 2], "test": [5, 5, 5]})
+    alone = prepare(source({"train": [40, 40, 40], "test": [5, 5, 5]}), dataclasses.replace(chosen, val_fraction=0))
+    assert prepare(given, chosen).split_names["train"] == alone.split_names["train"]
+    with pytest.raises(
+        UserError, match=r"from all training images, and data\.val_fraction 0\.1 .*set it to 0, or take"
+    ):
+        prepare(source({"train": [40, 40, 40], "test": [5, 5, 5]}), chosen)
+
+
 def test_a_run_s_split_comes_back_whatever_the_rules_say(tmp_path: Path) -> None:
     """Remembered names, through JSON, decide alone: other fractions, seeds and new files change nothing.
 
@@ -171,6 +184,23 @@ def test_the_fingerprint_is_that_of_the_content(tmp_path: Path) -> None:
     swapped = [from_arrays("x", ["a", "b"], {"train": (noise(4), np.array(y))}) for y in ([0, 1, 0, 1], [1, 0, 1, 0])]
     kept = Selection(val_fraction=0, test_fraction=0)
     assert prepare(swapped[0], kept).fingerprint != prepare(swapped[1], kept).fingerprint
+    assert prepare(swapped[0], kept).contents != prepare(swapped[1], kept).contents
+
+
+def test_what_a_split_holds_is_told_by_its_own_digest(tmp_path: Path) -> None:
+    """Fails if it changes with another split's images or with the folder, or stays where a pixel of its own changed,
+    for images that are kept or streamed."""
+    root = folder(tmp_path / "one", {"train/a": 10, "train/b": 10, "test/a": 4, "test/b": 4})
+    shutil.copytree(root, tmp_path / "two")
+    for settings in (ImageSettings(), ImageSettings(stream=True, image_size=8)):
+        before, moved = (prepare(place, image_settings=settings).contents for place in (root, tmp_path / "two"))
+        assert set(before) == {"train", "val", "test"}
+        assert before == moved
+        Image.fromarray(noise(1, seed=77 + bool(settings.stream))[0]).save(root / "test" / "a" / "000.png")
+        after = prepare(root, image_settings=settings).contents
+        assert {kind for kind in before if before[kind] != after[kind]} == {"test"}
+        shutil.rmtree(root)
+        shutil.copytree(tmp_path / "two", root)
 
 
 REFUSED: list[tuple[dict[str, list[int]], int, str]] = [

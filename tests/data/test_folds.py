@@ -135,6 +135,26 @@ def test_the_datas_own_test_stays_and_folds_validate(tmp_path: Path) -> None:
     assert len(chosen(whole, 2, train_on="train+val")[0]["val"]) == 8
 
 
+def test_what_has_no_label_leaves_with_its_group(tmp_path: Path) -> None:
+    """A method that reads no labels learns from images without one as well. Fails if it learns from those of a group
+    that is held out, by a share or a fold, if those of other groups or of none leave too, if nobody is told, or if the
+    data's own splits are blamed."""
+    lines = [f"{'ab'[i % 2] if i < 40 else ''},{i % 40 if i < 80 else ''}" for i in range(90)]
+    source = listed(tmp_path / "set", "path,label,group", lines)
+    assert source.groups is not None
+    for selection in (Selection(), Selection(folds=4, fold=1)):
+        splits, notes = select(source, selection, 0, labeled=False)
+        held = {kind: rows for kind, rows in splits.items() if kind != "train"}
+        apart = np.concatenate(list(held.values()))
+        stay = np.setdiff1d(np.arange(90), np.concatenate([apart, apart + 40]))
+        assert splits["train"].tolist() == stay.tolist()
+        told = [
+            f"left out {len(rows)} images without a label, of groups that are held out as {kind}"
+            for kind, rows in held.items()
+        ]
+        assert sorted(notes) == sorted(told)
+
+
 def test_nonsense_is_refused_in_a_line(tmp_path: Path) -> None:
     """Rule, value and a way out, before anything is trained."""
     source = listed(tmp_path / "set", "path,label,group", [f"{'ab'[i < 6]},{i // 2}" for i in range(40)])

@@ -182,18 +182,46 @@ def test_a_long_budget_shows_images_whole_and_leaves_what_a_person_says(
     tmp_path: Path, options: list[str], shown: dict[str, int]
 ) -> None:
     """Fails if a budget that affords them leaves photographs small, or replaces a size or views that were named."""
-    draw = np.random.default_rng(0)
-    for name in "ab":
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        for i in range(10):
-            pixels = draw.integers(0, 256, (96, 100, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{i}.png")
-    words = ["compare", str(tmp_path / "photos"), "--recipes", "default/photos", "--student", "vit_nano", "--slurm"]
-    words += ["--budget", "10d", "--seeds", "1", "--batch-size", "8", "--out", str(tmp_path / "s"), *options]
-    assert main(words) == 0
-    plan = Study(tmp_path / "s").plan
+    plan = long_planned(tmp_path, options).plan
     assert plan is not None
     assert plan.shown == shown
+
+
+def long_planned(folder: Path, options: list[str]) -> Study:
+    """A study of photographs, 96 px high, with a budget of days; nothing is trained."""
+    draw = np.random.default_rng(0)
+    for name in "ab":
+        (folder / "photos" / name).mkdir(parents=True)
+        for i in range(10):
+            pixels = draw.integers(0, 256, (96, 100, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / "photos" / name / f"{i}.png")
+    words = ["compare", str(folder / "photos"), "--recipes", "default/photos", "--student", "vit_nano", "--slurm"]
+    words += ["--budget", "10d", "--seeds", "1", "--batch-size", "8", "--out", str(folder / "s"), *options]
+    assert main(words) == 0
+    return Study(folder / "s")
+
+
+def test_a_contender_added_to_a_budgets_study_keeps_the_size_of_its_recipe(tmp_path: Path) -> None:
+    """Named in its recipe or beside it. Fails if the size that the budget chose for the others replaces it, or if a
+    newcomer that leaves it open is not shown images as the others are."""
+    study = long_planned(tmp_path, []).folder
+    recipe = study.recipe_file(study.grid.baseline).read_text()
+    (tmp_path / "mine.yaml").write_text(recipe.replace("image_size: null", "image_size: 32"))
+    assert "image_size: 32" in (tmp_path / "mine.yaml").read_text()
+    declared = yaml.safe_load((study.path / "study.yaml").read_text())
+    declared["candidates"] += [
+        {"name": "open", "recipe": "default/photos", "overrides": {"optim.lr": 1e-3}},
+        {"name": "beside", "recipe": "default/photos", "overrides": {"images.image_size": 48}},
+        {"name": "within", "recipe": str(tmp_path / "mine.yaml")},
+    ]
+    (study.path / "study.yaml").write_text(yaml.safe_dump(declared))
+    assert main(["compare", "resume", str(study.path), "--slurm"]) == 0
+    again = Study(study.path)
+    plan = again.plan
+    assert plan is not None
+    shown = {cell.candidate.name: plan.overrides(again.folder.grid, cell) for cell in again.folder.grid.cells()}
+    sizes = {name: keys.get("images.image_size") for name, keys in shown.items()}
+    assert sizes == {study.grid.baseline.name: 96, "open": 96, "beside": None, "within": None}
 
 
 def test_a_group_of_options_is_read_from_its_dataclass() -> None:

@@ -17,6 +17,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from PIL import Image
 
 import viticulture
 from children import die_at, start
@@ -207,6 +208,41 @@ def test_all_cells_share_their_held_out_images(finished: Path, tmp_path: Path) -
     assert "not those of the study's other cells" in rows[1]["error"]
     shared = made(tmp_path / "again", grid(PLAIN, other, conditions=CONDITIONS))
     assert all(shared.recipe(one).section("data").split_seed == 0 for one in (PLAIN, other))
+
+
+def test_cells_of_images_that_were_replaced_under_their_names_are_refused(tmp_path: Path) -> None:
+    """Fails if a seed is tested on other pixels than the seeds before it, in their size or another, or a candidate
+    learns from others than the one beside it; if images are missed that were copied elsewhere; if a refused cell cannot
+    begin once the images are back; or if a study of an earlier version, which kept no such digests, cannot go on."""
+    root, bare = photographs(tmp_path / "photos"), {"images.image_size": None}  # a size that the images choose
+    plain, cropped = (replace(each, overrides={**each.overrides, **bare}) for each in (PLAIN, CROPPED))
+    study = made(tmp_path / "study", Grid(str(root), (plain, cropped), Subsets(per_class=(4,)), (0, 1, 2), epochs=1))
+    plan, cells = unmeasured(study), {(cell.candidate.name, cell.seed): cell for cell in study.grid.cells()}
+    train_cell(study, cells["plain ViT", 0], plan)
+    shutil.copytree(root, tmp_path / "copy", copy_function=shutil.copyfile)
+    train_cell(study, cells["plain ViT", 1], plan, str(tmp_path / "copy"))
+    names = study.run(cells["plain ViT", 0]).image_names
+
+    def larger(_: str) -> None:
+        for image in root.rglob("*.png"):
+            Image.open(image).resize((24, 24)).save(image)
+
+    def swapped(split: str) -> None:
+        shutil.copyfile(root / names[split][1], root / names[split][0])
+
+    for change, split, word, name in (
+        (swapped, "train", "training", ("cropped", 0)),
+        (swapped, "test", "test", ("plain ViT", 2)),
+        (larger, "all", "(validation|test)", ("plain ViT", 2)),
+    ):
+        change(split)
+        with pytest.raises(UserError, match=f"the {word} images of .*photos are not what .* has changed since"):
+            train_cell(study, cells[name], plan)
+        shutil.copytree(tmp_path / "copy", root, dirs_exist_ok=True)
+    train_cell(study, cells["plain ViT", 2], plan)
+    swapped("test")
+    (study.path / "contents.json").unlink()
+    train_cell(study, cells["cropped", 2], plan)
 
 
 def test_a_failure_is_recorded_and_only_what_is_missing_runs_again(tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ def test_a_grid_survives_yaml() -> None:
         ("data: x\ncandidates: [{name: a, recipe: b}]\nterms: {budget: soon}", "such as 90s, 30m"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nterms: {equal: time}", "budget to divide"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nsubsets: {fractions: [5]}", "ten percent are 0.1"),
+        ("data: x\ncandidates: [{name: a, recipe: b}]\nsubsets: {fractions: [0.1234561, 0.1234562]}", "both 12.3456 %"),
+        ("data: x\ncandidates: [{name: a, recipe: b}]\nsubsets: {per_class: [1234561, 1234562]}", "1234562 are both"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nconditions: {data.per_class: 3}", "--per-class"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nterms: {halving: 'no'}", "terms.halving must be true or false"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nterms: {equal: tme}", "terms.equal must be"),
@@ -203,7 +205,7 @@ def test_a_budget_shows_images_as_dear_as_it_leaves_sixty_epochs(budget: str, ch
         )
 
     plan_made = dearest([{"images.image_size": name} for name in ("cheap", "middle", "dear")], plan)
-    assert (plan_made.size["images.image_size"], len(seen)) == (chosen, tried)
+    assert (plan_made.shown["images.image_size"], len(seen)) == (chosen, tried)
 
 
 def test_equal_time_gives_the_faster_method_more_epochs() -> None:
@@ -221,6 +223,46 @@ def test_a_slower_method_added_since_has_the_others_time() -> None:
     extended = make_plan(more, own, dict.fromkeys(own), {**plan.paces, third: SLOW.scaled(5)}, 1, plan)
     slow = plan.epochs["slow", "all images"] * SLOW.epoch
     assert slow - SLOW.scaled(5).epoch < extended.epochs[third] * SLOW.scaled(5).epoch <= slow * 1.05
+
+
+def test_a_longer_recipe_added_since_has_the_others_time_too() -> None:
+    """Equal time, within a budget that halves it or not; a subset added later is as long as if it had been there.
+    Fails if the newcomer's own 300 epochs, or those of an earlier newcomer, lengthen what anybody learns."""
+    third, fourth = ("third", "all images"), ("fourth", "all images")
+    for budget in ("2min", "10h"):
+        plan = planned(grid(budget, "time"))
+        spent = plan.epochs["slow", "all images"] * SLOW.epoch
+        own = {"fast": 100, "slow": 100, "third": 300}
+        more = grid(budget, "time", candidates=3)
+        again = make_plan(more, own, dict.fromkeys(own), {**plan.paces, third: FAST}, 1, plan)
+        assert spent - FAST.epoch < again.epochs[third] * FAST.epoch <= spent * 1.05
+        again = Plan.from_dict(again.to_dict())
+        larger, own = grid(budget, "time", candidates=4), {**own, "fourth": 900}
+        last = make_plan(larger, own, dict.fromkeys(own), {**again.paces, fourth: SLOW}, 1, again)
+        assert last.epochs[fourth] == plan.epochs["slow", "all images"]
+        few = [(name, "5 a class") for name in own]
+        wider = replace(larger, subsets=Subsets((1.0,), (5,)))
+        paces = {**last.paces, **dict.fromkeys(few, FAST)}
+        added = make_plan(wider, own, dict.fromkeys(own), paces, 1, Plan.from_dict(last.to_dict()))
+        assert {added.epochs[key] for key in few} == {int(100 * plan.share + 1e-9)}
+
+
+def test_what_a_contender_added_since_says_of_its_images_stays() -> None:
+    """The budget's choice is for those that leave it open. Fails if it replaces a size that the newcomer's recipe has,
+    or if the rest of the choice does not hold for it, before it is planned or after."""
+    made, more = grid(), grid(candidates=3)
+    shown = {"images.image_size": 64, "images.eval_views": "one"}
+    plan = replace(planned(made), shown=shown)
+    newcomer = replace(more.candidates[2], overrides={"images.image_size": 96})
+    added = Cell(newcomer, Subset("", 1), 0, 0, "x")
+    assert plan.overrides(more, added) == {"images.eval_views": "one"}
+    own = dict.fromkeys(("fast", "slow", "third"), 100)
+    again = make_plan(more, own, dict.fromkeys(own), {**plan.paces, ("third", "all images"): SLOW}, 1, plan)
+    again = replace(again, shown=shown, named={"third": ["images.image_size"]})
+    again = Plan.from_dict(again.to_dict())
+    assert again.overrides(more, added) == {"train.epochs": 100, "images.eval_views": "one"}
+    assert again.overrides(more, made.cells()[0]) == {"train.epochs": 100, **shown}
+    assert (again.size(newcomer), again.size(made.baseline)) == ({}, {"images.image_size": 64})
 
 
 def test_each_recipe_may_keep_its_own_length() -> None:

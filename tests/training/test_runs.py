@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from contextlib import nullcontext
+import threading
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,14 +35,14 @@ from viticulture.models.weights.files import save
 from viticulture.report.charts.curves import read_curves
 from viticulture.report.terminal import bar
 from viticulture.study.declare.table import read_table
-from viticulture.training.data import default_recipe
+from viticulture.training.data import default_recipe, load_dataset
 from viticulture.training.length import change_length
 from viticulture.training.metrics import MetricsFile, cut, read_history
 from viticulture.training.progress import StopOnNonFinite
 from viticulture.training.recipe import read, resolve
 from viticulture.training.references import where_they_lie
 from viticulture.training.run import fit
-from viticulture.training.rundir import RunDir
+from viticulture.training.rundir import RunDir, claimed
 from viticulture.training.session import begin, other_threads, reopen
 from viticulture.training.state import Ema, KeepLast, WholeCheckpointIO, load_checkpoint
 from viticulture.training.watching import BestCheckpoint
@@ -543,6 +544,73 @@ def test_a_run_is_not_replaced_by_one_that_starts_from_it(budget: str, tmp_path:
     with pytest.raises(UserError, match=r"student.init is .*/run, which --overwrite would remove first"):
         viticulture.train("digits", "default/digits", out=str(out), **again)
     assert (out / "weights" / "last" / "model.safetensors").exists()
+
+
+def test_a_folder_that_nobody_named_is_one_commands_alone(tmp_path: Path) -> None:
+    """Eight at once, beside a file and a dead link of that name. Fails if two take the same folder, if one that is
+    left empty stays, or if one goes that holds anything."""
+    root, names = tmp_path / "runs", list[str]()
+    ready, done = threading.Barrier(8), threading.Barrier(8)
+    with pytest.raises(KeyboardInterrupt), claimed(root, "photos"):
+        raise KeyboardInterrupt
+    assert not root.exists()
+    root.mkdir()
+    (root / "photos").write_text("")
+    (root / "photos-2").symlink_to("nowhere")
+
+    def command(number: int) -> None:
+        ready.wait()
+        with suppress(UserError), claimed(root, "photos") as path:
+            names.append(path.name)
+            if number % 2:
+                (path / "run.lock").touch()
+            done.wait()
+            raise UserError("a mistake")
+
+    threads = [threading.Thread(target=command, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(names) == 8
+    assert set(names) == {f"photos-{number}" for number in range(3, 11)}
+    assert len(list(root.glob("photos-*/run.lock"))) == len(list(root.glob("photos-*"))) - 1 == 4
+    with (
+        pytest.raises(UserError, match=r"cannot make the folder .*photos/x: .*choose another --out"),
+        claimed(root / "photos", "x"),
+    ):
+        pass
+
+
+def test_a_command_takes_the_next_name_where_another_was_quicker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it read its images another one made the folder. Fails if it ends with an error, writes into the other's
+    folder, or if a mistake that is found then, or in a plan or a study, leaves an empty one behind."""
+    monkeypatch.chdir(tmp_path)
+
+    def load(*given: Any) -> Any:
+        (tmp_path / "runs" / "digits").mkdir(parents=True, exist_ok=True)
+        return load_dataset(*given)
+
+    monkeypatch.setattr("viticulture.training.session.load_dataset", load)
+    session = begin("digits", "default/digits", 0, "", False, FAST, "test")
+    session.run.unlock()
+    assert session.run.path == Path("runs", "digits-2")
+    with pytest.raises(UserError, match="must not exceed"):
+        begin("digits", "default/digits", 0, "", False, {**FAST, "train.batch_size": 5000}, "test")
+
+    def opened(data: str) -> None:
+        assert (tmp_path / "runs" / "digits-3").is_dir(), "a plan names its folder before it is made"
+        raise UserError("a mistake in the data")
+
+    monkeypatch.setattr("viticulture.budget.prepare.open_labeled", opened)
+    with pytest.raises(UserError, match="a mistake in the data"):
+        viticulture.train("digits", budget="60s")
+    with pytest.raises(UserError, match="unknown recipe"):
+        viticulture.compare("digits", ("default/digit",))
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["digits", "digits-2"]
+    assert not (tmp_path / "studies").exists()
 
 
 def test_a_recipe_that_was_changed_is_named_with_the_way_to_a_new_run(tmp_path: Path, stopped: Path) -> None:

@@ -119,11 +119,14 @@ def demo() -> "Sheet":
     from ..evaluation.reference import reference_lines
     from ..report.tables.sheet import Column, Sheet
     from ..training.run_inputs import dataset_of, recipe_of
-    from ..training.rundir import fresh
+    from ..training.rundir import claimed
+    from ..training.session import RUNS
 
     labels = {"data.per_class": 20}
-    plain = train("digits", "default/digits", out=str(fresh("runs", "demo-vit")), overrides=labels)
-    hybrid = train("digits", "dhvt/digits", out=str(fresh("runs", "demo-dhvt")), overrides=labels)
+    with claimed(RUNS, "demo-vit") as path:
+        plain = train("digits", "default/digits", out=str(path), overrides=labels)
+    with claimed(RUNS, "demo-dhvt") as path:
+        hybrid = train("digits", "dhvt/digits", out=str(path), overrides=labels)
     dataset = dataset_of(plain.folder, recipe_of(plain.folder))
     assert dataset.test is not None
     rows = [("DHVT, the hybrid ViT", hybrid.accuracy), ("plain ViT", plain.accuracy)]

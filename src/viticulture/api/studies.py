@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verbs on many trainings: compare, in a field of one's own or as a paper's table."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,10 +98,11 @@ def _compare(grid: "Grid", where: Where) -> "Study":
     """Make a new study's folder, and go on with it."""
     from ..study.declare.grid import slug
     from ..study.folder import StudyDir
-    from ..training.rundir import fresh
+    from ..training.rundir import claimed
 
-    path = Path(where.out) if where.out else fresh("studies", slug(grid.table or Path(grid.data).stem))
-    folder = StudyDir.create(path, grid, command())
+    named = nullcontext(Path(where.out)) if where.out else claimed("studies", slug(grid.table or Path(grid.data).stem))
+    with named as path:
+        folder = StudyDir.create(path, grid, command())
     try:
         return _conduct(folder, where)
     except UserError:

@@ -141,7 +141,7 @@ def winner(like: str, recipe: str = "default") -> tuple[str, dict[str, Any]]:
             f"note     {like} names no winner; {leader.name} leads by validation, perhaps by chance: "
             "more seeds may tell, and --recipe takes another"
         )
-    return str(study.folder.recipe_file(leader)), study.plan.size if study.plan else {}
+    return str(study.folder.recipe_file(leader)), study.plan.size(leader) if study.plan else {}
 
 
 @checked
@@ -227,17 +227,18 @@ def _planned(
 ) -> Path:
     """Choose what fits into a budget, write it down and show it; arguments as for `train`. Returns: the run's folder.
 
-    Raises: UserError for any mistake, before the folder is made.
+    Raises: UserError for any mistake, before anything is in the folder; one that nobody named goes again.
     """
     now = budget.clock
     began = now()
     from ..budget.prepare import Wish, make_folder, make_plan
     from ..report.terminal import introduce_budget
-    from ..training.session import run_path
+    from ..training.session import new_path
 
-    wish = Wish(data, recipe, seed, run_path(out, data), overrides, budget, overwrite)
-    plan = make_plan(wish, command(), now, began)
-    make_folder(wish, plan)
+    with new_path(out, data) as path:  # from the first on: the plan names its stages' folders
+        wish = Wish(data, recipe, seed, path, overrides, budget, overwrite)
+        plan = make_plan(wish, command(), now, began)
+        make_folder(wish, plan)
     introduce_budget(wish.out, plan)
     return wish.out
 

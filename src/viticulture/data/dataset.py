@@ -51,6 +51,8 @@ class Dataset:
             names or where the data lies. (Where images are streamed, files' paths, sizes and times stand for pixels.)
         portable: the fingerprint; where images are streamed, one that does not change with the folder that holds them.
         annotations: split -> objects of its images, or classes of their pixels (dense/prepare.py); empty otherwise.
+        contents: split -> digest of what its images hold and are labeled, which changes as the portable fingerprint
+            does, but with this split alone.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Dataset:
     fingerprint: str
     portable: str
     annotations: Mapping[str, Annotations] = field(default_factory=dict)
+    contents: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def held_out(self) -> dict[str, Images]:
@@ -121,7 +124,8 @@ def prepare(
     mean, std = _normalization(source, read, image_settings)
     names = {kind: [source.names[i] for i in rows] for kind, rows in read.splits.items()}
     warnings = (*source.notes, *notes, *_warnings(source, read, selection, skipped, labeled))
-    fingerprint = _fingerprint(source, read, source.root)
+    marks = _marks(source, read, "")
+    portable = _fingerprint(source, marks)
     return Dataset(
         name=source.name,
         classes=source.classes,
@@ -135,8 +139,9 @@ def prepare(
         split_names=names,
         skipped=skipped,
         warnings=warnings,
-        fingerprint=fingerprint,
-        portable=_fingerprint(source, read, "") if read.held is None else fingerprint,
+        fingerprint=_fingerprint(source, _marks(source, read, source.root)) if read.held is None else portable,
+        portable=portable,
+        contents={kind: digest(mark) for kind, mark in marks.items()},
     )
 
 
@@ -285,15 +290,20 @@ def _normalization(source: Source, read: _Read, image_settings: ImageSettings) -
     return streamed_statistics(source, read.splits["train"], image_settings.store_size)
 
 
-def _fingerprint(source: Source, read: _Read, root: str) -> str:
-    """As `Dataset` says; `root` is where streamed images are taken to lie."""
-    parts = [*source.classes]
-    for kind, rows in sorted(read.splits.items()):
+def _fingerprint(source: Source, marks: Mapping[str, Sequence[str]]) -> str:
+    """As `Dataset` says, of what `_marks` gave."""
+    return digest([*source.classes, *(part for kind in sorted(marks) for part in (kind, *marks[kind]))])
+
+
+def _marks(source: Source, read: _Read, root: str) -> dict[str, list[str]]:
+    """Split -> digests of its labels and of its pixels; `root` is where streamed images are taken to lie."""
+    parts: dict[str, list[str]] = {}
+    for kind, rows in read.splits.items():
         marks = [f"{root}\0{source.names[i]}\0{source.fingerprints[i]}" for i in rows.tolist()]
         if read.held is not None:
             marks = [mark.tobytes().hex() for mark in read.held.digests[np.searchsorted(read.held.rows, rows)]]
-        parts += [kind, digest(map(str, source.labels[rows].tolist())), digest(marks)]
-    return digest(parts)
+        parts[kind] = [digest(map(str, source.labels[rows].tolist())), digest(marks)]
+    return parts
 
 
 def _numbered(source: Source, classes: Sequence[str]) -> np.ndarray:

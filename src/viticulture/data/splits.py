@@ -28,7 +28,8 @@ class Selection:
             no test split; 0 holds out none.
         fraction: share of every class's training images to learn from, in (0, 1]; null for all.
         per_class: training images of every class to learn from; null for all.
-        rule: how a fraction is drawn. balanced: by a seed; bootstrapping: the one fixed subset of the paper.
+        rule: how a fraction is drawn. balanced: by a seed; bootstrapping: the one fixed subset of the paper, drawn from
+            all training images, so that val_fraction must be 0 where the data has no validation split.
         skip_unreadable: go on without images that cannot be read, instead of stopping.
         split_seed: draws what is held out; apart from the run's seed, so that runs share their test images.
         subset_seed: draws what is learnt from, in place of the run's seed, so that runs of other seeds, such as a
@@ -105,7 +106,8 @@ def select(source: Source, selection: Selection, seed: int, labeled: bool = True
         labeled: leave out images without a label; else they join the training images.
 
     Returns: the splits, and what a person should know about them.
-    Raises: UserError if nothing is left to train on.
+    Raises: UserError if nothing is left to train on, or if validation images would be taken from those that the
+        paper's rule draws from.
     """
     splits, notes = _with_labels(source) if labeled else (dict(source.splits), list[str]())
     if selection.test_on == "none":
@@ -120,10 +122,16 @@ def select(source: Source, selection: Selection, seed: int, labeled: bool = True
     for kind, fraction in (("test", selection.test_fraction), ("val", selection.val_fraction)):
         wanted = fraction > 0 and not (kind == "test" and selection.test_on == "none")
         if kind not in splits and wanted and source.classes:
+            if kind == "val" and selection.rule == "bootstrapping":
+                raise UserError(
+                    f"the rule bootstrapping draws from all training images, and data.val_fraction {fraction:g} would "
+                    "hold out some of them first; set it to 0, or take the rule balanced"
+                )
             splits["train"], held = _hold_out(source, splits["train"], fraction, selection.split_seed)
             notes += _without_held(source, splits["train"], held, kind)
             if len(held):
                 splits[kind] = held
+                notes += _leave_with_group(source, splits, kind)
     if torn := straddling(source, splits):
         notes.append(f"{counted(torn, 'group')} of images stand in several of the data's own splits")
     splits["train"], told = _thinned(source, splits["train"], selection, seed)
@@ -249,6 +257,18 @@ def _hold_out(source: Source, rows: np.ndarray, fraction: float, seed: int) -> t
     return np.sort(np.concatenate([known[stay], rows[~has_label]])), known[held]
 
 
+def _leave_with_group(source: Source, splits: Splits, kind: str) -> list[str]:
+    """Take out of the training what belongs to a group that was held out as a split, which is images without a label:
+    only labeled ones are held out. A remark where there are any."""
+    if source.groups is None:
+        return []
+    train, held = splits["train"], source.groups[splits[kind]]
+    leave = np.isin(source.groups[train], held[held >= 0])
+    splits["train"] = train[~leave]
+    left = counted(int(leave.sum()), "image")
+    return [f"left out {left} without a label, of groups that are held out as {kind}"] if leave.any() else []
+
+
 def _without_held(source: Source, train: np.ndarray, held: np.ndarray, kind: str) -> list[str]:
     """A remark where classes have images to learn from and none that were held out as a split."""
     pairs = zip(source.classes, _count(source, train), _count(source, held), strict=True)
@@ -277,4 +297,6 @@ def _hold_out_fold(source: Source, splits: Splits, selection: Selection) -> list
     known = rows[subsets.labeled(source.labels[rows])]
     held = known[folds_of(source, known, selection.folds, selection.split_seed) == selection.fold]
     splits["train"], splits[kind] = np.setdiff1d(rows, held), held
-    return [] if kind == "test" else ["the test images are the data's own in every fold; a fold's own validate"]
+    notes = _leave_with_group(source, splits, kind)
+    own = "the test images are the data's own in every fold; a fold's own validate"
+    return notes if kind == "test" else [own, *notes]

@@ -60,15 +60,27 @@ def _prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: s
     own = {name: recipe.section("train").epochs for name, recipe in recipes.items()}
     warmups = {name: recipe.section("schedule").warmup_epochs for name, recipe in recipes.items()}
 
+    added = [candidate for candidate in grid.candidates if known and candidate.name not in known.own]
+    named = {candidate.name: _named(candidate, recipes[candidate.name]) for candidate in added}
+    named |= known.named if known else {}
+
     def planned(keys: dict[str, Any]) -> Plan:
-        shown = {name: recipe.with_keys(keys) for name, recipe in recipes.items()}
+        chosen = {name: {key: keys[key] for key in keys if key not in named.get(name, ())} for name in recipes}
+        shown = {name: recipe.with_keys(chosen[name]) for name, recipe in recipes.items()}
         with as_one_of(workers):
             paces = _paces(study, shown, known.paces if known else {}, tell, data)
-        return replace(make_plan(grid, own, warmups, paces, workers, known), shown=keys)
+        return replace(make_plan(grid, own, warmups, paces, workers, known), shown=keys, named=named)
 
     plan = dearest([known.shown] if known else _shown(study, recipes, data), planned)
     study.update(plan=plan.to_dict())
     return plan
+
+
+def _named(candidate: Candidate, recipe: Recipe) -> list[str]:
+    """Recipe keys of how images are shown that are a candidate's own, as `_shown` tells them for those planned first:
+    a size that its recipe names, and views that the study names for it."""
+    size = [IMAGE_SIZE] if recipe.section("images").image_size is not None else []
+    return size + [key for key in candidate.overrides if key == VIEWS]
 
 
 def _shown(study: StudyDir, recipes: dict[str, Recipe], data: str) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ study.json         versions, digests of the recipes, the plan, remarks, candidat
 recipes/NAME.yaml  every candidate's recipe, complete, as it was when the study began
 cells/NAME/        one run folder a cell
 failures/NAME.json why a cell failed last time
+splits.json, contents.json    digests of which images are held out, and of what the images of every cell hold
 locks/             who trains which cell; a lock falls with its process
 table.csv          a line a cell, current after each
 report.html, summary.md, summary.csv, summary.tex
@@ -15,7 +16,7 @@ import os
 import shutil
 import socket
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -34,6 +35,9 @@ from .declare.grid import Candidate, Cell, Grid, digest
 
 FORMAT = 2
 """Version of the folder's layout; raised when it changes."""
+
+SPLITS = {"train": "training", "val": "validation", "test": "test"}
+"""Splits, and what their images are called."""
 
 
 class StudyDir:
@@ -288,6 +292,33 @@ class StudyDir:
                     f"the validation or test images of {data} are not those of the study's other cells: either the "
                     "data has changed since, or a recipe holds out other images; bring them back, or begin a new study"
                 )
+
+    def check_contents(self, data: str, kept: Any, splits: dict[str, list[str]], contents: Mapping[str, str]) -> None:
+        """Images that cells share, by their names, are the same images: those of one subset and seed that are learnt
+        from, those of all that are held out. What a study of an earlier version has trained is not known here.
+
+        Args:
+            data: the data set.
+            kept: what decides, besides the files, what is kept of an image; only cells that agree in it are compared.
+            splits: names of each split's images, in their order.
+            contents: split -> digest of what they hold.
+
+        Raises: UserError for a cell whose images hold other pixels or labels than when the first such cell began.
+        """
+        marks = {digest([kept, names]): (split, contents.get(split, "")) for split, names in splits.items()}
+        with self.locked("splits"):
+            path = self.path / "contents.json"
+            every = read_json(path) if path.exists() else {}
+            known = every.get(data, {})
+            for key, (split, mark) in marks.items():
+                if known.get(key, mark) != mark:
+                    raise UserError(
+                        f"the {SPLITS[split]} images of {data} are not what the study's other cells had under the same "
+                        "names: the data has changed since; bring them back (streamed ones with the times of their "
+                        "files, cp -a), or begin a new study"
+                    )
+            if new := {key: mark for key, (_, mark) in marks.items() if key not in known}:
+                self.write("contents.json", {**every, data: {**known, **new}})
 
     def clear(self, cell: Cell) -> None:
         """Remove what an earlier try left of a cell."""

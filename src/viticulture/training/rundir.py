@@ -19,6 +19,8 @@ explain.json, features.npz, robustness.json, corruptions.npz, localization.json,
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -291,6 +293,34 @@ def _unborn(path: Path) -> bool:
 def fresh(root: str | Path, stem: str) -> Path:
     """The first unused folder name under root: stem, stem-2, stem-3, ..."""
     number = 1
-    while (path := Path(root) / (stem if number == 1 else f"{stem}-{number}")).exists():
+    while os.path.lexists(path := Path(root) / (stem if number == 1 else f"{stem}-{number}")):
         number += 1
     return path
+
+
+@contextmanager
+def claimed(root: str | Path, stem: str) -> Iterator[Path]:
+    """A new folder under root that no other process has made, of the first unused name, for the block to fill. Where
+    the block fails before it has, the folder goes, and root with it if that is new.
+
+    Raises: UserError if it cannot be made.
+    """
+    root = Path(root)
+    new = not root.exists()
+    while True:
+        path = fresh(root, stem)
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            if os.path.lexists(path):
+                continue  # another process was quicker
+            raise UserError(f"cannot make the folder {path}: {error.strerror}; choose another --out") from error
+        break
+    try:
+        yield path
+    except BaseException:
+        with suppress(OSError):  # what holds anything stays
+            path.rmdir()
+            if new:
+                root.rmdir()
+        raise

@@ -4,6 +4,8 @@
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +32,11 @@ from .processes import check_devices, is_leader
 from .recipe import Recipe, read, resolve
 from .references import check_alone, check_outlast, from_anywhere
 from .run_inputs import are_same, dataset_of, others, recipe_of
-from .rundir import RunDir, fresh
+from .rundir import RunDir, claimed, fresh
 from .surroundings import surroundings
+
+RUNS = "runs"
+"""Folder of the runs for which nobody names one."""
 
 
 @dataclass(frozen=True)
@@ -116,20 +121,19 @@ def begin(
     method, remarks = assemble(checked, dataset, seed)
     checked = replace(checked, values=from_anywhere(checked.values))
     size = batch_size(checked, len(dataset.train))
-    remarks = [
-        *checked.remarks,
-        *dataset.warnings,
-        *known,
-        *remarks,
-        *method.remarks(size // checked.section("train").accumulate),
-    ]
+    few = method.remarks(size // checked.section("train").accumulate)
+    remarks = [*checked.remarks, *dataset.warnings, *known, *remarks, *few]
     if dataset.val is None:
         nothing = "without validation images nothing can choose"
         if checked.section("images").eval_views == "best":
             remarks.append(f"images.eval_views best: {nothing}, so images are asked once")
         if (measure := checked.section("train").best_by) is not None:
             remarks.append(f"train.best_by {measure}: {nothing}, so the last weights count")
-    run = out if isinstance(out, RunDir) else RunDir.create(path, overwrite) if is_leader() else RunDir(path)
+    if isinstance(out, RunDir):
+        run = out
+    else:
+        with new_path(out, data) as path:
+            run = RunDir.create(path, overwrite) if is_leader() else RunDir(path)
     fingerprint = fingerprint_of(checked.values, seed, dataset.fingerprint)
     session = Session(run, checked, dataset, method, seed, remarks, fingerprint)
     if is_leader():
@@ -242,7 +246,21 @@ def run_path(out: str, data: Any) -> Path:
         if "VITICULTURE_RUN" not in os.environ:
             raise UserError("several processes need one run folder: name it by --out")
         return Path(os.environ["VITICULTURE_RUN"])
+    return fresh(RUNS, _stem(data))
+
+
+@contextmanager
+def new_path(out: str, data: Any) -> Iterator[Path]:
+    """As `run_path`, for who fills the folder in the block: where none is named, it is made and nobody else's."""
+    if out or not is_leader():
+        yield run_path(out, data)
+        return
+    with claimed(RUNS, _stem(data)) as path:
+        yield path
+
+
+def _stem(data: Any) -> str:
+    """What a run on some data is called."""
     made = "arrays" if isinstance(data, tuple | list | dict) else type(data).__name__.lower()
     word = Path(data).stem if isinstance(data, str) else made
-    stem = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in word) or "run"
-    return fresh("runs", stem)
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in word) or "run"

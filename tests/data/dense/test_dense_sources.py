@@ -655,10 +655,11 @@ def test_areas_of_a_list_are_kept_where_each_object_has_one(tmp_path: Path) -> N
 def test_a_fingerprint_changes_with_a_box_and_a_pixel(tmp_path: Path) -> None:
     """Fails if a run could go on, or be compared, with other objects than it learnt from."""
     root = coco_folder(tmp_path / "boxes", COUNTS)
-    before = prepared(root).fingerprint
+    before, contents = prepared(root).fingerprint, prepared(root).contents
     assert prepared(root).fingerprint == before
     change(root, "val", first_box([1, 1, 12, 12]))
     assert prepared(root).fingerprint != before
+    assert prepared(root).contents != contents
     masks = mask_folder(tmp_path / "masks", {"train": 3, "val": 2})
     before = prepared(masks, "pixels").fingerprint
     Image.new("L", (80, 64), 1).save(masks / "val" / "masks" / "003.png")

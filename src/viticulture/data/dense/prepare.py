@@ -86,7 +86,8 @@ def prepare_dense(
             else:
                 held[split] = _masked(source, rows, seen, dataset.image_settings.store_size or 0, progress)
     notes += _remarks(source.classes, held)
-    marks = [*source.classes, *(f"{split}={_fingerprint(found)}" for split, found in sorted(held.items()))]
+    drawn = {split: _fingerprint(found) for split, found in sorted(held.items())}
+    marks = [*source.classes, *(f"{split}={mark}" for split, mark in drawn.items())]
     return dataclasses.replace(
         dataset,
         classes=source.classes,
@@ -94,6 +95,7 @@ def prepare_dense(
         warnings=(*dataset.warnings, *notes),
         fingerprint=digest([dataset.fingerprint, *marks]),
         portable=digest([dataset.portable, *marks]),
+        contents={split: digest([dataset.contents[split], mark]) for split, mark in drawn.items()},
     )
 
 

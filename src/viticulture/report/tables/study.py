@@ -46,7 +46,7 @@ def plan_note(grid: Grid, plan: Plan) -> str:
     if grid.terms.halving:
         terms += "; after a quarter and after half of the length the worse half is dropped"
     if plan.shown:
-        size = f" at {plan.shown[IMAGE_SIZE]} px" if plan.size else ""
+        size = f" at {plan.shown[IMAGE_SIZE]} px" if IMAGE_SIZE in plan.shown else ""
         once = " and each is answered once" if VIEWS in plan.shown else ""
         terms += f"; the budget shows images{size}{once}"
     total = plan.total(grid)

@@ -55,6 +55,8 @@ class Plan:
         share: of the full length that the budget leaves.
         budget: that shortens it; empty where none does.
         shown: recipe keys of how images are shown, the budget's choice for all candidates.
+        named: candidates added since -> those of these keys that they name themselves, which the budget leaves.
+        longest: epochs of the longest recipe of those planned first; 0 in plans of versions that did not keep it.
     """
 
     epochs: dict[Key, int]
@@ -64,11 +66,18 @@ class Plan:
     share: float = 1.0
     budget: str = ""
     shown: dict[str, Any] = field(default_factory=dict)
+    named: dict[str, list[str]] = field(default_factory=dict)
+    longest: int = 0
 
-    @property
-    def size(self) -> dict[str, Any]:
+    def shown_to(self, candidate: Candidate) -> dict[str, Any]:
+        """Recipe keys of how images are shown that the budget chose for a candidate."""
+        unplanned = candidate.name not in self.own  # added to study.yaml since
+        own = candidate.overrides if unplanned else self.named.get(candidate.name, ())
+        return {key: value for key, value in self.shown.items() if key not in own}
+
+    def size(self, candidate: Candidate) -> dict[str, Any]:
         """The one of these keys that says the images' size, if any does."""
-        return {key: value for key, value in self.shown.items() if key == IMAGE_SIZE}
+        return {key: value for key, value in self.shown_to(candidate).items() if key == IMAGE_SIZE}
 
     @property
     def is_ample(self) -> bool:
@@ -78,12 +87,13 @@ class Plan:
     def overrides(self, grid: Grid, cell: Cell) -> dict[str, Any]:
         """Recipe keys of how images are shown and of a cell's length, where it is planned; a warm-up keeps its share of
         the training."""
+        shown = self.shown_to(cell.candidate)
         if (cell.candidate.name, cell.subset.name) not in self.epochs:
-            return {**self.shown, **cell.overrides(grid.conditions)}  # added to study.yaml since
+            return {**shown, **cell.overrides(grid.conditions)}  # added to study.yaml since
         share = grid.terms.rungs[cell.rung]
         full, own = self.epochs[cell.candidate.name, cell.subset.name], self.own[cell.candidate.name]
         epochs = max(1, round(share * full))
-        overrides: dict[str, Any] = {"train.epochs": epochs, **self.shown, **cell.overrides(grid.conditions)}
+        overrides: dict[str, Any] = {"train.epochs": epochs, **shown, **cell.overrides(grid.conditions)}
         warmup = self.warmups[cell.candidate.name]
         if warmup is not None and epochs != own:
             overrides["schedule.warmup_epochs"] = shortened_warmup(warmup, own, epochs)
@@ -120,6 +130,8 @@ class Plan:
             "share": self.share,
             "budget": self.budget,
             "shown": self.shown,
+            "named": self.named,
+            "longest": self.longest,
         }
 
     @staticmethod
@@ -133,6 +145,8 @@ class Plan:
             content["share"],
             content.get("budget", ""),
             content.get("shown", {}),
+            content.get("named", {}),
+            content.get("longest", 0),
         )
 
 
@@ -152,33 +166,43 @@ def make_plan(
         warmups: its warm-up epochs.
         paces: of every candidate on every subset; may be empty where the grid has no budget.
         workers: cells that train at the same time.
-        known: the plan so far of a study that was extended since; what it says stays.
+        known: the plan so far of a study that was extended since; what it says stays, and who is added learns as long.
 
     Raises: UserError if even the shortest trainings exceed the budget.
     """
+    first, spent = max(own.values()), dict[str, float]()
     if known is not None:  # candidates that study.yaml does not name now may be named again
         own, warmups = {**known.own, **own}, {**known.warmups, **warmups}
-    earlier = known.paces if known else {}  # who is added since learns as long as these
-    longest = grid.epochs or max(own.values())
+        first = known.longest or max(known.own.values())  # not that of who is added since
+        for (name, named), epochs in known.epochs.items():
+            if pace := known.paces.get((name, named)):
+                spent[named] = max(spent.get(named, 0.0), epochs * pace.epoch)
+    longest = grid.epochs or first
 
     def length(candidate: Candidate, subset: Subset) -> float:
         """The full length, before the budget shortens it."""
         if grid.terms.equal == "time" and (candidate.name, subset.name) in paces:
-            before = [pace.epoch for (_, named), pace in earlier.items() if named == subset.name]
-            slowest = max(before or [pace.epoch for (_, named), pace in paces.items() if named == subset.name])
+            slowest = max(pace.epoch for (_, named), pace in paces.items() if named == subset.name)
             return longest * slowest / paces[candidate.name, subset.name].epoch
         return longest if grid.terms.equal == "epochs" else grid.epochs or own[candidate.name]
 
+    def shortened(candidate: Candidate, subset: Subset, share: float) -> float:
+        """The full length; of who is added since, where time is equal, what the others' time has room for."""
+        key = candidate.name, subset.name
+        if grid.terms.equal == "time" and key in paces and subset.name in spent:
+            return spent[subset.name] / paces[key].epoch
+        return share * length(candidate, subset)
+
     def scaled(share: float) -> Plan:
         lengths = {
-            (candidate.name, subset.name): max(1, int(share * length(candidate, subset) + 1e-9))
+            (candidate.name, subset.name): max(1, int(shortened(candidate, subset, share) + 1e-9))
             for candidate in grid.candidates
             for subset in grid.subsets.each()
         }
         kept = known.epochs if known else {}
         if kept and grid.terms.equal == "epochs":
             lengths = dict.fromkeys(lengths, max(kept.values()))
-        return Plan({**lengths, **kept}, paces, own, warmups, share)
+        return Plan({**lengths, **kept}, paces, own, warmups, share, longest=first)
 
     def within(budget: str) -> Plan:
         """The longest lengths that it affords. Raises: UserError if it is too short."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...data.stream import StreamImages
 from ...errors import UserError
 from ...evaluation.dense.judge import judge_dense
 from ...evaluation.evaluate import evaluate_run
@@ -39,8 +40,7 @@ def train_cell(study: StudyDir, cell: Cell, plan: Plan, data: str = "") -> None:
     """
     session = _session(study, cell, plan, data)
     try:
-        held_out = f", fold {cell.seed}" if cell.fold else ""
-        study.check_splits(f"{cell.candidate.data or study.grid.data}{held_out}", session.dataset.split_names)
+        _check_images(study, cell, plan, session)
         fit(session)
         _judge(session)
         session.run.update(status="finished")  # last: a kill before this is made good by the next start
@@ -52,10 +52,36 @@ def train_cell(study: StudyDir, cell: Cell, plan: Plan, data: str = "") -> None:
             torch.cuda.empty_cache()
 
 
+def _check_images(study: StudyDir, cell: Cell, plan: Plan, session: Session) -> None:
+    """Raises: UserError if a cell's images are not those of the study; then nothing is left of one that has just begun,
+    so that it can begin with the right ones."""
+    dataset, kept = session.dataset, _kept(study, cell, plan, session)
+    name, held_out = cell.candidate.data or study.grid.data, f", fold {cell.seed}" if cell.fold else ""
+    try:
+        study.check_splits(f"{name}{held_out}", dataset.split_names)
+        study.check_contents(name, kept, dataset.split_names, dataset.contents)
+    except UserError:
+        if not session.begun:
+            session.run.unlock()
+            study.clear(cell)
+        raise
+
+
 def _judge(session: Session) -> None:
     """Measure what was trained on all that did not teach, and keep it in the run."""
     judges = {"classes": evaluate_run, "labels": judge_labels, "objects": judge_dense, "pixels": judge_dense}
     judges[session.method.batch_spec.contents](session.run, session.dataset)
+
+
+def _kept(study: StudyDir, cell: Cell, plan: Plan, session: Session) -> list[Any]:
+    """What decides, besides the files, what a cell keeps of an image and its labels. Sizes are those of the recipe:
+    what is chosen where it leaves them open changes with the images."""
+    images = study.recipe(cell.candidate).with_keys(plan.shown_to(cell.candidate)).section("images")
+    sizes = [images.image_size, images.store_size, images.store_margin]
+    pixels = [images.pixel_format.fingerprint, images.fit, *([] if images.fit == "crop" else [images.normalize])]
+    learns, masks = session.method.batch_spec, session.recipe.values["method"].get("masks", False)
+    streamed = isinstance(session.dataset.train, StreamImages)
+    return [sizes, pixels, learns.contents, learns.labels, masks, streamed]
 
 
 def contents(study: StudyDir, cell: Cell, plan: Plan) -> str:
