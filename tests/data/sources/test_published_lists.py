@@ -248,6 +248,8 @@ def test_medmnists_arrays_keep_their_splits(tmp_path: Path, monkeypatch: pytest.
         np.savez(tmp_path / "bad.npz", **arrays(**changed))
         with pytest.raises(UserError, match=words):
             open_source(str(tmp_path / "bad.npz"))
+    np.savez(tmp_path / "gaps.npz", **arrays(train_labels=np.array([[0], [1], [-5], [-1]])))
+    assert open_source(str(tmp_path / "gaps.npz")).labels[:4].tolist() == [0, 1, -1, -1]
     np.savez(tmp_path / "bad.npz", images=np.zeros(3))
     with pytest.raises(UserError, match="lacks train_images"):
         open_source(str(tmp_path / "bad.npz"))

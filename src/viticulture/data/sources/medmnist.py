@@ -64,7 +64,7 @@ def _part(path: Path, split: str, images: np.ndarray, labels: np.ndarray) -> tup
             f"{split}_labels of {path} must hold one class an image, got {list(labels.shape)} {labels.dtype} for "
             f"{len(images)} images"
         )
-    return images, labels.reshape(-1).astype(np.int64)
+    return images, labels.reshape(-1).astype(np.int64).clip(min=-1)  # below 0 is no label, as elsewhere
 
 
 def _names(name: str, number: int) -> tuple[str, ...]:
