@@ -2,7 +2,6 @@
 """From a name or a folder to the splits that a run learns from and is judged by."""
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,23 +10,20 @@ import numpy as np
 import torch
 
 from ..cache import digest
-from ..errors import UserError, counted, some, unknown
+from ..errors import UserError, unknown
 from ..parallel import Progress
 from . import store, subsets
 from .annotations import Annotations
-from .balance import is_uneven, mends
 from .decode import OtherValues, Unreadable
 from .image_settings import Channels, ImageSettings, choose_image_size, choose_store_size, normalization
 from .images import Images, Records, StoredImages
 from .open import open_source
+from .remarks import remarks
 from .sources.source import Source
 from .splits import Selection, Splits, check_classes, recall, select
 from .statistics import sample_sizes, stored_statistics, streamed_statistics
 
 __all__ = ["Dataset", "ImageSettings", "Selection", "prepare", "prepare_test"]
-
-_TINY = 5
-_DOCUMENT = re.compile(r"(^|/)(readme|licen[cs]e|copying|citation|authors|changelog)[^/]*$|\.md$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +119,7 @@ def prepare(
     notes += [f"no {kind} image can be read, so the run has no {kind}" for kind in lost]
     mean, std = _normalization(source, read, image_settings)
     names = {kind: [source.names[i] for i in rows] for kind, rows in read.splits.items()}
-    warnings = (*source.notes, *notes, *_warnings(source, read, selection, skipped, labeled))
+    warnings = (*source.notes, *notes, *remarks(source, read.splits, read.held, selection, skipped, labeled))
     marks = _marks(source, read, "")
     portable = _fingerprint(source, marks)
     return Dataset(
@@ -315,46 +311,3 @@ def _numbered(source: Source, classes: Sequence[str]) -> np.ndarray:
     shown = np.zeros((len(source), len(classes)), source.labels.dtype)
     shown[:, numbers] = source.labels
     return shown
-
-
-def _warnings(source: Source, read: _Read, selection: Selection, skipped: dict[str, str], labeled: bool) -> list[str]:
-    found = []
-    if skipped:
-        found.append(f"skipped {counted(len(skipped), 'image')} that could not be read: {some(list(skipped), 5)}")
-    if ignored := [name for name in source.ignored if not _DOCUMENT.search(name)]:
-        found.append(f"ignored what is no image: {counted(len(ignored), 'file')}, {some(ignored, 5)}")
-    if read.held is not None:
-        for kind in ("test", "val"):
-            found += _repeated(source, read.held, read.splits["train"], read.splits.get(kind), kind)
-    counts = subsets.count_by_class(source.labels[read.splits["train"]], len(source.classes))
-    if is_uneven(counts):
-        most, least = (f"{source.classes[i]} has {counts[i]}" for i in (counts.argmax(), counts.argmin()))
-        mended = selection.sampling == "balanced" or selection.class_weights is not None or not labeled
-        found.append(
-            f"classes are uneven: {most} training images, {least}" + ("" if mended else f"; {mends(source.labels)}")
-        )
-    tiny = [name for name, count in zip(source.classes, counts, strict=True) if count < _TINY]
-    if tiny and selection.per_class is None:
-        found.append(f"fewer than {_TINY} training images in {counted(len(tiny), 'class')}: {some(tiny, 5)}")
-    told = ("val", "test") if source.labels.ndim == 2 else ("test",) if labeled else ()
-    for kind in told:  # of one class an image, validation images only choose
-        rows = read.splits.get(kind, np.empty(0, np.int64))
-        held = subsets.count_by_class(source.labels[rows], len(source.classes))
-        if len(rows) and (absent := [name for name, n in zip(source.classes, held, strict=True) if not n]):
-            found.append(f"no {kind} image shows {some(absent, 5)}: nothing is measured of what no image shows")
-    return found
-
-
-def _repeated(source: Source, held: store.Store, train: np.ndarray, other: np.ndarray | None, kind: str) -> list[str]:
-    """Images outside the training set that are inside it as well, pixel by pixel."""
-    if other is None:
-        return []
-    marks = held.digests.view("V16").ravel()
-    seen = {marks[place].tobytes(): i for place, i in zip(np.searchsorted(held.rows, train), train, strict=True)}
-    places = zip(np.searchsorted(held.rows, other), other, strict=True)
-    same = [(seen[mark], i) for place, i in places if (mark := marks[place].tobytes()) in seen]
-    if not same:
-        return []
-    first, second = (source.names[i] for i in same[0])
-    images = counted(len(same), f"{kind} image")
-    return [f"{images}, pixel by pixel the same as training images: such as {second} and {first}"]

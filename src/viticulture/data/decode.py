@@ -35,6 +35,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from ..errors import UserError
 from . import bands
 from .channels import AS_THEY_ARE, RGB, Levels, PixelFormat, Unfit, as_picture, other_channels, spread
+from .orientation import SIDEWAYS, exif_orientation, turned
 
 MAX_PIXELS = 178_956_970
 """Largest image that is decoded (about 540 MB of RGB); more is a decompression bomb. Where Pillow itself refuses."""
@@ -42,16 +43,6 @@ MAX_PIXELS = 178_956_970
 # Named one by one: Pillow would also hand a file to other programs (EPS to Ghostscript).
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000", "DIB")
 
-UPRIGHT = {  # what turns pixels of an EXIF orientation upright
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-_SIDEWAYS = (5, 6, 7, 8)
 Decoded = NDArray[Any] | Image.Image
 """What needs no file: numbers [H, W] or [H, W, C], or a picture of Pillow's."""
 DECODED = np.ndarray, Image.Image
@@ -187,25 +178,19 @@ def _picture(opened: Image.Image, shrink: int | None, pixel_format: PixelFormat)
     if values is not None and (pixel_format.range or mode != "F"):
         pixels = pixel_format(values if pixel_format.range else _of_known_range(values, opened.format))
     elif pixel_format.channels == 4:
-        pixels = pixel_format(np.array(_turned(opened, _with_opacity(opened))))
+        pixels = pixel_format(np.array(turned(opened, _with_opacity(opened))))
     else:
         pixels = pixel_format(np.array(upright(opened)))
     if not drafted:
         height, width = pixels.shape[:2]
-    elif exif_orientation(opened) in _SIDEWAYS:
+    elif exif_orientation(opened) in SIDEWAYS:
         width, height = height, width
     return DecodedImage(pixels, height, width, mode, None if values is None else spread(values))
 
 
 def upright(image: Image.Image) -> Image.Image:
     """A picture of Pillow's as a person would see it: RGB, turned as its camera was held."""
-    return _turned(image, _rgb(image))
-
-
-def _turned(image: Image.Image, seen: Image.Image) -> Image.Image:
-    """What was made of an image, turned as its camera was held."""
-    turn = exif_orientation(image)
-    return seen.transpose(UPRIGHT[turn]) if turn in UPRIGHT else seen
+    return turned(image, _rgb(image))
 
 
 def numbers_of(image: Image.Image) -> NDArray[Any]:
@@ -213,7 +198,7 @@ def numbers_of(image: Image.Image) -> NDArray[Any]:
     else red, green and blue."""
     if _is_deep(image.mode):
         return _deep_values(image)
-    return np.asarray(_turned(image, image.convert("RGBA")) if image.has_transparency_data else upright(image))
+    return np.asarray(turned(image, image.convert("RGBA")) if image.has_transparency_data else upright(image))
 
 
 def _is_deep(mode: str) -> bool:
@@ -223,7 +208,7 @@ def _is_deep(mode: str) -> bool:
 
 def _deep_values(image: Image.Image) -> NDArray[Any]:
     """The numbers of one channel of more than eight bits, [H, W], turned as its camera was held, of the file's type."""
-    values = np.asarray(_turned(image, image))
+    values = np.asarray(turned(image, image))
     if not isinstance(image, TiffImageFile):
         return values
     tags = image.tag_v2
@@ -269,7 +254,7 @@ def image_size(file: BinaryIO | Decoded, name: str) -> tuple[int, int]:
         opened = file if isinstance(file, Image.Image) else _open(file, name)
         width, height = opened.size
         # TIFF's sizes come upright from Pillow already.
-        sideways = opened.format != "TIFF" and exif_orientation(opened) in _SIDEWAYS
+        sideways = opened.format != "TIFF" and exif_orientation(opened) in SIDEWAYS
     except Unreadable:
         raise
     except Unfit as error:
@@ -320,16 +305,6 @@ def orientation_of(file: BinaryIO, name: str, pixel_format: PixelFormat = RGB) -
         raise
     except Exception as error:
         raise Unreadable(name, reason(error)) from error
-
-
-def exif_orientation(image: Image.Image) -> int:
-    """How the file's pixels lie, 1 to 8; 1 (upright) where it says nothing that can be read."""
-    if image.format == "JPEG" and not {"exif", "xmp"} & image.info.keys():
-        return 1  # Pillow takes a while to find nothing
-    try:
-        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # a damaged tag says nothing about the pixels
-        return 1
 
 
 def _rgb(image: Image.Image) -> Image.Image:

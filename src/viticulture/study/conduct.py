@@ -18,7 +18,7 @@ from ..training.recipe import Recipe, method_class
 from ..training.references import check_given
 from .declare.grid import Candidate
 from .declare.terms import Subset, Where
-from .folder import StudyDir, held_out_digest
+from .folder import StudyDir
 from .plan.pace import Pace, measure_pace
 from .plan.plan import IMAGE_SIZE, VIEWS, Key, Plan, dearest, make_plan
 from .plan.stand_ins import stand_ins
@@ -29,6 +29,7 @@ from .run.ray_tasks import run_on_ray
 from .run.slurm import write_script
 from .run.work import changed
 from .run.workers import as_one_of, count, run_workers
+from .same_images import held_out_digest
 
 
 def prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: str = "") -> Plan:

@@ -16,7 +16,7 @@ import os
 import shutil
 import socket
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -35,9 +35,6 @@ from .declare.grid import Candidate, Cell, Grid, digest
 
 FORMAT = 2
 """Version of the folder's layout; raised when it changes."""
-
-SPLITS = {"train": "training", "val": "validation", "test": "test"}
-"""Splits, and what their images are called."""
 
 
 class StudyDir:
@@ -275,51 +272,6 @@ class StudyDir:
             finally:
                 path.write_text("", encoding="utf-8")  # a later death of this process is not this cell's
 
-    def check_splits(self, data: str, splits: dict[str, list[str]]) -> None:
-        """All cells of one data set, or of one of its folds, are chosen and tested by the same images, in the same
-        order.
-
-        Raises: UserError for a cell whose validation or test images are others.
-        """
-        held_out = held_out_digest(splits)
-        with self.locked("splits"):
-            path = self.path / "splits.json"
-            known = read_json(path) if path.exists() else {}
-            if data not in known:
-                self.write("splits.json", {**known, data: held_out})
-            elif known[data] != held_out:
-                raise UserError(
-                    f"the validation or test images of {data} are not those of the study's other cells: either the "
-                    "data has changed since, or a recipe holds out other images; bring them back, or begin a new study"
-                )
-
-    def check_contents(self, data: str, kept: Any, splits: dict[str, list[str]], contents: Mapping[str, str]) -> None:
-        """Images that cells share, by their names, are the same images: those of one subset and seed that are learnt
-        from, those of all that are held out. What a study of an earlier version has trained is not known here.
-
-        Args:
-            data: the data set.
-            kept: what decides, besides the files, what is kept of an image; only cells that agree in it are compared.
-            splits: names of each split's images, in their order.
-            contents: split -> digest of what they hold.
-
-        Raises: UserError for a cell whose images hold other pixels or labels than when the first such cell began.
-        """
-        marks = {digest([kept, names]): (split, contents.get(split, "")) for split, names in splits.items()}
-        with self.locked("splits"):
-            path = self.path / "contents.json"
-            every = read_json(path) if path.exists() else {}
-            known = every.get(data, {})
-            for key, (split, mark) in marks.items():
-                if known.get(key, mark) != mark:
-                    raise UserError(
-                        f"the {SPLITS[split]} images of {data} are not what the study's other cells had under the same "
-                        "names: the data has changed since; bring them back (streamed ones with the times of their "
-                        "files, cp -a), or begin a new study"
-                    )
-            if new := {key: mark for key, (_, mark) in marks.items() if key not in known}:
-                self.write("contents.json", {**every, data: {**known, **new}})
-
     def clear(self, cell: Cell) -> None:
         """Remove what an earlier try left of a cell."""
         shutil.rmtree(self.run(cell).path, ignore_errors=True)
@@ -335,11 +287,6 @@ def _begun(folder: Path, declared: str) -> bool:
     if names not in ({"study.yaml"}, {"study.yaml", "recipes"}):
         return not names
     return (folder / "study.yaml").read_bytes() == declared.encode(errors="backslashreplace")
-
-
-def held_out_digest(splits: dict[str, list[str]]) -> str:
-    """Digest of the names of validation and test images, in their order; `splits` names those of each split."""
-    return digest([splits.get("val", []), splits.get("test", [])])
 
 
 def entry(candidate: Candidate) -> str:

@@ -22,9 +22,10 @@ from PIL import Image
 from ...errors import UserError, counted, some
 from ...parallel import in_parallel
 from ..annotations import UNLABELED
-from ..decode import UPRIGHT, exif_orientation, reason
+from ..decode import reason
+from ..orientation import UPRIGHT, exif_orientation
 from ..sources.folders import images_among, scan
-from .source import DenseSource, check_names, images_of, split_in
+from .source import DenseSource, check_names, images_of, split_by_folder
 
 NAMES = "classes.json"
 NO_CLASS = re.compile(r"unlabell?ed|void|ignored?", flags=re.IGNORECASE)  # either spelling
@@ -65,7 +66,7 @@ def open_masks(root: Path) -> DenseSource:
         values[value] = classes.index(name) if name in classes else UNLABELED
     if len(classes) < 2:
         raise UserError(f"{root} has {counted(len(classes), 'class')} of pixels only; it takes two to tell them apart")
-    splits = [split_in(path) for path in paths]
+    splits = [split_by_folder(path) for path in paths]
     checked = check_names(classes, root / NAMES)
     return DenseSource(images_of(root, paths, splits, root), checked, masks=drawn, values=values)
 

@@ -71,7 +71,7 @@ def folders_of(path: str) -> list[str]:
     return path.split("/")[:-1]
 
 
-def split_in(path: str) -> str:
+def split_by_folder(path: str) -> str:
     """The split that a folder on a path names; train where none does."""
     return next((kind for part in folders_of(path) if (kind := split_of(part)) is not None), "train")
 

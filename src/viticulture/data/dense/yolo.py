@@ -19,7 +19,7 @@ from ..annotations import NOTHING, Objects, Shape
 from ..decode import Unreadable, image_size
 from ..sources.files import open_file
 from ..sources.folders import holds_image, images_among, scan
-from .source import DenseSource, check_names, folders_of, images_of, objects_of, split_in
+from .source import DenseSource, check_names, folders_of, images_of, objects_of, split_by_folder
 
 
 def is_yolo(root: Path) -> bool:
@@ -52,7 +52,7 @@ def open_yolo(root: Path) -> DenseSource:
     idle = sorted(listing - {_labels_of(file.path) for file in among} - {names.relative_to(root).as_posix()})
     notes += [f"{counted(len(idle), 'file')} of labels without an image: {some(idle, 3)}"] if idle else []
     objects = [_yolo(root, path, classes) for path in paths]
-    images = images_of(root, paths, [split_in(path) for path in paths], root)
+    images = images_of(root, paths, [split_by_folder(path) for path in paths], root)
     return DenseSource(images, classes, objects, notes=tuple(notes))
 
 

@@ -25,6 +25,7 @@ from ...training.state import Damaged, load_checkpoint
 from ..declare.grid import Candidate, Cell, digest
 from ..folder import StudyDir
 from ..plan.plan import Plan
+from ..same_images import check_contents, check_splits
 
 
 def train_cell(study: StudyDir, cell: Cell, plan: Plan, data: str = "") -> None:
@@ -58,8 +59,8 @@ def _check_images(study: StudyDir, cell: Cell, plan: Plan, session: Session) -> 
     dataset, kept = session.dataset, _kept(study, cell, plan, session)
     name, held_out = cell.candidate.data or study.grid.data, f", fold {cell.seed}" if cell.fold else ""
     try:
-        study.check_splits(f"{name}{held_out}", dataset.split_names)
-        study.check_contents(name, kept, dataset.split_names, dataset.contents)
+        check_splits(study, f"{name}{held_out}", dataset.split_names)
+        check_contents(study, name, kept, dataset.split_names, dataset.contents)
     except UserError:
         if not session.begun:
             session.run.unlock()

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person should know of a data set before a training: what was passed over, is rare, uneven or repeated."""
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..errors import counted, some
+from . import store, subsets
+from .balance import is_uneven, mends
+from .sources.source import Source
+from .splits import Selection, Splits
+
+_TINY = 5
+_DOCUMENT = re.compile(r"(^|/)(readme|licen[cs]e|copying|citation|authors|changelog)[^/]*$|\.md$", re.IGNORECASE)
+
+
+def remarks(
+    source: Source,
+    splits: Splits,
+    held: store.Store | None,
+    selection: Selection,
+    skipped: Mapping[str, str],
+    labeled: bool,
+) -> list[str]:
+    """What a person should know, a sentence each.
+
+    Args:
+        source: the images.
+        splits: those of each split that can be read.
+        held: their pixels; None where they are streamed.
+        selection: which images are used, and how.
+        skipped: names of images that cannot be read, and why.
+        labeled: whether labels are learnt from.
+    """
+    found = []
+    if skipped:
+        found.append(f"skipped {counted(len(skipped), 'image')} that could not be read: {some(list(skipped), 5)}")
+    if ignored := [name for name in source.ignored if not _DOCUMENT.search(name)]:
+        found.append(f"ignored what is no image: {counted(len(ignored), 'file')}, {some(ignored, 5)}")
+    if held is not None:
+        for kind in ("test", "val"):
+            found += _repeated(source, held, splits["train"], splits.get(kind), kind)
+    counts = subsets.count_by_class(source.labels[splits["train"]], len(source.classes))
+    if is_uneven(counts):
+        most, least = (f"{source.classes[i]} has {counts[i]}" for i in (counts.argmax(), counts.argmin()))
+        mended = selection.sampling == "balanced" or selection.class_weights is not None or not labeled
+        found.append(
+            f"classes are uneven: {most} training images, {least}" + ("" if mended else f"; {mends(source.labels)}")
+        )
+    tiny = [name for name, count in zip(source.classes, counts, strict=True) if count < _TINY]
+    if tiny and selection.per_class is None:
+        found.append(f"fewer than {_TINY} training images in {counted(len(tiny), 'class')}: {some(tiny, 5)}")
+    told = ("val", "test") if source.labels.ndim == 2 else ("test",) if labeled else ()
+    for kind in told:  # of one class an image, validation images only choose
+        rows = splits.get(kind, np.empty(0, np.int64))
+        shown = subsets.count_by_class(source.labels[rows], len(source.classes))
+        if len(rows) and (absent := [name for name, n in zip(source.classes, shown, strict=True) if not n]):
+            found.append(f"no {kind} image shows {some(absent, 5)}: nothing is measured of what no image shows")
+    return found
+
+
+def _repeated(source: Source, held: store.Store, train: np.ndarray, other: np.ndarray | None, kind: str) -> list[str]:
+    """Images outside the training set that are inside it as well, pixel by pixel."""
+    if other is None:
+        return []
+    marks = held.digests.view("V16").ravel()
+    seen = {marks[place].tobytes(): i for place, i in zip(np.searchsorted(held.rows, train), train, strict=True)}
+    places = zip(np.searchsorted(held.rows, other), other, strict=True)
+    same = [(seen[mark], i) for place, i in places if (mark := marks[place].tobytes()) in seen]
+    if not same:
+        return []
+    first, second = (source.names[i] for i in same[0])
+    images = counted(len(same), f"{kind} image")
+    return [f"{images}, pixel by pixel the same as training images: such as {second} and {first}"]
