@@ -177,7 +177,7 @@ def test_weights_that_an_epochs_last_step_spoils_are_not_kept(tmp_path: Path) ->
                     weight.grad = torch.full_like(weight, float("inf"))
 
     held = {"data.val_fraction": 0.3, "train.watch": "val"}
-    out, settings = str(tmp_path / "run"), {**FAST, **held, "train.epochs": 3, "engine.checkpoint_minutes": 1e-4}
+    out, settings = str(tmp_path / "run"), {**FAST, **held, "train.epochs": 3, "engine.checkpoint_minutes": 1e-9}
     with pytest.raises(UserError, match=r"weights are no finite numbers after step"):
         viticulture.train("digits", "default/digits", out=out, overrides=settings, callbacks=[Spoil()], progress=False)
     run = RunDir(Path(out))
