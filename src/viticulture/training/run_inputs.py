@@ -59,8 +59,9 @@ def dataset_of(run: RunDir, recipe: Recipe, data: Any = "") -> Dataset:
 def are_same(run: RunDir, dataset: Dataset) -> bool:
     """Whether these images, labels and classes are those that a run began with."""
     known = run.read("run.json")["data"]
-    return known.get("fingerprint", dataset.fingerprint) == dataset.fingerprint or (
-        dataset.portable is not None and dataset.portable == known.get("portable")
+    return (
+        known.get("fingerprint", dataset.fingerprint) == dataset.fingerprint
+        or known.get("portable") == dataset.portable
     )
 
 
