@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,11 +19,13 @@ from safetensors.torch import load_file
 
 import viticulture
 from children import die_at, start
+from dense_scenes import coco_folder, mask_folder
 from photographs import pictures
 from viticulture.budget import choices, lengths, recipes
 from viticulture.budget import follow as follow_module
 from viticulture.budget.budget import Budget
 from viticulture.budget.follow import Trial, follow
+from viticulture.budget.lengths import MARGIN, fitting
 from viticulture.budget.measure import Measurements
 from viticulture.budget.plan import Plan, Stage, read_plan
 from viticulture.budget.prepare import Wish, make_folder, make_plan
@@ -32,12 +35,14 @@ from viticulture.data.open import open_source
 from viticulture.disk import file_lock
 from viticulture.errors import UserError
 from viticulture.evaluation.agreement.evaluate import read_agreement
+from viticulture.evaluation.dense.judge import judge_images
+from viticulture.evaluation.headline import read_headline
 from viticulture.methods.method import Method
-from viticulture.report.tables.stages import plan_sheet
+from viticulture.report.tables.stages import plan_sheet, stages_sheet
 from viticulture.report.terminal import introduce_budget, long_training
 from viticulture.study.plan.pace import EPOCH, Pace, held_out_images, measure_pace
 from viticulture.training import loggers, progress
-from viticulture.training.data import load_dataset
+from viticulture.training.data import load_dataset, open_for
 from viticulture.training.length import may_change, set_length
 from viticulture.training.recipe import Recipe, read, resolve
 from viticulture.training.run import fit
@@ -556,7 +561,6 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "epochs besides": (["--budget", "5m", "--epochs", "3"], "give --budget or --epochs"),
     "two processes": (["--budget", "5m", "--devices", "2"], "leave out --devices"),
     "too short": (["--budget", "10s"], "is too short: to begin, and one epoch of"),
-    "a detector": (["--budget", "5m", "--recipe", "detection/photos"], "give --epochs instead"),
     "a word": (["--budget", "5m", "--method-search", "maybe"], "valid: off, on"),
     "no such student": (["--budget", "5m", "--student", "vit_nan"], "did you mean vit_nano"),
     "a size that no patch divides": (
@@ -1054,9 +1058,44 @@ def test_a_run_killed_at_any_moment_of_any_stage_ends_as_if_it_had_not_been(tmp_
     assert_same(whole, broken)
 
 
-def test_several_labels_are_planned_by_the_recipes_name_as_by_the_data() -> None:
-    """A CSV of joined labels chooses multilabel/photos within a budget. Fails where naming it is refused, or where
-    detectors are planned."""
-    recipes.check_classes(resolve("multilabel/photos", read("multilabel/photos")))
-    with pytest.raises(UserError, match=r"a budget plans classifiers so far, and .* learns objects"):
-        recipes.check_classes(resolve("detection/photos", read("detection/photos")))
+@pytest.mark.parametrize(
+    ("recipe", "folder", "number"),
+    [("detection/photos", coco_folder, "AP"), ("segmentation/photos", mask_folder, "mIoU")],
+)
+def test_a_detectors_budget_chooses_its_epochs(
+    tmp_path: Path, recipe: str, folder: Callable[..., Path], number: str
+) -> None:
+    """In the place of those that the recipe says; its student, and its images' size, stay. Fails where stages or
+    students of classifiers are planned, or where no page tells what the time brought."""
+    data = folder(tmp_path / "data", {"train": 4, "val": 2, "test": 2})
+    keys = {"images.image_size": 64, "train.batch_size": 2, "engine.device": "cpu", "schedule.warmup_epochs": 0.0}
+    wish = Wish(str(data), recipe, 0, tmp_path / "run", keys, Budget("40s"))
+    plan = make_plan(wish, "test", SetClock(), 0.0, Told)
+    (stage,) = plan.stages
+    assert (stage.kind, stage.student, stage.image_size) == ("student", "dhvt_nano", 64)
+    assert stage.epochs == fitting(stage.pace, 40 * (1 - MARGIN))
+    plan = plan.with_stage(0, replace(stage, epochs=1))
+    make_folder(wish, plan)
+    headline = read_headline(viticulture.resume(str(wish.out)).folder)
+    assert headline is not None
+    sheet = stages_sheet(read_plan(wish.out), [headline])
+    assert (headline.name, sheet.columns[-1].name, sheet.rows[-1][-1]) == (number, number, headline.value)
+
+
+def test_judging_is_a_part_of_a_detectors_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of held-out images in the end, where it may take longer than the network does: masks are as large as the
+    originals. Fails where answers are timed in the size that is learnt from."""
+    data = mask_folder(tmp_path / "data", {"train": 4, "val": 3, "test": 2})
+    recipe = resolve(
+        "segmentation/photos", read("segmentation/photos"), {"images.image_size": 32, "train.batch_size": 2}
+    )
+    dataset = load_dataset(open_for(recipe, str(data)), recipe, 0)
+    judged = list[tuple[int, ...]]()
+
+    def watched(subject: Any, images: Any, true: Any) -> Any:
+        judged.append((len(images), len(true.rows), *true.original(0).shape))
+        return judge_images(subject, images, true)
+
+    monkeypatch.setattr("viticulture.study.plan.pace.judge_images", watched)
+    assert (measure_pace(recipe, dataset, tmp_path / "pace").answer or 0) > 0
+    assert judged == [(3, 3, 64, 80)] * 2, "once to warm up"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a budget to a plan: everything is checked, and every pace measured, before the run has a folder.
 
-1. The ladder's students are tried on noise, as few of them as tell which one the time affords.
+1. The ladder's students are tried on noise, as few of them as tell which one the time affords. (What a recipe names
+   stays, and detectors and segmenters have no ladder.)
 2. The images are decoded for that one.
 3. Its stages are tried on the images, and share what is left of the time.
 
@@ -20,11 +21,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..data.dataset import Dataset
+from ..data.dense.source import DenseSource
+from ..data.sources.source import Source
 from ..disk import file_lock, unwritable
 from ..errors import UserError
 from ..parallel import Progress
 from ..study.plan.pace import Pace
-from ..training.data import default_recipe, for_method, load_dataset, open_labeled
+from ..training.data import default_recipe, for_method, load_dataset, open_for, open_labeled
 from ..training.recipe import Recipe, read, resolve
 from ..training.references import check_outlast, from_anywhere
 from ..training.rundir import STAGES, RunDir
@@ -87,13 +90,15 @@ def make_plan(
     check_seed(wish.seed)
     RunDir.check_free(wish.out, wish.overwrite)
     base = resolve(wish.recipe, read(wish.recipe), wish.overrides) if wish.named else None
-    if base is not None:
-        recipes.check_classes(base)
-    source = open_labeled(wish.data)
-    default = default_recipe(source)
-    base = base or resolve(default, read(default), wish.overrides)
-    base = recipes.asked_once(base, wish.overrides)
-    source = for_method(base, source)
+    learnt: Source | DenseSource
+    if base is not None and recipes.is_dense(base):
+        learnt, default = open_for(base, wish.data), base.name
+    else:
+        labeled = open_labeled(wish.data)
+        default = default_recipe(labeled)
+        base = base or resolve(default, read(default), wish.overrides)
+        base = recipes.asked_once(base, wish.overrides)
+        learnt = for_method(base, labeled)
     recipes.check(base, wish.overrides)
     base = replace(base, values=from_anywhere(base.values))
     if wish.overwrite:
@@ -103,9 +108,12 @@ def make_plan(
         return wish.budget.seconds * (1 - MARGIN) - (now() - began)
 
     with _workshop(wish.out) as folder:
-        tried = measurements(source, wish.seed, Path(folder), now, wish.budget.seconds)
-        recipe = _chosen(wish, base, tried, left)
-        dataset = load_dataset(source, recipe, wish.seed, watch=_in_time(wish, left))
+        images = learnt.images if isinstance(learnt, DenseSource) else learnt
+        tried = measurements(images, wish.seed, Path(folder), now, wish.budget.seconds)
+        recipe = base if recipes.is_dense(base) else _chosen(wish, base, tried, left)
+        dataset = load_dataset(learnt, recipe, wish.seed, watch=_in_time(wish, left))
+        if recipes.is_dense(recipe):
+            recipe = recipe.with_keys({"images.image_size": dataset.image_size})
         return Plan(
             budget=wish.budget.words,
             data=wish.data,
@@ -162,7 +170,6 @@ def _stages(
     student, alone = recipes.asked_well(wish.overrides, student, alone, dataset, left())
     made["student"], known["student", False] = student, alone
     steps = fitting(alone, left()) * alone.steps
-    made["teacher"] = recipes.of_teacher(recipe, default, teacher(steps))
 
     def pace(kind: Kind, taught: bool) -> Pace:
         if (kind, taught) not in known:
@@ -171,7 +178,8 @@ def _stages(
                 images = load_dataset(tried.source, mae, wish.seed)
                 made[kind], known[kind, taught] = tried.fastest(mae, lambda recipe: tried.pace(recipe, images))
             elif kind == "teacher":
-                made[kind], known[kind, taught] = recipes.watched(wish.overrides, *tried.fastest(made[kind], on_images))
+                cnn = recipes.of_teacher(recipe, default, teacher(steps))
+                made[kind], known[kind, taught] = recipes.watched(wish.overrides, *tried.fastest(cnn, on_images))
             else:
                 double = tried.double(made["teacher"], dataset)
                 known[kind, taught] = tried.pace(recipes.of_student(student, wish.overrides, "", double), dataset)

@@ -58,15 +58,6 @@ def check(recipe: Recipe, overrides: Mapping[str, Any]) -> None:
     check_logger(engine)
 
 
-def check_classes(recipe: Recipe) -> None:
-    """Raises: UserError for a recipe of detectors or segmenters, which are not planned yet."""
-    contents = method_class(recipe).batch_spec.contents
-    if contents in ("objects", "pixels"):
-        raise UserError(
-            f"a budget plans classifiers so far, and {recipe.name} learns {contents}; give --epochs instead"
-        )
-
-
 def ladder(recipe: Recipe, overrides: Mapping[str, Any], named: bool, side: int) -> tuple[Rung, ...]:
     """What is left to choose of student and size, from cheap to large.
 
@@ -227,6 +218,11 @@ def may_be_taught(recipe: Recipe) -> bool:
     """Whether a teacher may be put beside the student: it learns classes from labels, from no guide that a person
     chose."""
     return learns_classes(recipe) and not recipe.values["guides"]
+
+
+def is_dense(recipe: Recipe) -> bool:
+    """Whether it learns objects, or classes of pixels: its student and its images stay, and epochs are chosen."""
+    return method_class(recipe).batch_spec.contents in ("objects", "pixels")
 
 
 def learns_classes(recipe: Recipe) -> bool:

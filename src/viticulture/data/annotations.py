@@ -66,6 +66,10 @@ class Boxed:
     objects: list[Objects]
     masks: bool
 
+    def first(self, count: int) -> "Boxed":
+        """Those of so many images from the beginning."""
+        return Boxed(self.objects[:count], self.masks)
+
 
 @dataclass(frozen=True, eq=False)
 class Masked:
@@ -80,6 +84,10 @@ class Masked:
     pixels: Tensor
     rows: Tensor
     original: Callable[[int], np.ndarray]
+
+    def first(self, count: int) -> "Masked":
+        """Those of so many images from the beginning."""
+        return Masked(self.pixels, self.rows[:count], self.original)
 
 
 Annotations = Boxed | Masked

@@ -80,8 +80,7 @@ def bar(session: Session) -> ProgressBar:
     size = batch_size(session.recipe, len(session.dataset.train))
     planned = any(map(is_planned, (session.run.path, *session.run.path.absolute().parents[1:2])))
     epochs, side = session.recipe.section("train").epochs, max(shape_of(session.dataset.image_size))
-    told = not planned and not session.dataset.annotations  # budgets plan classifiers
-    return ProgressBar(size, forecast=partial(long_training, epochs, side) if told else None)
+    return ProgressBar(size, forecast=None if planned else partial(long_training, epochs, side))
 
 
 def long_training(epochs: int, side: int, seconds: float) -> str:

@@ -109,12 +109,19 @@ def _judged(
     run: RunDir, images: Images, true: Annotations, simple: Baseline | None, thresholds: Mapping[str, float]
 ) -> dict[str, Judged]:
     """Of every kept set of weights; where there is no threshold, these images choose it."""
-    return of_each(run, lambda weights: _judged_by(of_run(run, weights), images, true, simple, thresholds.get(weights)))
+    return of_each(
+        run, lambda weights: judge_images(of_run(run, weights), images, true, simple, thresholds.get(weights))
+    )
 
 
-def _judged_by(
-    subject: DenseSubject, images: Images, true: Annotations, simple: Baseline | None, threshold: float | None
+def judge_images(
+    subject: DenseSubject,
+    images: Images,
+    true: Annotations,
+    simple: Baseline | None = None,
+    threshold: float | None = None,
 ) -> Judged:
+    """What a network finds in images, beside what is there; where there is no threshold, these images choose it."""
     classes = subject.task.classes
     if isinstance(true, Boxed):
         found = list(find(subject, images))

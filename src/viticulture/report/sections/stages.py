@@ -4,10 +4,7 @@
 from urllib.parse import quote
 
 from ...budget.plan import is_planned, read_plan
-from ...evaluation.accuracy import Evaluation
-from ...evaluation.multilabel.labels import LabelsEvaluation
-from ...evaluation.multilabel.results import read_labels
-from ...evaluation.results import read_evaluations
+from ...evaluation.headline import read_headline
 from ...training.rundir import STAGES, RunDir
 from ..document import Section, table
 from ..html import Markup
@@ -21,16 +18,9 @@ def stages_section(run: RunDir) -> Section:
         return Section(title, "")
     plan = read_plan(run.path)
     places = [RunDir(plan.place(run.path, number)) for number in range(len(plan.stages))]
-    results = [_counting(place) for place in places]
     links = Markup(", ").join(
         Markup('<a href="{}/{}/report.html">{}</a>').format(STAGES, quote(stage.name), NAMES[stage.kind])
         for stage in plan.stages[:-1]
     )
     pages = Markup("<p>Reports of the stages before this one: {}.</p>").format(links) if links else Markup()
-    return Section(title, table(stages_sheet(plan, results)) + pages)
-
-
-def _counting(run: RunDir) -> Evaluation | LabelsEvaluation | None:
-    """A stage's result that counts; None without labels, or where it was not measured."""
-    evaluations = read_labels(run) or read_evaluations(run)
-    return None if evaluations is None else evaluations.counting
+    return Section(title, table(stages_sheet(plan, [read_headline(place) for place in places])) + pages)

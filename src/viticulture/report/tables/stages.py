@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from ...budget.budget import Budget
 from ...budget.lengths import MARGIN
 from ...budget.plan import Plan, Stage
-from ...evaluation.accuracy import Evaluation
-from ...evaluation.multilabel.labels import LabelsEvaluation
+from ...evaluation.headline import Headline
 from ...training.recipe import of_class
 from .sheet import Column, Sheet
 
@@ -46,12 +45,12 @@ def plan_sheet(plan: Plan) -> Sheet:
     return Sheet("Plan", [*COLUMNS, Column("min", "significant")], rows, words)
 
 
-def stages_sheet(plan: Plan, results: Sequence[Evaluation | LabelsEvaluation | None]) -> Sheet:
+def stages_sheet(plan: Plan, headlines: Sequence[Headline | None]) -> Sheet:
     """What became of it.
 
     Args:
         plan: with the times that its stages took, as far as they are known.
-        results: of each stage, the one that counts.
+        headlines: of each stage the number that counts; None without labels, or where it was not measured.
     """
     columns = [
         *COLUMNS,
@@ -59,17 +58,15 @@ def stages_sheet(plan: Plan, results: Sequence[Evaluation | LabelsEvaluation | N
         Column("min", "significant"),
         Column("of the time", "percent"),
     ]
-    several = any(isinstance(result, LabelsEvaluation) for result in results)
-    columns.append(Column("mAP" if several else "top-1", "percent"))
+    columns.append(Column(next((headline.name for headline in headlines if headline), "top-1"), "percent"))
     total = plan.spent or 1.0  # a clock may not have ticked yet
     rows: list[tuple[str | int | float | None, ...]] = [
         ("choosing", "", "", None, None, None, plan.prepared / 60, plan.prepared / total, None)
     ]
-    for stage, result in zip(plan.stages, results, strict=True):
+    for stage, headline in zip(plan.stages, headlines, strict=True):
         minutes = None if stage.spent is None else stage.spent / 60
         share = None if stage.spent is None else stage.spent / total
-        score = None if result is None else result.map if isinstance(result, LabelsEvaluation) else result.top1
-        rows.append((*_what(stage), stage.seconds / 60, minutes, share, score))
+        rows.append((*_what(stage), stage.seconds / 60, minutes, share, headline.value if headline else None))
     note = (
         f"Within {plan.budget}, of which {plan.spent / 60:.1f} min are spent. Lengths follow from what was measured on "
         "that machine; to train the same again, take each stage's recipe.yaml."

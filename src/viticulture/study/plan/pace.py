@@ -12,7 +12,11 @@ from typing import Any, Literal
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from ...data.batches.batch import Batch
 from ...data.dataset import Dataset
+from ...data.images import Images
+from ...evaluation.dense.judge import judge_images
+from ...evaluation.dense.subject import DenseSubject
 from ...methods.method import Method
 from ...models.views import EVERY, NAMED, Views
 from ...training.assemble import assemble
@@ -47,7 +51,8 @@ class Pace:
             views counts as so many.
         keep: writing a checkpoint.
         watch_every: epochs from one validation to the next.
-        answer: answering about a held-out image in the end, which is done in float32; None for as long as `inference`.
+        answer: answering about a held-out image in the end, which is done in float32 (of objects and pixels in the
+            original's size, with the judging of it); None for as long as `inference`.
         sets: of weights that are kept: the best, the last and, where there is one, their moving average.
     """
 
@@ -196,9 +201,17 @@ class Clock(Callback):
             batch = next(iter(ValidationLoader(some, self.session, trainer.strategy.root_device, split)))
             pl_module.eval()
             with torch.inference_mode():
-                self.answer = self._timed(lambda: pl_module.measured(batch)) / len(some)
+                self.answer = self._timed(self._last_look(pl_module, some, batch, split)) / len(some)
                 with trainer.precision_plugin.val_step_context():
                     self.inference = self._timed(lambda: pl_module.measured(batch)) / len(some)
+
+    def _last_look(self, method: Method, some: Images, batch: Batch, split: str) -> Callable[[], object]:
+        """What is done with held-out images once a training has ended."""
+        annotations = self.session.dataset.annotations
+        if not annotations:
+            return lambda: method.measured(batch)
+        subject = DenseSubject(method.student, method.task, method.device)  # type: ignore[arg-type]
+        return lambda: judge_images(subject, some, annotations[split].first(len(some)))
 
     def _timed(self, work: Callable[[], object]) -> float:
         """Seconds that a work takes after its first time."""
