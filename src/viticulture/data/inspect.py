@@ -158,7 +158,7 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         largest=source.names[by_pixels[-1]] if by_pixels else "",
         near=_named(source, [list(pair) for pair in near]),
         uneven=mends(source.labels) if is_uneven(learnt) else "",
-        several=several_words(source.labels) if source.labels.ndim == 2 else "",
+        several=several_words(source.labels[labeled(source.labels)]) if source.labels.ndim == 2 else "",
         values=_values(list(read.values())),
     )
 

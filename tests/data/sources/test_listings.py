@@ -12,6 +12,8 @@ from PIL import Image
 
 from untrained import photo
 from viticulture.data.open import open_source
+from viticulture.data.sources.several import separated
+from viticulture.data.splits import Selection, select
 from viticulture.errors import UserError
 
 COCO: dict[str, Any] = {
@@ -63,10 +65,14 @@ def test_of_several_labels_an_image_that_nobody_labeled_is_left_out(root: Path) 
     shows = task("a.png", "vine", "oak")
     for nobody in (task("c.png", was_cancelled=True), {"data": {"image": "c.png"}, "annotations": []}):
         source = opened(root, [shows, task("b.png"), nobody])
-        assert labeled(source) == {"photos/a.png": "vine|oak", "photos/b.png": None}
-        assert "left out 1 image that nobody labeled" in source.notes[0]
+        assert separated(source).labels.tolist() == [[1, 1], [0, 0], [-1, -1]]
+        splits, notes = select(separated(source), Selection(test_fraction=0, val_fraction=0), 0)
+        assert splits["train"].tolist() == [0, 1]
+        assert notes == ["left out 1 train image without a label"]
     least = [{"image": "a.png", "choice": {"choices": ["vine", "oak"]}}, {"image": "b.png", "annotation_id": 7}]
-    assert labeled(opened(root, [*least, {"image": "c.png"}])).keys() == {"photos/a.png", "photos/b.png"}
+    assert separated(opened(root, [*least, {"image": "c.png"}])).labels[:, 0].tolist() == [1, 0, -1]
+    single = opened(root, [task("a.png", "vine"), task("b.png", "oak"), task("c.png", was_cancelled=True)])
+    assert separated(single).labels[2].tolist() == [-1, -1], "nor where no image has several"
 
 
 def test_label_studios_exports(root: Path) -> None:

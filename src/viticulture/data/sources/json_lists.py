@@ -33,8 +33,8 @@ UPLOADED = re.compile(r"[0-9a-f]{8}-(.+)")
 
 
 class Entry(NamedTuple):
-    """One image of a list: where it says that the file is, the classes that it gives, and whether anybody gave any: of
-    several labels an image, one that was looked at may show none."""
+    """One image of a list: where it says that the file is, the classes that it gives, and whether anybody gave any: one
+    that was looked at may show none."""
 
     path: str
     labels: tuple[str, ...]
@@ -76,14 +76,11 @@ def _source(path: Path, entries: Sequence[Entry]) -> Source:
             f"{path} lists {counted(len(missing), 'file')} that {path.parent} does not hold: {some(missing, 3)}; put "
             "the images beside the list"
         )
-    several = any(len(set(entry.labels)) > 1 for entry in entries)
-    used = [entry for entry in entries if entry.seen or not several]
     images = [
-        Listed(found[entry.path] or "", JOINT.join(dict.fromkeys(entry.labels)) or None, "train") for entry in used
+        Listed(found[entry.path] or "", JOINT.join(dict.fromkeys(entry.labels)) if entry.seen else None, "train")
+        for entry in entries
     ]
-    left = counted(len(entries) - len(used), "image")
-    notes = (f"left out {left} that nobody labeled, of which is not known that they show none",)
-    return from_list(path.name, path.parent, images, notes if len(used) < len(entries) else ())
+    return from_list(path.name, path.parent, images)
 
 
 def _place(named: str, root: Path, below: dict[str, list[str]]) -> str | None:

@@ -33,14 +33,20 @@ def natural(name: str) -> tuple[list[tuple[int, str]], str]:
     return [pair for pairs in zip(words, [*numbers, (0, "")], strict=True) for pair in pairs], name
 
 
+def without_label(labels: Sequence[str | None]) -> np.ndarray | None:
+    """`Source.unlabeled` of the class names of images, None where nobody said what one shows."""
+    mask = np.array([name is None for name in labels], dtype=bool)
+    return mask if mask.any() else None
+
+
 def classify(labels: Sequence[str | None], also: Iterable[str] = ()) -> tuple[tuple[str, ...], np.ndarray]:
-    """Class names that can be printed, in natural order, and the [N] int64 labels that point to them; None becomes -1.
+    """Class names that can be printed, in natural order, and the [N] int64 labels that point to them, -1 for none.
 
     Args:
-        labels: the class name of each image.
+        labels: the class name of each image; empty where it shows none, None where nobody said what it shows.
         also: classes that have no image.
     """
-    same = {name: readable(unicodedata.normalize("NFC", name)) for name in {*labels, *also} if name is not None}
+    same = {name: readable(unicodedata.normalize("NFC", name)) for name in {*labels, *also} if name}
     classes = tuple(sorted(set(same.values()), key=natural))
     number = {name: i for i, name in enumerate(classes)}
     code: dict[str | None, int] = {name: number[plain] for name, plain in same.items()}

@@ -8,7 +8,7 @@
     viticulture.train({"train": (images, labels), "test": dataset}) its own splits
 
 A data set is read once before it is trained on, item by item, for its labels and for digests of its pixels. Items may
-be dictionaries with image and label, as Hugging Face's are.
+be dictionaries with image and label, as Hugging Face's are. An empty list of labels shows none; None is no label.
 """
 
 import hashlib
@@ -24,10 +24,10 @@ from torch import Tensor
 from ...errors import UserError, shortened, some
 from ..decode import Decoded, numbers_of, reason
 from ..pixels import as_pixels
-from .labels import classify, rows_of, split_of
+from .labels import classify, rows_of, split_of, without_label
 from .several import JOINT
 from .source import Reader, Source
-from .table import OWN, cell_word, from_table
+from .table import OWN, cell_words, from_table
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Part(NamedTuple):
 
     Args:
         pixels: image i of N, as `as_pixels` gives it.
-        labels: N class names; None without a label.
+        labels: N class names, as `labels.classify` takes them.
         fingerprints: N digests of the pixels.
         damaged: image without a label, as it could not be read with it -> what is wrong.
     """
@@ -132,7 +132,8 @@ def from_object(data: Any) -> Source:
         raise UserError(f"two splits are {twice[0]}, got {list(by_split)}; join them, or leave one out")
     parts = {split_of(str(key)) or "train": _part(content, str(key)) for key, content in by_split.items()}
     names = [f"{kind}/{i:05d}" for kind, part in parts.items() for i in range(len(part.labels))]
-    classes, labels = classify([label for part in parts.values() for label in part.labels])
+    words = [label for part in parts.values() for label in part.labels]
+    classes, labels = classify(words)
     first, reader = next(iter(by_split.values())), ObjectReader(list(parts.values()))
     starts = zip(reader.starts.tolist(), reader.parts, strict=False)  # and the end
     return Source(
@@ -144,14 +145,13 @@ def from_object(data: Any) -> Source:
         fingerprints=[mark for part in parts.values() for mark in part.fingerprints],
         reader=reader,
         damaged={start + i: why for start, part in starts for i, why in part.damaged.items()},
+        unlabeled=without_label(words),
     )
 
 
 def _from_frame(frame: Any) -> Source:
     columns = [str(name) for name in frame.columns]
-    words = {
-        name: [cell_word(value) for value in frame[name]] for name in columns if name in OWN or "label" not in columns
-    }
+    words = {name: cell_words(list(frame[name])) for name in columns if name in OWN or "label" not in columns}
     source = from_table("data frame", Path.cwd(), words, [f"row {number}" for number in range(len(frame))])
     if source is None:
         raise UserError(
@@ -241,9 +241,9 @@ def _classes(dataset: Any) -> Sequence[str]:
 
 
 def _label(label: Any, classes: Sequence[str]) -> str | None:
-    """A label as the name of its class; several labels, a list of them or a vector of 1 and 0, joined."""
+    """A label as the name of its class; several labels, a list of them or a vector of 1 and 0, joined: "" for none."""
     if isinstance(label, (list, tuple, set, frozenset)):
-        return JOINT.join(name for each in label if (name := _label(each, classes))) or None
+        return JOINT.join(name for each in label if (name := _label(each, classes)))
     if isinstance(label, (Tensor, np.ndarray)) and label.shape == (1,):
         label = label[0]  # a column of classes, as MedMNIST's
     if isinstance(label, (Tensor, np.ndarray)) and label.ndim == 1:
@@ -253,7 +253,7 @@ def _label(label: Any, classes: Sequence[str]) -> str | None:
     if isinstance(label, (Tensor, np.ndarray, np.generic)) and label.ndim == 0:
         label = label.item()
     if isinstance(label, str):
-        return label or None
+        return label
     if label is None or (isinstance(label, float) and np.isnan(label)):
         return None
     if isinstance(label, (bool, int)):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A table of images, whatever holds it (csv_file.py, parquet.py, a data frame in objects.py), by its columns:
 
-    path,label[,split][,group]      an empty label means none, cat|dog means both (several.py)
+    path,label[,split][,group]      an empty label means none, cat|dog means both (several.py); a missing one among
+                                    lists, which only other files than a CSV hold, that nobody said which
     path,CAT,DOG                    of 1 and 0, a column a label
 
 Splits are train, val (or valid, validation) and test, for every row or for none. Images of one group, such as a
@@ -32,7 +33,7 @@ def from_table(
     Args:
         what: to call the table.
         root: folder that paths are relative to.
-        columns: its cells by their column's name, None for an empty one.
+        columns: its cells by their column's name, as `cell_words` gives them.
         rows: what to call each row.
 
     Raises: UserError as `from_list`, for a split that is none, and for a gap in a column of 1 and 0.
@@ -44,7 +45,7 @@ def from_table(
     splits, groups = columns.get("split", ["train"] * len(rows)), columns.get("group", [None] * len(rows))
     images = []
     for row, path, label, split, group in zip(rows, columns["path"], labels, splits, groups, strict=True):
-        images.append(Listed(path or "", label or None, split_in(split, f"{what}, {row}"), group or "", row))
+        images.append(Listed(path or "", label, split_in(split, f"{what}, {row}"), group or "", row))
     return from_list(what, root, images, notes)
 
 
@@ -57,10 +58,16 @@ def split_in(cell: str | None, where: str) -> str:
     return kind
 
 
+def cell_words(values: Sequence[Any]) -> list[str | None]:
+    """A column of Python's as a CSV would hold it, empty cells as "" or, among lists, which may be empty, as None."""
+    words = [cell_word(value) for value in values]
+    return words if any(isinstance(value, LISTS) for value in values) else [word or "" for word in words]
+
+
 def cell_word(value: Any) -> str | None:
-    """A cell of Python's as a CSV would hold it, a list's words joined; None where it is empty."""
+    """A cell of Python's as a CSV would hold it, a list's words joined; None where there is none."""
     if isinstance(value, LISTS):
-        return joined([word for each in value if (word := cell_word(each))]) or None
+        return joined([word for each in value if (word := cell_word(each))])
     if value is None or (isinstance(value, float) and np.isnan(value)) or joined(value) in ("", "<NA>"):
         return None
     if isinstance(value, float) and value.is_integer():

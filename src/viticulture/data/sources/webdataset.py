@@ -21,13 +21,13 @@ from ...errors import UserError, counted, some
 from ...text import readable
 from .archives import Archive, Span, TarReader, tar_spans
 from .files import file_fingerprint, is_image
-from .labels import classify, rows_of, split_of
+from .labels import classify, rows_of, split_of, without_label
 from .source import Source
 from .table import cell_word
 
 _FIRST = ("jpg", "jpeg", "png", "webp")
 """Which image of a sample is read before any other."""
-_VERSION = "2"
+_VERSION = "3"
 
 
 def open_shards(data: str | Path) -> Source:
@@ -57,7 +57,8 @@ def open_shards(data: str | Path) -> Source:
     note = f"not read: {passed}; of each sample one is, called NAME.jpg without a dot in NAME"
     if unread and not samples:
         raise UserError(f"no images in {name}; {note}")
-    classes, labels = classify([sample[4] for sample in samples])
+    words = [sample[4] for sample in samples]
+    classes, labels = classify(words)
     return Source(
         name=name,
         classes=classes,
@@ -70,6 +71,7 @@ def open_shards(data: str | Path) -> Source:
         ),
         notes=(note,) if unread else (),
         root=str(root.resolve()),
+        unlabeled=without_label(words),
     )
 
 
