@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import ExifTags, Image
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 from torchvision.datasets import ImageFolder
 
 from viticulture.data.channels import RGB, PixelFormat
@@ -81,6 +81,22 @@ def test_a_data_sets_own_class_names_are_taken_through_a_subset() -> None:
     assert source.classes == ("class 2", "class 10")
     assert source.name == "Subset"
     assert (shown(source) == PIXELS[[0, 1, 4]]).all()
+
+
+class Others(Pairs):
+    """Counts its classes otherwise."""
+
+    classes = [f"class {i}" for i in reversed(range(11))]  # noqa: RUF012
+
+
+def test_each_member_of_a_concatenated_data_set_names_its_own_classes() -> None:
+    """Catches: names that are lost, the first member's names for all, items counted from the wrong member."""
+    images = [Image.fromarray(image) for image in PIXELS]
+    both = ConcatDataset([Pairs(images[:5], LABELS[:5]), Subset(Others(images, 10 - LABELS), [5, 6, 7])])
+    source = open_source(both)
+    assert source.classes == ("class 2", "class 10")
+    assert source.labels.tolist() == [1, 0, 0, 1, -1, 0, 1, 0]
+    assert open_source(Subset(both, [6, 0, 5])).labels.tolist() == [1, 1, 0]
 
 
 @pytest.mark.parametrize(

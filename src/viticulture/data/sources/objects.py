@@ -12,6 +12,7 @@ be dictionaries with image and label, as Hugging Face's are. An empty list of la
 """
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from PIL import Image
 from torch import Tensor
+from torch.utils.data import ConcatDataset, Subset
 
 from ...errors import UserError, shortened, some
 from ..decode import Decoded, numbers_of, reason
@@ -193,7 +195,7 @@ def _channels_last(images: Any) -> Any:
 
 
 def _of_dataset(dataset: Any, where: str) -> Part:
-    classes, items = _classes(dataset), Items(dataset)
+    items = Items(dataset)
 
     def look(i: int) -> tuple[str | None, str]:
         pixels, label = items.both(i)
@@ -203,7 +205,7 @@ def _of_dataset(dataset: Any, where: str) -> Part:
                 "its pixels change from one time to the next: take random transforms out of the data set; the section "
                 "augment of the recipe changes images"
             )
-        return _label(label, classes), mark
+        return _label(label, _classes(dataset, i)), mark
 
     found, damaged = _looked(look, len(dataset), where)
     seen = [each or (None, UNREADABLE) for each in found]
@@ -228,15 +230,21 @@ def _looked(look: Callable[[int], T], count: int, where: str) -> tuple[list[T | 
     return found, damaged
 
 
-def _classes(dataset: Any) -> Sequence[str]:
-    """The names that a data set gives its classes, also where it is a `Subset` of one; none if it gives none."""
+def _classes(dataset: Any, i: int) -> Sequence[str]:
+    """The names that a data set gives the classes of item i, its own or those of the data set that it is a part of, or
+    that is a part of it, as `Subset` and `ConcatDataset` say; none if none are given."""
     while dataset is not None:
         names = getattr(dataset, "classes", None)
         if names is None and isinstance(features := getattr(dataset, "features", None), Mapping):
             names = getattr(features.get("label"), "names", None)  # Hugging Face's
         if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
             return names
-        dataset = getattr(dataset, "dataset", None)
+        if isinstance(dataset, ConcatDataset):
+            part = bisect_right(ends := [0, *dataset.cumulative_sizes], i) - 1
+            dataset, i = dataset.datasets[part], i - ends[part]
+        else:
+            i = dataset.indices[i] if isinstance(dataset, Subset) else i
+            dataset = getattr(dataset, "dataset", None)
     return ()
 
 
