@@ -348,6 +348,17 @@ def test_what_a_csv_gets_wrong_is_told_in_a_line(tmp_path: Path, line: str, word
     assert "\n" not in str(told.value)
 
 
+def test_whole_numbers_with_a_point_are_one_class_of_a_csv(tmp_path: Path) -> None:
+    """pandas writes them where images without objects leave gaps. Catches: classes that are divided in two."""
+    file = box_csv(tmp_path / "a")
+    rows = [line.split(",") for line in file.read_text().splitlines()]
+    labels = sorted({row[1] for row in rows[1:] if row[1]})
+    for i, row in enumerate(rows[1:]):
+        row[1] = f"{labels.index(row[1])}{'.0' * (i % 2)}" if row[1] else ""
+    file.write_text("\n".join(",".join(row) for row in rows))
+    assert open_dense(file, "objects").classes == tuple(map(str, range(len(labels))))
+
+
 def test_splits_of_a_csv_are_compared_by_what_they_mean(tmp_path: Path) -> None:
     """Fails if val and valid are two splits, or an empty cell, which a table of classes refuses, means train."""
     file = coco_folder(tmp_path / "set", {"train": 2}) / "boxes.csv"

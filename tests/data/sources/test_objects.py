@@ -92,7 +92,9 @@ class Others(Pairs):
 def test_each_member_of_a_concatenated_data_set_names_its_own_classes() -> None:
     """Catches: names that are lost, the first member's names for all, items counted from the wrong member."""
     images = [Image.fromarray(image) for image in PIXELS]
-    both = ConcatDataset([Pairs(images[:5], LABELS[:5]), Subset(Others(images, 10 - LABELS), [5, 6, 7])])
+    both: ConcatDataset[Any] = ConcatDataset(
+        [Pairs(images[:5], LABELS[:5]), Subset(Others(images, 10 - LABELS), [5, 6, 7])]
+    )
     source = open_source(both)
     assert source.classes == ("class 2", "class 10")
     assert source.labels.tolist() == [1, 0, 0, 1, -1, 0, 1, 0]

@@ -26,8 +26,9 @@ from viticulture.data.open import open_source
 from viticulture.data.sources import archives, folders
 from viticulture.data.sources import webdataset as shards
 from viticulture.data.sources.files import is_image
-from viticulture.data.sources.labels import classify, natural, split_of
+from viticulture.data.sources.labels import alike, classify, natural, split_of
 from viticulture.data.sources.source import Source
+from viticulture.data.splits import select
 from viticulture.errors import UserError
 
 ODD = ["größe & <b>fett<i>", 'a "quoted" name', "it's", "日本語", "with  spaces ", "emoji 🍇", "100%"]
@@ -362,6 +363,37 @@ def test_a_csv_lists_images(text: str, tmp_path: Path) -> None:
     assert named(source, "train") == {"img/a b.png": "cat", "4.png": None}
     assert named(source, "val") == {"img/ü,x.png": 'do"g'}
     assert numbers(source, "test") == [2]
+
+
+@pytest.mark.parametrize(
+    ("cells", "classes"),
+    [
+        (("1", "1.0", "2.0", ""), ("1", "2")),
+        (("-1.0", "0", "1", ""), ("0", "1", "-1")),
+        (("1.0", "1.5", "2.0", ""), ("1.0", "1.5", "2.0")),
+        (("1.0", "cat", "2.0", ""), ("1.0", "2.0", "cat")),
+    ],
+)
+def test_whole_numbers_with_a_point_are_those_without(
+    cells: tuple[str, ...], classes: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Of classes and groups alike. Catches: the class 1 divided in two, versions or measures robbed of their zero."""
+    paths = ("img/a b.png", '"img/ü,x.png"', "3.png", "4.png")
+    lines = [f"{path},{cell},{cell}\n" for path, cell in zip(paths, cells, strict=True)]
+    source = open_source(table(tmp_path, f"path,label,group\n{''.join(lines)}"))
+    assert source.classes == classes
+    assert source.groups is not None
+    assert len(np.unique(source.groups)) == 1 + len(classes)
+
+
+def test_classes_of_nearly_one_name_are_told(tmp_path: Path) -> None:
+    """Catches: silence about Cat and cat, a remark about names that differ by a letter or a digit."""
+    text = "path,label\nimg/a b.png,Old_cat\n3.png,old cat\n4.png,old cat 2\n"
+    source = open_source(table(tmp_path, text))
+    _, notes = select(source, Selection(test_fraction=0, val_fraction=0), 0)
+    assert notes == ["classes of nearly the same name, each learnt as its own: 'old cat' and 'Old_cat'"]
+    assert alike(("1", "1.0", "10", "1.05")) == [notes[0].partition(": ")[0] + ": '1' and '1.0'"]
+    assert alike(("A", "A+", "Ä", "cat1", "cat2")) == []
 
 
 @pytest.mark.parametrize(

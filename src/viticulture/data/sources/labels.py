@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ...errors import some
 from ...text import readable
 
 _SPLIT = re.compile(r"(train|val|test)(ing|id|idation)?([ _-]?(set|data|images))?", flags=re.IGNORECASE)
@@ -31,6 +32,17 @@ def natural(name: str) -> tuple[list[tuple[int, str]], str]:
     words = [(0, part.casefold()) for part in parts[::2]]
     numbers = [(len(part), part) for part in digits]
     return [pair for pairs in zip(words, [*numbers, (0, "")], strict=True) for pair in pairs], name
+
+
+def alike(classes: Sequence[str]) -> list[str]:
+    """A remark where names of classes differ in nothing but what is rarely meant: case, spaces, hyphens, underscores,
+    or a 1 and a 1.0."""
+    same: dict[str, list[str]] = {}
+    for name in classes:
+        plain = re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name).strip()).casefold()
+        same.setdefault(re.sub(r"(\d)\.0+", r"\1", plain), []).append(name)
+    groups = [" and ".join(map(repr, names)) for names in same.values() if len(names) > 1]
+    return [f"classes of nearly the same name, each learnt as its own: {some(groups, 5)}"] if groups else []
 
 
 def without_label(labels: Sequence[str | None]) -> np.ndarray | None:

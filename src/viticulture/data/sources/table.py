@@ -9,9 +9,10 @@ Splits are train, val (or valid, validation) and test, for every row or for none
 patient's, are never divided between splits that are drawn; an empty group is an image by itself.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,8 +22,11 @@ from .listed import Listed, from_list
 from .several import LISTS, joined, marked
 from .source import Source
 
+Word = TypeVar("Word", str, str | None)
 OWN = ("path", "label", "split", "group")
 """Columns that are known by their names."""
+NUMBERED = ("label", "group")
+"""Those of which numbers may be the names."""
 
 
 def from_table(
@@ -38,6 +42,7 @@ def from_table(
 
     Raises: UserError as `from_list`, for a split that is none, and for a gap in a column of 1 and 0.
     """
+    columns = {name: whole_numbers(column) if name in NUMBERED else column for name, column in columns.items()}
     others = {name: column for name, column in columns.items() if name not in OWN}
     labels, notes = (columns["label"], ()) if "label" in columns else marked(what, others, rows)
     if "path" not in columns or ("label" not in columns and not notes):
@@ -56,6 +61,13 @@ def split_in(cell: str | None, where: str) -> str:
         got = repr(cell) if cell else "an empty cell; fill the column, or leave it out"
         raise UserError(f"{where}: split must be train, val or test, got {got}")
     return kind
+
+
+def whole_numbers(column: Sequence[Word]) -> Sequence[Word]:
+    """A column of whole numbers without the point that pandas writes where some are missing (1.0); others stay."""
+    if not all(re.fullmatch(r"-?\d+(\.0)?", cell) for cell in column if cell):
+        return column
+    return [cell.removesuffix(".0") if cell else cell for cell in column]
 
 
 def cell_words(values: Sequence[Any]) -> list[str | None]:
