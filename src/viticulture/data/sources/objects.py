@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset
 
 from ...errors import UserError, shortened, some
+from ..channels import Unfit
 from ..decode import Decoded, numbers_of, reason
 from ..pixels import as_pixels
 from .labels import classify, rows_of, split_of, without_label
@@ -222,7 +223,7 @@ def _looked(look: Callable[[int], T], count: int, where: str) -> tuple[list[T | 
     for i in range(count):
         try:
             found.append(look(i))
-        except UserError as error:
+        except (UserError, Unfit) as error:
             raise UserError(f"{where} {i}: {error}") from error
         except DAMAGED as error:
             found.append(None)
