@@ -10,7 +10,9 @@ import numpy as np
 from ...errors import some
 from ...text import readable
 
-_SPLIT = re.compile(r"(train|val|test)(ing|id|idation)?([ _-]?(set|data|images))?", flags=re.IGNORECASE)
+_SPLIT = re.compile(
+    r"(train|val|test)(ing|id|idation)?([ _-]?(set|data|images))?([ _-]?(19|20)\d\d)?", flags=re.IGNORECASE
+)
 
 
 def split_of(name: str) -> str | None:
