@@ -194,6 +194,11 @@ def first_box(box: list[float]) -> Callable[[dict[str, Any]], object]:
         (lambda content: content["categories"].append({"id": 9, "name": "disk"}), "class 'disk' twice"),
         (lambda content: content["annotations"][0].update(image_id=77), "that it does not list"),
         (lambda content: content["images"][0].pop("id"), "no list of objects"),
+        (
+            lambda content: content["images"][1].update(id=content["images"][0]["id"]),
+            "gives two images the id 0, 000.png and 001.png; which",
+        ),
+        (lambda content: [each.update(bbox=[0.1, 0.2, 0.3, 0.4]) for each in content["annotations"]], "as shares of"),
         (lambda content: content["images"][0].update(id=[1]), r"id \[1\] of images is missing or wrong"),
         (lambda content: content["annotations"][0].update(category_id=[3]), "no list of objects"),
         (lambda content: content["categories"][0].update(id="3"), "no list of objects"),
@@ -592,6 +597,9 @@ def test_what_vocs_lists_do_not_name_is_told(tmp_path: Path) -> None:
         "test.txt of ImageSets/Main names 1 image without an annotation: O07",
         "1 image for training that no list of ImageSets/Main names (train.txt, val.txt, test.txt): 007",
     )
+    (lists / "test.txt").write_text("006\n005\n")
+    with pytest.raises(UserError, match=r"test.txt names 1 image that val.txt names, too: 005; an image stands in one"):
+        open_dense(root, "objects")
     (lists / "test.txt").write_text("O06\nO07\n")
     with pytest.raises(UserError, match=r"test.txt names no image of .*: O06, O07$"):
         open_dense(root, "objects")

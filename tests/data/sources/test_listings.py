@@ -90,7 +90,12 @@ def test_label_studios_exports(root: Path) -> None:
     assert labeled(opened(root, [*least, {"image": "c.png"}])) == expected
     agreed = [task("a.png", "vine"), task("b.png", "oak")]
     agreed[0]["annotations"] *= 2
-    assert labeled(opened(root, agreed))["photos/a.png"] == "vine"
+    source = opened(root, agreed)
+    assert (labeled(source)["photos/a.png"], source.notes) == ("vine", ())
+    agreed[0]["annotations"] = task("a.png", "vine")["annotations"] + task("a.png", "oak")["annotations"]
+    source = opened(root, agreed)
+    assert labeled(source)["photos/a.png"] == "vine|oak"
+    assert source.notes == ("annotators disagree about 1 image, taken to show all that any of them chose: a.png",)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +104,7 @@ def test_label_studios_exports(root: Path) -> None:
         ({**COCO, "annotations": [{"image_id": 2, "category_id": 5, "bbox": [1, 2, 3, 4]}]}, "recipe detection/"),
         ({**COCO, "images": [{"id": 7, "file_name": "gone.png"}, *COCO["images"][1:]]}, "does not hold: gone.png"),
         ([{"data": {"image": "a.png"}, "annotations": [{"result": [{"value": {"x": 1}}]}]}], "regions"),
+        ({**COCO, "images": [*COCO["images"], {"id": 7, "file_name": "c.png"}]}, "gives two images one id"),
         ([task(f"data:image/png;base64,{'A' * 5000}/gone.png", "vine")], "1 file that .* does not hold"),
         ({"rows": []}, "KeyError: 'categories'.*Label Studio"),
         ([1, 2], "no list of images that is known here"),
