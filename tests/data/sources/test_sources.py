@@ -26,7 +26,7 @@ from viticulture.data.open import open_source
 from viticulture.data.sources import archives, folders
 from viticulture.data.sources import webdataset as shards
 from viticulture.data.sources.files import is_image
-from viticulture.data.sources.labels import alike, classify, natural, split_of
+from viticulture.data.sources.labels import alike, classify, doubtful, natural, split_of
 from viticulture.data.sources.source import Source
 from viticulture.data.splits import select
 from viticulture.errors import UserError
@@ -351,10 +351,12 @@ def table(root: Path, text: str, encoding: str = "utf-8") -> Path:
         "training;;4.png\r\n",
         'path\tlabel\tnote\tsplit\nimg/a b.png\tcat\tx\ttrain\nimg/ü,x.png\t"do""g"\t\tvalid\n3.png\tcat\t\ttest\n'
         "4.png\t\t\ttrain",
+        'path, label, split\n"img/a b.png", "cat", train\n"img/ü,x.png", "do""g", val\n'
+        "3.png, cat, test\n4.png, , train\n",
     ],
 )
 def test_a_csv_lists_images(text: str, tmp_path: Path) -> None:
-    """Quotes, a byte-order mark, Windows line ends, other separators and columns in another order.
+    """Quotes, a byte-order mark, Windows line ends, other separators, spaces and columns in another order.
 
     Fails if one of them is not understood, a label is lost, or a path is not relative to the CSV.
     """
@@ -394,6 +396,24 @@ def test_classes_of_nearly_one_name_are_told(tmp_path: Path) -> None:
     assert notes == ["classes of nearly the same name, each learnt as its own: 'old cat' and 'Old_cat'"]
     assert alike(("1", "1.0", "10", "1.05")) == [notes[0].partition(": ")[0] + ": '1' and '1.0'"]
     assert alike(("A", "A+", "Ä", "cat1", "cat2")) == []
+
+
+@pytest.mark.parametrize(
+    ("classes", "said"),
+    [
+        (("cat", "nan", "NA"), "learnt as a class: 'nan', 'NA', as missing labels are written; leave those empty"),
+        (("cat", "cat;dog", "dog"), "learnt as a class each: 'cat;dog'; join several labels by a bar: cat|dog"),
+        (("a, b", "b", "a"), "learnt as a class each: 'a, b'; join several labels by a bar: cat|dog"),
+        (("['a', 'b']", "['b']"), "learnt as a class each: \"['a', 'b']\", \"['b']\"; join several"),
+        (("Nancy", "salt & pepper", "salt", "and/or", "n", "a|b", "a", "b"), None),
+    ],
+)
+def test_classes_that_are_hardly_meant_are_told(classes: tuple[str, ...], said: str | None) -> None:
+    """Missing labels and lists of others as they are written by other programs. Fails if they are learnt in silence, or
+    names that only look alike are told."""
+    remarks = doubtful(classes)
+    assert len(remarks) == (said is not None)
+    assert said is None or remarks[0].startswith(said)
 
 
 @pytest.mark.parametrize(

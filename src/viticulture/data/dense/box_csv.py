@@ -31,7 +31,7 @@ def open_box_csv(file: Path) -> DenseSource:
     """Open such a file."""
     text = read_text(file, "list").removeprefix("\ufeff")
     delimiter = max(",;\t", key=text.partition("\n")[0].count)
-    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
+    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
     columns = {name.strip().lower(): name for name in rows.fieldnames or ()}
     if missing := [name for name in COLUMNS if name not in columns]:
         raise UserError(f"{file} needs the columns {','.join(COLUMNS)}[,split]; it lacks {', '.join(missing)}")

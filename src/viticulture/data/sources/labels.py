@@ -14,6 +14,9 @@ _SPLIT = re.compile(
     r"(train|val|test)(ing|id|idation)?([ _-]?(set|data|images))?([ _-]?(19|20)\d\d)?", flags=re.IGNORECASE
 )
 
+_MISSING = re.compile(r"nan|<?na>?|n/a|null|none", flags=re.IGNORECASE)
+_SEVERAL = re.compile(r"\s*[,;/&+]\s*")
+
 
 def split_of(name: str) -> str | None:
     """The split that a folder or a word names: "train", "val", "test"; None where it names none."""
@@ -45,6 +48,25 @@ def alike(classes: Sequence[str]) -> list[str]:
         same.setdefault(re.sub(r"(\d)\.0+", r"\1", plain), []).append(name)
     groups = [" and ".join(map(repr, names)) for names in same.values() if len(names) > 1]
     return [f"classes of nearly the same name, each learnt as its own: {some(groups, 5)}"] if groups else []
+
+
+def doubtful(classes: Sequence[str]) -> list[str]:
+    """Remarks where names of classes are nearly one, are what missing labels are written as, or name several others."""
+    missing = [repr(name) for name in classes if _MISSING.fullmatch(name)]
+    known = {*classes}
+    lists = [
+        name
+        for name in classes
+        if {*_SEVERAL.split(name.strip("[]"))} <= known - {name} or re.fullmatch(r"\[.*\]", name)
+    ]
+    found = alike(classes)
+    if missing:
+        found.append(f"learnt as a class: {some(missing, 5)}, as missing labels are written; leave those empty")
+    if lists:
+        found.append(
+            f"learnt as a class each: {some(list(map(repr, lists)), 3)}; join several labels by a bar: cat|dog"
+        )
+    return found
 
 
 def without_label(labels: Sequence[str | None]) -> np.ndarray | None:
