@@ -89,6 +89,12 @@ class Others(Pairs):
     classes = [f"class {i}" for i in reversed(range(11))]  # noqa: RUF012
 
 
+class Twins(Pairs):
+    """Calls all its classes alike."""
+
+    classes = ["one"] * 11
+
+
 def test_each_member_of_a_concatenated_data_set_names_its_own_classes() -> None:
     """Catches: names that are lost, the first member's names for all, items counted from the wrong member."""
     images = [Image.fromarray(image) for image in PIXELS]
@@ -293,6 +299,7 @@ def test_a_damaged_file_of_a_data_set_is_told_or_skipped(damaged: ImageFolder) -
         (TensorDataset(tensors()), "gives .image, label."),
         ((PIXELS[:0], LABELS[:0]), "no images in arrays"),
         (Pairs(PIXELS, LABELS + 1), "image 0: the label 11 names none of .* from 0 to 10: class 0"),
+        (Twins(PIXELS, LABELS), "image 0: the data set calls several of its classes 'one'; give each"),
         (("photos", "labels"), "a pair is images and their labels, got str first"),
     ],
 )  # fmt: skip

@@ -256,6 +256,13 @@ def _labels(name: str, tables: Mapping[str, Any], datasets: Any) -> tuple[_Label
     ]
     without = [split for split in tables if split not in entries]
     notes = (f"without the column {column}, so without labels: {some(without)}",) if without else ()
+    others = [
+        key
+        for key, feature in tables[first].features.items()
+        if key != column and isinstance(_entry(feature), datasets.ClassLabel)
+    ]
+    if others:
+        notes = (*notes, f"labels are the column {column}; others that name classes are not read: {some(others)}")
     names = list(dict.fromkeys(each for names in declared for each in names))
     if all(isinstance(feature, datasets.ClassLabel) for feature in features.values() if feature is not None):
         number: dict[str | None, int] = {each: i for i, each in enumerate(names)}  # in the order that the data declares

@@ -275,7 +275,9 @@ def _label(label: Any, classes: Sequence[str]) -> str | None:
                 f"the label {label} names none of the data set's classes, which are numbered from 0 to "
                 f"{len(classes) - 1}: {some(classes, 3)}"
             )
-        return classes[label]
+        if classes.count(name := classes[label]) > 1:
+            raise UserError(f"the data set calls several of its classes {name!r}; give each a name of its own")
+        return name
     raise UserError(
         f"a label is the number or the name of a class (-1 or None without one), got {shortened(repr(label))}"
     )
