@@ -106,6 +106,21 @@ def test_two_folders_for_one_split_are_refused(opened: Callable[..., Source]) ->
         opened("train/a/1.png", "val/a/2.png", "valid/a/3.png")
 
 
+@pytest.mark.parametrize(
+    "names", [("seg_train", "seg_test"), ("trainset1", "valset1"), ("my-train", "train2", "mytest")]
+)
+def test_folders_that_look_like_splits_are_no_classes(names: tuple[str, ...], opened: Callable[..., Source]) -> None:
+    """Fails if seg_train and seg_test are two classes to tell apart, each with the images of all classes."""
+    with pytest.raises(UserError, match="look like splits that are not known here; call them train, val and test"):
+        opened(*(f"{name}/{label}/1.png" for name in names for label in "ab"))
+    assert opened(*(f"{name}/1.png" for name in names)).classes == tuple(sorted(names, key=natural))
+
+
+def test_parts_of_a_training_set_are_folders_as_any_others(opened: Callable[..., Source]) -> None:
+    """Fails if they are refused as splits are that nobody knows."""
+    assert opened("train_a/x/1.png", "train_b/x/2.png").classes == ("train_a", "train_b")
+
+
 def test_folders_without_splits_are_classes(opened: Callable[..., Source]) -> None:
     """All are under train. Fails if classes 2 and 10 are sorted as text, or nested folders become classes."""
     source = opened("10/1.png", "2/deep/er/2.png", "2/3.png", "B/4.png", "a/5.png")
