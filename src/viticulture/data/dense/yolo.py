@@ -92,7 +92,7 @@ def _splits(
         if twice := named.get(kind, set()) & named.get("train", set()):
             notes.append(f"{what} names {counted(len(twice), 'image')} for train and {kind}; they are for training")
     splits = {path: kind for kind in ("val", "test", "train") for path in named.get(kind, ())}
-    splits |= {path: kind for path in paths if path not in splits and not named.get(kind := split_by_folder(path))}
+    splits |= {path: word for path in paths if path not in splits and not named.get(word := split_by_folder(path))}
     if left := [path for path in paths if path not in splits]:
         notes.append(f"left out {counted(len(left), 'image')} of no split that {what} names: {some(left, 3)}")
     return {path: splits[path] for path in paths if path in splits}, notes
