@@ -472,10 +472,13 @@ def test_what_yolos_file_does_not_name_is_told(tmp_path: Path) -> None:
     assert splits == {"train": TRUE["train"]}
     assert notes == (
         "data.yaml names no image of its test split",
-        "data.yaml names 4 images for train and val; they are for training",
+        "data.yaml names 4 images for val and train; they are for train alone",
         "left out 4 images of no split that data.yaml names: images/elms/006.png, images/elms/007.png, "
         "images/oaks/004.png and 1 more",
     )
+    splits, notes = splits_of(root, "train: images/vines\nval: images/elms\ntest: images/elms\n")
+    assert splits == {split: TRUE[split] for split in ("train", "test")}
+    assert notes[0] == "data.yaml names 2 images for val and test; they are for test alone"
     (root / "few.txt").write_text("images/vines/000.png\nimages/vines/999.png\n")
     splits, notes = splits_of(root, "train: few.txt\nval: images/oaks\n")
     assert splits == {"train": [0], "val": [4, 5]}

@@ -88,9 +88,11 @@ def _splits(
             notes.append(f"{what} names {counted(lost, 'image')} for {kind} that the folder does not hold")
         elif not found:
             notes.append(f"{what} names no image of its {kind} split")
-    for kind in ("val", "test"):
-        if twice := named.get(kind, set()) & named.get("train", set()):
-            notes.append(f"{what} names {counted(len(twice), 'image')} for train and {kind}; they are for training")
+    for kind, kept in (("val", "train"), ("test", "train"), ("val", "test")):
+        if twice := named.get(kind, set()) & named.get(kept, set()):
+            notes.append(
+                f"{what} names {counted(len(twice), 'image')} for {kind} and {kept}; they are for {kept} alone"
+            )
     splits = {path: kind for kind in ("val", "test", "train") for path in named.get(kind, ())}
     splits |= {path: word for path in paths if path not in splits and not named.get(word := split_by_folder(path))}
     if left := [path for path in paths if path not in splits]:
