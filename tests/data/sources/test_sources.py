@@ -335,6 +335,23 @@ def test_hostile_zips_do_no_harm(tmp_path: Path) -> None:
     assert peak < 2**20
 
 
+def test_names_of_zips_are_read_as_other_systems_write_them(tmp_path: Path) -> None:
+    """A Mac's in UTF-8 without saying so, Windows' with backslashes. Fails if classes have garbled names, or all images
+    lie beside each other."""
+    path = pack(tmp_path / "mac.zip", write(tmp_path / "data", "train/a/1.png", "train/@@l/2.png"))
+    path.write_bytes(path.read_bytes().replace(b"@@l", "\u00f6l".encode()))
+    assert open_source(path).classes == ("a", "\u00f6l")
+    assert numbers(open_source(path), "train") == [0, 1]
+    with zipfile.ZipFile(tmp_path / "windows.zip", "w") as file:
+        for i, name in enumerate(("train\\a\\1.png", "train\\b\\2.png", "train\\c\\")):
+            info = zipfile.ZipInfo(name)
+            info.create_system = 0
+            file.writestr(info, picture(i) if name.endswith("png") else b"")
+    source = open_source(tmp_path / "windows.zip")
+    assert (source.classes, source.names) == (("a", "b", "c"), ["train/a/1.png", "train/b/2.png"])
+    assert numbers(source, "train") == [0, 1]
+
+
 def test_a_zip_member_beyond_the_limit_is_not_inflated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if the limit is checked after the memory is full."""
     monkeypatch.setattr(archives, "MAX_MEMBER_BYTES", 2**16)
