@@ -39,15 +39,15 @@ def natural(name: str) -> tuple[list[tuple[int, str]], str]:
     return [pair for pairs in zip(words, [*numbers, (0, "")], strict=True) for pair in pairs], name
 
 
-def alike(classes: Sequence[str]) -> list[str]:
-    """A remark where names of classes differ in nothing but what is rarely meant: case, spaces, hyphens, underscores,
-    or a 1 and a 1.0."""
+def alike(names: Sequence[str], what: str = "classes") -> list[str]:
+    """A remark where names of classes, or of what else, differ in nothing but what is rarely meant: case, spaces,
+    hyphens, underscores, or a 1 and a 1.0."""
     same: dict[str, list[str]] = {}
-    for name in classes:
+    for name in names:
         plain = re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name).strip()).casefold()
         same.setdefault(re.sub(r"(\d)\.0+", r"\1", plain), []).append(name)
-    groups = [" and ".join(map(repr, names)) for names in same.values() if len(names) > 1]
-    return [f"classes of nearly the same name, each learnt as its own: {some(groups, 5)}"] if groups else []
+    twins = [" and ".join(map(repr, spellings)) for spellings in same.values() if len(spellings) > 1]
+    return [f"{what} of nearly the same name, each taken as its own: {some(twins, 5)}"] if twins else []
 
 
 def doubtful(classes: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ...errors import UserError, counted, shortened, some
 from ...text import readable
 from .files import MISSING, FileReader, file_fingerprint
-from .labels import classify, rows_of, without_label
+from .labels import alike, classify, rows_of, without_label
 from .source import Source
 
 
@@ -77,7 +77,8 @@ def from_list(
     classes, labels = classify([image.label for image in images])
     named, groups = classify([image.group or None for image in images])
     if named:
-        notes = (*notes, f"{counted(len(named), 'group')} (column group), which no split that is drawn divides")
+        told = f"{counted(len(named), 'group')} (column group), which no split that is drawn divides"
+        notes = (*notes, told, *alike(named, "groups"))
     return Source(
         name=readable(Path(what).name if name is None else name),
         classes=classes,
