@@ -183,6 +183,21 @@ def test_a_tiff_whose_zero_is_white_is_no_negative(kind: type, order: str) -> No
         np.testing.assert_array_equal(numbers_of(opened), values)
 
 
+@pytest.mark.parametrize("kept", [RGB, PixelFormat(1), PixelFormat(1, ((0, 0.5),)), PixelFormat(4), AS_THEY_ARE])
+def test_floats_of_a_tiff_whose_zero_is_white_are_turned_round(kept: PixelFormat) -> None:
+    """By one page or four. Fails if a negative is shown, or others, of which nobody knows what is black, are taken."""
+    values = np.linspace(0, 1, 48, dtype=np.float32).reshape(6, 8)
+    held = np.stack([values] * 4) if kept.channels == 4 else values
+    files = [bands(content, photometric=way) for content, way in ((held, "minisblack"), (1 - held, "miniswhite"))]
+    black, white = (decode(file, "x", pixel_format=kept) for file in files)
+    assert np.abs(black.pixels.astype(int) - white.pixels).max() <= 1  # 1 - (1 - v) is not v to the last bit
+    for other in (held * 2, (held * 100).astype(np.int16)):
+        with pytest.raises(OtherValues, match=r"zero is white .* from 0 to \d+.*; save it with zero as black"):
+            decode(bands(other, photometric="miniswhite"), "x", pixel_format=kept)
+    with pytest.raises(UserError, match=r"^image 0: says that zero is white"):
+        open_source(([Image.open(bands(values * 2, photometric="miniswhite"))], [0]))
+
+
 @pytest.mark.parametrize("way", [{}, {"compression": "zlib"}, {"tile": (16, 16)}])
 def test_deep_color_that_lies_plane_by_plane_is_what_it_is_by_pixels(way: dict[str, Any]) -> None:
     """Within a level: Pillow takes the upper 8 bits where it reads them, others are rounded. Fails if planes are taken

@@ -537,6 +537,14 @@ def test_an_inspection_says_what_is_there(tmp_path: Path) -> None:
     assert not (tmp_path / "cache" / "stores").exists()
 
 
+def test_an_image_without_a_label_contradicts_none(tmp_path: Path) -> None:
+    """Fails if its twin with a label is told as labeled otherwise."""
+    root = folder(tmp_path / "photos", {"train/a": 2, "train/b": 2, "test": 1})
+    shutil.copy(root / "train/a/000.png", root / "test/same.png")
+    seen = inspect(root)
+    assert (seen.across, seen.contradicting) == ((("test/same.png", "train/a/000.png"),), ())
+
+
 def test_a_store_is_shared_by_fractions_and_seeds() -> None:
     """Fails if every run decodes anew."""
     given = source({"train": [40, 40, 40]})

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from colored import COLORS, colored_csv, shown_labels
 from viticulture.data.balance import positive_weights
@@ -16,7 +17,7 @@ from viticulture.data.image_settings import ImageSettings
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
 from viticulture.data.sources.several import is_joined, separated
-from viticulture.data.splits import Selection
+from viticulture.data.splits import Selection, select
 from viticulture.data.subsets import fraction_of_each, holdout
 from viticulture.errors import UserError
 from viticulture.report.terminal import say
@@ -81,6 +82,46 @@ def test_vectors_of_one_and_zero_and_lists_of_classes_are_labels(labels: Any) ->
     np.testing.assert_array_equal(source.labels, TRUE)
     with pytest.raises(UserError, match="a 1 or a 0 a class"):
         open_source((pixels[:2], np.array([[0, 2], [1, 0]])))
+
+
+UNLABELED = [[0, 1], [1], [], None, [0]]
+AS_ROWS = [[1, 1], [0, 1], [0, 0], [-1, -1], [1, 0]]
+
+
+def without_a_label(root: Path, kind: str) -> Any:
+    """Images whose lists of labels are those of `UNLABELED`, None where nobody said what is shown."""
+    pixels = np.random.default_rng(0).integers(0, 255, (len(UNLABELED), 8, 8, 3), np.uint8)
+    if kind == "arrays":
+        return pixels, UNLABELED
+    if kind == "vectors":
+        return pixels, [None if row[0] < 0 else np.array(row) for row in AS_ROWS]
+    names = [None if each is None else [str(label) for label in each] for each in UNLABELED]
+    if kind == "frame":
+        pandas = pytest.importorskip("pandas")
+        return pandas.DataFrame({"path": [str(root / f"{i:03d}.png") for i in range(len(names))], "label": names})
+    datasets = pytest.importorskip("datasets", reason="the extra `hf`")
+    table = {"image": [Image.fromarray(image) for image in pixels], "labels": names}
+    datasets.Dataset.from_dict(table).save_to_disk(str(root / "hub"))
+    return root / "hub"
+
+
+@pytest.mark.parametrize("kind", ["arrays", "vectors", "frame", "hub"])
+def test_none_is_no_label_and_an_empty_list_shows_none(root: Path, kind: str) -> None:
+    """Catches: an image that nobody labeled taught as showing nothing, counted as that, or kept from learning without
+    labels; one that shows nothing left out."""
+    source = separated(open_source(without_a_label(root, kind)))
+    assert source.labels.tolist() == AS_ROWS
+    nothing_held = Selection(test_fraction=0, val_fraction=0)
+    splits, notes = select(source, nothing_held, 0)
+    assert splits["train"].tolist() == [0, 1, 2, 4]
+    assert notes == ["left out 1 train image without a label"]
+    assert len(select(source, nothing_held, 0, labeled=False)[0]["train"]) == len(UNLABELED)
+    assert len(select(source, Selection(0, 0, fraction=0.8), 0, labeled=False)[0]["train"]) == 4
+    found = inspect(source)
+    assert (found.unlabeled, found.counts) == (1, {"train": (2, 2)})
+    assert found.several.endswith("1 of 4 images have none")
+    other, _ = prepare_test(source, ("1", "0", "2"), ImageSettings(image_size=8, store_size=8))
+    assert other.records.labels.tolist() == [[1, 1, 0], [1, 0, 0], [0, 0, 0], [0, 1, 0]]
 
 
 def test_a_table_without_labels_is_refused_with_both_forms(root: Path) -> None:

@@ -43,7 +43,8 @@ def test_images_that_taught_the_run_are_told(
     run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By their pixels, under other names and in another folder. Catches: names compared, the run's own test images
-    taken for taught, a warning where all are new, one that stands in no file."""
+    taken for taught, a warning where all are new, one that stands in no file, silence about images that are not
+    judged."""
     names = json.loads((run / "split.json").read_text())["names"]
     mixed, fresh = tmp_path / "mixed", tmp_path / "fresh"
     for i, name in enumerate(sorted([*names["train"][:3], *names["test"][:2]])):
@@ -64,6 +65,13 @@ def test_images_that_taught_the_run_are_told(
     assert "taught this run" not in capsys.readouterr().err
     content = json.loads(facts.read_text())
     assert (content["warnings"], content["results"][f"last/{fresh}"]["images"]) == ([], 4)
+    listed = "path,label\na/0.png,a\nb/1.png,b\na/2.png,\n"
+    (fresh / "some.csv").write_text(listed)
+    assert main(["evaluate", str(run), str(fresh / "some.csv")]) == 0
+    assert "left out 1 image without a label" in capsys.readouterr().err
+    photo(fresh / "cover.png", 200, (24, 24))
+    assert main(["evaluate", str(run), str(fresh)]) == 0
+    assert "not read: 1 image beside the class folders" in capsys.readouterr().err
     shutil.rmtree(photos)
     assert main(["evaluate", str(run), str(fresh)]) == 0
     assert "is not known" in capsys.readouterr().err

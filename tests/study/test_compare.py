@@ -14,6 +14,7 @@ import viticulture
 from viticulture.cli import main
 from viticulture.command import Parser
 from viticulture.study.declare.field import field
+from viticulture.study.plan.plan import VIEWS
 from viticulture.study.study import Study
 
 FAST = ["--batch-size", "8", "--images.image_size", "8"]
@@ -201,17 +202,20 @@ def long_planned(folder: Path, options: list[str]) -> Study:
     return Study(folder / "s")
 
 
-def test_a_contender_added_to_a_budgets_study_keeps_the_size_of_its_recipe(tmp_path: Path) -> None:
-    """Named in its recipe or beside it. Fails if the size that the budget chose for the others replaces it, or if a
-    newcomer that leaves it open is not shown images as the others are."""
+def test_a_contender_added_to_a_budgets_study_keeps_the_size_and_the_views_of_its_recipe(tmp_path: Path) -> None:
+    """And its views, named in its recipe or beside it. Fails if what the budget chose for the others replaces them, or
+    if a newcomer that leaves them open is not shown images as the others are."""
     study = long_planned(tmp_path, []).folder
+    study.update(plan={**study.facts["plan"], "shown": {"images.image_size": 96, "images.eval_views": "one"}})
     recipe = study.recipe_file(study.grid.baseline).read_text()
-    (tmp_path / "mine.yaml").write_text(recipe.replace("image_size: null", "image_size: 32"))
-    assert "image_size: 32" in (tmp_path / "mine.yaml").read_text()
+    mine = recipe.replace("image_size: null", "image_size: 32").replace("eval_views: best", "eval_views: four")
+    assert "image_size: 32" in mine
+    assert "eval_views: four" in mine
+    (tmp_path / "mine.yaml").write_text(mine)
     declared = yaml.safe_load((study.path / "study.yaml").read_text())
     declared["candidates"] += [
         {"name": "open", "recipe": "default/photos", "overrides": {"optim.lr": 1e-3}},
-        {"name": "beside", "recipe": "default/photos", "overrides": {"images.image_size": 48}},
+        {"name": "beside", "recipe": "default/photos", "overrides": {"images.image_size": 48, VIEWS: "best"}},
         {"name": "within", "recipe": str(tmp_path / "mine.yaml")},
     ]
     (study.path / "study.yaml").write_text(yaml.safe_dump(declared))
@@ -222,6 +226,8 @@ def test_a_contender_added_to_a_budgets_study_keeps_the_size_of_its_recipe(tmp_p
     shown = {cell.candidate.name: plan.overrides(again.folder.grid, cell) for cell in again.folder.grid.cells()}
     sizes = {name: keys.get("images.image_size") for name, keys in shown.items()}
     assert sizes == {study.grid.baseline.name: 96, "open": 96, "beside": None, "within": None}
+    views = {name: keys.get(VIEWS) for name, keys in shown.items()}
+    assert views == {study.grid.baseline.name: "one", "open": "one", "beside": None, "within": None}
 
 
 def test_a_group_of_options_is_read_from_its_dataclass() -> None:

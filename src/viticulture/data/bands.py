@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from .channels import Unfit
+from .channels import Unfit, spread
 
 MOST_VALUES = 3 * 178_956_970
 """Of one file: as many as the largest picture has (`decode.MAX_PIXELS`)."""
@@ -60,7 +60,7 @@ def tiff_shape(file: BinaryIO) -> tuple[int, ...]:
 
 
 def tiff_values(file: BinaryIO) -> NDArray[Any]:
-    """[H, W, C] of the file's own numbers, zero as black; errors as those of `tiff_shape`."""
+    """[H, W, C] of the file's own numbers, zero as black; errors as those of `tiff_shape` and `zero_as_black`."""
     with _opened(file) as tiff:
         series = tiff.series[0]
         shape = _shape(series)
@@ -71,11 +71,17 @@ def tiff_values(file: BinaryIO) -> NDArray[Any]:
 
 
 def zero_as_black(values: NDArray[Any], photometric: int | None, bits: int) -> NDArray[Any]:
-    """A TIFF's numbers turned round, 2^bits - 1 - value, where its tag 262 (0, WhiteIsZero) says that zero is white.
-    Floats and signed numbers, which have no white of their own, stay."""
-    if photometric != WHITE_IS_ZERO or values.dtype.kind != "u":
+    """A TIFF's numbers turned round, 2^bits - 1 - value, where its tag 262 (0, WhiteIsZero) says that zero is white;
+    1 - value of floats. Raises: Unfit for signed numbers and floats beyond 0 to 1: which is black nobody knows."""
+    if photometric != WHITE_IS_ZERO:
         return values
-    turned: NDArray[Any] = values.dtype.type(2**bits - 1) - values
+    kind, (low, high) = values.dtype.kind, spread(values)
+    if kind != "u" and not (kind == "f" and low >= 0 and high <= 1):
+        raise Unfit(
+            f"says that zero is white (WhiteIsZero) and holds {values.dtype} from {low:.6g} to {high:.6g}, of which "
+            "nobody knows what is black; save it with zero as black"
+        )
+    turned: NDArray[Any] = values.dtype.type(1 if kind == "f" else 2**bits - 1) - values
     return turned
 
 

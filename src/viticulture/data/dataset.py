@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..cache import digest
-from ..errors import UserError, unknown
+from ..errors import UserError, counted, unknown
 from ..parallel import Progress
 from . import store, subsets
 from .annotations import Annotations
@@ -167,12 +167,27 @@ def prepare_test(
         if name not in classes:
             raise unknown(f"class of {source.name}", name, classes)
     source = dataclasses.replace(source, labels=_numbered(source, classes), classes=tuple(classes))
-    rows = source.splits.get("test", np.arange(len(source)))
+    rows = _to_test_on(source)
     rows = rows[subsets.labeled(source.labels[rows])]
     if not len(rows):
         raise UserError(f"{source.name} has no labeled images to test on")
     images, skipped = read_rows(source, rows, image_settings, skip_unreadable, progress)
     return images, {source.names[i]: reason for i, reason in source.damaged.items()} | skipped
+
+
+def remarks_on_test(source: Source, skipped: Mapping[str, str]) -> list[str]:
+    """What a person should know of the images that `prepare_test` takes of a source, a sentence each; `skipped` as it
+    gave them."""
+    rows = _to_test_on(source)
+    bare = rows[~subsets.labeled(source.labels[rows]) & ~np.isin(rows, list(source.damaged))]
+    left = [f"left out {counted(len(bare), 'image')} without a label"] if len(bare) else []
+    lost = [f"skipped {counted(len(skipped), 'image')} that could not be read"] if skipped else []
+    return [*source.notes, *left, *lost]
+
+
+def _to_test_on(source: Source) -> np.ndarray:
+    """Positions of a source's test images; of all where it declares none."""
+    return source.splits.get("test", np.arange(len(source)))
 
 
 def read_rows(

@@ -8,7 +8,8 @@ channels, and by the values, that are to be kept (`channels.PixelFormat`).
     16-bit                       scaled by its range, 255 / 65535, never clipped nor stretched to what one image holds
     float                        in [0, 1]: times 255; in [0, 255]: as it is; else its own range becomes [0, 255]
     other whole numbers          in [0, 1]: times 255; in [0, 255]: as it is; else refused: nobody knows their range
-    zero as white (TIFF)         turned round: the greatest number of so many bits, less the file's
+    zero as white (TIFF)         turned round: the greatest number of so many bits, or 1 of floats in [0, 1], less the
+                                 file's; others are refused: which of them is black nobody knows
     EXIF orientation             applied
     animation                    the first frame
     HEIC                         where pillow-heif is installed (extra `heic`)
@@ -175,7 +176,7 @@ def _picture(opened: Image.Image, shrink: int | None, pixel_format: PixelFormat)
     drafted = shrink is not None and opened.draft("RGB", (2 * shrink, 2 * shrink)) is not None
     opened.load()
     values = _deep_values(opened) if deep else None
-    if values is not None and (pixel_format.range or mode != "F"):
+    if values is not None:
         pixels = pixel_format(values if pixel_format.range else _of_known_range(values, opened.format))
     elif pixel_format.channels == 4:
         pixels = pixel_format(np.array(turned(opened, _with_opacity(opened))))
@@ -219,12 +220,15 @@ def _deep_values(image: Image.Image) -> NDArray[Any]:
 
 
 def _of_known_range(values: NDArray[Any], kind: str | None) -> NDArray[Any]:
-    """Whole numbers of one channel as a type whose range black and white are, where it can be told; else as they are.
+    """One channel as a type whose range black and white are, floats by `_ranged`, whole numbers where it can be told;
+    else as they are.
 
     Args:
         values: [H, W].
         kind: Pillow's name of the file's format; None for a picture without a file.
     """
+    if values.dtype.kind == "f":
+        return _ranged(values.astype(np.float64))
     if (values.dtype.kind, values.dtype.itemsize) == ("u", 2):
         return values
     if kind not in (None, "TIFF"):  # PGM, which Pillow scales to 16 bits
@@ -310,8 +314,6 @@ def orientation_of(file: BinaryIO, name: str, pixel_format: PixelFormat = RGB) -
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
-    if image.mode == "F":
-        return Image.fromarray(_ranged(np.asarray(image, dtype=np.float64))).convert("RGB")
     if image.has_transparency_data:
         layer = image.convert("RGBA")
         page = Image.new("RGBA", layer.size, "white")

@@ -149,7 +149,7 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         unreadable={source.names[i]: found for i, found in enumerate(seen) if isinstance(found, str)},
         ignored=source.ignored,
         across=_named(source, [group for group in groups if len({split[i] for i in group}) > 1]),
-        contradicting=_named(source, [group for group in groups if len(np.unique(source.labels[group], axis=0)) > 1]),
+        contradicting=_named(source, [group for group in groups if _contradict(source.labels[group])]),
         repeated=sum(len(group) - 1 for group in groups),
         notes=(*source.notes, *remarks),
         planned={kind: len(rows) for kind, rows in planned.items()},
@@ -158,7 +158,7 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         largest=source.names[by_pixels[-1]] if by_pixels else "",
         near=_named(source, [list(pair) for pair in near]),
         uneven=mends(source.labels) if is_uneven(learnt) else "",
-        several=several_words(source.labels) if source.labels.ndim == 2 else "",
+        several=several_words(source.labels[labeled(source.labels)]) if source.labels.ndim == 2 else "",
         values=_values(list(read.values())),
     )
 
@@ -193,6 +193,11 @@ def _planned(source: Source) -> tuple[Splits, list[str], str]:
     except UserError as error:
         return splits, remarks, str(error)
     return splits, remarks, ""
+
+
+def _contradict(labels: np.ndarray) -> bool:
+    """Whether images of which these are the labels show different things, as far as anybody said."""
+    return len(np.unique(labels[labeled(labels)], axis=0)) > 1
 
 
 def _counts(source: Source, rows: np.ndarray) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from ..errors import UserError, counted, some
 from ..keywords import check_fields
 from . import subsets
 from .folds import folds_of, hold_out_groups, straddling
+from .sources.labels import doubtful
 from .sources.source import Source
 
 Splits = dict[str, np.ndarray]
@@ -110,6 +111,7 @@ def select(source: Source, selection: Selection, seed: int, labeled: bool = True
         paper's rule draws from.
     """
     splits, notes = _with_labels(source) if labeled else (dict(source.splits), list[str]())
+    notes += doubtful(source.classes) if labeled else []
     if selection.test_on == "none":
         splits.pop("test", None)
     use_validation(splits, selection, source.name)

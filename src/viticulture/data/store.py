@@ -34,7 +34,7 @@ from .resample import squeeze
 from .sources.source import Source
 
 _VERSION = "3"
-_TIFF = "tiff 2"  # changes with what becomes of such files alone
+_TIFF = "tiff 3"  # changes with what becomes of such files alone
 _FEW, _SMALL = (
     8,
     80 * 80,

@@ -4,7 +4,8 @@
 Every class draws from its own random stream, seeded by (seed, class): a class that is added or removed leaves the
 choices among the others as they were. All results are sorted positions, int64.
 
-Labels are [N] int64, -1 without one, or [N, C], 1 where an image shows a class and 0 elsewhere.
+Labels are [N] int64, -1 without one, or [N, C], 1 where an image shows a class and 0 elsewhere; -1 throughout where
+nobody said which.
 """
 
 import math
@@ -14,14 +15,14 @@ import numpy as np
 
 def labeled(labels: np.ndarray) -> np.ndarray:
     """[N] whether an image's classes are known; of several labels an image, that there may be none is known."""
-    return labels >= 0 if labels.ndim == 1 else np.ones(len(labels), bool)
+    return (labels if labels.ndim == 1 else labels.min(1, initial=0)) >= 0
 
 
 def count_by_class(labels: np.ndarray, classes: int) -> np.ndarray:
     """[C] int64, images of each class."""
     if labels.ndim == 1:
         return np.bincount(labels[labels >= 0], minlength=classes)
-    return labels.sum(0).astype(np.int64)
+    return labels[labeled(labels)].sum(0).astype(np.int64)
 
 
 def holdout(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -66,6 +67,7 @@ def fraction_of_each(labels: np.ndarray, fraction: float, seed: int) -> np.ndarr
         seed: of the choice.
     """
     if labels.ndim == 2:
+        labels = labels.clip(min=0)  # what nobody labeled goes with what shows none
         kept = stratified(labels, fraction, seed) if fraction < 1 else np.ones(len(labels), bool)
         for shown in labels.T[~labels[kept].any(0)]:  # a label keeps one image
             kept[np.flatnonzero(shown)[:1]] = True

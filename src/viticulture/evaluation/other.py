@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..data.dataset import prepare_test
+from ..data.dataset import prepare_test, remarks_on_test
 from ..data.images import Images, StoredImages
+from ..data.open import open_source
 from ..data.sources.source import Source
 from ..errors import UserError, counted
 from ..models.weights.files import load
@@ -46,11 +47,11 @@ def evaluate_other(run: RunDir, data: str | Source) -> OtherImages:
     _, task, _ = load(run.weights(run.which()[0]))
     check_classes(run, task.classes)
     skip = recipe.section("data").skip_unreadable
+    source = data if isinstance(data, Source) else open_source(data)
     with showing("reading images") as progress:
-        images, skipped = prepare_test(data, task.classes, recipe.section("images"), skip, progress)
+        images, skipped = prepare_test(source, task.classes, recipe.section("images"), skip, progress)
     name = data.name if isinstance(data, Source) else data
-    warnings = [f"skipped {counted(len(skipped), 'image')} that could not be read"] if skipped else []
-    warnings += taught_by(run, images)
+    warnings = [*remarks_on_test(source, skipped), *taught_by(run, images)]
     return OtherImages(name, results_of(run, recipe, name, images), warnings)
 
 

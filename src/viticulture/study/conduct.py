@@ -79,9 +79,15 @@ def _prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: s
 
 def _named(candidate: Candidate, recipe: Recipe) -> list[str]:
     """Recipe keys of how images are shown that are a candidate's own, as `_shown` tells them for those planned first:
-    a size that its recipe names, and views that the study names for it."""
+    a size that its recipe names, and views that the study or its recipe names for it."""
     size = [IMAGE_SIZE] if recipe.section("images").image_size is not None else []
-    return size + [key for key in candidate.overrides if key == VIEWS]
+    return size + [VIEWS] * _names_views(candidate, recipe)
+
+
+def _names_views(candidate: Candidate, recipe: Recipe) -> bool:
+    """Whether anybody says by which views of an image a candidate answers; a recipe that leaves that to validation
+    images says nothing."""
+    return VIEWS in candidate.overrides or recipe.section("images").eval_views not in ("one", "best")
 
 
 def _shown(study: StudyDir, recipes: dict[str, Recipe], data: str) -> list[dict[str, Any]]:
@@ -95,7 +101,7 @@ def _shown(study: StudyDir, recipes: dict[str, Recipe], data: str) -> list[dict[
         source = open_for(recipes[grid.baseline.name], data or data_of(study, grid.baseline))
         sizes = [] if isinstance(source, DenseSource) else usual_sizes(sample_sizes(source))
         steps = [{IMAGE_SIZE: size} for size in sizes] or steps
-    named = any(VIEWS in keys for keys in (grid.conditions, *(candidate.overrides for candidate in grid.candidates)))
+    named = VIEWS in grid.conditions or any(_names_views(each, recipes[each.name]) for each in grid.candidates)
     several = any(settings.eval_views != "one" for settings in images) and not named
     return [{**steps[0], VIEWS: "one"}, *steps] if several else steps
 

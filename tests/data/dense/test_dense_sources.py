@@ -194,6 +194,11 @@ def first_box(box: list[float]) -> Callable[[dict[str, Any]], object]:
         (lambda content: content["categories"].append({"id": 9, "name": "disk"}), "class 'disk' twice"),
         (lambda content: content["annotations"][0].update(image_id=77), "that it does not list"),
         (lambda content: content["images"][0].pop("id"), "no list of objects"),
+        (
+            lambda content: content["images"][1].update(id=content["images"][0]["id"]),
+            "gives two images the id 0, 000.png and 001.png; which",
+        ),
+        (lambda content: [each.update(bbox=[0.1, 0.2, 0.3, 0.4]) for each in content["annotations"]], "as shares of"),
         (lambda content: content["images"][0].update(id=[1]), r"id \[1\] of images is missing or wrong"),
         (lambda content: content["annotations"][0].update(category_id=[3]), "no list of objects"),
         (lambda content: content["categories"][0].update(id="3"), "no list of objects"),
@@ -348,6 +353,17 @@ def test_what_a_csv_gets_wrong_is_told_in_a_line(tmp_path: Path, line: str, word
     assert "\n" not in str(told.value)
 
 
+def test_whole_numbers_with_a_point_are_one_class_of_a_csv(tmp_path: Path) -> None:
+    """pandas writes them where images without objects leave gaps. Catches: classes that are divided in two."""
+    file = box_csv(tmp_path / "a")
+    rows = [line.split(",") for line in file.read_text().splitlines()]
+    labels = sorted({row[1] for row in rows[1:] if row[1]})
+    for i, row in enumerate(rows[1:]):
+        row[1] = f"{labels.index(row[1])}{'.0' * (i % 2)}" if row[1] else ""
+    file.write_text("\n".join(",".join(row) for row in rows))
+    assert open_dense(file, "objects").classes == tuple(map(str, range(len(labels))))
+
+
 def test_splits_of_a_csv_are_compared_by_what_they_mean(tmp_path: Path) -> None:
     """Fails if val and valid are two splits, or an empty cell, which a table of classes refuses, means train."""
     file = coco_folder(tmp_path / "set", {"train": 2}) / "boxes.csv"
@@ -406,6 +422,85 @@ def test_yolos_classes_count_from_0(names: str, tmp_path: Path) -> None:
     (root / "data.yaml").write_text(f"names: {names}\n")
     with pytest.raises(UserError, match="must count from 0"):
         prepared(root)
+
+
+def moved(root: Path, folders: dict[str, str]) -> Path:
+    """YOLO's folder with other names for its splits' folders."""
+    for folder in ("images", "labels"):
+        for split, name in folders.items():
+            (root / folder / split).rename(root / folder / name)
+    return root
+
+
+def splits_of(root: Path, declared: str) -> tuple[dict[str, list[int]], tuple[str, ...]]:
+    """Split -> numbers of its images as data.yaml declares them, and what is told."""
+    (root / "data.yaml").write_text(f"names: [disk, square]\n{declared}")
+    source = open_dense(root, "objects")
+    assert source.objects is not None
+    assert all(map(len, source.objects))
+    stems = [int(Path(name).stem) for name in source.images.names]
+    return {split: [stems[row] for row in rows] for split, rows in source.images.splits.items()}, source.notes
+
+
+YEARS = {"train": "train2017", "val": "val2017", "test": "test2017"}
+PLACES = {"train": "vines", "val": "oaks", "test": "elms"}
+TRUE = {"train": [0, 1, 2, 3], "val": [4, 5], "test": [6, 7]}
+
+
+def test_yolos_splits_are_those_that_its_file_names(tmp_path: Path) -> None:
+    """By folders, lists or several of these, from wherever their paths begin. Fails if validation images in a folder of
+    any name are learnt from, or one of a year's (train2017) passes for no split."""
+    assert splits_of(moved(yolo(tmp_path / "years"), YEARS), "") == (TRUE, ())
+    root = moved(yolo(tmp_path / "set"), PLACES)
+    for split, numbers in TRUE.items():
+        lines = [f"./images/{PLACES[split]}/{number:03}.png\n" for number in numbers]
+        (root / f"{PLACES[split]}.txt").write_text("".join(lines))
+    for declared in (
+        "path: ../sets/set\ntrain: images/vines\nval: images/oaks/\ntest: [images/elms]\n",
+        "val: ../set/images/oaks\ntrain: /content/set/images/vines\ntest: .\\images\\elms\n",
+        "train: vines.txt\nval: oaks.txt\ntest: data/elms.txt\n",
+        "train: [vines.txt]\nval: images/oaks\ntest: elms.txt\n",
+    ):
+        assert splits_of(root, declared) == (TRUE, ()), declared
+
+
+def test_what_yolos_file_does_not_name_is_told(tmp_path: Path) -> None:
+    """Fails if images that it does not name are learnt from, one that it names twice is judged by, or a folder or file
+    that is not there is passed over."""
+    root = moved(yolo(tmp_path / "set"), PLACES)
+    splits, notes = splits_of(root, "train: images/vines\nval: images/vines\ntest: images/gone\n")
+    assert splits == {"train": TRUE["train"]}
+    assert notes == (
+        "data.yaml names no image of its test split",
+        "data.yaml names 4 images for val and train; they are for train alone",
+        "left out 4 images of no split that data.yaml names: images/elms/006.png, images/elms/007.png, "
+        "images/oaks/004.png and 1 more",
+    )
+    splits, notes = splits_of(root, "train: images/vines\nval: images/elms\ntest: images/elms\n")
+    assert splits == {split: TRUE[split] for split in ("train", "test")}
+    assert notes[0] == "data.yaml names 2 images for val and test; they are for test alone"
+    (root / "few.txt").write_text("images/vines/000.png\nimages/vines/999.png\n")
+    splits, notes = splits_of(root, "train: few.txt\nval: images/oaks\n")
+    assert splits == {"train": [0], "val": [4, 5]}
+    assert notes[0] == "data.yaml names 1 image for train that the folder does not hold"
+    assert notes[1].startswith("left out 5 images")
+
+
+def test_of_yolos_poses_the_boxes_are_read(tmp_path: Path) -> None:
+    """Fails if the points behind a box are taken for an outline, which an even number of them looks like."""
+    root = yolo(tmp_path / "set")
+    boxes = prepared(root).annotations["train"]
+    for file in (root / "labels").rglob("*.txt"):
+        file.write_text("\n".join(f"{line} 0.4 0.4 0.6 0.5" for line in file.read_text().splitlines()))
+    (root / "data.yaml").write_text("names: [disk, square]\nkpt_shape: [2, 2]\n")
+    posed = prepared(root).annotations["train"]
+    assert isinstance(boxes, Boxed)
+    assert isinstance(posed, Boxed)
+    assert not posed.masks
+    assert all((a.boxes == b.boxes).all() for a, b in zip(boxes.objects, posed.objects, strict=True))
+    (root / "data.yaml").write_text("names: [disk, square]\nkpt_shape: two\n")
+    with pytest.raises(UserError, match="kpt_shape must be points and numbers of each, got 'two'"):
+        open_dense(root, "objects")
 
 
 def test_yolos_outlines_are_masks(tmp_path: Path) -> None:
@@ -505,6 +600,9 @@ def test_what_vocs_lists_do_not_name_is_told(tmp_path: Path) -> None:
         "test.txt of ImageSets/Main names 1 image without an annotation: O07",
         "1 image for training that no list of ImageSets/Main names (train.txt, val.txt, test.txt): 007",
     )
+    (lists / "test.txt").write_text("006\n005\n")
+    with pytest.raises(UserError, match=r"test.txt names 1 image that val.txt names, too: 005; an image stands in one"):
+        open_dense(root, "objects")
     (lists / "test.txt").write_text("O06\nO07\n")
     with pytest.raises(UserError, match=r"test.txt names no image of .*: O06, O07$"):
         open_dense(root, "objects")

@@ -157,6 +157,17 @@ def test_what_splits_disagree_about_is_told(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
+def test_columns_of_classes_that_are_not_read_are_told(tmp_path: Path) -> None:
+    """Fails if one of several is taken for the labels without a word."""
+    names = names_of("zebra", "ant")
+    columns = {"image": photos(2), "season": (names, [0, 1]), "style": (names, [1, 1])}
+    source = open_source(saved(tmp_path / "several", train=columns))
+    assert source.labels.tolist() == [0, 1]
+    assert source.notes == ("labels are the column season; others that name classes are not read: style",)
+    single = open_source(saved(tmp_path / "single", train={"image": photos(2), "label": (names, [1, 1])}))
+    assert (single.labels.tolist(), single.notes) == ([1, 1], ())
+
+
 def test_lists_of_classes_are_several_labels(tmp_path: Path) -> None:
     """Fails if they pass for images without labels, or lists of numbers, which may be a 1 or 0 a class, for classes."""
     datasets = pytest.importorskip("datasets", reason="the extra `hf`")

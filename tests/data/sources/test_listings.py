@@ -12,6 +12,8 @@ from PIL import Image
 
 from untrained import photo
 from viticulture.data.open import open_source
+from viticulture.data.sources.several import separated
+from viticulture.data.splits import Selection, select
 from viticulture.errors import UserError
 
 COCO: dict[str, Any] = {
@@ -63,10 +65,14 @@ def test_of_several_labels_an_image_that_nobody_labeled_is_left_out(root: Path) 
     shows = task("a.png", "vine", "oak")
     for nobody in (task("c.png", was_cancelled=True), {"data": {"image": "c.png"}, "annotations": []}):
         source = opened(root, [shows, task("b.png"), nobody])
-        assert labeled(source) == {"photos/a.png": "vine|oak", "photos/b.png": None}
-        assert "left out 1 image that nobody labeled" in source.notes[0]
+        assert separated(source).labels.tolist() == [[1, 1], [0, 0], [-1, -1]]
+        splits, notes = select(separated(source), Selection(test_fraction=0, val_fraction=0), 0)
+        assert splits["train"].tolist() == [0, 1]
+        assert notes == ["left out 1 train image without a label"]
     least = [{"image": "a.png", "choice": {"choices": ["vine", "oak"]}}, {"image": "b.png", "annotation_id": 7}]
-    assert labeled(opened(root, [*least, {"image": "c.png"}])).keys() == {"photos/a.png", "photos/b.png"}
+    assert separated(opened(root, [*least, {"image": "c.png"}])).labels[:, 0].tolist() == [1, 0, -1]
+    single = opened(root, [task("a.png", "vine"), task("b.png", "oak"), task("c.png", was_cancelled=True)])
+    assert separated(single).labels[2].tolist() == [-1, -1], "nor where no image has several"
 
 
 def test_label_studios_exports(root: Path) -> None:
@@ -84,7 +90,12 @@ def test_label_studios_exports(root: Path) -> None:
     assert labeled(opened(root, [*least, {"image": "c.png"}])) == expected
     agreed = [task("a.png", "vine"), task("b.png", "oak")]
     agreed[0]["annotations"] *= 2
-    assert labeled(opened(root, agreed))["photos/a.png"] == "vine"
+    source = opened(root, agreed)
+    assert (labeled(source)["photos/a.png"], source.notes) == ("vine", ())
+    agreed[0]["annotations"] = task("a.png", "vine")["annotations"] + task("a.png", "oak")["annotations"]
+    source = opened(root, agreed)
+    assert labeled(source)["photos/a.png"] == "vine|oak"
+    assert source.notes == ("annotators disagree about 1 image, taken to show all that any of them chose: a.png",)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +104,7 @@ def test_label_studios_exports(root: Path) -> None:
         ({**COCO, "annotations": [{"image_id": 2, "category_id": 5, "bbox": [1, 2, 3, 4]}]}, "recipe detection/"),
         ({**COCO, "images": [{"id": 7, "file_name": "gone.png"}, *COCO["images"][1:]]}, "does not hold: gone.png"),
         ([{"data": {"image": "a.png"}, "annotations": [{"result": [{"value": {"x": 1}}]}]}], "regions"),
+        ({**COCO, "images": [*COCO["images"], {"id": 7, "file_name": "c.png"}]}, "gives two images one id"),
         ([task(f"data:image/png;base64,{'A' * 5000}/gone.png", "vine")], "1 file that .* does not hold"),
         ({"rows": []}, "KeyError: 'categories'.*Label Studio"),
         ([1, 2], "no list of images that is known here"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import ExifTags, Image
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 from torchvision.datasets import ImageFolder
 
 from viticulture.data.channels import RGB, PixelFormat
@@ -81,6 +81,30 @@ def test_a_data_sets_own_class_names_are_taken_through_a_subset() -> None:
     assert source.classes == ("class 2", "class 10")
     assert source.name == "Subset"
     assert (shown(source) == PIXELS[[0, 1, 4]]).all()
+
+
+class Others(Pairs):
+    """Counts its classes otherwise."""
+
+    classes = [f"class {i}" for i in reversed(range(11))]  # noqa: RUF012
+
+
+class Twins(Pairs):
+    """Calls all its classes alike."""
+
+    classes = ["one"] * 11
+
+
+def test_each_member_of_a_concatenated_data_set_names_its_own_classes() -> None:
+    """Catches: names that are lost, the first member's names for all, items counted from the wrong member."""
+    images = [Image.fromarray(image) for image in PIXELS]
+    both: ConcatDataset[Any] = ConcatDataset(
+        [Pairs(images[:5], LABELS[:5]), Subset(Others(images, 10 - LABELS), [5, 6, 7])]
+    )
+    source = open_source(both)
+    assert source.classes == ("class 2", "class 10")
+    assert source.labels.tolist() == [1, 0, 0, 1, -1, 0, 1, 0]
+    assert open_source(Subset(both, [6, 0, 5])).labels.tolist() == [1, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -275,6 +299,7 @@ def test_a_damaged_file_of_a_data_set_is_told_or_skipped(damaged: ImageFolder) -
         (TensorDataset(tensors()), "gives .image, label."),
         ((PIXELS[:0], LABELS[:0]), "no images in arrays"),
         (Pairs(PIXELS, LABELS + 1), "image 0: the label 11 names none of .* from 0 to 10: class 0"),
+        (Twins(PIXELS, LABELS), "image 0: the data set calls several of its classes 'one'; give each"),
         (("photos", "labels"), "a pair is images and their labels, got str first"),
     ],
 )  # fmt: skip

@@ -26,8 +26,9 @@ from viticulture.data.open import open_source
 from viticulture.data.sources import archives, folders
 from viticulture.data.sources import webdataset as shards
 from viticulture.data.sources.files import is_image
-from viticulture.data.sources.labels import classify, natural, split_of
+from viticulture.data.sources.labels import alike, classify, doubtful, natural, split_of
 from viticulture.data.sources.source import Source
+from viticulture.data.splits import select
 from viticulture.errors import UserError
 
 ODD = ["größe & <b>fett<i>", 'a "quoted" name', "it's", "日本語", "with  spaces ", "emoji 🍇", "100%"]
@@ -103,6 +104,21 @@ def test_two_folders_for_one_split_are_refused(opened: Callable[..., Source]) ->
     """Fails if one of them is dropped in silence."""
     with pytest.raises(UserError, match=r"val and valid.* both mean the val split"):
         opened("train/a/1.png", "val/a/2.png", "valid/a/3.png")
+
+
+@pytest.mark.parametrize(
+    "names", [("seg_train", "seg_test"), ("trainset1", "valset1"), ("my-train", "train2", "mytest")]
+)
+def test_folders_that_look_like_splits_are_no_classes(names: tuple[str, ...], opened: Callable[..., Source]) -> None:
+    """Fails if seg_train and seg_test are two classes to tell apart, each with the images of all classes."""
+    with pytest.raises(UserError, match="look like splits that are not known here; call them train, val and test"):
+        opened(*(f"{name}/{label}/1.png" for name in names for label in "ab"))
+    assert opened(*(f"{name}/1.png" for name in names)).classes == tuple(sorted(names, key=natural))
+
+
+def test_parts_of_a_training_set_are_folders_as_any_others(opened: Callable[..., Source]) -> None:
+    """Fails if they are refused as splits are that nobody knows."""
+    assert opened("train_a/x/1.png", "train_b/x/2.png").classes == ("train_a", "train_b")
 
 
 def test_folders_without_splits_are_classes(opened: Callable[..., Source]) -> None:
@@ -319,6 +335,23 @@ def test_hostile_zips_do_no_harm(tmp_path: Path) -> None:
     assert peak < 2**20
 
 
+def test_names_of_zips_are_read_as_other_systems_write_them(tmp_path: Path) -> None:
+    """A Mac's in UTF-8 without saying so, Windows' with backslashes. Fails if classes have garbled names, or all images
+    lie beside each other."""
+    path = pack(tmp_path / "mac.zip", write(tmp_path / "data", "train/a/1.png", "train/@@l/2.png"))
+    path.write_bytes(path.read_bytes().replace(b"@@l", "\u00f6l".encode()))
+    assert open_source(path).classes == ("a", "\u00f6l")
+    assert numbers(open_source(path), "train") == [0, 1]
+    with zipfile.ZipFile(tmp_path / "windows.zip", "w") as file:
+        for i, name in enumerate(("train\\a\\1.png", "train\\b\\2.png", "train\\c\\")):
+            info = zipfile.ZipInfo(name)
+            info.create_system = 0
+            file.writestr(info, picture(i) if name.endswith("png") else b"")
+    source = open_source(tmp_path / "windows.zip")
+    assert (source.classes, source.names) == (("a", "b", "c"), ["train/a/1.png", "train/b/2.png"])
+    assert numbers(source, "train") == [0, 1]
+
+
 def test_a_zip_member_beyond_the_limit_is_not_inflated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if the limit is checked after the memory is full."""
     monkeypatch.setattr(archives, "MAX_MEMBER_BYTES", 2**16)
@@ -350,10 +383,12 @@ def table(root: Path, text: str, encoding: str = "utf-8") -> Path:
         "training;;4.png\r\n",
         'path\tlabel\tnote\tsplit\nimg/a b.png\tcat\tx\ttrain\nimg/ü,x.png\t"do""g"\t\tvalid\n3.png\tcat\t\ttest\n'
         "4.png\t\t\ttrain",
+        'path, label, split\n"img/a b.png", "cat", train\n"img/ü,x.png", "do""g", val\n'
+        "3.png, cat, test\n4.png, , train\n",
     ],
 )
 def test_a_csv_lists_images(text: str, tmp_path: Path) -> None:
-    """Quotes, a byte-order mark, Windows line ends, other separators and columns in another order.
+    """Quotes, a byte-order mark, Windows line ends, other separators, spaces and columns in another order.
 
     Fails if one of them is not understood, a label is lost, or a path is not relative to the CSV.
     """
@@ -362,6 +397,58 @@ def test_a_csv_lists_images(text: str, tmp_path: Path) -> None:
     assert named(source, "train") == {"img/a b.png": "cat", "4.png": None}
     assert named(source, "val") == {"img/ü,x.png": 'do"g'}
     assert numbers(source, "test") == [2]
+
+
+@pytest.mark.parametrize(
+    ("cells", "classes"),
+    [
+        (("1", "1.0", "2.0", ""), ("1", "2")),
+        (("-1.0", "0", "1", ""), ("0", "1", "-1")),
+        (("1.0", "1.5", "2.0", ""), ("1.0", "1.5", "2.0")),
+        (("1.0", "cat", "2.0", ""), ("1.0", "2.0", "cat")),
+    ],
+)
+def test_whole_numbers_with_a_point_are_those_without(
+    cells: tuple[str, ...], classes: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Of classes and groups alike. Catches: the class 1 divided in two, versions or measures robbed of their zero."""
+    paths = ("img/a b.png", '"img/ü,x.png"', "3.png", "4.png")
+    lines = [f"{path},{cell},{cell}\n" for path, cell in zip(paths, cells, strict=True)]
+    source = open_source(table(tmp_path, f"path,label,group\n{''.join(lines)}"))
+    assert source.classes == classes
+    assert source.groups is not None
+    assert len(np.unique(source.groups)) == 1 + len(classes)
+
+
+def test_classes_and_groups_of_nearly_one_name_are_told(tmp_path: Path) -> None:
+    """Catches: silence about Cat and cat, or about a patient of two spellings in two splits; a remark about names
+    that differ by a letter or a digit."""
+    text = "path,label\nimg/a b.png,Old_cat\n3.png,old cat\n4.png,old cat 2\n"
+    source = open_source(table(tmp_path, "path,label,group\nimg/a b.png,x,P-1\n3.png,x,p_1\n4.png,x,P-2\n"))
+    assert source.notes[1:] == ("groups of nearly the same name, each taken as its own: 'P-1' and 'p_1'",)
+    source = open_source(table(tmp_path, text))
+    _, notes = select(source, Selection(test_fraction=0, val_fraction=0), 0)
+    assert notes == ["classes of nearly the same name, each taken as its own: 'old cat' and 'Old_cat'"]
+    assert alike(("1", "1.0", "10", "1.05")) == [notes[0].partition(": ")[0] + ": '1' and '1.0'"]
+    assert alike(("A", "A+", "Ä", "cat1", "cat2")) == []
+
+
+@pytest.mark.parametrize(
+    ("classes", "said"),
+    [
+        (("cat", "nan", "NA"), "learnt as a class: 'nan', 'NA', as missing labels are written; leave those empty"),
+        (("cat", "cat;dog", "dog"), "learnt as a class each: 'cat;dog'; join several labels by a bar: cat|dog"),
+        (("a, b", "b", "a"), "learnt as a class each: 'a, b'; join several labels by a bar: cat|dog"),
+        (("['a', 'b']", "['b']"), "learnt as a class each: \"['a', 'b']\", \"['b']\"; join several"),
+        (("Nancy", "salt & pepper", "salt", "and/or", "n", "a|b", "a", "b"), None),
+    ],
+)
+def test_classes_that_are_hardly_meant_are_told(classes: tuple[str, ...], said: str | None) -> None:
+    """Missing labels and lists of others as they are written by other programs. Fails if they are learnt in silence, or
+    names that only look alike are told."""
+    remarks = doubtful(classes)
+    assert len(remarks) == (said is not None)
+    assert said is None or remarks[0].startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -481,11 +568,14 @@ def test_images_of_shards_that_are_not_read_are_told(tmp_path: Path) -> None:
 
 
 def test_labels_in_json_may_be_several(tmp_path: Path) -> None:
-    """Fails if a list becomes a class of its brackets, or a whole number another class than in NAME.cls."""
+    """Fails if a list becomes a class of its brackets, a whole number another class than in NAME.cls, or one below 0
+    there a class."""
     labels = {"a": ["cat", "dog"], "b": ["dog"], "c": 2.0, "d": [], "e": None, "f": 2}
     members = {f"{key}.json": json.dumps({"label": label}).encode() for key, label in labels.items()}
     source = open_source(tars(tmp_path, ("x.tar", {**members, **{f"{key}.png": picture(1) for key in labels}})))
     assert list(named(source, "train").values()) == ["cat|dog", "dog", "2", None, None, "2"]
+    members = {f"{i}.{end}": data for i in (0, 1, -1) for end, data in (("cls", b"%d" % i), ("png", picture(1)))}
+    assert list(named(open_source(tars(tmp_path / "y", ("y.tar", members))), "train").values()) == ["0", "1", None]
 
 
 @pytest.mark.parametrize(
@@ -544,6 +634,9 @@ def test_classes_sort_as_people_count() -> None:
         ("valid", "val"),
         ("validation", "val"),
         ("test_set", "test"),
+        ("train2017", "train"),
+        ("val_2014", "val"),
+        ("train2", None),
         ("trains", None),
         ("contest", None),
         ("", None),

@@ -12,7 +12,7 @@ from ...disk import read_text
 from ...errors import UserError
 from ..annotations import NOTHING
 from ..sources.labels import natural
-from ..sources.table import split_in
+from ..sources.table import split_in, whole_numbers
 from .source import DenseSource, check_names, images_of, objects_of
 
 COLUMNS = ("path", "label", "x0", "y0", "x1", "y1")
@@ -31,7 +31,7 @@ def open_box_csv(file: Path) -> DenseSource:
     """Open such a file."""
     text = read_text(file, "list").removeprefix("\ufeff")
     delimiter = max(",;\t", key=text.partition("\n")[0].count)
-    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
+    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
     columns = {name.strip().lower(): name for name in rows.fieldnames or ()}
     if missing := [name for name in COLUMNS if name not in columns]:
         raise UserError(f"{file} needs the columns {','.join(COLUMNS)}[,split]; it lacks {', '.join(missing)}")
@@ -53,10 +53,12 @@ def open_box_csv(file: Path) -> DenseSource:
                 raise UserError(f"{file}, line {line}: x0,y0,x1,y1 must be pixels, got {','.join(sides)}") from error
         elif any(sides):
             raise UserError(f"{file}, line {line}: a box without a label")
-    labels = {label for entries in by_path.values() for label, _ in entries}
-    classes = check_names(sorted(labels, key=natural), file)
+    labels = list({label for entries in by_path.values() for label, _ in entries})
+    names = dict(zip(labels, whole_numbers(labels), strict=True))
+    classes = check_names(sorted({*names.values()}, key=natural), file)
+    number = {label: classes.index(name) for label, name in names.items()}
     objects = [
-        objects_of([box for _, box in entries], [classes.index(label) for label, _ in entries]) if entries else NOTHING
+        objects_of([box for _, box in entries], [number[label] for label, _ in entries]) if entries else NOTHING
         for entries in by_path.values()
     ]
     kinds = [splits[path] for path in by_path]

@@ -147,6 +147,14 @@ def _read(file: Path, parts: Iterable[str] = _NAMED) -> dict[str, Any]:
         raise UserError(f"cannot read {file}: {error}") from error
     except (KeyError, TypeError) as error:
         raise UserError(f"{file} is no list of objects as COCO writes it: {error} is missing or wrong") from error
+    named: dict[Any, str] = {}
+    for image in content["images"]:
+        if image["id"] in named:
+            raise UserError(
+                f"{file} gives two images the id {image['id']}, {named[image['id']]} and {image['file_name']}; which "
+                "of them shows its objects cannot be told"
+            )
+        named[image["id"]] = str(image["file_name"])
     return content
 
 

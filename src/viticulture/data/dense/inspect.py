@@ -10,6 +10,7 @@ import torch
 
 from ...errors import UserError, some
 from ..decode import Unreadable
+from ..sources.labels import alike
 from .mask_folders import MEANINGLESS, read_mask
 from .prepare import OUTSIDE, one_class, orientation
 from .source import DenseSource
@@ -97,7 +98,7 @@ def inspect_dense(source: DenseSource) -> DenseInspection:
         outside=totals["outside"],
         masks=0 < totals["drawn"] == sum(int(each.sum()) for each in counts.values()),
         unreadable=unreadable,
-        notes=(*source.notes, *_untaught(source, counts)),
+        notes=(*source.notes, *alike(source.classes), *_untaught(source, counts)),
     )
 
 

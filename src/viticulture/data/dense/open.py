@@ -3,6 +3,8 @@
 
 from pathlib import Path
 
+import torch
+
 from ...errors import UserError
 from .box_csv import is_box_csv, open_box_csv
 from .coco import listings, open_coco
@@ -54,8 +56,21 @@ def open_dense(data: str | Path, wanted: str) -> DenseSource:
     if wanted == "pixels":
         return open_masks(path)
     if path.is_file() and path.suffix != ".json":
-        return open_box_csv(path)
+        return _in_pixels(open_box_csv(path))
     for ours, opened in ((listings, open_coco), (is_voc, open_voc), (is_yolo, open_yolo)):
         if ours(path):
-            return opened(path)
+            return _in_pixels(opened(path))
     raise AssertionError(found)
+
+
+def _in_pixels(source: DenseSource) -> DenseSource:
+    """A source of objects as it is. Raises: UserError where all boxes of a split lie in the images' first pixel."""
+    assert source.objects is not None
+    for split, rows in source.images.splits.items():
+        boxes = torch.cat([source.objects[row].boxes for row in rows])
+        if len(boxes) and float(boxes.max()) <= 1:
+            raise UserError(
+                f"boxes of {source.images.name} must be pixels, and all {len(boxes)} of the {split} images lie within "
+                "0 to 1, as shares of an image's sides do; multiply them by these"
+            )
+    return source

@@ -26,6 +26,7 @@ from ..decode import DECODED, orientation_of
 from ..image_settings import ImageSettings
 from ..images import Images
 from ..sources.files import file_fingerprint
+from ..sources.labels import alike
 from ..splits import Selection, use_validation
 from .loader import side_of
 from .mask_folders import read_mask
@@ -308,7 +309,8 @@ def _remarks(classes: Sequence[str], held: Mapping[str, Annotations]) -> list[st
         raise UserError(f"there is no {what} in any training image{beside}; nothing could be learnt")
     if isinstance(train, Masked) and (why := one_class(classes, counts(classes, train).tolist())):
         raise UserError(why)
-    notes = [f"no training image has {names}"] if (names := absent("train")) else []
+    notes = alike(classes)
+    notes += [f"no training image has {names}"] if (names := absent("train")) else []
     for split in ("val", "test"):
         if split in held and (names := absent(split)):
             notes.append(f"no {split} image shows {names}: nothing is measured of what no image shows")

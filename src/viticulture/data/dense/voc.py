@@ -110,7 +110,8 @@ def _voc_splits(root: Path, names: Sequence[tuple[str, str]], pictures: Collecti
         names: of each image its own and its annotation's, without endings.
         pictures: the same of all images below the folder, whether there is an annotation or not.
 
-    Raises: UserError for a list none of whose names is that of an image: its images would be learnt from.
+    Raises: UserError for a list none of whose names is that of an image: its images would be learnt from; and for an
+        image of two lists.
     """
     rows = {name: row for of in (1, 0) for row, name in enumerate(each[of] for each in names)}
     splits: dict[int, str] = {}
@@ -119,6 +120,12 @@ def _voc_splits(root: Path, names: Sequence[tuple[str, str]], pictures: Collecti
     for file in (present := [file for file in lists if file.is_file()]):
         listed = [_spellings(line) for line in read_text(file, "split").splitlines() if line.strip()]
         named = [next((rows[name] for name in spellings if name in rows), None) for spellings in listed]
+        if twice := [names[row][0] for row in named if row in splits]:
+            others = sorted({splits[row] for row in named if row in splits})
+            raise UserError(
+                f"{file} names {counted(len(twice), 'image')} that {' and '.join(f'{kind}.txt' for kind in others)} "
+                f"names, too: {some(twice, 3)}; an image stands in one split"
+            )
         splits |= {row: file.stem for row in named if row is not None}
         lost = [spellings for spellings, row in zip(listed, named, strict=True) if row is None]
         if lost and len(lost) == len(listed) and not any(name in pictures for spellings in lost for name in spellings):

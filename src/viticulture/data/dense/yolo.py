@@ -5,10 +5,13 @@
                                               CLASS x y x y ..., an outline
     data.yaml or classes.txt                  names of the classes
 
-Classes are numbered from 0.
+Classes are numbered from 0. What data.yaml names as train, val and test, folders or lists of images, is looked for by
+the ends of its paths, which may begin anywhere; a split that it does not name is in folders of its word. Of poses
+(kpt_shape) the boxes are read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,8 @@ from ..annotations import NOTHING, Objects, Shape
 from ..decode import Unreadable, image_size
 from ..sources.files import open_file
 from ..sources.folders import holds_image, images_among, scan
+from ..sources.labels import split_of
+from ..sources.listed import lines_of
 from .source import DenseSource, check_names, folders_of, images_of, objects_of, split_by_folder
 
 
@@ -32,10 +37,12 @@ def open_yolo(root: Path) -> DenseSource:
     """Open such a folder."""
     names = _names_file(root)
     assert names is not None
+    declared: dict[str, Any] = {}
     if names.suffix == ".txt":
         listed: Any = [line.strip() for line in read_text(names, "names").splitlines() if line.strip()]
     else:
-        listed = read_yaml(read_text(names, "names"), str(names))["names"]
+        declared = read_yaml(read_text(names, "names"), str(names))
+        listed = declared["names"]
         if isinstance(listed, dict):
             if set(listed) != set(range(len(listed))):
                 raise UserError(f"{names}: the numbers of the classes must count from 0, got {list(listed)[:5]}")
@@ -51,9 +58,75 @@ def open_yolo(root: Path) -> DenseSource:
     listing = {file.path for file in files if "labels" in folders_of(file.path) and file.path.endswith(".txt")}
     idle = sorted(listing - {_labels_of(file.path) for file in among} - {names.relative_to(root).as_posix()})
     notes += [f"{counted(len(idle), 'file')} of labels without an image: {some(idle, 3)}"] if idle else []
-    objects = [_yolo(root, path, classes) for path in paths]
-    images = images_of(root, paths, [split_by_folder(path) for path in paths], root)
-    return DenseSource(images, classes, objects, notes=tuple(notes))
+    splits, told = _splits(root, names.name, declared, paths)
+    keypoints = _keypoints(names, declared)
+    objects = [_yolo(root, path, classes, keypoints) for path in splits]
+    images = images_of(root, list(splits), list(splits.values()), root)
+    return DenseSource(images, classes, objects, notes=(*notes, *told))
+
+
+def _splits(
+    root: Path, what: str, declared: Mapping[str, Any], paths: Sequence[str]
+) -> tuple[dict[str, str], list[str]]:
+    """Image -> its split, and what a person should know.
+
+    A split of which no image is named has those in folders of its word; any other image that is not named is left out.
+
+    Args:
+        root: the folder.
+        what: names the splits, for a note.
+        declared: its content.
+        paths: of all images.
+    """
+    entries = {kind: entry for word, entry in declared.items() if entry and (kind := split_of(str(word)))}
+    known, notes = dict.fromkeys(paths), list[str]()
+    named: dict[str, set[str]] = {}
+    for kind, entry in entries.items():
+        found = list(_named(root, entry, str(declared.get("path") or ""), known))
+        named[kind] = {*found} - {""}
+        if lost := found.count(""):
+            notes.append(f"{what} names {counted(lost, 'image')} for {kind} that the folder does not hold")
+        elif not found:
+            notes.append(f"{what} names no image of its {kind} split")
+    for kind, kept in (("val", "train"), ("test", "train"), ("val", "test")):
+        if twice := named.get(kind, set()) & named.get(kept, set()):
+            notes.append(
+                f"{what} names {counted(len(twice), 'image')} for {kind} and {kept}; they are for {kept} alone"
+            )
+    splits = {path: kind for kind in ("val", "test", "train") for path in named.get(kind, ())}
+    splits |= {path: word for path in paths if path not in splits and not named.get(word := split_by_folder(path))}
+    if left := [path for path in paths if path not in splits]:
+        notes.append(f"left out {counted(len(left), 'image')} of no split that {what} names: {some(left, 3)}")
+    return {path: splits[path] for path in paths if path in splits}, notes
+
+
+def _named(root: Path, entry: Any, start: str, paths: Collection[str]) -> Iterator[str]:
+    """The images that a split's folder, list of images, or several of these name, "" for one that is not there; `start`
+    is what they are below."""
+    for name in map(str, entry if isinstance(entry, list) else [entry]):
+        for end in _ends(f"{start}/{name}"):
+            if end.endswith(".txt") and (root / end).is_file():
+                beside = end.rpartition("/")[0]
+                for _, line in lines_of(root / end):
+                    yield next((place for place in _ends(f"{beside}/{line}") if place in paths), "")
+                break
+            if below := [path for path in paths if path.startswith(f"{end}/" if end else "")]:
+                yield from below
+                break
+
+
+def _ends(name: str) -> list[str]:
+    """The path that a name from anywhere may be from the folder on, the longest first."""
+    parts = [part for part in name.strip().replace("\\", "/").split("/") if part not in ("", ".", "..")]
+    return ["/".join(parts[start:]) for start in range(len(parts))] or [""]
+
+
+def _keypoints(names: Path, declared: Mapping[str, Any]) -> int:
+    """Numbers of a pose behind a box. Raises: UserError for a shape that is none."""
+    shape = declared.get("kpt_shape") or [0]
+    if not isinstance(shape, list) or not all(type(side) is int and side >= 0 for side in shape):
+        raise UserError(f"{names}: kpt_shape must be points and numbers of each, got {shape!r}")
+    return prod(shape)
 
 
 def _names_file(root: Path) -> Path | None:
@@ -71,7 +144,7 @@ def _labels_of(path: str) -> str:
     return "/".join([*parts[:place], "labels", *parts[place + 1 :]]) + ".txt"
 
 
-def _yolo(root: Path, path: str, classes: Sequence[str]) -> Objects:
+def _yolo(root: Path, path: str, classes: Sequence[str], keypoints: int) -> Objects:
     file = root / _labels_of(path)
     lines = [line.split() for line in read_text(file, "labels").splitlines() if line.strip()] if file.exists() else []
     if not lines:
@@ -88,8 +161,8 @@ def _yolo(root: Path, path: str, classes: Sequence[str]) -> Objects:
             raise UserError(f"{file}, line {number}: must be a class's number, then shares, got {told!r}") from error
         if not 0 <= label < len(classes):
             raise UserError(f"{file}, line {number}: class {label}, and the {len(classes)} classes are numbered from 0")
-        if len(values) == 4:
-            x, y, w, h = values
+        if len(values) == 4 + keypoints:
+            x, y, w, h = values[:4]
             boxes.append([(x - w / 2) * width, (y - h / 2) * height, (x + w / 2) * width, (y + h / 2) * height])
         elif len(values) >= 6 and len(values) % 2 == 0:
             outline = [value * (width, height)[i % 2] for i, value in enumerate(values)]

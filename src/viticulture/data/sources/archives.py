@@ -12,6 +12,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -20,6 +21,7 @@ from .source import Reader
 
 MAX_MEMBER_BYTES = 2**29
 """Largest file that is read out of a zip; more is taken for a zip bomb."""
+_UTF_8, _WINDOWS = 0x800, 0  # a flag of a member of a zip; the system that made it
 
 
 class Archive:
@@ -119,16 +121,16 @@ def zip_spans(path: Path) -> tuple[list[Span], list[str]]:
         raise UserError(f"{path} cannot be read as a zip: {error}") from error
     spans = {}
     for member in members:
-        if member.is_dir():
+        if _is_folder(member):
             continue
         if member.flag_bits & 1:
             raise UserError(f"{path} is encrypted; unpack it and name the folder")
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise UserError(f"{path} is packed by method {member.compress_type}; unpack it and name the folder")
         deflated = member.compress_type == zipfile.ZIP_DEFLATED
-        name = _plain(member.filename)
+        name = _plain(member)
         spans[name] = Span(name, member.header_offset, member.compress_size, member.file_size, member.CRC, deflated)
-    return list(spans.values()), [_plain(member.filename) for member in members if member.is_dir()]
+    return list(spans.values()), [_plain(member) for member in members if _is_folder(member)]
 
 
 def tar_spans(path: Path) -> Iterator[Span]:
@@ -155,5 +157,19 @@ def tar_spans(path: Path) -> Iterator[Span]:
         )
 
 
-def _plain(path: str) -> str:
-    return "/".join(part for part in path.split("/") if part not in ("", "."))
+def _path(member: zipfile.ZipInfo) -> str:
+    """A member's path with slashes, which Windows may write the other way, in UTF-8 where a Mac does not say that it
+    wrote that."""
+    path = member.filename
+    if not member.flag_bits & _UTF_8:
+        with suppress(UnicodeError):
+            path = path.encode("cp437").decode("utf-8")  # how the library read it
+    return path.replace("\\", "/") if member.create_system == _WINDOWS else path
+
+
+def _is_folder(member: zipfile.ZipInfo) -> bool:
+    return _path(member).endswith("/")
+
+
+def _plain(member: zipfile.ZipInfo) -> str:
+    return "/".join(part for part in _path(member).split("/") if part not in ("", "."))

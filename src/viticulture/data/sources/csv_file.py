@@ -37,7 +37,8 @@ def _read(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """The header of a CSV, and each line's number and values."""
     text = text_of(path)
     delimiter = max(",;\t", key=text.partition("\n")[0].count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    # A quote behind a space is one, too: spaces around a value are none of it.
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
     lines = []
     try:
         header = [name.strip() for name in next(reader, [])]

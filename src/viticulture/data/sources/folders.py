@@ -136,7 +136,7 @@ def arrange(paths: Sequence[str], folders: Sequence[str], deeper: int = 0) -> Fo
         folders: every folder, so that a class without any image is seen.
         deeper: levels that classes lie below the folders that would be classes; such a class is called by its path.
 
-    Raises: UserError if two folders mean the same split.
+    Raises: UserError if two folders mean the same split, or folders that would be classes hide their split's word.
     """
     order = sorted(range(len(paths)), key=paths.__getitem__)
     # An image's part in the data set follows from its folder: there are a thousand times fewer of those.
@@ -154,6 +154,8 @@ def arrange(paths: Sequence[str], folders: Sequence[str], deeper: int = 0) -> Fo
     parts = {top: kind for top in tops if (kind := split_of(top)) is not None}
     has_classes = any(len(place) > depth + 1 and parts.get(place[depth]) == "train" for place in places)
     split = bool(parts) and (len(parts) == len(tops) or has_classes)
+    if not split and all(len(holder) > depth + 1 for holder in holders):
+        _check_words(tops)
     if split:
         for kind in set(parts.values()):
             same = sorted(top for top in parts if parts[top] == kind)
@@ -200,6 +202,16 @@ def arrange(paths: Sequence[str], folders: Sequence[str], deeper: int = 0) -> Fo
     return FolderLayout(
         kept, classes, codes[inside[read]], rows_of(np.array(kinds, dtype=object)[inside[read]]), tuple(notes)
     )
+
+
+def _check_words(tops: set[str]) -> None:
+    """Raises: UserError for folders of folders that are splits by the look of their names: they would be classes."""
+    said = [re.search("train|val|test", top.lower()) for top in tops]
+    if len({word[0] for word in said if word} | {"train"}) > 1 and all(said):
+        raise UserError(
+            f"folders {' and '.join(sorted(tops))} look like splits that are not known here; call them train, val and "
+            "test"
+        )
 
 
 def _depth(holders: Sequence[tuple[str, ...]], places: set[tuple[str, ...]]) -> int:

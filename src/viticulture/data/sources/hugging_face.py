@@ -13,16 +13,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from ...errors import UserError, shortened, some
 from ...text import readable
 from .files import open_file
-from .labels import classify, rows_of, split_of
+from .labels import classify, rows_of, split_of, without_label
 from .source import Reader, Source
-from .table import cell_word
+from .table import cell_word, cell_words
 
 _NAME = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?(:[\w.,-]+)?")
 _PATIENCE = 3.0
@@ -162,7 +162,7 @@ def _source(name: str, loaded: Any) -> Source:
     if not used:
         raise UserError(f"{name} has no train, val or test split, but {some(list(tables))}")
     column = _image_column(name, used, datasets)
-    classes, labels, notes = _labels(name, used, datasets)
+    labels, notes = _labels(name, used, datasets)
 
     undecoded = [
         table.select_columns([column]).cast_column(column, datasets.Image(decode=False)) for table in used.values()
@@ -174,7 +174,17 @@ def _source(name: str, loaded: Any) -> Source:
     unused = [key for key, kind in parts.items() if kind is None]
     if unused:
         notes = (f"splits that were not read: {some(unused)}", *notes)
-    return Source(name, classes, labels, names, splits, fingerprints, HubReader(undecoded, column), notes=notes)
+    return Source(
+        name=name,
+        classes=labels.classes,
+        labels=labels.numbers,
+        names=names,
+        splits=splits,
+        fingerprints=fingerprints,
+        reader=HubReader(undecoded, column),
+        notes=notes,
+        unlabeled=labels.missing,
+    )
 
 
 def _image_column(name: str, tables: Mapping[str, Any], datasets: Any) -> str:
@@ -205,8 +215,16 @@ def _holds_images(feature: Any, datasets: Any) -> bool:
     return isinstance(feature, datasets.Image) or feature == datasets.Value("binary")
 
 
-def _labels(name: str, tables: Mapping[str, Any], datasets: Any) -> tuple[tuple[str, ...], np.ndarray, tuple[str, ...]]:
-    """Class names, the label of every image, and notes; each split's numbers are read by its own names.
+class _Labels(NamedTuple):
+    """Of every image, as `Source` has them: `missing` is its `unlabeled`."""
+
+    classes: tuple[str, ...]
+    numbers: np.ndarray
+    missing: np.ndarray | None = None
+
+
+def _labels(name: str, tables: Mapping[str, Any], datasets: Any) -> tuple[_Labels, tuple[str, ...]]:
+    """Labels and notes; each split's numbers are read by its own names.
 
     Raises: UserError where splits keep their labels in different columns, or one numbers what another one names.
     """
@@ -214,7 +232,7 @@ def _labels(name: str, tables: Mapping[str, Any], datasets: Any) -> tuple[tuple[
     labeled = {split: column for split, column in columns.items() if column is not None}
     first = "train" if "train" in labeled else next(iter(labeled), None)
     if first is None:
-        return (), np.full(sum(map(len, tables.values())), -1), _number_lists(tables, datasets)
+        return _Labels((), np.full(sum(map(len, tables.values())), -1)), _number_lists(tables, datasets)
     column = labeled[first]
     for split, other in labeled.items():
         if column not in tables[split].features:
@@ -238,11 +256,18 @@ def _labels(name: str, tables: Mapping[str, Any], datasets: Any) -> tuple[tuple[
     ]
     without = [split for split in tables if split not in entries]
     notes = (f"without the column {column}, so without labels: {some(without)}",) if without else ()
+    others = [
+        key
+        for key, feature in tables[first].features.items()
+        if key != column and isinstance(_entry(feature), datasets.ClassLabel)
+    ]
+    if others:
+        notes = (*notes, f"labels are the column {column}; others that name classes are not read: {some(others)}")
     names = list(dict.fromkeys(each for names in declared for each in names))
     if all(isinstance(feature, datasets.ClassLabel) for feature in features.values() if feature is not None):
         number: dict[str | None, int] = {each: i for i, each in enumerate(names)}  # in the order that the data declares
-        return tuple(map(readable, names)), np.array([number.get(word, -1) for word in words], dtype=np.int64), notes
-    return *classify(words, names), notes
+        return _Labels(tuple(map(readable, names)), np.array([number.get(word, -1) for word in words], np.int64)), notes
+    return _Labels(*classify(words, names), without_label(words)), notes
 
 
 def _label_column(features: Mapping[str, Any], datasets: Any) -> str | None:
@@ -270,10 +295,10 @@ def _names_classes(entry: Any, datasets: Any) -> bool:
 
 
 def _words(table: Any, column: str, entry: Any) -> list[str | None]:
-    """The class of each row by its name, several joined; None without one, or with a number below 0."""
+    """The class of each row by its name, several joined; "" for none, None where it is missing or a number below 0."""
     values = table.select_columns([column]).to_dict()[column]
     if (names := getattr(entry, "names", None)) is None:
-        return [cell_word(value) for value in values]
+        return cell_words([None if isinstance(value, int) and value < 0 else value for value in values])
 
     def word(number: int | None) -> str | None:
         return None if number is None or number < 0 else names[number]

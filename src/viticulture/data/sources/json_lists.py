@@ -33,12 +33,13 @@ UPLOADED = re.compile(r"[0-9a-f]{8}-(.+)")
 
 
 class Entry(NamedTuple):
-    """One image of a list: where it says that the file is, the classes that it gives, and whether anybody gave any: of
-    several labels an image, one that was looked at may show none."""
+    """One image of a list: where it says that the file is, the classes that it gives, whether anybody gave any (one
+    that was looked at may show none), and whether all who looked gave the same."""
 
     path: str
     labels: tuple[str, ...]
     seen: bool = True
+    agreed: bool = True
 
 
 def open_json(path: Path) -> Source:
@@ -76,14 +77,13 @@ def _source(path: Path, entries: Sequence[Entry]) -> Source:
             f"{path} lists {counted(len(missing), 'file')} that {path.parent} does not hold: {some(missing, 3)}; put "
             "the images beside the list"
         )
-    several = any(len(set(entry.labels)) > 1 for entry in entries)
-    used = [entry for entry in entries if entry.seen or not several]
     images = [
-        Listed(found[entry.path] or "", JOINT.join(dict.fromkeys(entry.labels)) or None, "train") for entry in used
+        Listed(found[entry.path] or "", JOINT.join(dict.fromkeys(entry.labels)) if entry.seen else None, "train")
+        for entry in entries
     ]
-    left = counted(len(entries) - len(used), "image")
-    notes = (f"left out {left} that nobody labeled, of which is not known that they show none",)
-    return from_list(path.name, path.parent, images, notes if len(used) < len(entries) else ())
+    unlike = [entry.path for entry in entries if not entry.agreed]
+    told = f"annotators disagree about {counted(len(unlike), 'image')}, taken to show all that any of them chose"
+    return from_list(path.name, path.parent, images, (f"{told}: {some(unlike, 3)}",) if unlike else ())
 
 
 def _place(named: str, root: Path, below: dict[str, list[str]]) -> str | None:
@@ -105,6 +105,8 @@ def _place(named: str, root: Path, below: dict[str, list[str]]) -> str | None:
 def _coco(content: dict[str, Any]) -> list[Entry]:
     names = {category["id"]: str(category["name"]) for category in content["categories"]}
     labels: dict[Any, list[str]] = {image["id"]: [] for image in content["images"]}
+    if len(labels) < len(content["images"]):
+        raise UserError("it gives two images one id; of which one a class is cannot be told")
     for annotation in content["annotations"]:
         if annotation.get("bbox") or annotation.get("segmentation"):
             raise UserError("it lists boxes of objects; learn by --recipe detection/photos")
@@ -119,7 +121,9 @@ def _label_studio(tasks: list[dict[str, Any]]) -> list[Entry]:
         files = [value for value in data.values() if isinstance(value, str) and is_image(value)]
         path = data["image"] if "image" in data else files[0]
         if "data" in task:
-            entries.append(Entry(str(path), tuple(_choices(task)), bool(_annotations(task))))
+            chosen = [_choices(annotation) for annotation in _annotations(task)]
+            agreed = len(set(map(frozenset, chosen))) <= 1
+            entries.append(Entry(str(path), tuple(word for words in chosen for word in words), bool(chosen), agreed))
         else:
             entries.append(Entry(str(path), tuple(_min(task)), bool({"choice", "annotation_id"} & task.keys())))
     return entries
@@ -137,14 +141,13 @@ def _min(task: dict[str, Any]) -> list[str]:
     return _words(chosen["choices"] if isinstance(chosen, dict) else chosen)
 
 
-def _choices(task: dict[str, Any]) -> list[str]:
-    """Every class that annotators chose; none of a task that was skipped."""
+def _choices(annotation: dict[str, Any]) -> list[str]:
+    """Every class that an annotator chose."""
     labels: list[str] = []
-    for annotation in _annotations(task):
-        for result in annotation["result"]:
-            if "choices" not in result["value"]:
-                raise UserError("it holds regions and not only classes of images; export it as COCO for detection")
-            labels += _words(result["value"]["choices"])
+    for result in annotation["result"]:
+        if "choices" not in result["value"]:
+            raise UserError("it holds regions and not only classes of images; export it as COCO for detection")
+        labels += _words(result["value"]["choices"])
     return labels
 
 

@@ -7,9 +7,15 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ...errors import some
 from ...text import readable
 
-_SPLIT = re.compile(r"(train|val|test)(ing|id|idation)?([ _-]?(set|data|images))?", flags=re.IGNORECASE)
+_SPLIT = re.compile(
+    r"(train|val|test)(ing|id|idation)?([ _-]?(set|data|images))?([ _-]?(19|20)\d\d)?", flags=re.IGNORECASE
+)
+
+_MISSING = re.compile(r"nan|<?na>?|n/a|null|none", flags=re.IGNORECASE)
+_SEVERAL = re.compile(r"\s*[,;/&+]\s*")
 
 
 def split_of(name: str) -> str | None:
@@ -33,14 +39,50 @@ def natural(name: str) -> tuple[list[tuple[int, str]], str]:
     return [pair for pairs in zip(words, [*numbers, (0, "")], strict=True) for pair in pairs], name
 
 
+def alike(names: Sequence[str], what: str = "classes") -> list[str]:
+    """A remark where names of classes, or of what else, differ in nothing but what is rarely meant: case, spaces,
+    hyphens, underscores, or a 1 and a 1.0."""
+    same: dict[str, list[str]] = {}
+    for name in names:
+        plain = re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name).strip()).casefold()
+        same.setdefault(re.sub(r"(\d)\.0+", r"\1", plain), []).append(name)
+    twins = [" and ".join(map(repr, spellings)) for spellings in same.values() if len(spellings) > 1]
+    return [f"{what} of nearly the same name, each taken as its own: {some(twins, 5)}"] if twins else []
+
+
+def doubtful(classes: Sequence[str]) -> list[str]:
+    """Remarks where names of classes are nearly one, are what missing labels are written as, or name several others."""
+    missing = [repr(name) for name in classes if _MISSING.fullmatch(name)]
+    known = {*classes}
+    lists = [
+        name
+        for name in classes
+        if {*_SEVERAL.split(name.strip("[]"))} <= known - {name} or re.fullmatch(r"\[.*\]", name)
+    ]
+    found = alike(classes)
+    if missing:
+        found.append(f"learnt as a class: {some(missing, 5)}, as missing labels are written; leave those empty")
+    if lists:
+        found.append(
+            f"learnt as a class each: {some(list(map(repr, lists)), 3)}; join several labels by a bar: cat|dog"
+        )
+    return found
+
+
+def without_label(labels: Sequence[str | None]) -> np.ndarray | None:
+    """`Source.unlabeled` of the class names of images, None where nobody said what one shows."""
+    mask = np.array([name is None for name in labels], dtype=bool)
+    return mask if mask.any() else None
+
+
 def classify(labels: Sequence[str | None], also: Iterable[str] = ()) -> tuple[tuple[str, ...], np.ndarray]:
-    """Class names that can be printed, in natural order, and the [N] int64 labels that point to them; None becomes -1.
+    """Class names that can be printed, in natural order, and the [N] int64 labels that point to them, -1 for none.
 
     Args:
-        labels: the class name of each image.
+        labels: the class name of each image; empty where it shows none, None where nobody said what it shows.
         also: classes that have no image.
     """
-    same = {name: readable(unicodedata.normalize("NFC", name)) for name in {*labels, *also} if name is not None}
+    same = {name: readable(unicodedata.normalize("NFC", name)) for name in {*labels, *also} if name}
     classes = tuple(sorted(set(same.values()), key=natural))
     number = {name: i for i, name in enumerate(classes)}
     code: dict[str | None, int] = {name: number[plain] for name, plain in same.items()}

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ...errors import UserError, counted, shortened, some
 from ...text import readable
 from .files import MISSING, FileReader, file_fingerprint
-from .labels import classify, rows_of
+from .labels import alike, classify, rows_of, without_label
 from .source import Source
 
 
@@ -20,7 +20,7 @@ class Listed(NamedTuple):
 
     Args:
         path: relative to the list's folder, with slashes.
-        label: name of its class; None without one.
+        label: name of its class; empty where it shows none, None where nobody said what it shows.
         split: train, val or test.
         group: images of one are not divided between splits that are drawn; empty for an image by itself.
         where: the list names it, such as "line 3"; empty where that is not told.
@@ -77,7 +77,8 @@ def from_list(
     classes, labels = classify([image.label for image in images])
     named, groups = classify([image.group or None for image in images])
     if named:
-        notes = (*notes, f"{counted(len(named), 'group')} (column group), which no split that is drawn divides")
+        told = f"{counted(len(named), 'group')} (column group), which no split that is drawn divides"
+        notes = (*notes, told, *alike(named, "groups"))
     return Source(
         name=readable(Path(what).name if name is None else name),
         classes=classes,
@@ -89,6 +90,7 @@ def from_list(
         notes=tuple(notes),
         root=str(root.resolve()),
         groups=groups if named else None,
+        unlabeled=without_label([image.label for image in images]),
     )
 
 

@@ -8,10 +8,11 @@
     viticulture.train({"train": (images, labels), "test": dataset}) its own splits
 
 A data set is read once before it is trained on, item by item, for its labels and for digests of its pixels. Items may
-be dictionaries with image and label, as Hugging Face's are.
+be dictionaries with image and label, as Hugging Face's are. An empty list of labels shows none; None is no label.
 """
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
@@ -20,14 +21,16 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from PIL import Image
 from torch import Tensor
+from torch.utils.data import ConcatDataset, Subset
 
 from ...errors import UserError, shortened, some
+from ..channels import Unfit
 from ..decode import Decoded, numbers_of, reason
 from ..pixels import as_pixels
-from .labels import classify, rows_of, split_of
+from .labels import classify, rows_of, split_of, without_label
 from .several import JOINT
 from .source import Reader, Source
-from .table import OWN, cell_word, from_table
+from .table import OWN, cell_words, from_table
 
 T = TypeVar("T")
 
@@ -47,7 +50,7 @@ class Part(NamedTuple):
 
     Args:
         pixels: image i of N, as `as_pixels` gives it.
-        labels: N class names; None without a label.
+        labels: N class names, as `labels.classify` takes them.
         fingerprints: N digests of the pixels.
         damaged: image without a label, as it could not be read with it -> what is wrong.
     """
@@ -132,7 +135,8 @@ def from_object(data: Any) -> Source:
         raise UserError(f"two splits are {twice[0]}, got {list(by_split)}; join them, or leave one out")
     parts = {split_of(str(key)) or "train": _part(content, str(key)) for key, content in by_split.items()}
     names = [f"{kind}/{i:05d}" for kind, part in parts.items() for i in range(len(part.labels))]
-    classes, labels = classify([label for part in parts.values() for label in part.labels])
+    words = [label for part in parts.values() for label in part.labels]
+    classes, labels = classify(words)
     first, reader = next(iter(by_split.values())), ObjectReader(list(parts.values()))
     starts = zip(reader.starts.tolist(), reader.parts, strict=False)  # and the end
     return Source(
@@ -144,14 +148,13 @@ def from_object(data: Any) -> Source:
         fingerprints=[mark for part in parts.values() for mark in part.fingerprints],
         reader=reader,
         damaged={start + i: why for start, part in starts for i, why in part.damaged.items()},
+        unlabeled=without_label(words),
     )
 
 
 def _from_frame(frame: Any) -> Source:
     columns = [str(name) for name in frame.columns]
-    words = {
-        name: [cell_word(value) for value in frame[name]] for name in columns if name in OWN or "label" not in columns
-    }
+    words = {name: cell_words(list(frame[name])) for name in columns if name in OWN or "label" not in columns}
     source = from_table("data frame", Path.cwd(), words, [f"row {number}" for number in range(len(frame))])
     if source is None:
         raise UserError(
@@ -193,7 +196,7 @@ def _channels_last(images: Any) -> Any:
 
 
 def _of_dataset(dataset: Any, where: str) -> Part:
-    classes, items = _classes(dataset), Items(dataset)
+    items = Items(dataset)
 
     def look(i: int) -> tuple[str | None, str]:
         pixels, label = items.both(i)
@@ -203,7 +206,7 @@ def _of_dataset(dataset: Any, where: str) -> Part:
                 "its pixels change from one time to the next: take random transforms out of the data set; the section "
                 "augment of the recipe changes images"
             )
-        return _label(label, classes), mark
+        return _label(label, _classes(dataset, i)), mark
 
     found, damaged = _looked(look, len(dataset), where)
     seen = [each or (None, UNREADABLE) for each in found]
@@ -220,7 +223,7 @@ def _looked(look: Callable[[int], T], count: int, where: str) -> tuple[list[T | 
     for i in range(count):
         try:
             found.append(look(i))
-        except UserError as error:
+        except (UserError, Unfit) as error:
             raise UserError(f"{where} {i}: {error}") from error
         except DAMAGED as error:
             found.append(None)
@@ -228,22 +231,28 @@ def _looked(look: Callable[[int], T], count: int, where: str) -> tuple[list[T | 
     return found, damaged
 
 
-def _classes(dataset: Any) -> Sequence[str]:
-    """The names that a data set gives its classes, also where it is a `Subset` of one; none if it gives none."""
+def _classes(dataset: Any, i: int) -> Sequence[str]:
+    """The names that a data set gives the classes of item i, its own or those of the data set that it is a part of, or
+    that is a part of it, as `Subset` and `ConcatDataset` say; none if none are given."""
     while dataset is not None:
         names = getattr(dataset, "classes", None)
         if names is None and isinstance(features := getattr(dataset, "features", None), Mapping):
             names = getattr(features.get("label"), "names", None)  # Hugging Face's
         if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
             return names
-        dataset = getattr(dataset, "dataset", None)
+        if isinstance(dataset, ConcatDataset):
+            part = bisect_right(ends := [0, *dataset.cumulative_sizes], i) - 1
+            dataset, i = dataset.datasets[part], i - ends[part]
+        else:
+            i = dataset.indices[i] if isinstance(dataset, Subset) else i
+            dataset = getattr(dataset, "dataset", None)
     return ()
 
 
 def _label(label: Any, classes: Sequence[str]) -> str | None:
-    """A label as the name of its class; several labels, a list of them or a vector of 1 and 0, joined."""
+    """A label as the name of its class; several labels, a list of them or a vector of 1 and 0, joined: "" for none."""
     if isinstance(label, (list, tuple, set, frozenset)):
-        return JOINT.join(name for each in label if (name := _label(each, classes))) or None
+        return JOINT.join(name for each in label if (name := _label(each, classes)))
     if isinstance(label, (Tensor, np.ndarray)) and label.shape == (1,):
         label = label[0]  # a column of classes, as MedMNIST's
     if isinstance(label, (Tensor, np.ndarray)) and label.ndim == 1:
@@ -253,7 +262,7 @@ def _label(label: Any, classes: Sequence[str]) -> str | None:
     if isinstance(label, (Tensor, np.ndarray, np.generic)) and label.ndim == 0:
         label = label.item()
     if isinstance(label, str):
-        return label or None
+        return label
     if label is None or (isinstance(label, float) and np.isnan(label)):
         return None
     if isinstance(label, (bool, int)):
@@ -266,7 +275,9 @@ def _label(label: Any, classes: Sequence[str]) -> str | None:
                 f"the label {label} names none of the data set's classes, which are numbered from 0 to "
                 f"{len(classes) - 1}: {some(classes, 3)}"
             )
-        return classes[label]
+        if classes.count(name := classes[label]) > 1:
+            raise UserError(f"the data set calls several of its classes {name!r}; give each a name of its own")
+        return name
     raise UserError(
         f"a label is the number or the name of a class (-1 or None without one), got {shortened(repr(label))}"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from ...errors import UserError
 from . import hugging_face as hub
 from .source import Source
-from .table import OWN, cell_word, from_table
+from .table import OWN, cell_words, from_table
 
 
 def open_parquet(path: Path) -> Source:
@@ -28,6 +28,6 @@ def open_parquet(path: Path) -> Source:
         table = parquet.read_table(path, columns=columns).to_pydict()
     except (OSError, pyarrow.ArrowException) as error:
         raise UserError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
-    words = {name: [cell_word(value) for value in table[name]] for name in columns}
+    words = {name: cell_words(table[name]) for name in columns}
     rows = [f"row {number}" for number in range(len(words["path"]))]
     return from_table(str(path), path.parent, words, rows) or hub.open_local(path)

@@ -32,7 +32,8 @@ def is_joined(source: Source) -> bool:
 
 
 def separated(source: Source) -> Source:
-    """The same images with labels [N, C] float32, 1 where an image shows the class; one without a label shows none."""
+    """The same images with labels [N, C] float32, 1 where an image shows the class; one without a label shows none, or
+    is -1 throughout where nobody labeled it."""
     if source.labels.ndim == 2:
         return source
     parts = [{part.strip() for part in name.split(JOINT)} - {""} for name in source.classes]
@@ -41,11 +42,14 @@ def separated(source: Source) -> Source:
     shown = np.zeros((len(parts) + 1, len(classes)), np.float32)  # the last row is for "no label", -1
     for row, names in enumerate(parts):
         shown[row, [position[name] for name in names]] = 1
-    return dataclasses.replace(source, classes=classes, labels=shown[source.labels])
+    labels = shown[source.labels]
+    if source.unlabeled is not None:
+        labels[source.unlabeled] = -1
+    return dataclasses.replace(source, classes=classes, labels=labels)
 
 
 def several_words(labels: np.ndarray) -> str:
-    """How many labels images have, in words; labels as `separated` gives them."""
+    """How many labels images have, in words; labels as `separated` gives them, of images that somebody labeled."""
     none = int((labels.sum(1) == 0).sum())
     return f"{labels.sum(1).mean():.2g} on average, {none:,} of {len(labels):,} images have none"
 
@@ -88,4 +92,4 @@ def marked(
     notes = [f"labels are the columns {some(shown, 8)} (1 or 0)"] if shown else []
     notes += [f"no class, since no image shows it: {some(unseen, 8)}"] if unseen else []
     notes += [f"no labels, since not all cells are 1 or 0: {some(others, 8)}"] if labels and others else []
-    return [JOINT.join(names) or None for names in marks], tuple(notes)
+    return [JOINT.join(names) for names in marks], tuple(notes)

@@ -34,7 +34,7 @@ class Source:
         name: what to call the data.
         classes: class names in the order of the labels.
         labels: [N] int64, position of the class in `classes`, -1 without a label; or, of several labels an image,
-            [N, C] float32, 1 where an image shows a class (several.py).
+            [N, C] float32, 1 where an image shows a class, -1 where nobody said which (several.py).
         names: N different names that a person recognizes and that can be printed: paths relative to the data.
         splits: "train", "val", "test" -> int64 positions, disjoint: what the data itself declares. Data without splits
             has all its images under "train".
@@ -50,6 +50,8 @@ class Source:
         damaged: position of an image whose label could not be read for damage of the image itself -> what is wrong.
         fit: what makes squares of oblong images that are to be kept whole; None leaves them as they are.
         pixel_format: how many channels of an image are kept, and which of its values become black and white.
+        unlabeled: [N] bool, of which images nobody said what they show; of several labels an image, others without a
+            label show none. None where that is said of all.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Source:
     damaged: Mapping[int, str] = field(default_factory=dict)
     fit: Fit | None = None
     pixel_format: PixelFormat = RGB
+    unlabeled: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if not self.names:

@@ -3,10 +3,10 @@
 
     a .tar file        a folder of them        train-*.tar        train-{0000..0012}.tar (extra: webdataset)
 
-The image is NAME.jpg, or of another ending of images; the label NAME.cls (a number) or NAME.json ({"label": number or
-name, or a list of these}). A shard belongs to the split that its name mentions, or else a folder between it and the one
-that holds all shards; without such names all are for training. The tars are indexed once, the index is cached, and
-images are then read in place in any order.
+The image is NAME.jpg, or of another ending of images; the label NAME.cls (a number, none below 0) or NAME.json
+({"label": number or name, or a list of these}). A shard belongs to the split that its name mentions, or else a folder
+between it and the one that holds all shards; without such names all are for training. The tars are indexed once, the
+index is cached, and images are then read in place in any order.
 """
 
 import glob
@@ -21,13 +21,13 @@ from ...errors import UserError, counted, some
 from ...text import readable
 from .archives import Archive, Span, TarReader, tar_spans
 from .files import file_fingerprint, is_image
-from .labels import classify, rows_of, split_of
+from .labels import classify, rows_of, split_of, without_label
 from .source import Source
 from .table import cell_word
 
 _FIRST = ("jpg", "jpeg", "png", "webp")
 """Which image of a sample is read before any other."""
-_VERSION = "2"
+_VERSION = "3"
 
 
 def open_shards(data: str | Path) -> Source:
@@ -57,7 +57,8 @@ def open_shards(data: str | Path) -> Source:
     note = f"not read: {passed}; of each sample one is, called NAME.jpg without a dot in NAME"
     if unread and not samples:
         raise UserError(f"no images in {name}; {note}")
-    classes, labels = classify([sample[4] for sample in samples])
+    words = [sample[4] for sample in samples]
+    classes, labels = classify(words)
     return Source(
         name=name,
         classes=classes,
@@ -70,6 +71,7 @@ def open_shards(data: str | Path) -> Source:
         ),
         notes=(note,) if unread else (),
         root=str(root.resolve()),
+        unlabeled=without_label(words),
     )
 
 
@@ -130,7 +132,8 @@ def _index(path: Path) -> tuple[list[tuple[str, int, int, str | None]], list[str
 def _label(path: Path, archive: Archive, parts: dict[str, Span]) -> str | None:
     try:
         if "cls" in parts:
-            return str(int(archive.read(parts["cls"].offset, parts["cls"].size)))
+            number = int(archive.read(parts["cls"].offset, parts["cls"].size))
+            return str(number) if number >= 0 else None
         if "json" in parts:
             return cell_word(json.loads(archive.read(parts["json"].offset, parts["json"].size)).get("label"))
     except (ValueError, AttributeError, RecursionError) as error:

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...data.dataset import Dataset, prepare_test
+from ...data.dataset import Dataset, prepare_test, remarks_on_test
 from ...data.images import Images, StoredImages
 from ...data.sources.source import Source
-from ...errors import UserError, counted
+from ...errors import UserError
 from ...models.views import told
 from ...scores.labels import UNDECIDED, best_thresholds, mean_average_precision
 from ...training.progress import showing
@@ -79,13 +79,13 @@ def judge_other(run: RunDir, source: Source) -> tuple[EvaluatedLabels, list[str]
     with showing("reading images") as progress:
         skip = recipe.section("data").skip_unreadable
         images, skipped = prepare_test(source, classes, recipe.section("images"), skip, progress)
-    notes = [f"skipped {counted(len(skipped), 'image')} that could not be read"] if skipped else []
     results = {}
     asked = told(of_run(run).eval_views)
     for weights, said in of_each(run, lambda weights: _asked(run, weights, images)).items():
         evaluation = evaluate_labels(said, classes, thresholds_of(run, weights, len(classes)))
         results[f"{weights}/{source.name}"] = Result(replace(evaluation, asked=asked), said, images)
-    return EvaluatedLabels(f"{run.which()[0]}/{source.name}", results), [*notes, *taught_by(run, images)]
+    notes = [*remarks_on_test(source, skipped), *taught_by(run, images)]
+    return EvaluatedLabels(f"{run.which()[0]}/{source.name}", results), notes
 
 
 def _precision(said: Predictions) -> float:
