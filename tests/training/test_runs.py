@@ -537,11 +537,12 @@ def test_a_run_that_lost_a_part_says_so(stopped: Path, tmp_path: Path, capsys: p
 
 @pytest.mark.parametrize("budget", ["", "5m"])
 def test_a_run_is_not_replaced_by_one_that_starts_from_it(budget: str, tmp_path: Path) -> None:
-    """Fails if --overwrite removes the weights first: a kill then leaves neither the old run nor one to resume."""
-    out = tmp_path / "run"
+    """Also where its name holds a sign of a file's architecture. Fails if --overwrite removes the weights first: a kill
+    then leaves neither the old run nor one to resume."""
+    out = tmp_path / "lr=0.1"
     viticulture.train("digits", "default/digits", out=str(out), overrides=FAST, progress=False)
     again: dict[str, Any] = {"overwrite": True, "budget": budget, "overrides": {"student.init": str(out)}}
-    with pytest.raises(UserError, match=r"student.init is .*/run, which --overwrite would remove first"):
+    with pytest.raises(UserError, match=r"student.init is .*/lr=0.1, which --overwrite would remove first"):
         viticulture.train("digits", "default/digits", out=str(out), **again)
     assert (out / "weights" / "last" / "model.safetensors").exists()
 
