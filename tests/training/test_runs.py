@@ -602,7 +602,7 @@ def test_a_command_takes_the_next_name_where_another_was_quicker(
         begin("digits", "default/digits", 0, "", False, {**FAST, "train.batch_size": 5000}, "test")
 
     def opened(data: str) -> None:
-        assert (tmp_path / "runs" / "digits-3").is_dir(), "a plan names its folder before it is made"
+        assert not (tmp_path / "runs" / "digits-3").exists(), "a kill while it measures would leave it empty"
         raise UserError("a mistake in the data")
 
     monkeypatch.setattr("viticulture.budget.prepare.open_labeled", opened)
