@@ -346,6 +346,16 @@ def test_muon_takes_the_matrices_between_stem_and_head() -> None:
     assert routed.keys() == dict(student.named_parameters()).keys()
 
 
+def test_muon_leaves_a_guides_stem_and_head_to_adamw() -> None:
+    """Of a network that learns beside the student. Fails if its first kernel, or its rows for classes, are made as
+    long as all others, at a kernel's rate."""
+    net = timm.create_model("resnet10t", num_classes=3)
+    groups = Optim(name="muon").groups(small_vit(depth=1), nn.ModuleDict({"guide": nn.ModuleDict({"net": net})}))
+    muon = {name: group["use_muon"] for group in groups for name, _ in group["params"]}
+    kernels = {name for name, parameter in net.named_parameters() if parameter.ndim > 1}
+    assert {name for name in kernels if not muon[f"guides.guide.net.{name}"]} == {"conv1.0.weight", "fc.weight"}
+
+
 def test_kernels_have_a_rate_of_their_own() -> None:
     """Catches: a rate that reaches a ViT's matrices or AdamW's parameters, or forgets the layers' factors."""
     student = small_vit(depth=1)

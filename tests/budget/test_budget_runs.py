@@ -21,6 +21,7 @@ import viticulture
 from children import die_at, start
 from dense_scenes import coco_folder, mask_folder
 from photographs import pictures
+from viticulture.api.training import _planned
 from viticulture.budget import choices, lengths, recipes
 from viticulture.budget import follow as follow_module
 from viticulture.budget.budget import Budget
@@ -811,14 +812,39 @@ def test_an_empty_folder_will_do_where_nothing_beside_it_may_be_written(
 
 
 def test_what_a_killed_measuring_left_goes_and_nothing_else_does(tmp_path: Path) -> None:
-    """Catches: folders that pile up beside the runs, one in which another process measures, files of a person's own."""
-    left, held, own = (tmp_path / name for name in (".viticulture-a.part", ".viticulture-b.part", ".album.part"))
-    for folder in (left, held, own):
-        folder.mkdir()
+    """Catches: folders that pile up beside the runs, or where there was no run yet, one in which another process
+    measures, files of a person's own."""
+    names = (".viticulture-a.part", "runs/.viticulture-b.part", "runs/.viticulture-c.part", "runs/.album.part")
+    folders = [tmp_path / name for name in names]
+    for folder in folders:
+        folder.mkdir(parents=True)
         (folder / "lock").touch()
-    with file_lock(held / "lock"):
-        planned(tmp_path / "run")
-    assert [folder.exists() for folder in (left, held, own)] == [False, True, True]
+    with file_lock(folders[2] / "lock"):
+        planned(tmp_path / "runs" / "run")
+    assert [folder.exists() for folder in folders] == [False, False, True, True]
+
+
+def test_a_run_that_nobody_named_has_no_folder_before_it_is_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it measured, another run took the name that was free. Catches: a folder that a kill would leave empty, the
+    other's folder, stages that are looked for there."""
+    eager(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Budget, "clock", property(lambda self: SetClock()))
+    first = tmp_path / "runs" / "digits"
+
+    def pace(self: Measurements, recipe: Recipe, dataset: Dataset) -> Pace:
+        assert not (tmp_path / "runs" / "digits-2").exists()
+        (first / "stages" / "1-mae").mkdir(parents=True, exist_ok=True)
+        return Told.pace(self, recipe, dataset)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Measurements, "pace", pace)
+    run = _planned("digits", "default", 0, "", False, TINY, Budget("60s"))
+    assert run == Path("runs", "digits-2")
+    trained(run)
+    assert RunDir(run).read("run.json")["settings"]["student"]["init"] == str(run.absolute() / "stages" / "1-mae")
+    assert [path.name for path in first.rglob("*")] == ["stages", "1-mae"]
 
 
 def test_every_stage_validates_as_seldom_as_the_budget_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,9 +222,18 @@ def test_other_students_take_part(name: str, patch: int | None) -> None:
     assert alone.losses(views((0, 0)))["views"].isfinite()
 
 
-def test_the_teacher_drops_nothing() -> None:
-    """With drop-path and dropout in the student, the teacher gives the same twice, in training mode too."""
-    student = create_student("mae_tiny", TASK, 4, {**TINY, "drop_path_rate": 0.5, "proj_drop_rate": 0.5})
+@pytest.mark.parametrize(
+    ("name", "patch", "options"),
+    [
+        ("mae_tiny", 4, {**TINY, "drop_path_rate": 0.5, "proj_drop_rate": 0.5}),
+        ("mae_tiny", 4, {**TINY, "patch_drop_rate": 0.5}),
+        ("resnet10t", None, {"drop_rate": 0.5}),
+    ],
+)
+def test_the_teacher_drops_nothing(name: str, patch: int | None, options: dict[str, Any]) -> None:
+    """With drop-path, dropout or missing patches in the student, the teacher gives the same twice, in training mode
+    too. Catches: a kind of dropping that is forgotten, a head's own."""
+    student = create_student(name, TASK, patch, options)
     teacher = MomentumEncoder(student.train(), nn.Identity(), 0.9).train()
     images = torch.randn(2, 3, 32, 32)
     assert torch.equal(teacher(images)[0], teacher(images)[0])

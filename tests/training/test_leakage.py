@@ -30,7 +30,7 @@ def remarks(out: Path, data: str, overrides: dict[str, Any]) -> list[str]:
 
 
 def test_weights_that_know_the_test_images_are_refused(tmp_path: Path, photos: str) -> None:
-    """As a start, as a teacher, and as the start of the start; the same division is welcome.
+    """As a start, as a teacher, also by its file, and as the start of the start; the same division is welcome.
 
     Catches: runs that are looked for in some keys only, splits that are never read, a refusal of every start.
     """
@@ -45,6 +45,9 @@ def test_weights_that_know_the_test_images_are_refused(tmp_path: Path, photos: s
     with pytest.raises(UserError, match=r"guides\.logits\.teacher: .*known learned from"):
         remarks(tmp_path / "taught", photos, {**more, **teacher})
     assert not (tmp_path / "taught").exists(), "told before the folder is made"
+    file = {"guides.logits": {"teacher": f"vit_nano={known.path}/weights/last/model.safetensors"}}
+    with pytest.raises(UserError, match=r"guides\.logits\.teacher: .*known learned from"):
+        remarks(tmp_path / "file", photos, {**more, **file})
     same = {**FEW, "data.test_fraction": 0.1}
     assert not any("learned from" in said for said in remarks(tmp_path / "same", photos, {**same, **teacher}))
 

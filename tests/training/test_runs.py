@@ -35,8 +35,9 @@ from viticulture.models.weights.files import save
 from viticulture.report.charts.curves import read_curves
 from viticulture.report.terminal import bar
 from viticulture.study.declare.table import read_table
+from viticulture.training import length
 from viticulture.training.data import default_recipe, load_dataset
-from viticulture.training.length import change_length
+from viticulture.training.length import change_length, set_length
 from viticulture.training.metrics import MetricsFile, cut, read_history
 from viticulture.training.progress import StopOnNonFinite
 from viticulture.training.recipe import read, resolve
@@ -537,11 +538,12 @@ def test_a_run_that_lost_a_part_says_so(stopped: Path, tmp_path: Path, capsys: p
 
 @pytest.mark.parametrize("budget", ["", "5m"])
 def test_a_run_is_not_replaced_by_one_that_starts_from_it(budget: str, tmp_path: Path) -> None:
-    """Fails if --overwrite removes the weights first: a kill then leaves neither the old run nor one to resume."""
-    out = tmp_path / "run"
+    """Also where its name holds a sign of a file's architecture. Fails if --overwrite removes the weights first: a kill
+    then leaves neither the old run nor one to resume."""
+    out = tmp_path / "lr=0.1"
     viticulture.train("digits", "default/digits", out=str(out), overrides=FAST, progress=False)
     again: dict[str, Any] = {"overwrite": True, "budget": budget, "overrides": {"student.init": str(out)}}
-    with pytest.raises(UserError, match=r"student.init is .*/run, which --overwrite would remove first"):
+    with pytest.raises(UserError, match=r"student.init is .*/lr=0.1, which --overwrite would remove first"):
         viticulture.train("digits", "default/digits", out=str(out), **again)
     assert (out / "weights" / "last" / "model.safetensors").exists()
 
@@ -601,7 +603,7 @@ def test_a_command_takes_the_next_name_where_another_was_quicker(
         begin("digits", "default/digits", 0, "", False, {**FAST, "train.batch_size": 5000}, "test")
 
     def opened(data: str) -> None:
-        assert (tmp_path / "runs" / "digits-3").is_dir(), "a plan names its folder before it is made"
+        assert not (tmp_path / "runs" / "digits-3").exists(), "a kill while it measures would leave it empty"
         raise UserError("a mistake in the data")
 
     monkeypatch.setattr("viticulture.budget.prepare.open_labeled", opened)
@@ -885,6 +887,38 @@ def stopped_at_2(out: Path, **keys: Any) -> None:
     session = small(out, **{"train.epochs": 8, **keys})
     fit(session, until=2)
     session.run.unlock()
+
+
+def test_other_processes_wait_for_a_length_without_reading_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it is read, since they refuse what the first refuses. Fails if every look at the run reads all of it, or if
+    they go on before run.json says that the length is set."""
+    stopped_at_2(tmp_path / "run")
+    monkeypatch.setenv("RANK", "1")
+    reads, looks = list[str](), 0
+
+    def read(path: Path) -> dict[str, Any]:
+        reads.append(path.name)
+        return load_checkpoint(path)
+
+    def first_works(seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        run = RunDir(tmp_path / "run")
+        if looks == 3:
+            run.update(length=4)
+        if looks == 6:
+            with monkeypatch.context() as patched:
+                patched.setattr(length, "load_checkpoint", load_checkpoint)
+                set_length(run, 4)
+
+    monkeypatch.setattr(length, "load_checkpoint", read)
+    monkeypatch.setattr("time.sleep", first_works)
+    with pytest.raises(UserError, match="has come to epoch 2"):
+        change_length(tmp_path / "run", 1)
+    change_length(tmp_path / "run", 4)
+    assert (looks, reads) == (6, ["last.ckpt"] * 2)
 
 
 def test_a_length_that_no_recipe_can_have_is_refused_and_forgotten(tmp_path: Path) -> None:

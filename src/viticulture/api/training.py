@@ -227,20 +227,20 @@ def _planned(
 ) -> Path:
     """Choose what fits into a budget, write it down and show it; arguments as for `train`. Returns: the run's folder.
 
-    Raises: UserError for any mistake, before anything is in the folder; one that nobody named goes again.
+    Raises: UserError for any mistake, before there is a folder.
     """
     now = budget.clock
     began = now()
     from ..budget.prepare import Wish, make_folder, make_plan
     from ..report.terminal import introduce_budget
-    from ..training.session import new_path
+    from ..training.session import new_path, run_path
 
-    with new_path(out, data) as path:  # from the first on: the plan names its stages' folders
-        wish = Wish(data, recipe, seed, path, overrides, budget, overwrite)
-        plan = make_plan(wish, command(), now, began)
-        make_folder(wish, plan)
-    introduce_budget(wish.out, plan)
-    return wish.out
+    wish = Wish(data, recipe, seed, run_path(out, data), overrides, budget, overwrite)
+    plan = make_plan(wish, command(), now, began)
+    with new_path(out, data) as path:  # not before: measuring takes minutes, and a kill in them would leave it empty
+        make_folder(replace(wish, out=path), plan)
+    introduce_budget(path, plan)
+    return path
 
 
 def _follow(run: Path, data: str = "") -> Run:

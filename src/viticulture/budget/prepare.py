@@ -51,7 +51,7 @@ class Wish:
         data: as for `train`.
         recipe: as for `train`; a named one is the base of the student's stage, and its student stays.
         seed: of every stage.
-        out: the run's folder.
+        out: the run's folder; where nobody names one, what it is to be called unless another run is quicker.
         overrides: recipe keys, which nothing replaces.
         budget: for all of it, and what may be planned within it.
         overwrite: replace the run in that folder.
@@ -131,9 +131,10 @@ def _workshop(out: Path) -> Iterator[str]:
     written. Those of processes that were killed, whose locks have fallen, are removed."""
     beside = next(folder for folder in out.absolute().parents if folder.exists())
     place = beside if os.access(beside, os.W_OK | os.X_OK) else out
-    for lock in place.glob(f"{WORKSHOP}*.part/lock"):
-        with suppress(OSError), file_lock(lock, wait=False):
-            shutil.rmtree(lock.parent)
+    for around in {place, *out.absolute().parents[:2]}:  # before the first run, its folder's own was not there
+        for lock in around.glob(f"{WORKSHOP}*.part/lock"):
+            with suppress(OSError), file_lock(lock, wait=False):
+                shutil.rmtree(lock.parent)
     try:
         folder = TemporaryDirectory(prefix=WORKSHOP, suffix=".part", dir=place)
     except OSError as error:
@@ -194,7 +195,7 @@ def _stages(
         raise UserError(_too_short(wish, recipe, alone, left()))
     kinds = [length.kind for length in lengths]
     names = [f"{number}-{kind}" for number, kind in enumerate(kinds, 1)]
-    places = {kind: str(wish.out.absolute() / STAGES / name) for kind, name in zip(kinds, names, strict=True)}
+    places = {kind: f"{STAGES}/{name}" for kind, name in zip(kinds, names, strict=True)}  # `read_plan` says where
     made["student"] = recipes.of_student(student, wish.overrides, places.get("mae", ""), places.get("teacher", ""))
     if wish.budget.search and dataset.classes:
         epochs, per_class = lengths[-1].epochs, len(dataset.train) / len(dataset.classes)

@@ -115,6 +115,7 @@ class MoCoV3(Method):
 
     def _contrast(self, query: Tensor, key: Tensor) -> Tensor:
         logits = normalized(query) @ gathered(normalized(key)).T / self.temperature  # [B, world * B]
-        own = torch.arange(len(query), device=query.device) + len(query) * rank()
+        world = logits.shape[1] // len(query)
+        own = torch.arange(len(query), device=query.device) * world + rank()
         self.extra_logs = {"instance_accuracy": (logits.detach().argmax(1) == own).float().mean()}
         return 2 * self.temperature * F.cross_entropy(logits, own)

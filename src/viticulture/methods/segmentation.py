@@ -17,6 +17,7 @@ from torch import Tensor
 from ..data.annotations import UNLABELED
 from ..guides.guide import Batch, Given
 from ..models.dense.networks import segmenter
+from ..models.shared_batch_norm import averaged
 from ..models.taps import Taps
 from ..scores.pixels import confusion, mean_iou
 from .method import BatchSpec, Method, Setup, check_dense
@@ -51,8 +52,8 @@ class Segmentation(Method):
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         logits, classes = self.student(batch["image"]), batch["classes"]
         total = F.cross_entropy(logits.float(), classes, ignore_index=UNLABELED, reduction="sum")
-        known = (classes != UNLABELED).sum()
-        return {"pixels": total / known.clamp(min=1)}  # a batch without a labeled pixel teaches nothing
+        known = averaged((classes != UNLABELED).sum().float())  # a process may have few, and they weigh as others do
+        return {"pixels": total / known.clamp(min=torch.finfo().eps)}  # a batch without a labeled pixel teaches nothing
 
     def judged(self, batch: Batch) -> int:
         """Images with labeled pixels."""

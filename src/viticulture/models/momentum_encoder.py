@@ -5,11 +5,22 @@ import copy
 import math
 
 import torch
-from timm.layers.drop import DropPath
+from timm.layers.drop import DropBlock2d, DropPath
+from timm.layers.patch_dropout import PatchDropout
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from .students import token_logits
+
+PROBABILITIES: tuple[tuple[type[nn.Module], str], ...] = (
+    (nn.Dropout, "p"),
+    (nn.Dropout2d, "p"),
+    (DropPath, "drop_prob"),
+    (DropBlock2d, "drop_prob"),
+    (PatchDropout, "prob"),
+    (nn.Module, "drop_rate"),  # which timm's CNNs hand to a function before their head
+)
+"""What drops, and the attribute that says how much."""
 
 
 class MomentumEncoder(nn.Sequential):
@@ -29,10 +40,9 @@ class MomentumEncoder(nn.Sequential):
         super().__init__(copy.deepcopy(student), copy.deepcopy(head))
         self.requires_grad_(False)
         for module in self.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
-            if isinstance(module, DropPath):
-                module.drop_prob = 0.0
+            for kind, name in PROBABILITIES:
+                if isinstance(module, kind) and hasattr(module, name):
+                    setattr(module, name, 0.0)
         self.momentum = momentum
         self.updates = 0  # moves so far
 

@@ -39,12 +39,13 @@ def averaged(x: Tensor) -> Tensor:
 
 
 def gathered(x: Tensor) -> Tensor:
-    """Rows of all processes, this one's where its rank says: [B, D] -> [world * B, D]; no gradient flows."""
+    """Rows of all processes in the order of the batch that they share, row b of this one at b * world + rank:
+    [B, D] -> [world * B, D]; no gradient flows."""
     if not distributed.is_initialized() or distributed.get_world_size() == 1:
         return x.detach()
     parts = [torch.empty_like(x) for _ in range(distributed.get_world_size())]
     distributed.all_gather(parts, x.detach().contiguous())
-    return torch.cat(parts)
+    return torch.stack(parts, 1).flatten(0, 1)
 
 
 def rank() -> int:

@@ -86,7 +86,8 @@ class Optim:
         Weight decay spares 1-D parameters, biases and, unless `decay_tokens`, what the network lists in timm's
         `no_weight_decay()`: tokens and the position table in a ViT. A table that a network does not list is decayed.
 
-        A guide's second parameters on the student's storage are left out: the student's own are the ones stepped.
+        A guide's second parameters on the student's storage are left out: the student's own are the ones stepped. By
+        muon, stem and heads of a classifier among the guides are AdamW's as well.
         """
         scales = {} if self.layer_decay is None else layer_scales(student, self.layer_decay)
         own = {parameter.untyped_storage().data_ptr() for parameter in student.parameters()}
@@ -95,6 +96,9 @@ class Optim:
             others = ((f"guides.{name}", p, decays) for name, p, decays in _trainable(guides, self.decay_tokens))
             trainable += [(n, p, 1.0, d) for n, p, d in others if p.untyped_storage().data_ptr() not in own]
         outer = outer_parameters(student) if self.name == "muon" else frozenset()
+        if guides is not None and self.name == "muon":
+            beside = ((place, net) for place, net in guides.named_modules() if hasattr(net, "get_classifier"))
+            outer |= {f"guides.{place}.{name}" for place, net in beside for name in outer_parameters(net)}
         groups: dict[tuple[float, bool, bool], Group] = {}
         for name, parameter, scale, decays in trainable:
             decay = self.weight_decay if decays or self.decay_everything else 0.0
@@ -133,12 +137,12 @@ class Optim:
         return optimizer
 
 
-def outer_parameters(student: nn.Module) -> frozenset[str]:
+def outer_parameters(network: nn.Module) -> frozenset[str]:
     """Names of the kernel that reads the pixels and of the heads' weights, which Muon leaves to AdamW."""
-    first = next((name for name, parameter in student.named_parameters() if parameter.ndim == 4), None)
-    heads: Any = getattr(student, "get_classifier", tuple)()
+    first = next((name for name, parameter in network.named_parameters() if parameter.ndim == 4), None)
+    heads: Any = getattr(network, "get_classifier", tuple)()
     owned = {id(p) for head in (heads if isinstance(heads, tuple) else (heads,)) for p in head.parameters()}
-    return frozenset({name for name, p in student.named_parameters() if id(p) in owned or name == first})
+    return frozenset({name for name, p in network.named_parameters() if id(p) in owned or name == first})
 
 
 def _trainable(module: nn.Module, listed_too: bool) -> Iterator[tuple[str, nn.Parameter, bool]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..data.dataset import Dataset
 from ..errors import UserError
+from ..models.weights.files import place_of
 from .recipe import Recipe
 from .rundir import BEGUN, RunDir
 
@@ -15,7 +16,7 @@ def check_leakage(recipe: Recipe, dataset: Dataset, about: Mapping[str, Any]) ->
     """Look through the runs that a recipe takes weights from, and through those from which they began.
 
     Args:
-        recipe: of the training; any value of it may be a run's folder, or one of weights inside.
+        recipe: of the training; any value of it may be a run's folder, or one or a file of weights inside.
         dataset: its images.
         about: where they came from, as run.json says it under `data`.
 
@@ -59,9 +60,9 @@ def _runs(values: Mapping[str, Any], known: set[Path], key: str = "") -> Iterato
 
 
 def _around(place: str) -> RunDir | None:
-    """The run that a path is, or lies in; None for any other text."""
+    """The run that a source of weights is, or lies in; None for any other text."""
     try:
-        path = Path(place).absolute()
+        path = place_of(place).absolute()
         if not path.exists():
             return None
     except (OSError, ValueError):  # text that no path can be

@@ -50,7 +50,8 @@ def change_length(path: Path, epochs: int | None = None) -> None:
     if wanted is None:
         return
     if not is_leader():
-        while run.read("run.json").get("length") not in (None, wanted) or asked_length(run, wanted):
+        asked_length(run, wanted)  # what the first refuses, the others do
+        while not _has_length(run, wanted):
             time.sleep(POLL_SECONDS)
         return
     for length in (half_set, wanted):  # files of two lengths become one's before they are another's
@@ -62,6 +63,12 @@ def change_length(path: Path, epochs: int | None = None) -> None:
             set_length(run, length, remark)
         finally:
             run.unlock()
+
+
+def _has_length(run: RunDir, epochs: int) -> bool:
+    """Whether a run's files are of so many epochs, and nothing is left half done: run.json is the last to say so."""
+    facts = run.read("run.json")
+    return facts.get("length") in (None, epochs) and facts["settings"]["train"]["epochs"] == epochs
 
 
 def asked_length(run: RunDir, epochs: int) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..models.weights.files import anchored
+from ..models.weights.files import anchored, place_of
 from .raw import flat
 from .rundir import CELLS, STAGES
 
@@ -66,7 +66,7 @@ def _placed(key: str, value: Any) -> Any:
 def check_outlast(values: Mapping[str, Any], replaced: Path) -> None:
     """Raises: UserError naming the key where a training starts from, or learns of, what it replaces: a run's folder."""
     for key, value in flat(from_anywhere(values)).items():
-        place = Path(value.rpartition("=")[2]) if isinstance(value, str) else Path()
+        place = place_of(value) if isinstance(value, str) else Path()
         if place.is_absolute() and place.exists() and place.resolve().is_relative_to(replaced.resolve()):
             raise UserError(f"{key} is {value}, which --overwrite would remove first; choose another --out")
 

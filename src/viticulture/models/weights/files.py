@@ -240,6 +240,12 @@ def anchored(source: str) -> str:
     return f"{architecture}={Path(file).absolute()}" if equals and Path(file).is_file() else source
 
 
+def place_of(source: str) -> Path:
+    """The folder or file that a source of weights names, by itself or as ARCHITECTURE=FILE. Nothing may be there."""
+    path = Path(source)
+    return path if path.exists() else Path(source.partition("=")[2] or source)
+
+
 def fetch(name: str) -> nn.Module:
     """A timm model with pretrained weights, from timm's cache or the network.
 
