@@ -138,8 +138,8 @@ def _paces(
             except Exception as error:
                 failed[f"{candidate.name} could not be measured on {subset.name}"] = error
     if paces or len({str(error) for error in failed.values()}) > 1:  # one error of all is told as it is raised
-        for what, error in failed.items():
-            tell(f"{what}: {error}")
+        for what, reason in failed.items():
+            tell(f"{what}: {reason}")
     if failed and not paces:
         raise next(iter(failed.values()))
     if failed:
