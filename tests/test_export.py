@@ -3,11 +3,14 @@
 
 import copy
 import json
+import resource
 import shutil
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -217,3 +220,31 @@ def test_eight_bits_need_test_images(student: nn.Module, tmp_path: Path) -> None
     with pytest.raises(UserError, match="has none"):
         to_int8(subject, [1], None, tmp_path / "student.onnx")  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
+
+
+@needs_onnx
+def test_a_disk_without_room_for_eight_bits_names_the_file_that_was_asked_for(
+    student: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The float32 file that stands on the way there has no name that a person gave, and no disk of its own.
+
+    Catches: an error that names a temporary file; a disk that is found to be full when onnxruntime cannot read what it
+    wrote; something left behind.
+    """
+    out, scratch = tmp_path / "out" / "student.onnx", tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    subject: Any = SimpleNamespace(network=student, answers=student, task=TASK)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # bytes of a file; more is as on a full disk
+    try:
+        with pytest.raises(UserError, match="free some space") as refused:
+            to_int8(subject, [1], [1], out)  # type: ignore[arg-type]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(refused.value).startswith(f"cannot write {out}: ")
+    free = 2 * sum(weight.nbytes for weight in student.parameters())  # enough for float32 alone
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(UserError, match=f"cannot write {out}: it takes .* bytes"):
+        to_int8(subject, [1], [1], out)  # type: ignore[arg-type]
+    assert not [file for file in tmp_path.rglob("*") if file.is_file()]

@@ -74,6 +74,22 @@ def test_the_steps_inside_are_pillows_within_a_gray_level(interpolation: str, cr
 
 
 @needs_onnx
+def test_the_steps_inside_give_as_many_channels_as_they_declare() -> None:
+    """Five bands. Catches: three channels by the graph's word, of which onnxruntime warns."""
+    import onnxruntime
+
+    from viticulture.export.pixels import _steps
+
+    steps = _steps(
+        Task(("a",), (SIDE, SIDE), (0,) * 5, (1,) * 5), ImageSettings(SIDE, 20, normalize="half", channels=5), 10, 20
+    )
+    session = onnxruntime.InferenceSession(steps.SerializeToString(), providers=["CPUExecutionProvider"])
+    (image,) = session.run(None, {"pixels": np.zeros((24, 40, 5), np.uint8)})
+    (declared,) = steps.graph.output
+    assert [axis.dim_value for axis in declared.type.tensor_type.shape.dim] == list(image.shape) == [1, 5, SIDE, SIDE]
+
+
+@needs_onnx
 def test_a_file_that_takes_pixels_says_what_predict_says(tmp_path: Path) -> None:
     """Within what a gray level moves: torch's kernel computes in integers. Catches: colors normalized twice or in
     another order of channels, metadata lost."""

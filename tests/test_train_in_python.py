@@ -77,6 +77,21 @@ def test_a_recipe_may_be_a_path_and_nothing_else_is_passed_over(tmp_path: Path) 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("verb", "keyword", "words"),
+    [
+        (viticulture.compare, "budget", r"compare: .* 'budget'; write terms=Terms\(budget=\.\.\.\)"),
+        (viticulture.compare, "folds", r"write subsets=Subsets\(folds=\.\.\.\)"),
+        (viticulture.train, "epoch", r"train: .* 'epoch'; did you mean epochs\?"),
+        (viticulture.train, "zzz", "train: .* 'zzz'$"),
+    ],
+)
+def test_a_keyword_that_a_verb_does_not_take_is_told_what_is_meant(verb: Any, keyword: str, words: str) -> None:
+    """An option may be a field of a group in Python. Fails for an error that names no verb and no way."""
+    with pytest.raises(TypeError, match=words):
+        verb("digits", **{keyword: 5})
+
+
 def test_a_program_trains_evaluates_and_hears_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Catches: a keyword that is not passed on, a callback that nobody calls, one that ends the training and is not
     heard or whose weights say that they are of the last epoch, a word although none is wanted, images taken for others

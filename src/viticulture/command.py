@@ -10,6 +10,7 @@ import argparse
 import inspect
 import math
 from collections.abc import Callable, Container
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from itertools import takewhile
@@ -73,15 +74,23 @@ EVERY = (
 )
 
 
+def whole(word: str) -> int:
+    """A whole number."""
+    try:
+        return int(word)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {shortened(repr(word))}") from error
+
+
 def number(word: str) -> float:
     """A finite number."""
-    value = float(word)
-    if not math.isfinite(value):
-        raise ValueError(word)
-    return value
+    with suppress(ValueError):
+        if math.isfinite(value := float(word)):
+            return value
+    raise argparse.ArgumentTypeError(f"must be a number, got {shortened(repr(word))}")
 
 
-READERS: dict[Any, Callable[[str], Any]] = {int: int, int | None: int, float: number}
+READERS: dict[Any, Callable[[str], Any]] = {int: whole, int | None: whole, float: number}
 """Annotation of an option -> what reads its word, where that is no plain text."""
 
 
@@ -91,10 +100,9 @@ def several(kind: type) -> Callable[[str], tuple[Any, ...]]:
     def read(word: str) -> tuple[Any, ...]:
         values = [value.strip() for value in word.split(",") if value.strip()]
         if not values:
-            raise ValueError(word)
+            raise argparse.ArgumentTypeError(f"takes values with commas between them, got {word!r}")
         return tuple(READERS.get(kind, kind)(value) for value in values)
 
-    read.__name__ = f"comma-separated {kind.__name__}"
     return read
 
 
@@ -102,7 +110,7 @@ def pair(word: str) -> tuple[str, str]:
     """NAME=VALUE as two words."""
     name, equals, value = word.partition("=")
     if not (name and equals and value):
-        raise ValueError(word)
+        raise argparse.ArgumentTypeError(f"must be ROW=WEIGHTS, got {shortened(repr(word))}")
     return name.strip(), value.strip()
 
 
@@ -134,6 +142,7 @@ class Parser(argparse.ArgumentParser):
             key for key, found in every.items() if key != "overrides" and found.kind is not found.KEYWORD_ONLY
         ]
         self.takes_recipe = "overrides" in every
+        self.lists: list[str] = []  # options of several values
         for key in self.names:
             parameter = inspect.signature(verb).parameters[key]
             help_text = meaning.get(key, "").replace("%", "%%")
@@ -171,15 +180,22 @@ class Parser(argparse.ArgumentParser):
 
     def _add_option(self, key: str, kind: Any, default: Any, text: str) -> None:
         """An option; of a tuple, several values with commas between them."""
-        text = f"{text} (default: {default})" if default else text
-        read = several(get_args(kind)[0]) if get_origin(kind) is tuple else READERS.get(kind, str)
-        self.add_argument(f"--{key.replace('_', '-')}", dest=key, type=read, default=default, help=text)
+        option, text = f"--{key.replace('_', '-')}", f"{text} (default: {default})" if default else text
+        read = READERS.get(kind, str)
+        if get_origin(kind) is tuple:
+            self.lists.append(option)
+            read = several(get_args(kind)[0])
+        self.add_argument(option, dest=key, type=read, default=default, help=text)
 
     def command(self, words: list[str]) -> Command:
         """The verb and its arguments out of the words that follow it."""
         overrides, left = split_overrides(words, self.options) if self.takes_recipe else ({}, words)
         self._check_options(left)
-        given = vars(self.parse_args(left))
+        known, beyond = self.parse_known_args(left)
+        if beyond:
+            commas = [f"; {option} takes values with commas between them" for option in self.lists if option in left]
+            self.error(f"unrecognized arguments: {' '.join(beyond)}{''.join(commas)}")
+        given = vars(known)
         arguments: dict[str, Any] = {"overrides": overrides} if self.takes_recipe else {}
         if given.get("init"):
             overrides["student.init"] = dict(given["init"])

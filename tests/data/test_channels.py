@@ -3,6 +3,7 @@
 
 import io
 import struct
+import tempfile
 import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -158,6 +159,17 @@ def test_bands_are_kept_in_their_order(kind: str) -> None:
     assert decoded.mode == "5 x uint8"
     file.seek(0)
     assert image_size(file, "x") == (6, 9)
+
+
+def test_bands_are_read_out_of_an_upload() -> None:
+    """What `serve` is sent lies in memory and has no name. Fails for a reader that asks for a file's."""
+    pixels = noise(6, 9, 5)
+    with tempfile.SpooledTemporaryFile() as upload:
+        upload.write(bands(pixels, photometric="minisblack", planarconfig="contig").read())
+        upload.seek(0)
+        np.testing.assert_array_equal(decode(upload, "x", pixel_format=PixelFormat(5)).pixels, pixels)  # type: ignore[arg-type]
+        upload.seek(0)
+        assert image_size(upload, "x") == (6, 9)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32])

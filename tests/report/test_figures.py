@@ -104,6 +104,37 @@ def test_words_of_lines_across_stand_apart_and_out_of_the_curves_way() -> None:
     assert [child.tag for child in figure][-len(words) :] == ["text"] * len(words), "drawn over the curves"
 
 
+def test_words_of_a_line_across_move_along_it_where_a_curve_passes() -> None:
+    """A curve rises through the words' usual place, on the left above the line, and ends below the line.
+
+    Catches: words that a curve, or the upright line of the best epoch, is drawn through.
+    """
+    curve = [Series("a", 0, [(0, 0.0), (2, 80.0), (20, 30.0)])]
+    axes = Axes("epoch", "%", levels=[("nearest neighbor", 50.0)], moments=[("best", 2.0)])
+    figure = line_chart("t", curve, axes)
+    (words,) = [text for text in svg(figure).iter("text") if text.text == "nearest neighbor"]
+    left, base = float(words.attrib["x"]), float(words.attrib["y"])
+    right = left + 6 * len("nearest neighbor")  # pixels of a letter
+    (a, b), (c, d), (e, f) = path_of(figure)
+    for step in range(101):
+        for x, y in (
+            (a + (c - a) * step / 100, b + (d - b) * step / 100),
+            (c + (e - c) * step / 100, d + (f - d) * step / 100),
+        ):
+            assert not (left <= x <= right and base - 9 <= y <= base + 3)
+    assert not left <= c <= right, "the best epoch's line"
+    assert "end" not in words.attrib["class"].split()
+
+
+def test_words_of_a_line_across_that_have_no_free_place_stand_in_the_legend() -> None:
+    """A curve that goes up and down all along the line leaves no place: the legend tells its name and value."""
+    curve = [Series("a", 0, [(i, 100.0 * (i % 2)) for i in range(100)])]
+    figure = line_chart("t", curve, Axes("epoch", "%", levels=[("nearest neighbor", 48.04)]))
+    assert not [text for text in svg(figure).iter("text") if text.text == "nearest neighbor"]
+    assert "nearest neighbor <b>48.04</b>" in figure[: figure.index("</div>")]
+    assert len(levels_of(svg(figure))) == 1
+
+
 def test_a_logarithm_is_used_only_where_every_value_is_positive() -> None:
     """An alignment loss may be negative: its chart stays linear, rather than losing points."""
     figure = drawn([(1, -1.0), (2, 1.0)], log=True)

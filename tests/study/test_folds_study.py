@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from noise import photographs
+from viticulture.errors import UserError
 from viticulture.report.pages.study_page import study_notes, write_study
 from viticulture.study.conclude.answers import Answers
+from viticulture.study.conduct import conduct
 from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.declare.terms import Subsets
+from viticulture.study.declare.terms import Subsets, Where
 from viticulture.study.folder import StudyDir
 from viticulture.study.plan.plan import Plan
 from viticulture.study.run.work import Work
@@ -47,6 +49,17 @@ def crossed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     study.clear(grid.cells()[0])
     assert len(work(study.path)) == 1, "only what is missing is trained"
     return study.path
+
+
+def test_folds_that_a_class_has_no_images_for_are_refused_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the error is told of every row before it ends the command."""
+    monkeypatch.setenv("VITICULTURE_CACHE", str(tmp_path / "cache"))
+    grid = Grid(str(photographs(tmp_path / "photos")), ROWS, Subsets(folds=50), tuple(range(50)), epochs=1)
+    study = StudyDir.create(tmp_path / "study", grid, "viticulture compare photos --folds 50")
+    said: list[str] = []
+    with pytest.raises(UserError, match="50 folds need 50 images of every class"):
+        conduct(study, Where(workers=1), said.append, lambda _, plan: None)
+    assert said == []
 
 
 def test_folds_are_shared_by_the_rows_and_test_every_image_once(crossed: Path) -> None:

@@ -41,6 +41,7 @@ from viticulture.study.run.workers import claimed_by
 from viticulture.study.study import Study
 from viticulture.text import comment, read_yaml
 from viticulture.training.run_inputs import recipe_of
+from viticulture.training.rundir import RunDir
 
 SMALL = {"train.batch_size": 8}
 PLAIN = Candidate("plain ViT", "default/digits", {**SMALL, "augment.padded_crop": None})
@@ -619,6 +620,12 @@ def test_a_folder_in_use_and_a_folder_that_is_none_are_refused(tmp_path: Path) -
     (tmp_path / "used" / "run.json").write_text("{}")
     with pytest.raises(UserError, match=r"is a run, no study; .* --recipe .*used/recipe\.yaml"):
         StudyDir.open(tmp_path / "used")
+    (tmp_path / "ranked").mkdir()
+    (tmp_path / "ranked" / "study.json").write_text("{}")
+    with pytest.raises(UserError, match=r"is a study, no run; its runs lie in .*ranked/cells"):
+        RunDir.open(tmp_path / "ranked")
+    with pytest.raises(UserError, match=r"nowhere does not exist; runs are made .*, studies by `viticulture compare`"):
+        viticulture.report(str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match="unknown recipe"):
         StudyDir.create(tmp_path / "new", grid(Candidate("a", "default/digit")), "x")
     assert not (tmp_path / "new").exists()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A grid says what it says in YAML too; a plan keeps to its terms and its budget; halving keeps the better half."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -145,6 +146,16 @@ def test_a_budget_is_kept_and_used() -> None:
     assert abs(2 * next(iter(set(halved.epochs.values()))) - epochs) <= 4
     with pytest.raises(UserError, match="too short for 6 cells"):
         planned(grid("7s"))
+
+
+def test_a_budget_that_is_too_short_is_told_one_that_is_enough() -> None:
+    """Catches minutes that are rounded down, such as: a budget of 1m is too short, it takes about 1 min."""
+    many = Subsets(per_class=tuple(range(1, 12)))
+    with pytest.raises(UserError, match=r"too short .* takes about \d+ min") as refused:
+        planned(grid("1m", subsets=many))
+    enough = re.search(r"\d+ min", str(refused.value))
+    assert enough
+    planned(grid(enough[0], subsets=many))
 
 
 def test_workers_are_done_within_the_budget() -> None:

@@ -32,7 +32,8 @@ from viticulture.training.references import replaced
 from viticulture.training.settings import Engine, Student, Train
 
 REFUSED = {
-    "images.image_size": ("big", "must be a whole number, a list or null, got big"),
+    "images.image_size": ("big", "must be a whole number, a list in brackets or null, got big"),
+    "images.range": ("0,4095", "must be a list in brackets or null, got 0,4095"),
     "images.fit": ("padd", "must be crop, pad or stretch, got padd; did you mean pad?"),
     "train.best_by": ("accuracy", "must be balanced_accuracy or null, got accuracy; did you mean balanced_accuracy?"),
     "train.epochs": (1.5, "must be a whole number, got 1.5"),

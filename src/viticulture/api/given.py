@@ -2,9 +2,11 @@
 """What a Python program hands to a verb, where the shell has a word: paths, runs, callbacks."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
 from functools import wraps
-from inspect import Parameter, signature
+from inspect import Parameter, Signature, signature
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_origin
 
@@ -42,7 +44,10 @@ def checked(verb: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(verb)
     def call(*args: P.args, **keywords: P.kwargs) -> R:
-        given = known.bind(*args, **keywords)
+        try:
+            given = known.bind(*args, **keywords)
+        except TypeError as error:
+            raise TypeError(f"{verb.__name__}: {error}{_meant(known, keywords)}") from None
         for name, value in given.arguments.items():
             kind, default = known.parameters[name].annotation, known.parameters[name].default
             if value is None and default is not Parameter.empty:
@@ -53,6 +58,19 @@ def checked(verb: Callable[P, R]) -> Callable[P, R]:
         return verb(*given.args, **given.kwargs)
 
     return call
+
+
+def _meant(known: Signature, keywords: Iterable[str]) -> str:
+    """What to write for the first keyword that does not exist: an option of the command may belong to a group."""
+    for keyword in keywords:
+        if keyword in known.parameters:
+            continue
+        for key, group in ((key, parameter.default) for key, parameter in known.parameters.items()):
+            if is_dataclass(group) and keyword in (field.name for field in fields(group)):
+                return f"; write {key}={type(group).__name__}({keyword}=...)"
+        near = get_close_matches(keyword, known.parameters, n=1)
+        return f"; did you mean {near[0]}?" if near else ""
+    return ""
 
 
 def _plain(value: Any) -> Any:

@@ -91,7 +91,7 @@ def _opened(file: BinaryIO) -> Any:
     from tifffile import TiffFile
 
     file.seek(0)
-    return TiffFile(file)
+    return TiffFile(file, name="image")  # by itself it asks the file, and an upload has no name
 
 
 def _shape(series: Any) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ Networks learn from levels of eight bits, 0 to 255. Values of more bits are mapp
     level = 255 (value - low) / (high - low),  rounded and cut off
 
 by the whole range of their type, or by a range that is named (`images.range`). What lies closer together than
-(high - low) / 255 becomes one level: of 12 bits stored in 16, the whole range of 16 bits leaves 16 levels, and their
+(high - low) / 255 becomes one level: of 12 bits stored in 16, the whole range of 16 bits leaves 17 levels, and their
 own range, 0 to 4095, all 256.
 """
 

@@ -12,7 +12,8 @@ sixteen bits, which whole int8 overflows without a word.
 import logging
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -22,7 +23,6 @@ import torch
 from torch import Tensor
 
 from ..data.images import Images
-from ..disk import replacing
 from ..errors import UserError
 from ..evaluation.subject import Subject
 from ..outputs import check_out
@@ -32,6 +32,8 @@ CALIBRATION = 256
 """Training images whose values set the scales."""
 TIMED = 30
 """Single images whose times are compared."""
+AT_ONCE = 4
+"""Float32 files that stand beside each other on the way; onnxruntime says nothing clear of one that is cut off."""
 
 
 @dataclass(frozen=True)
@@ -92,22 +94,39 @@ def to_int8(
     """
     check_installed("onnx", "onnxscript", "onnxruntime")
     check_ending(path)
-    check_out(path, ".onnx")
+    check_out(path, ".onnx", size=AT_ONCE * sum(weight.nbytes for weight in subject.network.parameters()))
     if not test or not len(test):
         raise UserError("what eight bits cost is measured on test images, of which this run has none")
-    with tempfile.TemporaryDirectory() as folder, replacing(path) as unfinished:
-        plain = to_onnx(subject.answers, Path(folder) / "float32.onnx", subject.task, more)
+    outcomes: list[Quantized] = []
+
+    def in_eight_bits(unfinished: Path) -> None:
         few = min(CALIBRATION, len(train))
         some = train.part(torch.arange(few) * len(train) // few)
-        _quantize(plain, unfinished, (batch["image"].cpu() for batch in subject.batches(some)))
-        before, said = _cost(plain, subject, test)
+        before, said = _cost(unfinished, subject, test)
+        _quantize(unfinished, (batch["image"].cpu() for batch in subject.batches(some)))
         after, says = _cost(unfinished, subject, test)
+        outcomes.append(Quantized(path, before, after, int((said == says).sum()) / len(said), len(said)))
         if finish is not None:
             finish(unfinished)
-    return Quantized(path, before, after, int((said == says).sum()) / len(said), len(said))
+
+    to_onnx(subject.answers, path, subject.task, more, in_eight_bits)
+    return outcomes[0]
 
 
-def _quantize(plain: Path, out: Path, images: Iterable[Tensor]) -> None:
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A folder for what is written for a moment, by onnxruntime too, on the disk where there must be room anyway."""
+    usual = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as folder:
+        tempfile.tempdir = folder
+        try:
+            yield Path(folder)
+        finally:
+            tempfile.tempdir = usual
+
+
+def _quantize(path: Path, images: Iterable[Tensor]) -> None:
+    """A float32 file becomes one in eight bits."""
     import onnx
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -119,30 +138,33 @@ def _quantize(plain: Path, out: Path, images: Iterable[Tensor]) -> None:
         def get_next(self) -> Any:
             return next(self.feeds, None)
 
-    logger, ready = logging.getLogger(), plain.with_name("folded.onnx")
+    about = {p.key: p.value for p in onnx.load(str(path), load_external_data=False).metadata_props}
+    logger = logging.getLogger()
     level = logger.level
     logger.setLevel(logging.ERROR)  # it warns of every vector that has no channels to scale one by one
     try:
-        quant_pre_process(str(plain), str(ready), skip_symbolic_shape=True)  # folds BatchNorm into convolutions
-        graph = onnx.load(str(ready), load_external_data=False).graph
-        weights = {tensor.name for tensor in graph.initializer}
-        free = [node.name for node in graph.node if node.op_type == "MatMul" and not weights & set(node.input)]
-        quantize_static(
-            str(ready),
-            str(out),
-            Reader(),
-            op_types_to_quantize=["Conv", "MatMul", "Gemm"],
-            nodes_to_exclude=free,
-            per_channel=True,
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-            reduce_range=True,
-        )
+        with _beside(path) as folder:
+            ready = folder / "folded.onnx"
+            quant_pre_process(str(path), str(ready), skip_symbolic_shape=True)  # folds BatchNorm into convolutions
+            graph = onnx.load(str(ready), load_external_data=False).graph
+            weights = {tensor.name for tensor in graph.initializer}
+            free = [node.name for node in graph.node if node.op_type == "MatMul" and not weights & set(node.input)]
+            quantize_static(
+                str(ready),
+                str(path),
+                Reader(),
+                op_types_to_quantize=["Conv", "MatMul", "Gemm"],
+                nodes_to_exclude=free,
+                per_channel=True,
+                activation_type=QuantType.QUInt8,
+                weight_type=QuantType.QInt8,
+                reduce_range=True,
+            )
     finally:
         logger.setLevel(level)
-    whole = onnx.load(str(out))
-    onnx.helper.set_model_props(whole, {p.key: p.value for p in onnx.load(str(plain)).metadata_props})
-    onnx.save(whole, str(out))
+    whole = onnx.load(str(path))
+    onnx.helper.set_model_props(whole, about)
+    onnx.save(whole, str(path))
 
 
 def _cost(path: Path, subject: Subject, test: Images) -> tuple[Cost, Tensor]:

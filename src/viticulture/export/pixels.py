@@ -51,7 +51,7 @@ FITS = {"crop": ("", "pixels", "sides"), "stretch": (FULL, "pixels", "full"), "p
 
 STEPS = """
 <ir_version: {ir}, opset_import: ["" : {opset}]>
-prepare (uint8[h, w, {channels}] pixels) => (float[1, 3, {height}, {width}] image)
+prepare (uint8[h, w, {channels}] pixels) => (float[1, {channels}, {height}, {width}] image)
 {{
   {before}
   planes = Transpose <perm = [2, 0, 1]> ({picture})

@@ -109,7 +109,7 @@ def _shown(study: StudyDir, recipes: dict[str, Recipe], data: str) -> list[dict[
 def _paces(
     study: StudyDir, recipes: dict[str, Recipe], known: dict[Key, Pace], tell: Callable[[str], None], data: str
 ) -> dict[Key, Pace]:
-    paces, errors = dict(known), list[Exception]()
+    paces, failed = dict(known), dict[str, Exception]()
     sources: dict[tuple[str, str, bool], Source | DenseSource] = {}
     by_slug: dict[tuple[str, str], Pace] = {}
     held_out: dict[str, tuple[Candidate, str]] = {}
@@ -142,11 +142,13 @@ def _paces(
                     unlike = unlike or (first, candidate) if known_same != same else unlike
                 paces[key] = by_slug[double]
             except Exception as error:
-                errors.append(error)
-                tell(f"{candidate.name} could not be measured on {subset.name}: {error}")
-    if errors and not paces:
-        raise errors[0]
-    if errors:
+                failed[f"{candidate.name} could not be measured on {subset.name}"] = error
+    if paces or len({str(error) for error in failed.values()}) > 1:  # one error of all is told as it is raised
+        for what, reason in failed.items():
+            tell(f"{what}: {reason}")
+    if failed and not paces:
+        raise next(iter(failed.values()))
+    if failed:
         tell("what could not be measured will fail unless that is mended; the rest goes on")
     if unlike is not None:
         _refuse(*unlike, recipes)

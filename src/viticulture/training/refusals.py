@@ -13,7 +13,7 @@ IN_WORDS = {
     "float": "a number",
     "bool": "true or false",
     "str": "a word",
-    "list": "a list",
+    "list": "a list in brackets",
     "dict": "a group of keys",
 }
 """Types of Python, as people call them."""
@@ -24,7 +24,8 @@ def one_line(message: str) -> str:
     message = message.replace("typing.", "").replace("<class '", "").replace("'>", "").replace("NoneType", "null")
     whole = " ".join(message.replace("Parser key", "recipe key").split())
     key, _, problem = whole.partition(": ")
-    given, valid = GIVEN.search(problem), [word for kind in EXPECTED.findall(problem) for word in _in_words(kind)]
+    given = GIVEN.search(problem)
+    valid = list(dict.fromkeys(word for kind in EXPECTED.findall(problem) for word in _in_words(kind)))
     if not given or not valid:
         return whole
     near = get_close_matches(given[1], valid, 1)

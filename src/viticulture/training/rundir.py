@@ -179,8 +179,12 @@ class RunDir:
                 raise UserError(
                     f"{run.path} has not come to its last stage yet: viticulture resume {shell_word(run.path)}"
                 )
+            if (run.path / "study.json").is_file():
+                raise UserError(f"{run.path} is a study, no run; its runs lie in {run.path / CELLS}")
             what = "is no run folder (it holds no run.json)" if run.path.exists() else "does not exist"
-            raise UserError(f"{run.path} {what}; runs are made by `viticulture train`")
+            raise UserError(
+                f"{run.path} {what}; runs are made by `viticulture train`, studies by `viticulture compare`"
+            )
         facts = run.read("run.json")
         layout = facts.get("format")
         if layout != FORMAT:

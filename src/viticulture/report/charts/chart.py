@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from ..html import Markup, fill
 from ..written import number
 from .axes import log_ticks, span, ticks
+from .levels import Box, Level, place_levels, words_at
 
 WIDTH, HEIGHT = 400, 250  # pixels
 LEFT, RIGHT, TOP, BOTTOM = 48, 16, 24, 40  # margins
@@ -205,7 +206,8 @@ def _chart(
         frame=frame,
         rows=[(y(10**tick if log_y else tick), number(10**tick if log_y else tick)) for tick in up],
         columns=[(x(tick), number(tick)) for tick in _apart(across, x)],
-        levels=_levels(axes.levels, y, [one.points[-1][1] for one in series if one.points]),
+        levels=_levels(axes, series, x, y),
+        values={name: number(float(f"{value:.4g}")) for name, value in axes.levels},
         moments=[(name, x(value)) for name, value in axes.moments],
         front="".join(stairs) if len(stairs) > 1 else "",
         series=[_drawn(one, x, y, joined) for one in series if any(isfinite(value) for _, value in one.points)],
@@ -313,17 +315,17 @@ def _apart(at: Sequence[float], place: Scale) -> list[float]:
     return kept
 
 
-def _levels(levels: Sequence[tuple[str, float]], y: Scale, ends: Sequence[float]) -> list[dict[str, Any]]:
-    """Lines across with their words, which do not overlap and stand where curves do not: words of a line that all
-    curves have passed below it on the right, others above it on the left."""
-    placed: list[dict[str, Any]] = []
-    last = {True: -inf, False: -inf}  # row of the words before, on either side
-    for name, value in sorted(levels, key=lambda level: -level[1]):
-        passed = all(end > value for end in ends) and y(value) + 15 < HEIGHT - BOTTOM
-        last[passed] = max(y(value) + (12 if passed else -4), last[passed] + 13)
-        side = WIDTH - RIGHT - 4 if passed else LEFT + 4
-        placed.append({"name": name, "row": y(value), "x": side, "y": last[passed], "end": " end" if passed else ""})
-    return placed
+def _levels(axes: Axes, series: Sequence[Series], x: Scale, y: Scale) -> list[Level]:
+    """Lines across with their words, which stand apart from curves and upright lines."""
+    curves = [[(x(a), y(b)) for a, b in _thin(one.points) if isfinite(b)] for one in series]
+    moments = [(name, x(value)) for name, value in axes.moments]
+    return place_levels(
+        [(name, y(value)) for name, value in axes.levels],
+        [curve for curve in curves if curve],
+        [[(at, TOP), (at, HEIGHT - BOTTOM)] for _, at in moments],
+        [words_at(at, TOP - 6, name) for name, at in moments],
+        Box(LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM),
+    )
 
 
 def _thin(points: Points) -> Points:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from heapq import heapreplace
+from math import ceil
 from typing import Any
 
 from ...errors import UserError, counted
@@ -219,7 +220,7 @@ def make_plan(
             least = cost(grid, replace(plan, epochs=dict.fromkeys(plan.epochs, shortest)), workers)
             raise UserError(
                 f"a budget of {budget} is too short for {len(grid.cells())} cells: {counted(shortest, 'epoch')} "
-                f"of each take{'s' * (shortest == 1)} about {max(least, 60) / 60:.0f} min; take fewer recipes, "
+                f"of each take{'s' * (shortest == 1)} about {ceil(least / 60)} min; take fewer recipes, "
                 "subsets or seeds, a smaller --image-size, or a longer budget"
             )
         return replace(plan, budget=budget)
