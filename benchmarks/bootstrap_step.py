@@ -62,12 +62,12 @@ def stepper(case: str) -> Callable[[], None]:
     return step
 
 
-def peak(case: str, found: "multiprocessing.Queue[int]") -> None:
+def peak(case: str, memory: "multiprocessing.Queue[int]") -> None:
     """Largest resident memory of a process that takes three steps, kB."""
     step = stepper(case)
     for _ in range(3):
         step()
-    found.put(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    memory.put(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def main() -> None:
@@ -79,10 +79,10 @@ def main() -> None:
     if options.memory:
         context = multiprocessing.get_context("spawn")
         for case in CASES:
-            found: multiprocessing.Queue[int] = context.Queue()
-            child = context.Process(target=peak, args=(case, found))
+            memory: multiprocessing.Queue[int] = context.Queue()
+            child = context.Process(target=peak, args=(case, memory))
             child.start()
-            print(f"{case:24}{found.get() / 1e6:6.2f} GB", flush=True)
+            print(f"{case:24}{memory.get() / 1e6:6.2f} GB", flush=True)
             child.join()
         return
     runs = [stepper(case) for case in CASES]

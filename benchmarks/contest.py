@@ -210,31 +210,31 @@ def train(cell: Cell, out: Path) -> None:
     """One cell."""
     words, folder = cell.words(out), cell.folder(out)
     on_one_thread(words, folder)
-    judged = read_evaluations(RunDir(folder))
-    assert judged is not None
-    assert judged.counting is not None
+    evaluations = read_evaluations(RunDir(folder))
+    assert evaluations is not None
+    assert evaluations.counting is not None
     cost = {"core_s": read_plan(folder).spent, "resumed": float(words[0] == "resume")}
-    found = {"val": 100 * judged.counting.top1, "test": tested(folder, cell.images.data)}
-    (folder / RESULT).write_text(json.dumps({**found, **cost}))
+    accuracy = {"val": 100 * evaluations.counting.top1, "test": tested(folder, cell.images.data)}
+    (folder / RESULT).write_text(json.dumps({**accuracy, **cost}))
 
 
 def read(out: Path) -> list[Result]:
     """Whatever is finished."""
-    found = []
+    results = []
     for path in sorted(out.glob(f"*/*/*/*/{RESULT}")):
         budget, images, row, seed = path.relative_to(out).parts[:4]
         data = json.loads((path.parent / "run.json").read_text())["data"]
         per_class = data["images"]["train"] / len(data["classes"])
-        found.append(Result(budget, images, row, int(seed), per_class, **json.loads(path.read_text())))
-    return found
+        results.append(Result(budget, images, row, int(seed), per_class, **json.loads(path.read_text())))
+    return results
 
 
 def write_table(path: Path, results: Sequence[Result]) -> None:
     """A row a training, a column a field of `Result`."""
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, [one.name for one in fields(Result)], lineterminator="\n")
+        writer = csv.DictWriter(file, [field.name for field in fields(Result)], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(asdict(one) for one in results)
+        writer.writerows(asdict(result) for result in results)
 
 
 def read_table(path: Path) -> list[Result]:
@@ -252,19 +252,21 @@ def read_table(path: Path) -> list[Result]:
 def table(results: Sequence[Result]) -> str:
     """Markdown: mean and standard deviation over seeds, and what `OURS` is ahead by, with Student's interval."""
     rows: dict[tuple[str, str, str], dict[int, Result]] = {}
-    for one in results:
-        rows.setdefault((one.budget, one.images, one.row), {})[one.seed] = one
+    for result in results:
+        rows.setdefault((result.budget, result.images, result.row), {})[result.seed] = result
     lines = [
         "| budget | images | row | seeds | validation, % | test, % | ours is ahead by | core-s |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for (budget, images, row), seeds in rows.items():
         ours = rows.get((budget, images, OURS), {}) if row != OURS else {}
-        validation, test = (estimate([getattr(one, split) for one in seeds.values()]) for split in ("val", "test"))
+        validation, test = (
+            estimate([getattr(result, split) for result in seeds.values()]) for split in ("val", "test")
+        )
         shared = sorted(ours.keys() & seeds.keys())
         ahead = estimate([ours[seed].test - seeds[seed].test for seed in shared]) if shared else None
-        cost = f"{mean(one.core_s for one in seeds.values()):.0f}"
-        cost += "*" if any(one.resumed for one in seeds.values()) else ""
+        cost = f"{mean(result.core_s for result in seeds.values()):.0f}"
+        cost += "*" if any(result.resumed for result in seeds.values()) else ""
         lines.append(
             f"| {budget} | {images} | {row} | {len(seeds)} | {spread(validation)} | {spread(test)} "
             f"| {interval(ahead)} | {cost} |"

@@ -46,10 +46,10 @@ def render(results: Sequence[Result]) -> str:
 def against_time(results: Sequence[Result]) -> list[Markup]:
     """A chart a set that was given several budgets."""
     charts = []
-    for images in dict.fromkeys(one.images for one in results):
-        here = [one for one in results if one.images == images]
-        if len({one.budget for one in here}) > 1:
-            minutes = lines(here, rows_of(results), lambda one: (one.budget, one.core_s / 60))
+    for images in dict.fromkeys(result.images for result in results):
+        here = [result for result in results if result.images == images]
+        if len({result.budget for result in here}) > 1:
+            minutes = lines(here, rows_of(results), lambda result: (result.budget, result.core_s / 60))
             charts.append(line_chart(images, minutes, Axes("core-minutes", ACCURACY, log_x=True), NOTE))
     return charts
 
@@ -57,10 +57,10 @@ def against_time(results: Sequence[Result]) -> list[Markup]:
 def against_images(results: Sequence[Result]) -> list[Markup]:
     """A chart a set and budget that were run with several numbers of images a class."""
     charts = []
-    for budget, name in dict.fromkeys((one.budget, one.images.partition("@")[0]) for one in results):
-        here = [one for one in results if (one.budget, one.images.partition("@")[0]) == (budget, name)]
-        if len({one.images for one in here}) > 1:
-            amounts = lines(here, rows_of(results), lambda one: (one.images, one.per_class))
+    for budget, name in dict.fromkeys((result.budget, result.images.partition("@")[0]) for result in results):
+        here = [result for result in results if (result.budget, result.images.partition("@")[0]) == (budget, name)]
+        if len({result.images for result in here}) > 1:
+            amounts = lines(here, rows_of(results), lambda result: (result.images, result.per_class))
             axes = Axes("images a class to learn from", ACCURACY, log_x=True)
             charts.append(line_chart(f"{name}, {budget}", amounts, axes, NOTE))
     return charts
@@ -68,7 +68,7 @@ def against_images(results: Sequence[Result]) -> list[Markup]:
 
 def rows_of(results: Sequence[Result]) -> list[str]:
     """Rows of a page, in the contest's order; a row's number among them is its color on every chart."""
-    return [row for row in ROWS if any(one.row == row for one in results)]
+    return [row for row in ROWS if any(result.row == row for result in results)]
 
 
 def lines(results: Sequence[Result], rows: Sequence[str], place: Callable[[Result], tuple[str, float]]) -> list[Series]:
@@ -79,17 +79,17 @@ def lines(results: Sequence[Result], rows: Sequence[str], place: Callable[[Resul
         rows: of the page.
         place: what a result has in common with others of its point, and its x.
     """
-    found = []
+    drawn = []
     for style, row in enumerate(rows):
         points: dict[str, list[tuple[float, float]]] = {}
-        for one in results:
-            if one.row == row:
-                points.setdefault(place(one)[0], []).append((place(one)[1], one.test))
+        for result in results:
+            if result.row == row:
+                points.setdefault(place(result)[0], []).append((place(result)[1], result.test))
         means = sorted((fmean(x for x, _ in same), estimate([y for _, y in same])) for same in points.values())
         if means:
             bands = [None if y.sd is None else (y.mean - y.sd, y.mean + y.sd) for _, y in means]
-            found.append(Series(row, style, [(x, y.mean) for x, y in means], bands))
-    return found
+            drawn.append(Series(row, style, [(x, y.mean) for x, y in means], bands))
+    return drawn
 
 
 if __name__ == "__main__":

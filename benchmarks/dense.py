@@ -144,8 +144,8 @@ def steps(options: argparse.Namespace) -> None:
     both = {"ours": ours(), "torchvision": theirs()}
     times = [{name: measure(step)[1] for name, step in both.items()} for _ in range(WARMUP + options.steps)][WARMUP:]
     ratio = median(each["ours"] / each["torchvision"] for each in times)
-    told = ", ".join(f"{name} {median(each[name] for each in times):.3f}" for name in both)
-    print(f"step        core-s a step: {told}; ratio {ratio:.3f}", flush=True)
+    medians = ", ".join(f"{name} {median(each[name] for each in times):.3f}" for name in both)
+    print(f"step        core-s a step: {medians}; ratio {ratio:.3f}", flush=True)
 
 
 def drawn(root: Path) -> Path:
@@ -252,11 +252,11 @@ def loading(options: argparse.Namespace) -> None:
                 for name, epoch in (("ours", mine), ("torchvision", yours)):
                     began = core_seconds()
                     rates[name].append(epoch() / (core_seconds() - began))
-            told = {name: median(each) for name, each in rates.items()}
+            medians = {name: median(each) for name, each in rates.items()}
             print(
-                f"loading     images a core-s, boxes{' and masks' * masks}: ours {told['ours']:.1f} (first epoch "
-                f"{first:.1f}), torchvision v2 {told['torchvision']:.1f}; "
-                f"ratio {told['ours'] / told['torchvision']:.2f}",
+                f"loading     images a core-s, boxes{' and masks' * masks}: ours {medians['ours']:.1f} (first epoch "
+                f"{first:.1f}), torchvision v2 {medians['torchvision']:.1f}; "
+                f"ratio {medians['ours'] / medians['torchvision']:.2f}",
                 flush=True,
             )
 
@@ -264,21 +264,23 @@ def loading(options: argparse.Namespace) -> None:
 def precision(options: argparse.Namespace) -> None:
     """Print how long the numbers of 1,000 images take."""
     draw, classes = np.random.default_rng(0), 80
-    found, true = [], []
+    detections, true = [], []
     for _ in range(options.images):
         corner, side = draw.uniform(0, 500, (7, 2)), draw.uniform(10, 140, (7, 2))
         boxes, labels = np.concatenate([corner, corner + side], 1), draw.integers(0, classes, 7)
         near = boxes[draw.integers(0, 7, 30)] + draw.normal(0, 6, (30, 4))
-        said = np.where(draw.uniform(size=30) < 0.5, labels[draw.integers(0, 7, 30)], draw.integers(0, classes, 30))
+        predicted = np.where(
+            draw.uniform(size=30) < 0.5, labels[draw.integers(0, 7, 30)], draw.integers(0, classes, 30)
+        )
         near[:, 2:] = np.maximum(near[:, 2:], near[:, :2] + 1)
-        found.append(Found(near.astype(np.float32), draw.uniform(size=30).astype(np.float32), said))
+        detections.append(Found(near.astype(np.float32), draw.uniform(size=30).astype(np.float32), predicted))
         crowd = torch.zeros(7, dtype=torch.bool)
         true.append(Objects(torch.from_numpy(boxes).float(), torch.from_numpy(labels), crowd))
     sizes = np.full((options.images, 2), 640)
     boxed = Boxed(true, masks=False)
     rows = mean_boxes(boxed, sizes, classes)
     began = core_seconds()
-    result = evaluate_objects(found, boxed, tuple(map(str, range(classes))), sizes, rows)
+    result = evaluate_objects(detections, boxed, tuple(map(str, range(classes))), sizes, rows)
     print(
         f"precision   core-s for {options.images:,} images: {core_seconds() - began:.1f} (AP {result.boxes.ap:.3f})",
         flush=True,

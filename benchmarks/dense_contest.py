@@ -133,8 +133,8 @@ class Boxes(nn.Module):
         return torch.stack(list(self.net(list(batch["image"]), targets).values())).sum()
 
     def forward(self, images: Tensor) -> list[dict[str, Tensor]]:
-        found: list[dict[str, Tensor]] = self.net(list(images))
-        return [{**each, "labels": each["labels"] - 1} for each in found]
+        detections: list[dict[str, Tensor]] = self.net(list(images))
+        return [{**each, "labels": each["labels"] - 1} for each in detections]
 
 
 class Pixels(nn.Module):
@@ -167,20 +167,22 @@ def lraspp(classes: int) -> nn.Module:
 def ours(contest: Contest, name: str, seed: int, overrides: dict[str, Any], after_mae: bool = False) -> Score:
     """Train by the shipped recipe, from scratch or after MAE on the same images, within the time."""
     folder, recipe = contest.out / f"{_slug(name)}-{seed}", RECIPES[contest.kind]
-    began, start, told = time.process_time(), "", ""
+    began, start, before = time.process_time(), "", ""
     seconds = contest.seconds * (1 - MAE_SHARE * after_mae)
     if after_mae:
         first = {"student.options": BODY, "schedule.warmup_epochs": None, **START[contest.kind]}
         epochs = _planned(folder, "mae", lambda: contest.epochs("mae/photos", first, contest.seconds * MAE_SHARE))
-        start, told = str(folder / "mae"), f"{epochs} + "
+        start, before = str(folder / "mae"), f"{epochs} + "
         _run(contest, start, "mae/photos", seed, {**first, "train.epochs": epochs})
     epochs = _planned(folder, "run", lambda: contest.epochs(recipe, overrides, seconds))
     overrides = {**overrides, "train.epochs": epochs, **({"student.init": start} if start else {})}
     run = _run(contest, str(folder / "run"), recipe, seed, overrides)
-    judged = read_dense(run.folder)
-    assert judged is not None
+    evaluations = read_dense(run.folder)
+    assert evaluations is not None
     spent = (time.process_time() - began) / 60
-    return _score(name, seed, f"{told}{epochs}", spent, run.facts["student"]["parameters"], judged.results["last/test"])
+    return _score(
+        name, seed, f"{before}{epochs}", spent, run.facts["student"]["parameters"], evaluations.results["last/test"]
+    )
 
 
 def cnn(contest: Contest, name: str, seed: int, made: Callable[[int], nn.Module]) -> Score:
@@ -214,10 +216,10 @@ def cnn(contest: Contest, name: str, seed: int, made: Callable[[int], nn.Module]
     for _ in range(epochs):
         for batch in loader:
             step(batch)
-    found = judged(net.eval(), dataset)
+    evaluation = judged(net.eval(), dataset)
     spent = (time.process_time() - began) / 60
     parameters = sum(parameter.numel() for parameter in net.parameters())
-    return _score(name, seed, str(epochs), spent, parameters, found)
+    return _score(name, seed, str(epochs), spent, parameters, evaluation)
 
 
 def judged(net: Any, dataset: Dataset) -> Evaluation:
@@ -225,8 +227,8 @@ def judged(net: Any, dataset: Dataset) -> Evaluation:
     assert dataset.test is not None
     subject, true = DenseSubject(net, task_of(dataset)), dataset.annotations["test"]
     if isinstance(net, Boxes):
-        found = list(find(subject, dataset.test))
-        return evaluate_objects(found, true, dataset.classes, image_sizes(dataset.test))  # type: ignore[arg-type]
+        detections = list(find(subject, dataset.test))
+        return evaluate_objects(detections, true, dataset.classes, image_sizes(dataset.test))  # type: ignore[arg-type]
     return evaluate_pixels(classify_pixels(subject, dataset.test), true, dataset.classes, None)[0]  # type: ignore[arg-type]
 
 
@@ -267,8 +269,8 @@ def compete(contest: Contest, seeds: int, names: list[str]) -> list[Score]:
             ):
                 with replacing(path) as part:
                     part.write_text(text, encoding="utf-8")
-            told = ", ".join(f"{key} {100 * (value or 0):.1f} %" for key, value in scores[-1].measures.items())
-            print(f"{name}, seed {seed}: {told}, {scores[-1].core_minutes:.1f} core-min", flush=True)
+            measures = ", ".join(f"{key} {100 * (value or 0):.1f} %" for key, value in scores[-1].measures.items())
+            print(f"{name}, seed {seed}: {measures}, {scores[-1].core_minutes:.1f} core-min", flush=True)
     return scores
 
 
@@ -318,8 +320,8 @@ def _run(contest: Contest, out: str, recipe: str, seed: int, overrides: dict[str
     return viticulture.train(contest.data, recipe, seed=seed, out=out, overrides=chosen)
 
 
-def _score(name: str, seed: int, epochs: str, minutes: float, parameters: int, found: Evaluation) -> Score:
-    return Score(name, seed, epochs, round(minutes, 3), parameters, found.measures)
+def _score(name: str, seed: int, epochs: str, minutes: float, parameters: int, evaluation: Evaluation) -> Score:
+    return Score(name, seed, epochs, round(minutes, 3), parameters, evaluation.measures)
 
 
 def _slug(name: str) -> str:

@@ -153,24 +153,24 @@ def named(
     world: World, seeds: int, images: int, rules: Sequence[Rule], studies: int, best: int | None = None
 ) -> list[float]:
     """Percent of studies in which each rule names a wrong winner, or the right one where there is one."""
-    found = np.zeros(len(rules))
+    counts = np.zeros(len(rules))
     for answers in world.batches(studies, seeds, images):
         for number, rule in enumerate(rules):
             names = winners(answers, images, rule)
-            found[number] += np.sum(names >= 0 if best is None else names == best)
-    return [100 * float(count) / studies for count in found]
+            counts[number] += np.sum(names >= 0 if best is None else names == best)
+    return [100 * float(count) / studies for count in counts]
 
 
 def growing(world: World, looks: int, images: int, spend: bool, studies: int) -> float:
     """Percent of studies from two seeds on, one more a look, that name a winner at one of the looks."""
-    found = 0
+    winning = 0
     for answers in world.batches(studies, looks + 1, images):
         stopped = np.zeros(len(answers), dtype=bool)
         for look in range(looks):
             rule = at(level_of_look(look + 1 if spend else 1))
             stopped |= winners(answers[:, :, : look + 2], images, rule) >= 0
-        found += int(stopped.sum())
-    return 100 * found / studies
+        winning += int(stopped.sum())
+    return 100 * winning / studies
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -195,12 +195,12 @@ def main() -> None:
     worst = 0.0
     for methods in options.rows:
         for name, world in worlds(methods):
-            told = []
+            cells = []
             for seeds in options.seeds:
-                found = [named(world, seeds, images, [now], studies)[0] for images in (50, 200, 1000)]
-                worst = max(worst, *found)
-                told.append(" / ".join(f"{share:.1f}" for share in found))
-            print(f"| {name} | {methods} | {' | '.join(told)} |", flush=True)
+                percents = [named(world, seeds, images, [now], studies)[0] for images in (50, 200, 1000)]
+                worst = max(worst, *percents)
+                cells.append(" / ".join(f"{share:.1f}" for share in percents))
+            print(f"| {name} | {methods} | {' | '.join(cells)} |", flush=True)
     print(f"\nfalse winners, %, with 50 / 200 / 1,000 test images; the worst is {worst:.1f}\n")
     print("| one is ahead by | rows | seeds | before | now |\n|---|---|---|---|---|")
     for methods in options.rows:

@@ -99,10 +99,13 @@ def table(out: Path) -> str:
     """Markdown: mean and standard deviation over seeds."""
     lines = ["| budget | images | seeds | test, % | core-s |", "|---|---|---|---|---|"]
     for folder in sorted(out.glob("*/*")):
-        found = [json.loads(path.read_text()) for path in sorted(folder.glob(f"*/{RESULT}"))]
-        if found:
-            shares, cost = estimate([one["test"] for one in found]), mean(one["core_s"] for one in found)
-            lines.append(f"| {folder.parent.name} | {folder.name} | {len(found)} | {spread(shares)} | {cost:.0f} |")
+        results = [json.loads(path.read_text()) for path in sorted(folder.glob(f"*/{RESULT}"))]
+        if results:
+            shares, cost = (
+                estimate([result["test"] for result in results]),
+                mean(result["core_s"] for result in results),
+            )
+            lines.append(f"| {folder.parent.name} | {folder.name} | {len(results)} | {spread(shares)} | {cost:.0f} |")
     return "\n".join(lines)
 
 

@@ -281,13 +281,13 @@ def classes_of(name: str) -> int:
 
 def for_gpus() -> list[str]:
     """Recipes that say how large images and batches are, but for those made for a CPU."""
-    found = []
+    names = []
     for name in shipped():
         recipe = resolve(name, read(name))
         sized = recipe.section("images").image_size and recipe.section("train").batch_size
         if sized and not re.search(r"cpu|digits|default/|(detection|segmentation)/photos", name):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def write(name: str, line: str) -> None:

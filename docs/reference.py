@@ -66,8 +66,8 @@ def _class(name: str, cls: type) -> Iterator[str]:
         if member.startswith("_") or not (callable(value) or isinstance(value, property)):
             continue
         if isinstance(value, property):
-            said = _words(parse(inspect.getdoc(value) or ""))
-            yield from ["", f"### {name}.{member}", "", *said]
+            words = _words(parse(inspect.getdoc(value) or ""))
+            yield from ["", f"### {name}.{member}", "", *words]
         else:
             yield from ["", f"### {name}.{member}()", "", *_callable(f"{name}.{member}", value)]
 

@@ -35,12 +35,12 @@ def complaint(ending: Ending, run: Path | None) -> str:
         return f"exit status {ending.code}: {_last(output)}"
     if ending.code == 0:
         return "" if run is None or not run.exists() or _status(run) == "finished" else "exit status 0, not finished"
-    said = output[output.rfind(b"error: ") :]
-    if not said.startswith(b"error: "):
+    message = output[output.rfind(b"error: ") :]
+    if not message.startswith(b"error: "):
         return "exit status 2 without an error"
-    if len(said.strip().splitlines()) > LINES:
-        return f"an error of {len(said.splitlines())} lines"
-    if CONTROL.search(said) or COLOR.search(said):
+    if len(message.strip().splitlines()) > LINES:
+        return f"an error of {len(message.splitlines())} lines"
+    if CONTROL.search(message) or COLOR.search(message):
         return "an error with control characters"
     if ending.seconds > QUICKLY:
         return f"an error after {ending.seconds:.0f} s of work: {_last(output)}"

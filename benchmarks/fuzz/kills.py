@@ -83,7 +83,7 @@ def kills(draw: random.Random, kind: Training, folder: Path, times: int) -> list
     if whole.code:
         return [f"fails when left alone: {whole.output.decode(errors='replace')[-500:]}"] * times
     expected = weights(folder / "whole")
-    found = []
+    faults = []
     for number in range(times):
         out = folder / f"killed{number}"
         pid = start([*kind.words, "--out", out.name], folder, log, SECONDS)
@@ -92,12 +92,12 @@ def kills(draw: random.Random, kind: Training, folder: Path, times: int) -> list
         wait(pid, log)
         again = run(resumed(kind, folder, out.name), folder, log, SECONDS)
         if again.code:
-            found.append(f"not resumed: {again.output.decode(errors='replace').strip().splitlines()[-1:]}")
+            faults.append(f"not resumed: {again.output.decode(errors='replace').strip().splitlines()[-1:]}")
         else:
             other = weights(out)
             unlike = sorted(name for name in expected if other.get(name) != expected[name])
-            found.append(f"differs: {unlike}" if unlike else "")
+            faults.append(f"differs: {unlike}" if unlike else "")
         left = [str(path.relative_to(out)) for path in out.rglob(".*.part")]
-        if left and not found[-1]:
-            found[-1] = f"left behind: {left}"
-    return found
+        if left and not faults[-1]:
+            faults[-1] = f"left behind: {left}"
+    return faults

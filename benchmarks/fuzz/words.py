@@ -42,18 +42,18 @@ SMALL = (
 
 def keys() -> list[str]:
     """Every key of a recipe, nested ones by dots."""
-    found: list[str] = []
+    names: list[str] = []
 
     def walk(prefix: str, values: dict[str, Any]) -> None:
         for key, value in values.items():
             name = f"{prefix}{key}"
-            found.append(name)
+            names.append(name)
             if isinstance(value, dict):
                 walk(f"{name}.", value)
 
     for name in ("default/small-images", "bootstrap/digits", "mae/cifar100"):
         walk("", resolve(name, read(name), {}).values)
-    return sorted(set(found))
+    return sorted(set(names))
 
 
 def command(draw: random.Random, known: list[str], place: dict[str, str]) -> tuple[list[str], Path | None]:
@@ -95,5 +95,5 @@ def options(verb: str) -> list[str]:
     """Every option of a verb, of a table's rows too, but for help."""
     name = ALIASES.get(verb, verb)
     functions = [VERBS[name], *([OF_A_TABLE[name]] if name in OF_A_TABLE else [])]
-    found = {option for function in functions for option in Parser(name, function).options}
-    return sorted(found - set(HELP)) or ["--out"]
+    known = {option for function in functions for option in Parser(name, function).options}
+    return sorted(known - set(HELP)) or ["--out"]

@@ -67,7 +67,7 @@ def declared(size: int) -> Grid:
 
 def planned(study: StudyDir) -> Plan:
     """The plan, shown, and as a script for SLURM."""
-    grid, names = study.grid, [one.name for one in study.grid.candidates]
+    grid, names = study.grid, [candidate.name for candidate in study.grid.candidates]
     paces = {(name, subset.name): Pace(0.01, 40, 1e-4, 90, 490) for name in names for subset in grid.subsets.each()}
     plan = make_plan(grid, dict.fromkeys(names, 100), dict.fromkeys(names, 5.0), paces)
     plan_sheet(grid, plan).markdown()
@@ -81,8 +81,8 @@ def leave(study: StudyDir, plan: Plan, cell: Cell) -> None:
     run.path.mkdir(parents=True)
     labels = torch.arange(IMAGES) % len(CLASSES)
     right = torch.rand(IMAGES, generator=draw) < 0.7
-    said = torch.where(right, labels, (labels + 1) % len(CLASSES))
-    shares = 0.8 * torch.nn.functional.one_hot(said, len(CLASSES)) + 0.2 / len(CLASSES)
+    predicted = torch.where(right, labels, (labels + 1) % len(CLASSES))
+    shares = 0.8 * torch.nn.functional.one_hot(predicted, len(CLASSES)) + 0.2 / len(CLASSES)
     predictions = accuracy.Predictions(shares, labels, [""] * IMAGES)
     result = accuracy.evaluate_predictions(predictions, CLASSES)
     run.write(
@@ -112,8 +112,8 @@ def leave(study: StudyDir, plan: Plan, cell: Cell) -> None:
 def timed(work: Callable[[], T]) -> tuple[T, float]:
     """What a work gives, and its processor time."""
     began = time.process_time()
-    found = work()
-    return found, time.process_time() - began
+    result = work()
+    return result, time.process_time() - began
 
 
 def measure(sizes: tuple[int, ...] = (160, 2000)) -> Iterator[Row]:

@@ -138,9 +138,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=f"viticulture {name}", description=summary, add_help=False, allow_abbrev=False)
         meaning = _meanings(verb)
         every = inspect.signature(verb).parameters
-        self.names = [
-            key for key, found in every.items() if key != "overrides" and found.kind is not found.KEYWORD_ONLY
-        ]
+        self.names = [key for key, each in every.items() if key != "overrides" and each.kind is not each.KEYWORD_ONLY]
         self.takes_recipe = "overrides" in every
         self.lists: list[str] = []  # options of several values
         for key in self.names:

@@ -119,8 +119,8 @@ def check_value(key: str, kind: Any, value: Any) -> None:
 
 def _check_members(key: str, kind: Any, value: Sequence[Any]) -> None:
     """What a list holds, as `check_value`; how many it should hold is for who takes it to say."""
-    for i, (one, member) in enumerate(zip(_of_members(kind, value), value, strict=False)):
-        check_value(f"{key}[{i}]", one, member)
+    for i, (item, member) in enumerate(zip(_of_members(kind, value), value, strict=False)):
+        check_value(f"{key}[{i}]", item, member)
 
 
 def _of_members(kind: Any, content: Sequence[Any]) -> Iterable[Any]:

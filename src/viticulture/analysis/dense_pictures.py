@@ -23,11 +23,11 @@ MOST = 12
 LARGEST = 2 * LONGEST
 
 
-def gather_dense_pictures(run: RunDir, dataset: Dataset, judged: DenseEvaluations) -> None:
+def gather_dense_pictures(run: RunDir, dataset: Dataset, evaluations: DenseEvaluations) -> None:
     """Draw images of the split that counts and keep them for the page: the worst first, evenly down to the best."""
-    split = judged.counts.partition("/")[2]
+    split = evaluations.counts.partition("/")[2]
     images = dataset.held_out.get(split)
-    result = judged.counting
+    result = evaluations.counting
     if images is None or result is None:
         return
     true = dataset.annotations[split]
@@ -40,14 +40,14 @@ def gather_dense_pictures(run: RunDir, dataset: Dataset, judged: DenseEvaluation
     keep_galleries(run.path / FILE, {"dense": [gallery]}, longest=LARGEST)
 
 
-def _objects(images: Images, true: Boxed, found: list[Found], classes: tuple[str, ...], least: float) -> Gallery:
-    words = [counted_words(each, objects, least) for each, objects in zip(found, true.objects, strict=True)]
-    order = sorted(range(len(found)), key=lambda i: -(words[i]["wrong"] + words[i]["missed"]))
+def _objects(images: Images, true: Boxed, detections: list[Found], classes: tuple[str, ...], least: float) -> Gallery:
+    words = [counted_words(each, objects, least) for each, objects in zip(detections, true.objects, strict=True)]
+    order = sorted(range(len(detections)), key=lambda i: -(words[i]["wrong"] + words[i]["missed"]))
     groups: list[Group] = []
     for i in _spread(order):
-        picture = draw_judged(_original(images, i), found[i], true.objects[i], classes, least)
-        told = ", ".join(f"{count} {kind}" for kind, count in words[i].items())
-        groups.append(([_small(picture)], [images.records.names[i], told]))
+        picture = draw_judged(_original(images, i), detections[i], true.objects[i], classes, least)
+        caption = ", ".join(f"{count} {kind}" for kind, count in words[i].items())
+        groups.append(([_small(picture)], [images.records.names[i], caption]))
     note = (
         f"Boxes with a score of at least {least:.2f}. Blue: right. Orange: nothing there, or another class. Yellow: "
         "missed. The worst images come first."
@@ -57,11 +57,11 @@ def _objects(images: Images, true: Boxed, found: list[Found], classes: tuple[str
 
 def _pixels(run: RunDir, images: Images, true: Masked, ious: list[float]) -> Gallery:
     numbers = _spread(sorted(range(len(images)), key=lambda i: ious[i]))
-    said = dict(enumerate(classify_pixels(of_run(run), images.part(torch.tensor(numbers)))))
+    predicted = dict(enumerate(classify_pixels(of_run(run), images.part(torch.tensor(numbers)))))
     groups: list[Group] = []
     for place, i in enumerate(numbers):
         image, mask = _original(images, i), true.original(i)
-        pictures = [_small(image), _small(draw_classes(image, mask)), _small(draw_classes(image, said[place]))]
+        pictures = [_small(image), _small(draw_classes(image, mask)), _small(draw_classes(image, predicted[place]))]
         groups.append((pictures, [images.records.names[i], f"image, truth, answer: mIoU {100 * ious[i]:.0f} %"]))
     note = "Pixels without a class are left as they are in the truth. The worst images come first."
     return Gallery("Classes of pixels", groups, note)

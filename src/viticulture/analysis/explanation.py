@@ -126,12 +126,12 @@ def explain(subject: Subject, dataset: Dataset, wanted: Wanted, agents: Mapping[
     features = feature_galleries(networks, some, wanted.layers)  # first, for they tell a layer that is not there
     compared = [subject.network] if other is None else [subject.network, other.network]
     reading = wanted.reading or usual_reading(compared)
-    found = Explanation("its", split, look_inside(subject.network, _shown(subject, some), reading))
-    found = replace(found, features=features, attention=attention(subject, some, wanted.layers))
+    explanation = Explanation("its", split, look_inside(subject.network, _shown(subject, some), reading))
+    explanation = replace(explanation, features=features, attention=attention(subject, some, wanted.layers))
     if other is None:
-        return found
+        return explanation
     pairs = zip(_shown(subject, some), _shown(other, some), strict=True)
-    return replace(found, beside=name, cka=similarity(subject.network, other.network, pairs, reading))
+    return replace(explanation, beside=name, cka=similarity(subject.network, other.network, pairs, reading))
 
 
 def explain_any(source: str, data: str | Source, wanted: Wanted) -> Explanation:
@@ -174,11 +174,11 @@ def of_any(source: str) -> tuple[Subject, str]:
 
 def read_explanation(run: RunDir) -> Explanation | None:
     """What was found the last time; None before the first."""
-    found = read_kept(run, FILE, Explanation.from_dict, None)
-    kept = read_galleries(run.path / PICTURES) if found is not None else None
-    if found is None or kept is None:
-        return found
-    return replace(found, features=kept.get("features", ()), attention=kept.get("attention", ()))
+    explanation = read_kept(run, FILE, Explanation.from_dict, None)
+    kept = read_galleries(run.path / PICTURES) if explanation is not None else None
+    if explanation is None or kept is None:
+        return explanation
+    return replace(explanation, features=kept.get("features", ()), attention=kept.get("attention", ()))
 
 
 def _shown(subject: Subject, images: Images) -> Iterator[Tensor]:

@@ -63,7 +63,7 @@ def keep_galleries(path: Path, galleries: Galleries, about: Any = None, longest:
 
     parts = {
         part: [
-            {"title": g.title, "note": g.note, "groups": [[numbered(found), list(lines)] for found, lines in g.groups]}
+            {"title": g.title, "note": g.note, "groups": [[numbered(shown), list(lines)] for shown, lines in g.groups]}
             for g in each
         ]
         for part, each in galleries.items()

@@ -19,28 +19,28 @@ from .pictures import CLASSES_WITH_EXAMPLES, EXAMPLES, MISTAKES, attention
 NAMED = 4  # labels below an image
 
 
-def gather_label_pictures(run: RunDir, dataset: Dataset, judged: EvaluatedLabels) -> None:
+def gather_label_pictures(run: RunDir, dataset: Dataset, evaluated: EvaluatedLabels) -> None:
     """Write pictures.npz: `mistakes`, `examples` and `attention`."""
     note = shown(len(dataset.mean))
     galleries: dict[str, Sequence[Gallery]] = {"examples": label_examples(dataset.train, dataset.classes, note.strip())}
-    if judged.counts:
-        counting = judged.results[judged.counts]
+    if evaluated.counts:
+        counting = evaluated.results[evaluated.counts]
         galleries["mistakes"] = label_mistakes(counting, dataset.classes, note)
-        galleries["attention"] = attention(of_run(run, judged.counts.partition("/")[0]), counting.images)
+        galleries["attention"] = attention(of_run(run, evaluated.counts.partition("/")[0]), counting.images)
     keep_galleries(run.path / FILE, galleries)
 
 
 def label_mistakes(result: Result[LabelsEvaluation], classes: Sequence[str], more: str = "") -> list[Gallery]:
     """Images with a wrong label at the thresholds, those first whose labels were held least likely; `more` is below."""
     probabilities, truth = result.predictions.probabilities.numpy(), result.predictions.labels.numpy() > 0
-    said = probabilities >= np.array([score.threshold for score in result.evaluation.per_label])
+    predicted = probabilities >= np.array([score.threshold for score in result.evaluation.per_label])
     likelihood = np.where(truth, probabilities, 1 - probabilities).clip(1e-30)
     order = np.argsort(np.log(likelihood).sum(1), kind="stable")
-    wrong = [int(i) for i in order if (said[i] != truth[i]).any()][:MISTAKES]
+    wrong = [int(i) for i in order if (predicted[i] != truth[i]).any()][:MISTAKES]
     groups: list[Group] = []
     for i in wrong:
         lines = []
-        for word, labels in (("says", said[i] & ~truth[i]), ("misses", truth[i] & ~said[i])):
+        for word, labels in (("says", predicted[i] & ~truth[i]), ("misses", truth[i] & ~predicted[i])):
             named = [f"{classes[c]} {100 * probabilities[i, c]:.0f}\u00a0%" for c in np.flatnonzero(labels).tolist()]
             rest = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
             lines += [f"{word} {', '.join(named[:NAMED])}{rest}"] if named else []

@@ -31,14 +31,14 @@ SHOWN_SEVERITIES = (3, 5)
 LOOKED_AT = 8  # images whose attention is shown
 
 
-def gather_pictures(run: RunDir, dataset: Dataset, judged: EvaluatedRun) -> None:
+def gather_pictures(run: RunDir, dataset: Dataset, evaluated: EvaluatedRun) -> None:
     """Write pictures.npz: `mistakes`, `examples`, `attention` and `reconstruction`, as far as there are any."""
-    counting = judged.counting
+    counting = evaluated.counting
     note = shown(len(dataset.mean)).strip()
     galleries = {"examples": examples(dataset.train, dataset.classes, note)}
     if counting is not None:
         galleries["mistakes"] = mistakes(counting, dataset.classes, note)
-        galleries["attention"] = attention(of_run(run, judged.counts.partition("/")[0]), counting.images)
+        galleries["attention"] = attention(of_run(run, evaluated.counts.partition("/")[0]), counting.images)
     if paints(recipe_of(run)):
         galleries["reconstruction"] = [reconstruction_gallery(run, dataset)]
     keep_galleries(run.path / FILE, galleries)

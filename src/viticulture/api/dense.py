@@ -20,11 +20,11 @@ def measure_dense(run: "RunDir", dataset: "Dataset") -> "DenseEvaluations":
     from ..analysis.dense_pictures import gather_dense_pictures
     from ..evaluation.dense.judge import judge_dense
 
-    judged, shown = judge_dense(run, dataset), Shown(run.path)
+    evaluations, shown = judge_dense(run, dataset), Shown(run.path)
     with shown.spared("evaluate"):
-        gather_dense_pictures(run, dataset, judged)
+        gather_dense_pictures(run, dataset, evaluations)
     shown.draw()
-    return judged
+    return evaluations
 
 
 def evaluate_dense(run: "RunDir", data: str = "") -> "DenseEvaluations":
@@ -34,13 +34,13 @@ def evaluate_dense(run: "RunDir", data: str = "") -> "DenseEvaluations":
     from ..training.run_inputs import dataset_of, recipe_of
 
     if not data:
-        judged = measure_dense(run, dataset_of(run, recipe_of(run)))
-        check_held_out(run, judged.results)
-        return judged
-    judged, notes = judge_other(run, data)
+        evaluations = measure_dense(run, dataset_of(run, recipe_of(run)))
+        check_held_out(run, evaluations.results)
+        return evaluations
+    evaluations, notes = judge_other(run, data)
     for note in notes:
         tell(f"note: {note}")
-    return judged
+    return evaluations
 
 
 def export_dense(run: "RunDir", out: Path, weights: str = "", int8: bool = False) -> Path:

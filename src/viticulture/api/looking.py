@@ -97,10 +97,10 @@ def runs(folder: str = "runs", out: str = "") -> "Sheet":
 
     if out:
         check_out(out, ".html")
-    found = find_runs(Path(folder))
+    index = find_runs(Path(folder))
     if out:
-        write_whole(Path(out), render_index(found, Path(out)))
-    return found.sheet
+        write_whole(Path(out), render_index(index, Path(out)))
+    return index.sheet
 
 
 @checked
@@ -140,17 +140,17 @@ def explain(
     run, data = run_word(run), as_source(data)
     is_run, wanted = (Path(run) / "run.json").exists(), Wanted(images, beside, reading, layers)
     if is_run and not out and stands_for_own(folder := RunDir.open(run), data):
-        found = explain_run(folder, dataset_of(folder, recipe_of(folder), data), wanted)
-        return write_explanation(folder, found)
+        explanation = explain_run(folder, dataset_of(folder, recipe_of(folder), data), wanted)
+        return write_explanation(folder, explanation)
     if not out or not (is_run or data):
         raise UserError(
             "a network that is no run, or other images, need a page: viticulture explain NETWORK DATA --out inside.html"
         )
     page = check_out(out, ".html")
-    found = explain_any(run, data, wanted)
+    explanation = explain_any(run, data, wanted)
     name = Path(run).name if is_run else run
-    write_whole(page.with_suffix(".json"), found.to_dict())
-    return write_whole(page, explanation_page(f"Inside {name}", name, found))
+    write_whole(page.with_suffix(".json"), explanation.to_dict())
+    return write_whole(page, explanation_page(f"Inside {name}", name, explanation))
 
 
 @checked

@@ -19,11 +19,11 @@ def measure_labels(run: "RunDir", dataset: "Dataset") -> "LabelEvaluations":
     from ..analysis.label_pictures import gather_label_pictures
     from ..evaluation.multilabel.judge import judge_labels
 
-    judged, shown = judge_labels(run, dataset), Shown(run.path)
+    evaluated, shown = judge_labels(run, dataset), Shown(run.path)
     with shown.spared("evaluate"):
-        gather_label_pictures(run, dataset, judged)
+        gather_label_pictures(run, dataset, evaluated)
     shown.draw()
-    return judged.evaluations
+    return evaluated.evaluations
 
 
 def evaluate_labels(run: "RunDir", data: "str | Source" = "", out: str = "") -> "LabelEvaluations":
@@ -47,11 +47,11 @@ def evaluate_labels(run: "RunDir", data: "str | Source" = "", out: str = "") -> 
         return measured
     assert not isinstance(source, str)
     path = check_out(out, ".html", ".json") if out else None
-    judged, notes = judge_other(run, for_method(recipe, source))
+    evaluated, notes = judge_other(run, for_method(recipe, source))
     for note in notes:
         tell(f"note     {note}")
     if path is not None:
-        content = {"run": str(run.path), "images": source.name, "warnings": notes, **judged.evaluations.to_dict()}
+        content = {"run": str(run.path), "images": source.name, "warnings": notes, **evaluated.evaluations.to_dict()}
         page = path.suffix.lower() == ".html"
-        write_whole(path, other_labels_page(run, source.name, judged, notes) if page else content)
-    return judged.evaluations
+        write_whole(path, other_labels_page(run, source.name, evaluated, notes) if page else content)
+    return evaluated.evaluations

@@ -113,12 +113,12 @@ class Run:
         from ..evaluation.dense.results import Evaluation as Dense
 
         rows = []
-        found = self.labels or self.dense or self.evaluations
-        for key, result in found.results.items():
+        evaluations = self.labels or self.dense or self.evaluations
+        for key, result in evaluations.results.items():
             weights, _, split = key.partition("/")
             known = {"images": result.images, **result.measures} if isinstance(result, Dense) else vars(result)
             numbers = {k: v for k, v in known.items() if isinstance(v, (int, float))}
-            rows.append({"weights": weights, "split": split, "counts": key == found.counts, **numbers})
+            rows.append({"weights": weights, "split": split, "counts": key == evaluations.counts, **numbers})
         return _frame(rows)
 
     @property
@@ -216,10 +216,10 @@ class Run:
             lines = [
                 f"<b>{escape(str(self.path))}</b>: {escape(str(student))} on {escape(str(data))}, {facts['status']}"
             ]
-            if (told := read_headline(self.folder)) is not None:
-                low, high = (f"{100 * end:.1f}" for end in told.interval)
-                number = f"{told.name} {100 * told.value:.1f} %"
-                lines.append(f"{number} ({low} to {high}) on {told.images:,} {told.split} images")
+            if (headline := read_headline(self.folder)) is not None:
+                low, high = (f"{100 * end:.1f}" for end in headline.interval)
+                number = f"{headline.name} {100 * headline.value:.1f} %"
+                lines.append(f"{number} ({low} to {high}) on {headline.images:,} {headline.split} images")
         except (UserError, LookupError, TypeError) as error:
             return escape(f"{self.path}: {error}")
         link = f'<a href="{escape(self.report.as_posix())}">report</a>' if self.report.exists() else ""
@@ -236,16 +236,16 @@ def open_run(path: "str | os.PathLike[str]") -> Run:
     return run
 
 
-def _label_answers(run: "RunDir", found: "LabelEvaluations") -> list[dict[str, Any]]:
+def _label_answers(run: "RunDir", evaluations: "LabelEvaluations") -> list[dict[str, Any]]:
     """Rows of `Run.answers` of several labels an image."""
     from ..data.sources.several import JOINT
     from ..evaluation.multilabel.results import read_answers
     from ..evaluation.predict import class_columns
 
-    if (result := found.counting) is None:
+    if (result := evaluations.counting) is None:
         return []
-    names = _names_of(run, found.counts.partition("/")[2])
-    scores, said = result.per_label, read_answers(run, found.counts)
+    names = _names_of(run, evaluations.counts.partition("/")[2])
+    scores, answers = result.per_label, read_answers(run, evaluations.counts)
     columns = class_columns([score.name for score in scores], ANSWER)
 
     def joined(shown: Any) -> str:
@@ -259,7 +259,7 @@ def _label_answers(run: "RunDir", found: "LabelEvaluations") -> list[dict[str, A
             **dict(zip(columns, shares, strict=True)),
         }
         for name, shares, shown, predicted in zip(
-            names, said.probabilities.tolist(), said.labels, said.predicted, strict=True
+            names, answers.probabilities.tolist(), answers.labels, answers.predicted, strict=True
         )
     ]
 

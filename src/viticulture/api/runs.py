@@ -70,10 +70,10 @@ def evaluate(
 
         return evaluate_labels(folder, data, out)
     if not stands_for_own(folder, data):
-        found, warnings = judge_other(folder, data, out)
+        results, warnings = judge_other(folder, data, out)
         for warning in warnings:
             tell(f"note     {warning}")
-        return found
+        return results
     if out:
         raise UserError(f"--out is for other images; of its own, {run_word(run)} keeps evaluation.json and report.html")
     dataset = dataset_of(folder, recipe_of(folder), data)
@@ -123,10 +123,10 @@ def predict(
     if is_multilabel(folder):
         from ..evaluation.multilabel.predict import labels_csv, tell_labels
 
-        told = tell_labels(folder, which, items, top)
+        labels = tell_labels(folder, which, items, top)
         if out:
-            write(told, Path(out), labels_csv)
-        return told
+            write(labels, Path(out), labels_csv)
+        return labels
     predictions = classify(folder, which, items, top)
     if out:
         write(predictions, Path(out), as_csv)
@@ -212,9 +212,9 @@ def measure(run: "RunDir", dataset: "Dataset") -> "Evaluations | DenseEvaluation
     from ..evaluation.evaluate import evaluate_run
     from ..evaluation.reference import judge_references
 
-    judged, shown = evaluate_run(run, dataset), Shown(run.path)
+    evaluated, shown = evaluate_run(run, dataset), Shown(run.path)
     with shown.spared("evaluate"):
         judge_references(run, dataset)
-        gather_pictures(run, dataset, judged)
+        gather_pictures(run, dataset, evaluated)
     shown.draw()
-    return judged.evaluations
+    return evaluated.evaluations

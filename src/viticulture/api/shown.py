@@ -41,8 +41,8 @@ class Shown:
             yield
         except Exception as error:
             ours = [frame.name for frame in extract_tb(error.__traceback__) if frame.filename.startswith(PACKAGE)]
-            told = str(error) if isinstance(error, UserError) else f"{ours[-1]}: {type(error).__name__}: {error}"
+            reason = str(error) if isinstance(error, UserError) else f"{ours[-1]}: {type(error).__name__}: {error}"
             again = command_line(["viticulture", verb, str(self.folder)])
-            if told != self.told:  # a page is drawn every few epochs
-                self.told = told
-                tell(f"warning: the page of {self.folder} is not whole: {told}; once that is mended: {again}")
+            if reason != self.told:  # a page is drawn every few epochs
+                self.told = reason
+                tell(f"warning: the page of {self.folder} is not whole: {reason}; once that is mended: {again}")

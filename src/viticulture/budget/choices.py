@@ -113,16 +113,16 @@ def rungs(side: int, student: str = "", image_size: int | None = None) -> tuple[
         student: the one that a person wants; "" leaves it open. A named one's patches go by the images.
         image_size: the side that a person wants; None leaves it open.
     """
-    found: dict[Rung, None] = {}  # an ordered set
+    tried: dict[Rung, None] = {}  # an ordered set
     for rung in LADDER if side >= TINY else TINY_LADDER:
         size = image_size or min(rung.image_size, side)
         patch = rung.patch_size if size == rung.image_size and not student else None
         if image_size is None and size < SMALL:
             size = max(size - size % 4, 4) if size >= 32 else size - size % 2  # what patches of that size tile
-        found[Rung(student or rung.student, size, patch, rung.epochs)] = None
+        tried[Rung(student or rung.student, size, patch, rung.epochs)] = None
     if TINY <= side < SMALL and image_size is None and not student:
-        found.update(dict.fromkeys(rung for rung in LADDER if rung.image_size == SMALL))
-    return tuple(found)
+        tried.update(dict.fromkeys(rung for rung in LADDER if rung.image_size == SMALL))
+    return tuple(tried)
 
 
 def kinds(images: int, steps: int, startable: bool) -> tuple[tuple[Kind, float], ...]:
@@ -133,12 +133,12 @@ def kinds(images: int, steps: int, startable: bool) -> tuple[tuple[Kind, float],
         steps: plain ones.
         startable: whether the student may start from what it has painted.
     """
-    found: list[tuple[Kind, float]] = []
+    shares: list[tuple[Kind, float]] = []
     if startable and steps >= MAE_FROM and images >= MAE_FROM_IMAGES:
-        found.append(("mae", MAE_SHARE))
+        shares.append(("mae", MAE_SHARE))
     if steps >= TEACHER_FROM:
-        found.append(("teacher", TEACHER_SHARE))
-    return (*found, ("student", 1 - sum(share for _, share in found)))
+        shares.append(("teacher", TEACHER_SHARE))
+    return (*shares, ("student", 1 - sum(share for _, share in shares)))
 
 
 def teacher(steps: int) -> str:

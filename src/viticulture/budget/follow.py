@@ -133,7 +133,10 @@ def settled(plan: Plan, number: int) -> Plan:
     longer (or shorter) than by their paces the earlier stages took. The first one's stays as it was planned."""
     stage, earlier = plan.stages[number], plan.stages[:number]
     if earlier:
-        took, wanted = sum(stage.spent or 0 for stage in earlier), sum(cost(one.pace, one.epochs) for one in earlier)
+        took, wanted = (
+            sum(stage.spent or 0 for stage in earlier),
+            sum(cost(before.pace, before.epochs) for before in earlier),
+        )
         slow = slowness(took, wanted)
         epochs = again(stage.pace, [stage.seconds for stage in plan.stages[number:]], _left(plan), slow)
         stage = replace(stage, epochs=epochs, seconds=cost(stage.pace, epochs) * slow)

@@ -128,14 +128,14 @@ def read_plan(run: str | Path) -> Plan:
     Raises: UserError if it is damaged, or of another layout.
     """
     folder = RunDir(run)
-    found = folder.read(PLAN)
-    if (layout := found.get("format")) != FORMAT:
+    content = folder.read(PLAN)
+    if (layout := content.get("format")) != FORMAT:
         raise UserError(
             f"{folder.path / PLAN} was written by another version of viticulture (layout {layout}, this one reads "
             f"{FORMAT}); install the one that wrote it"
         )
     try:
-        plan = _plan(found)
+        plan = _plan(content)
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder.path / PLAN} is damaged: {error}; bring back a copy, or train anew") from error
     stages = (replace(stage, values=where_they_lie(folder.path, stage.values)) for stage in plan.stages)
@@ -150,11 +150,11 @@ def check_version(run: Path, plan: Plan) -> None:
         )
 
 
-def _plan(found: Mapping[str, Any]) -> Plan:
-    known = {key: value for key, value in found.items() if key not in ("format", "seconds", "stages")}
+def _plan(content: Mapping[str, Any]) -> Plan:
+    known = {key: value for key, value in content.items() if key not in ("format", "seconds", "stages")}
     stages = tuple(
         Stage(**{**stage, "pace": Pace(**stage["pace"]), "remarks": tuple(stage.get("remarks", ()))})
-        for stage in found["stages"]
+        for stage in content["stages"]
     )
     if not stages:
         raise TypeError("it has no stages")

@@ -159,8 +159,8 @@ def mixed(recipe: Recipe, overrides: Mapping[str, Any], epochs: int, steps: int,
         steps: that these are.
         per_class: training images a class, on average.
     """
-    said = any(key in ("augment", "augment.mix") or key.startswith("augment.mix.") for key in overrides)
-    if said or of_class(recipe.values["augment"], "mix") or not (is_hybrid(recipe) and learns_classes(recipe)):
+    chosen = any(key in ("augment", "augment.mix") or key.startswith("augment.mix.") for key in overrides)
+    if chosen or of_class(recipe.values["augment"], "mix") or not (is_hybrid(recipe) and learns_classes(recipe)):
         return recipe
     worth = epochs >= MIX_FROM and steps >= MIX_STEPS and per_class >= MIX_PER_CLASS
     if not worth:
@@ -205,13 +205,13 @@ def asked_well(
         dataset: the images.
         seconds: of the budget that are left.
     """
-    said = "images.eval_views" in overrides or recipe.section("images").eval_views != "one"
-    if said or dataset.val is None or not learns_classes(recipe):
+    chosen = "images.eval_views" in overrides or recipe.section("images").eval_views != "one"
+    if chosen or dataset.val is None or not learns_classes(recipe):
         return recipe, pace
-    asked = recipe.with_keys({"images.eval_views": "best"})
-    dearer = replace(pace, held_out_images=held_out_images(asked, dataset))
+    by_views = recipe.with_keys({"images.eval_views": "best"})
+    dearer = replace(pace, held_out_images=held_out_images(by_views, dataset))
     worth = dearer.training(0) - pace.training(0) <= VIEWS_SHARE * seconds
-    return (asked, dearer) if worth else (recipe, pace)
+    return (by_views, dearer) if worth else (recipe, pace)
 
 
 def may_be_taught(recipe: Recipe) -> bool:

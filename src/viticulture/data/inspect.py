@@ -123,18 +123,18 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         return _Seen(picture.height, picture.width, picture.mode, *marks, picture.span, picture.pixels.shape[2])
 
     seen = list(in_parallel(look, range(len(source)), progress))
-    read = {i: found for i, found in enumerate(seen) if not isinstance(found, str)}
+    read = {i: image for i, image in enumerate(seen) if not isinstance(image, str)}
     same: dict[bytes, list[int]] = {}
-    for i, found in read.items():
-        same.setdefault(found.digest, []).append(i)
+    for i, image in read.items():
+        same.setdefault(image.digest, []).append(i)
     groups = [group for group in same.values() if len(group) > 1]
     split = {int(i): kind for kind, rows in source.splits.items() for i in rows}
     planned, remarks, refused = _planned(source)
     kind_of = {int(i): kind for kind, rows in planned.items() for i in rows}
-    thumbnails = {i: found.thumbnail for i, found in read.items() if found.thumbnail is not None}
+    thumbnails = {i: image.thumbnail for i, image in read.items() if image.thumbnail is not None}
     near = [pair for pair in near_duplicates(thumbnails, kind_of) if read[pair[0]].digest != read[pair[1]].digest]
     by_pixels = sorted(read, key=lambda i: read[i][0] * read[i][1])
-    if len({found[:2] for found in read.values()}) == 1:
+    if len({image[:2] for image in read.values()}) == 1:
         by_pixels = []
     learnt = _counts(source, planned["train"]) if planned and source.classes else ()
     return Inspection(
@@ -143,10 +143,10 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         images=len(source),
         unlabeled=int((~labeled(source.labels)).sum()),
         counts={kind: _counts(source, rows) for kind, rows in source.splits.items()},
-        height=_spread([found.height for found in read.values()]),
-        width=_spread([found.width for found in read.values()]),
-        modes=dict(Counter(found.mode for found in read.values()).most_common()),
-        unreadable={source.names[i]: found for i, found in enumerate(seen) if isinstance(found, str)},
+        height=_spread([image.height for image in read.values()]),
+        width=_spread([image.width for image in read.values()]),
+        modes=dict(Counter(image.mode for image in read.values()).most_common()),
+        unreadable={source.names[i]: image for i, image in enumerate(seen) if isinstance(image, str)},
         ignored=source.ignored,
         across=_named(source, [group for group in groups if len({split[i] for i in group}) > 1]),
         contradicting=_named(source, [group for group in groups if _contradict(source.labels[group])]),
@@ -166,14 +166,14 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
 def _values(seen: Sequence[_Seen]) -> str:
     """What `train` needs to be told of channels and values, and what levels of eight bits leave of the latter."""
     words = []
-    channels = sorted({found.channels for found in seen} - {1, 3})
+    channels = sorted({image.channels for image in seen} - {1, 3})
     if channels:
         kinds = " or ".join(counted(count, "channel") for count in channels)
         words.append(f"{kinds}, kept by --images.channels {channels[-1]}")
-    if spans := [found.span for found in seen if found.span is not None]:
+    if spans := [image.span for image in seen if image.span is not None]:
         low, high = min(span[0] for span in spans), max(span[1] for span in spans)
         words.append(f"values of more than 8 bits lie in {low:g} to {high:g}")
-        if all(found.span is None or found.mode.startswith("I;16") or "uint16" in found.mode for found in seen):
+        if all(image.span is None or image.mode.startswith("I;16") or "uint16" in image.mode for image in seen):
             words[-1] += (
                 f", of which 8 bits of the whole range leave {counted(1 + round((high - low) * 255 / 65535), 'level')}"
             )

@@ -53,8 +53,8 @@ def near_duplicates(thumbnails: Mapping[int, Thumbnail], kind_of: Mapping[int, s
         for group in np.split(order, edges):
             if 1 < len(group) <= CROWD:
                 pairs |= _same(group.tolist(), bits, pixels)
-    found = sorted(tuple(sorted((numbers[a], numbers[b]))) for a, b in pairs)
-    return [(a, b) for a, b in found if kind_of[a] != kind_of[b]]
+    alike = sorted(tuple(sorted((numbers[a], numbers[b]))) for a, b in pairs)
+    return [(a, b) for a, b in alike if kind_of[a] != kind_of[b]]
 
 
 def _bits(pixels: NDArray[np.float32]) -> NDArray[np.bool_]:

@@ -34,31 +34,31 @@ def remarks(
         skipped: names of images that cannot be read, and why.
         labeled: whether labels are learnt from.
     """
-    found = []
+    sentences = []
     if skipped:
-        found.append(f"skipped {counted(len(skipped), 'image')} that could not be read: {some(list(skipped), 5)}")
+        sentences.append(f"skipped {counted(len(skipped), 'image')} that could not be read: {some(list(skipped), 5)}")
     if ignored := [name for name in source.ignored if not _DOCUMENT.search(name)]:
-        found.append(f"ignored what is no image: {counted(len(ignored), 'file')}, {some(ignored, 5)}")
+        sentences.append(f"ignored what is no image: {counted(len(ignored), 'file')}, {some(ignored, 5)}")
     if held is not None:
         for kind in ("test", "val"):
-            found += _repeated(source, held, splits["train"], splits.get(kind), kind)
+            sentences += _repeated(source, held, splits["train"], splits.get(kind), kind)
     counts = subsets.count_by_class(source.labels[splits["train"]], len(source.classes))
     if is_uneven(counts):
         most, least = (f"{source.classes[i]} has {counts[i]}" for i in (counts.argmax(), counts.argmin()))
         mended = selection.sampling == "balanced" or selection.class_weights is not None or not labeled
-        found.append(
+        sentences.append(
             f"classes are uneven: {most} training images, {least}" + ("" if mended else f"; {mends(source.labels)}")
         )
     tiny = [name for name, count in zip(source.classes, counts, strict=True) if count < _TINY]
     if tiny and selection.per_class is None:
-        found.append(f"fewer than {_TINY} training images in {counted(len(tiny), 'class')}: {some(tiny, 5)}")
-    told = ("val", "test") if source.labels.ndim == 2 else ("test",) if labeled else ()
-    for kind in told:  # of one class an image, validation images only choose
+        sentences.append(f"fewer than {_TINY} training images in {counted(len(tiny), 'class')}: {some(tiny, 5)}")
+    measured = ("val", "test") if source.labels.ndim == 2 else ("test",) if labeled else ()
+    for kind in measured:  # of one class an image, validation images only choose
         rows = splits.get(kind, np.empty(0, np.int64))
         shown = subsets.count_by_class(source.labels[rows], len(source.classes))
         if len(rows) and (absent := [name for name, n in zip(source.classes, shown, strict=True) if not n]):
-            found.append(f"no {kind} image shows {some(absent, 5)}: nothing is measured of what no image shows")
-    return found
+            sentences.append(f"no {kind} image shows {some(absent, 5)}: nothing is measured of what no image shows")
+    return sentences
 
 
 def _repeated(source: Source, held: store.Store, train: np.ndarray, other: np.ndarray | None, kind: str) -> list[str]:

@@ -136,8 +136,8 @@ def select(source: Source, selection: Selection, seed: int, labeled: bool = True
                 notes += _leave_with_group(source, splits, kind)
     if torn := straddling(source, splits):
         notes.append(f"{counted(torn, 'group')} of images stand in several of the data's own splits")
-    splits["train"], told = _thinned(source, splits["train"], selection, seed)
-    return splits, [*notes, *told]
+    splits["train"], few = _thinned(source, splits["train"], selection, seed)
+    return splits, [*notes, *few]
 
 
 def _thinned(source: Source, train: np.ndarray, selection: Selection, seed: int) -> tuple[np.ndarray, list[str]]:
@@ -171,8 +171,8 @@ def _thinned(source: Source, train: np.ndarray, selection: Selection, seed: int)
             f"per_class must not exceed what {selection.folds} folds leave to learn from, got {selection.per_class}: "
             f"{some(short, 5)} has fewer; take fewer images, or leave the folds out"
         )
-    told = f"fewer than {selection.per_class} training images in {counted(len(short), 'class')}: {some(short, 5)}"
-    return few, [told]
+    note = f"fewer than {selection.per_class} training images in {counted(len(short), 'class')}: {some(short, 5)}"
+    return few, [note]
 
 
 def use_validation(splits: Splits, selection: Selection, name: str) -> None:
@@ -180,8 +180,8 @@ def use_validation(splits: Splits, selection: Selection, name: str) -> None:
 
     Raises: UserError where the data declares none.
     """
-    for key, asked in (("train_on", selection.train_on == "train+val"), ("test_on", selection.test_on == "val")):
-        if not asked:
+    for key, wanted in (("train_on", selection.train_on == "train+val"), ("test_on", selection.test_on == "val")):
+        if not wanted:
             continue
         if "val" not in splits:
             raise UserError(f"data.{key} asks for validation images, and {name} declares none; leave it out")

@@ -30,10 +30,10 @@ def sample_sizes(source: Source) -> np.ndarray:
         except Unreadable as error:
             return str(error)
 
-    found = list(in_parallel(size, rows.tolist()))
-    sizes = [pair for pair in found if not isinstance(pair, str)]
+    readings = list(in_parallel(size, rows.tolist()))
+    sizes = [pair for pair in readings if not isinstance(pair, str)]
     if not sizes:
-        raise UserError(f"none of {len(found)} images of {source.name} can be read, such as {found[0]}")
+        raise UserError(f"none of {len(readings)} images of {source.name} can be read, such as {readings[0]}")
     return np.array(sizes)
 
 

@@ -123,9 +123,11 @@ def survey(source: Source, rows: np.ndarray, progress: Progress | None = None) -
     wanted = np.unique(rows)
 
     def make(folder: Path) -> None:
-        found = list(in_parallel(partial(_seen, source), wanted.tolist(), progress, threads=_threads(source, wanted)))
-        np.save(folder / "sizes.npy", np.array([size for size, _ in found], dtype=np.int32))
-        _describe(folder, {i: why for i, (_, why) in zip(wanted.tolist(), found, strict=True) if why})
+        readings = list(
+            in_parallel(partial(_seen, source), wanted.tolist(), progress, threads=_threads(source, wanted))
+        )
+        np.save(folder / "sizes.npy", np.array([size for size, _ in readings], dtype=np.int32))
+        _describe(folder, {i: why for i, (_, why) in zip(wanted.tolist(), readings, strict=True) if why})
 
     index = cache_folder() / "indexes" / _key(source, wanted, "survey")
     folder = publish(index, make, partial(_cured, source))

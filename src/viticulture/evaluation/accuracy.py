@@ -152,12 +152,12 @@ def collect(
     labels, seen = torch.empty(0), torch.zeros(len(names), dtype=torch.bool)
     try:
         for batch in batches:
-            found, label = probabilities(student(batch["image"])).cpu(), batch["label"].cpu()
+            answers, label = probabilities(student(batch["image"])).cpu(), batch["label"].cpu()
             if collected is None:
-                collected = found.new_zeros(len(names), found.shape[-1])
+                collected = answers.new_zeros(len(names), answers.shape[-1])
                 labels = label.new_zeros(len(names), *label.shape[1:])
             index = batch["index"].cpu()
-            collected[index], labels[index], seen[index] = found, label, True
+            collected[index], labels[index], seen[index] = answers, label, True
     finally:
         for module, training in modes:
             module.training = training
@@ -259,8 +259,8 @@ def _per_class(confusion: NDArray[np.int64], classes: Sequence[str]) -> tuple[Cl
 
     right, support, predicted = confusion.diagonal().tolist(), confusion.sum(1).tolist(), confusion.sum(0).tolist()
     return tuple(
-        ClassScore(name, n, precision=share(tp, said), recall=share(tp, n), f1=share(2 * tp, n + said))
-        for name, tp, n, said in zip(classes, right, support, predicted, strict=True)
+        ClassScore(name, n, precision=share(tp, count), recall=share(tp, n), f1=share(2 * tp, n + count))
+        for name, tp, n, count in zip(classes, right, support, predicted, strict=True)
     )
 
 
@@ -286,15 +286,15 @@ def joined(bins: Sequence[ReliabilityBin], least: int) -> list[ReliabilityBin]:
 
     The last, least confident one may hold fewer where it is the only one; elsewhere what is left joins its neighbor.
     """
-    found: list[list[ReliabilityBin]] = [[]]
+    groups: list[list[ReliabilityBin]] = [[]]
     for each in reversed(bins):
-        if sum(member.images for member in found[-1]) >= least:
-            found.append([])
-        found[-1].append(each)
-    if len(found) > 1 and sum(member.images for member in found[-1]) < least:
-        rest = found.pop()
-        found[-1] += rest
-    return [_together(members) for members in reversed(found) if members]
+        if sum(member.images for member in groups[-1]) >= least:
+            groups.append([])
+        groups[-1].append(each)
+    if len(groups) > 1 and sum(member.images for member in groups[-1]) < least:
+        rest = groups.pop()
+        groups[-1] += rest
+    return [_together(members) for members in reversed(groups) if members]
 
 
 def _together(bins: Sequence[ReliabilityBin]) -> ReliabilityBin:

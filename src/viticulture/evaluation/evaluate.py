@@ -51,12 +51,12 @@ def evaluate_run(run: RunDir, dataset: Dataset) -> EvaluatedRun:
             results |= results_of(run, recipe, split, images)
     counts = f"{run.which()[0]}/{next(iter(dataset.held_out))}" if results else ""
     keep_times_asked(run)
-    judged = EvaluatedRun(counts, results)
-    run.write(RESULTS, judged.evaluations.to_dict())
+    evaluated = EvaluatedRun(counts, results)
+    run.write(RESULTS, evaluated.evaluations.to_dict())
     if counts:
         keep_predictions(run, counts, {key: result.predictions for key, result in results.items()})
         evaluate_agreement(run, recipe, counts, results[counts].images)
-    return judged
+    return evaluated
 
 
 def check_classes(run: RunDir, classes: tuple[str, ...]) -> None:
@@ -88,15 +88,15 @@ def check_one_class(run: RunDir, task: Task) -> None:
         )
 
 
-def right(said: Predictions) -> float:
+def right(predictions: Predictions) -> float:
     """Share of images whose likeliest class is the true one."""
-    return float((said.probabilities.argmax(-1) == said.labels).double().mean())
+    return float((predictions.probabilities.argmax(-1) == predictions.labels).double().mean())
 
 
 def results_of(run: RunDir, recipe: Recipe, name: str, images: Images) -> dict[str, Result[Evaluation]]:
     """Every kept set of weights on some images, by WEIGHTS/NAME."""
-    found = of_each(run, lambda weights: _result(run, recipe, weights, images))
-    return {f"{weights}/{name}": result for weights, result in found.items()}
+    results = of_each(run, lambda weights: _result(run, recipe, weights, images))
+    return {f"{weights}/{name}": result for weights, result in results.items()}
 
 
 def _result(run: RunDir, recipe: Recipe, weights: str, images: Images) -> Result[Evaluation]:

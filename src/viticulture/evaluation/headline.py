@@ -54,10 +54,10 @@ def read_headline(run: RunDir, weights: str = "") -> Headline | None:
     kept = read_evaluations(run) or read_judged(run)
     if kept is not None and weights:
         kept = kept.of_weights(weights)
-    if kept is None or (told := kept.counting) is None:
+    if kept is None or (result := kept.counting) is None:
         return None
     split = named(kept.counts)[1]
-    if isinstance(told, Evaluation):
-        return Headline("top-1", told.top1, told.top1_interval, told.images, split)
-    name = {LabelsEvaluation: "mAP", PixelsEvaluation: "mIoU"}.get(type(told), "AP")
-    return Headline(name, told.score, told.interval, told.images, split, getattr(told, "threshold", None))
+    if isinstance(result, Evaluation):
+        return Headline("top-1", result.top1, result.top1_interval, result.images, split)
+    name = {LabelsEvaluation: "mAP", PixelsEvaluation: "mIoU"}.get(type(result), "AP")
+    return Headline(name, result.score, result.interval, result.images, split, getattr(result, "threshold", None))

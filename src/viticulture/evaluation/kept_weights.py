@@ -18,11 +18,11 @@ def of_each(run: RunDir, measure: Callable[[str], Measured]) -> dict[str, Measur
         run: with weights.
         measure: takes their name; is asked once for sets whose files are the same, byte by byte.
     """
-    found: dict[str, Measured] = {}
+    measured: dict[str, Measured] = {}
     for weights in run.which():
-        twin = next((known for known in found if _same(run, known, weights)), None)
-        found[weights] = measure(weights) if twin is None else found[twin]
-    return found
+        twin = next((known for known in measured if _same(run, known, weights)), None)
+        measured[weights] = measure(weights) if twin is None else measured[twin]
+    return measured
 
 
 def _same(run: RunDir, weights: str, others: str) -> bool:

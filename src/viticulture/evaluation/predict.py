@@ -74,10 +74,10 @@ def opened_subject(
     return of_run(run, weights, BATCH), items
 
 
-def check_readable(told: Sequence[tuple[str, str]]) -> None:
+def check_readable(predictions: Sequence[tuple[str, str]]) -> None:
     """Names and errors of images. Raises: UserError if none could be read."""
-    if all(error for _, error in told):
-        raise UserError(f"no image could be read; {told[0][0]}: {told[0][1]}")
+    if all(error for _, error in predictions):
+        raise UserError(f"no image could be read; {predictions[0][0]}: {predictions[0][1]}")
 
 
 def ask(subject: Subject, items: Sequence[Item], top: int = 1) -> list[Prediction]:
@@ -85,12 +85,12 @@ def ask(subject: Subject, items: Sequence[Item], top: int = 1) -> list[Predictio
     return in_batches(subject, items, lambda opened: ask_opened(subject, opened, top))
 
 
-def in_batches(subject: Subject, items: Sequence[Item], asked: "Callable[[OpenedItems], list[Said]]") -> list[Said]:
+def in_batches(subject: Subject, items: Sequence[Item], predict: "Callable[[OpenedItems], list[Said]]") -> list[Said]:
     """What is said of items, a batch at a time opened for a student."""
-    said: list[Said] = []
+    predictions: list[Said] = []
     for start in range(0, len(items), BATCH):
-        said += asked(open_items(subject, items[start : start + BATCH]))
-    return said
+        predictions += predict(open_items(subject, items[start : start + BATCH]))
+    return predictions
 
 
 def write(predictions: Sequence[Said], out: Path, as_csv: Callable[[Sequence[Said]], str]) -> None:
@@ -141,9 +141,9 @@ def probabilities_of(subject: Subject, opened: OpenedItems) -> list[list[float]]
     if (images := opened.images) is None:
         return []
     decide = subject.task.probabilities
-    found = collect(subject.answers, subject.batches(images), images.records.names, decide).probabilities
-    check_finite(found)
-    rows: list[list[float]] = found.tolist()
+    answers = collect(subject.answers, subject.batches(images), images.records.names, decide).probabilities
+    check_finite(answers)
+    rows: list[list[float]] = answers.tolist()
     return rows
 
 

@@ -87,14 +87,14 @@ def reference_lines(train: Images, test: Images) -> dict[str, float]:
     from sklearn.linear_model import LogisticRegression
     from sklearn.neighbors import KNeighborsClassifier
 
-    seen, asked = raw_pixels(train), raw_pixels(test)
+    seen, test_pixels = raw_pixels(train), raw_pixels(test)
     labels, truth = train.records.labels.numpy(), test.records.labels.numpy()
     classifiers = {
         "logistic regression on pixels": LogisticRegression(max_iter=2000),
         "nearest neighbor on pixels": KNeighborsClassifier(1),
     }
     return {
-        name: float((classifier.fit(seen, labels).predict(asked) == truth).mean())
+        name: float((classifier.fit(seen, labels).predict(test_pixels) == truth).mean())
         for name, classifier in classifiers.items()
     }
 

@@ -51,16 +51,16 @@ def _best_views(run: RunDir, images: Images, score: Callable[[Predictions], floa
     def probabilities(logits: Tensor) -> Tensor:
         return torch.cat([subject.task.probabilities(each) for each in logits.chunk(len(EVERY), 1)], 1)
 
-    said = collect(EachView(subject.network), subject.batches(images), images.records.names, probabilities)
-    alone = dict(zip(EVERY, said.probabilities.chunk(len(EVERY), 1), strict=True))
+    predictions = collect(EachView(subject.network), subject.batches(images), images.records.names, probabilities)
+    alone = dict(zip(EVERY, predictions.probabilities.chunk(len(EVERY), 1), strict=True))
 
     def worth(name: Views) -> float:
-        return score(replace(said, probabilities=torch.stack([alone[view] for view in NAMED[name]]).mean(0)))
+        return score(replace(predictions, probabilities=torch.stack([alone[view] for view in NAMED[name]]).mean(0)))
 
     scores = {name: worth(name) for name in NAMED}
     best = max(scores, key=lambda name: scores[name])
-    told = ", ".join(f"{name} {100 * share:.1f} %" for name, share in scores.items())
-    tell(f"views    {best}, by {len(images):,} validation images: {told}")
+    listed = ", ".join(f"{name} {100 * share:.1f} %" for name, share in scores.items())
+    tell(f"views    {best}, by {len(images):,} validation images: {listed}")
     return best
 
 

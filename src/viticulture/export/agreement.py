@@ -55,16 +55,16 @@ def fair_image(network: Any, size: tuple[int, int]) -> tuple[Tensor, tuple[Tenso
     tried: list[tuple[tuple[bool, bool, float], Tensor, tuple[Tensor, ...]]] = []
     for seed in range(TRIES):
         image = something(size, seed, network.canvas.channels)
-        said = network(image)
+        answer = network(image)
         with tipped(network.canvas, seed):
-            share = different(network(image), said)
+            share = different(network(image), answer)
         with tipped(network.canvas, seed + TRIES):
-            share = max(share, different(network(image), said))
-        tried.append(((share >= TOUCHY, not len(said[0]), share), image, said))
-        if share <= DIFFERENT and len(said[0]):
+            share = max(share, different(network(image), answer))
+        tried.append(((share >= TOUCHY, not len(answer[0]), share), image, answer))
+        if share <= DIFFERENT and len(answer[0]):
             break
-    (_, _, share), image, said = min(tried, key=lambda each: each[0])
-    return image, said, share
+    (_, _, share), image, answer = min(tried, key=lambda each: each[0])
+    return image, answer, share
 
 
 def something(size: tuple[int, int], seed: int, channels: int = 3) -> Tensor:
@@ -92,16 +92,16 @@ def tipped(canvas: nn.Module, seed: int) -> Iterator[None]:
         handle.remove()
 
 
-def different(found: "list[Tensor] | tuple[Tensor, ...]", expected: tuple[Tensor, ...]) -> float:
+def different(outputs: "list[Tensor] | tuple[Tensor, ...]", expected: tuple[Tensor, ...]) -> float:
     """Share of a segmenter's pixels, or of a detector's boxes, that two answers to an image do not have in common."""
     if len(expected) == 1:
-        return float((found[0] != expected[0]).float().mean())
-    (ours, sure, named), (boxes, scores, labels) = found[:3], expected[:3]
+        return float((outputs[0] != expected[0]).float().mean())
+    (ours, sure, named), (boxes, scores, labels) = outputs[:3], expected[:3]
     if not len(ours) and not len(boxes):
         return 0.0
     same = (ours[:, None] - boxes).abs().amax(2) <= CLOSE["boxes"]  # [n, m]
     same &= ((sure[:, None] - scores).abs() <= CLOSE["scores"]) & (named[:, None] == labels)
-    for masks, true in zip(found[3:], expected[3:], strict=True):
+    for masks, true in zip(outputs[3:], expected[3:], strict=True):
         area = true.flatten(1).sum(1)
         unlike = (masks[:, None] ^ true).flatten(2).sum(2)
         same &= unlike <= 1 + DIFFERENT * area

@@ -77,8 +77,8 @@ class Detections(nn.Module):
         boxes, scores = boxes[proposal, label], scores[proposal, label]
         solid = remove_small_boxes(boxes, SMALLEST)
         boxes, scores, label = boxes[solid], scores[solid], label[solid]
-        told = self._apart(boxes, scores, label, heads.nms_thresh)[: heads.detections_per_img]
-        return boxes[told], scores[told], label[told]
+        chosen = self._apart(boxes, scores, label, heads.nms_thresh)[: heads.detections_per_img]
+        return boxes[chosen], scores[chosen], label[chosen]
 
     def _apart(self, boxes: Tensor, scores: Tensor, groups: Tensor, overlap: float) -> Tensor:
         """Which boxes stay where those of a group suppress each other, by falling score: groups are moved apart."""

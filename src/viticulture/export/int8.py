@@ -102,10 +102,10 @@ def to_int8(
     def in_eight_bits(unfinished: Path) -> None:
         few = min(CALIBRATION, len(train))
         some = train.part(torch.arange(few) * len(train) // few)
-        before, said = _cost(unfinished, subject, test)
+        before, in_float = _cost(unfinished, subject, test)
         _quantize(unfinished, (batch["image"].cpu() for batch in subject.batches(some)))
-        after, says = _cost(unfinished, subject, test)
-        outcomes.append(Quantized(path, before, after, int((said == says).sum()) / len(said), len(said)))
+        after, in_int8 = _cost(unfinished, subject, test)
+        outcomes.append(Quantized(path, before, after, int((in_float == in_int8).sum()) / len(in_float), len(in_float)))
         if finish is not None:
             finish(unfinished)
 
@@ -185,6 +185,6 @@ def _cost(path: Path, subject: Subject, test: Images) -> tuple[Cost, Tensor]:
             start = time.process_time()
             session.run(["logits"], {"image": images[i : i + 1]})
             spent.append(time.process_time() - start)
-    said = torch.cat(classes)
-    right = int((said == torch.cat(labels)).sum())
-    return Cost(right / len(said), path.stat().st_size, 1e3 * median(spent)), said
+    predicted = torch.cat(classes)
+    right = int((predicted == torch.cat(labels)).sum())
+    return Cost(right / len(predicted), path.stat().st_size, 1e3 * median(spent)), predicted

@@ -153,6 +153,6 @@ def _gap(path: Path, eager: nn.Module, images: Tensor) -> float:
             expected = eager(batch)
         if not expected.isfinite().all():
             raise UserError("the student's outputs are not finite; were its weights trained?")
-        (found,) = session.run(None, {"image": batch.numpy()})
-        gaps.append(float((torch.from_numpy(found) - expected).abs().max() / expected.abs().max()))
+        (output,) = session.run(None, {"image": batch.numpy()})
+        gaps.append(float((torch.from_numpy(output) - expected).abs().max() / expected.abs().max()))
     return max(gaps)

@@ -76,8 +76,8 @@ def model_card(
         results: what was measured.
         student: what its config.json says of it.
     """
-    told, classes = results.counting, student.classes
-    result = told if isinstance(told, Evaluation) else None
+    evaluation, classes = results.counting, student.classes
+    result = evaluation if isinstance(evaluation, Evaluation) else None
     return filled(
         "card.md.j2",
         metadata=_metadata(repository, facts, results, student).strip(),
@@ -87,7 +87,7 @@ def model_card(
         student=student,
         split=split_of(results.counts),
         result=result,
-        labels=told if isinstance(told, LabelsEvaluation) else None,
+        labels=evaluation if isinstance(evaluation, LabelsEvaluation) else None,
         matrix=_matrix(result, classes) if result else [],
         confused=confused(result.confusion, classes) if result else [],
         weakest=_weakest(result) if result else [],

@@ -74,8 +74,8 @@ Parts = tuple[str, dict[str, str], dict[str, bytes | Path] | None]
 def _class_parts(run: RunDir, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
     _, task, config = load(run.weights(weights))  # which finds damage that a stranger could not mend
     results = (read_evaluations(run) or Evaluations("", {})).of_weights(weights)
-    told, student = read_labels(run), _student(run, config, task)
-    labels = told.of_weights(weights) if told else None
+    evaluations, student = read_labels(run), _student(run, config, task)
+    labels = evaluations.of_weights(weights) if evaluations else None
     card = model_card(repository, facts, recipe, labels or results, student)
     kept = {RESULTS: _json(results.to_dict())} if results else {}
     return card, {**kept, **({LABEL_RESULTS: _json(labels.to_dict())} if labels else {})}, None

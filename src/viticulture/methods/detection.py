@@ -65,8 +65,8 @@ class Detection(Method):
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         """Mean over images of the average precision of each by itself, at an overlap of 0.5; what is found in crowds
         counts for nothing."""
-        found = self._detector()(batch["image"])
-        known = zip(found, targets_of(batch), crowds_of(batch), strict=True)
+        detections = self._detector()(batch["image"])
+        known = zip(detections, targets_of(batch), crowds_of(batch), strict=True)
         values = [image_precision(matched(*each)) for each in known]
         return {"ap50": torch.tensor(values).mean().to(batch["image"].device)}
 
@@ -82,14 +82,14 @@ class Detection(Method):
 
 def targets_of(batch: Batch) -> list[Target]:
     """Objects of each image of a batch."""
-    found = []
+    targets = []
     counts = (batch["labels"] >= 0).sum(1).tolist()  # of all images at once: a GPU is waited for
     for i, (labels, count) in enumerate(zip(batch["labels"], counts, strict=True)):
         target = {"boxes": batch["boxes"][i, :count], "labels": labels[:count]}
         if "masks" in batch:
             target["masks"] = unpacked(batch["masks"][i], count)
-        found.append(target)
-    return found
+        targets.append(target)
+    return targets
 
 
 def crowds_of(batch: Batch) -> list[Target]:
@@ -98,10 +98,10 @@ def crowds_of(batch: Batch) -> list[Target]:
     return targets_of({name: batch.get(f"crowd_{name}", value) for name, value in none.items()})
 
 
-def matched(found: Target, true: Target, crowds: Target) -> list[Matches]:
+def matched(detections: Target, true: Target, crowds: Target) -> list[Matches]:
     """Boxes found in an image beside the true ones and the crowds, a class after the other."""
-    boxes, scores = found["boxes"].double().cpu().numpy(), found["scores"].double().cpu().numpy()
-    labels, known = found["labels"].cpu().numpy(), torch.cat([true["labels"], crowds["labels"]]).cpu().numpy()
+    boxes, scores = detections["boxes"].double().cpu().numpy(), detections["scores"].double().cpu().numpy()
+    labels, known = detections["labels"].cpu().numpy(), torch.cat([true["labels"], crowds["labels"]]).cpu().numpy()
     every = torch.cat([true["boxes"], crowds["boxes"]]).double().cpu().numpy()
     crowded = np.arange(len(known)) >= len(true["labels"])
     matches = []

@@ -62,14 +62,14 @@ class Segmentation(Method):
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         """Mean over the batch's images with labeled pixels of the mIoU of each by itself, and of the share of its
         pixels that are right; 0 where none has any."""
-        said = self.student(batch["image"]).argmax(1).cpu().numpy()
+        predicted = self.student(batch["image"]).argmax(1).cpu().numpy()
         counts = [
             confusion(each, true, len(self.task.classes))
-            for each, true in zip(said, batch["classes"].cpu().numpy(), strict=True)
+            for each, true in zip(predicted, batch["classes"].cpu().numpy(), strict=True)
         ]
-        judged = [each for each in counts if each.sum()]
-        values = [mean_iou(each) for each in judged]
-        right = [float(each.trace() / each.sum()) for each in judged]
+        labeled = [each for each in counts if each.sum()]
+        values = [mean_iou(each) for each in labeled]
+        right = [float(each.trace() / each.sum()) for each in labeled]
         device = batch["image"].device
         return {
             name: torch.tensor(shares or [0.0]).mean().to(device)

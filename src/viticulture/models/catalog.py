@@ -67,10 +67,10 @@ def purpose(name: str) -> str:
     """What a student is for, and what is said where it is made."""
     function = timm.model_entrypoint(name)
     own = next((FAMILIES[part] for part in reversed(function.__module__.split(".")) if part in FAMILIES), "")
-    said = (getdoc(function) or "").strip().split("\n")[0].strip().rstrip(".")
-    if own and "parameters" in said:  # those of the paper's head
-        said = ""
-    return ": ".join(words for words in (own, said) if words)
+    sentence = (getdoc(function) or "").strip().split("\n")[0].strip().rstrip(".")
+    if own and "parameters" in sentence:  # those of the paper's head
+        sentence = ""
+    return ": ".join(words for words in (own, sentence) if words)
 
 
 def measured(name: str) -> tuple[int, int, int]:

@@ -113,7 +113,7 @@ def create_student(
 
     Raises: UserError for an unknown name or option, or where image size, patch size and options do not fit.
     """
-    asked, name = name, _registered(name)
+    spelling, name = name, _registered(name)
     if "." in name or not timm.is_model(name):
         base = name.partition(".")[0]
         if timm.is_model(base):
@@ -143,7 +143,7 @@ def create_student(
         return_both_heads(True)
     plain = next((family for family in (plain_vit, mae_vit) if name in family.SIZES), None)
     made = (plain.ARCHITECTURE, plain.timm_arguments(name, arguments)) if plain else (name, arguments)
-    vars(student)["blueprint"] = Blueprint(asked, *made)
+    vars(student)["blueprint"] = Blueprint(spelling, *made)
     return student
 
 

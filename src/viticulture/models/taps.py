@@ -295,31 +295,33 @@ class Taps:
 
     def _collect(self, images: Tensor, *more: Tensor) -> tuple[Any, *tuple[list[Tensor], ...]]:
         """One pass with open hooks; the lists that these fill are emptied, so that no tensor outlives its step."""
-        for found in self._found.values():
-            found.clear()
+        for of_kind in self._found.values():
+            of_kind.clear()
         output = (self.forward or self.student.forward)(images, *more)
-        readings = [list(found) for found in self._found.values()]
-        for found in self._found.values():
-            found.clear()
+        readings = [list(of_kind) for of_kind in self._found.values()]
+        for of_kind in self._found.values():
+            of_kind.clear()
         return output, *readings
 
     def _open(self, where: Layout, readers: list[Reader]) -> list[RemovableHandle]:
         handles = []
         if "blocks" in self.needs:
-            found = self._found["blocks"]
-            handles += [_hook(self.student.get_submodule(name), found, _tensor) for name in where.blocks]
+            readings = self._found["blocks"]
+            handles += [_hook(self.student.get_submodule(name), readings, _tensor) for name in where.blocks]
         projections = [self.student.get_submodule(f"{name}.qkv") for name in where.attention] if readers else []
         if "attention" in self.needs:
             handles += [_hook(module, self._found["attention"], _tensor) for module in projections]
         if "class_attention" in self.needs:
-            found = self._found["class_attention"]
+            readings = self._found["class_attention"]
             looks = [lambda qkv, reader=reader: reader(qkv).class_maps() for reader in readers]
-            handles += [_hook(module, found, look) for module, look in zip(projections, looks, strict=True)]
+            handles += [
+                _hook(module, readings, attention_of) for module, attention_of in zip(projections, looks, strict=True)
+            ]
         if "norms" in self.needs:
-            found = self._found["norms"]
-            handles += [_hook(self.student.get_submodule(name), found, _tensor) for name in self._norms]
+            readings = self._found["norms"]
+            handles += [_hook(self.student.get_submodule(name), readings, _tensor) for name in self._norms]
             last = self.student.get_submodule(where.blocks[-1])
-            handles.append(_hook(last, found, lambda x: last_norm(self.student, _tensor(x))))
+            handles.append(_hook(last, readings, lambda x: last_norm(self.student, _tensor(x))))
         return handles
 
     def _readers(self, where: Layout, image_size: tuple[int, int]) -> list[Reader]:
@@ -339,9 +341,9 @@ def _reading(layer: nn.Module, where: Layout, grid: PatchGrid, qkv: Tensor) -> A
     return AttentionReading(qkv, layer, where.prefix, patches, grid, where.class_token)
 
 
-def _hook(module: nn.Module, found: list[Tensor], take: Callable[[Any], Tensor]) -> RemovableHandle:
+def _hook(module: nn.Module, readings: list[Tensor], take: Callable[[Any], Tensor]) -> RemovableHandle:
     """Catch what `take` makes of a module's output."""
-    return module.register_forward_hook(lambda _module, _inputs, output: found.append(take(output)))
+    return module.register_forward_hook(lambda _module, _inputs, output: readings.append(take(output)))
 
 
 def _tensor(output: Any) -> Tensor:

@@ -60,8 +60,8 @@ def introduce(session: Session) -> None:
     counts = ", ".join(f"{count:,} {split}" for split, count in data["images"].items())
     epochs = counted(session.recipe.section("train").epochs, "epoch")
     parameters, macs = scaled(student["parameters"]), scaled(student["macs"])
-    one = "label" if session.method.task.several else "class"
-    classes = counted(len(data["classes"]), one) if data["classes"] else "labels unused"
+    unit = "label" if session.method.task.several else "class"
+    classes = counted(len(data["classes"]), unit) if data["classes"] else "labels unused"
     channels = session.method.task.channels
     bands = "" if channels == 3 else f" with {counted(channels, 'channel')}"
     lines = [
@@ -123,8 +123,10 @@ def say(result: Any) -> None:
         for note in study_notes(result):
             print(clean(f"note: {note}"))
         print(clean(f"report: {result.path / 'report.html'}"))
-    elif hasattr(result, "folder") and (judged := read_judged(result.folder)) is not None:
-        print_table(labels_summary(judged) if isinstance(judged, LabelEvaluations) else dense_summary(judged))
+    elif hasattr(result, "folder") and (evaluations := read_judged(result.folder)) is not None:
+        print_table(
+            labels_summary(evaluations) if isinstance(evaluations, LabelEvaluations) else dense_summary(evaluations)
+        )
         print(clean(f"report: {result.path / 'report.html'}"))
     elif isinstance(result, LabelEvaluations):
         few = (counting := result.counting) is not None and len(counting.per_label) <= LONGEST_LIST
@@ -163,7 +165,7 @@ def behind(run: RunDir) -> str:
     references, evaluations = read_references(run), read_evaluations(run)
     if references is None or evaluations is None or evaluations.counting is None or not references.accuracy:
         return ""
-    name, share = max(references.accuracy.items(), key=lambda one: one[1])
+    name, share = max(references.accuracy.items(), key=lambda item: item[1])
     if share <= evaluations.counting.top1:
         return ""
     return f"note: {name} gets {percent(share)}; a student below that wants more time, or more images"
@@ -189,10 +191,10 @@ def student_list(entries: Sequence[Entry]) -> Sheet:
     columns = [Column("student"), Column("images, pixels", "count"), Column("parameters, M", "significant")]
     columns += [Column("multiply-adds, M", "significant"), Column("what for", "prose")]
     rows: list[list[Cell]] = [
-        [one.name, one.side, _millions(one.parameters), _millions(one.macs), one.purpose] for one in entries
+        [entry.name, entry.side, _millions(entry.parameters), _millions(entry.macs), entry.purpose] for entry in entries
     ]
     note = "Counted for 10 classes and images of that size; those of 32 pixels take others, too."
-    if any(one.parameters is None for one in entries):
+    if any(entry.parameters is None for entry in entries):
         note += " n/a: not counted; a narrower pattern counts up to 20."
     return Sheet("", columns, rows, note)
 
@@ -212,13 +214,21 @@ def table_list(tables: dict[str, Any]) -> Sheet:
     return Sheet("", columns, rows)
 
 
-def _predictions(found: list[Prediction]) -> Sheet:
-    places = range(1, max((len(one.top) for one in found), default=1))
+def _predictions(predictions: list[Prediction]) -> Sheet:
+    places = range(1, max((len(prediction.top) for prediction in predictions), default=1))
     columns = [Column("image"), Column("class"), Column("probability", "percent")]
     columns += [*(Column(f"choice {k + 1}") for k in places), Column("problem", "prose")]
     rows = []
-    for one in found:
-        more = [f"{name} {percent(share)}" for name, share in one.top[1:]] or [""] * len(places)
-        rows.append((one.name, one.label, one.probability if one.label else None, *more, one.error))
-    broken = sum(bool(one.error) for one in found)
-    return Sheet("", columns, rows, f"{broken} of {len(found)} images could not be read" if broken else "")
+    for prediction in predictions:
+        more = [f"{name} {percent(share)}" for name, share in prediction.top[1:]] or [""] * len(places)
+        rows.append(
+            (
+                prediction.name,
+                prediction.label,
+                prediction.probability if prediction.label else None,
+                *more,
+                prediction.error,
+            )
+        )
+    broken = sum(bool(prediction.error) for prediction in predictions)
+    return Sheet("", columns, rows, f"{broken} of {len(predictions)} images could not be read" if broken else "")

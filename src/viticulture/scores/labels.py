@@ -71,9 +71,9 @@ def _drawn(scores: NDArray[np.floating], shown: Shown, often: Array) -> Array:
     for some, true in zip(scores.T, shown.T, strict=True):
         order = np.argsort(-some, kind="stable")
         ends = np.flatnonzero(np.diff(some[order], append=np.nan) != 0)
-        said = np.cumsum(often[:, order], 1)[:, ends]
+        predicted = np.cumsum(often[:, order], 1)[:, ends]
         right = np.cumsum(often[:, order] * (true[order] > 0), 1)[:, ends]
-        steps = np.diff(right, axis=1, prepend=0) * right / np.maximum(said, 1)
+        steps = np.diff(right, axis=1, prepend=0) * right / np.maximum(predicted, 1)
         total = right[:, -1]
         precisions.append(np.where(total > 0, steps.sum(1) / np.maximum(total, 1), np.nan))
     return np.stack(precisions, 1)

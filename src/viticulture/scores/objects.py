@@ -48,11 +48,14 @@ class Matches:
     true: NDArray[np.int64]
 
 
-def box_overlaps(found: Array, true: Array, crowd: NDArray[np.bool_] | bool = False) -> Array:
+def box_overlaps(detected: Array, true: Array, crowd: NDArray[np.bool_] | bool = False) -> Array:
     """Intersection over union of boxes [n, 4] and [m, 4], [n, m]; with a crowd, the share of the found one in it."""
-    low, high = np.maximum(found[:, None, :2], true[None, :, :2]), np.minimum(found[:, None, 2:], true[None, :, 2:])
+    low, high = (
+        np.maximum(detected[:, None, :2], true[None, :, :2]),
+        np.minimum(detected[:, None, 2:], true[None, :, 2:]),
+    )
     shared = np.clip(high - low, 0, None).prod(2)
-    areas = box_areas(found)[:, None]
+    areas = box_areas(detected)[:, None]
     union = np.where(crowd, areas, areas + box_areas(true) - shared)
     return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
 

@@ -18,10 +18,10 @@ Counts = NDArray[np.int64]
 """[..., C, C] pixels by true class (row) and said class (column)."""
 
 
-def confusion(said: NDArray[np.integer], true: NDArray[np.integer], classes: int) -> Counts:
+def confusion(predicted: NDArray[np.integer], true: NDArray[np.integer], classes: int) -> Counts:
     """Counts [C, C] of one image; pixels whose true class is none of the C are left out."""
     known = true < min(classes, UNLABELED)
-    cells = true[known].astype(np.int64) * classes + said[known]
+    cells = true[known].astype(np.int64) * classes + predicted[known]
     return np.bincount(cells, minlength=classes**2).reshape(classes, classes)
 
 
@@ -30,9 +30,9 @@ def class_ious(counts: Counts) -> NDArray[np.float64]:
     return _ious(np.diagonal(counts, axis1=-2, axis2=-1), counts.sum(-1), counts.sum(-2))
 
 
-def _ious(right: NDArray[np.integer], true: NDArray[np.integer], said: NDArray[np.integer]) -> NDArray[np.float64]:
+def _ious(right: NDArray[np.integer], true: NDArray[np.integer], predicted: NDArray[np.integer]) -> NDArray[np.float64]:
     both = right.astype(np.float64)
-    either = true + said - both
+    either = true + predicted - both
     return np.divide(both, either, out=np.full(both.shape, np.nan), where=either > 0)
 
 

@@ -55,8 +55,8 @@ class DenseAnswerer:
 
     def csv(self, items: Sequence[Item]) -> str:
         """A row an object, or a row an image with the share of every class."""
-        found = (prediction for prediction, _ in self.predictor.predict(items, MAX_SENT_PIXELS))
-        return dense_csv(found, self.task.classes, self.tells == "objects")
+        predictions = (prediction for prediction, _ in self.predictor.predict(items, MAX_SENT_PIXELS))
+        return dense_csv(predictions, self.task.classes, self.tells == "objects")
 
     def _told(self, prediction: DensePrediction) -> dict[str, Any]:
         size = list(prediction.size)

@@ -66,16 +66,16 @@ def _what(answerer: Answerer) -> str:
 
 def _how_well(run: RunDir, weights: str) -> str:
     """The number that counts, of these weights if any are named, as the end of a sentence; "" where it is not known."""
-    told = read_headline(run, weights)
-    if told is None:
+    headline = read_headline(run, weights)
+    if headline is None:
         return ""
-    low, high = (f"{100 * end:.1f}" for end in told.interval)
-    number = f"{100 * told.value:.1f} %"
-    number = f"{number} right" if told.name == "top-1" else f"{told.name} {number}"
-    more = "; labels from their thresholds on are bold" if told.name == "mAP" else ""
-    if told.threshold is not None:
-        more = f"; drawn from a score of {told.threshold:.2f} on"
-    return f": {number} (95 % interval {low} to {high}) on {told.images:,} {told.split} images{more}"
+    low, high = (f"{100 * end:.1f}" for end in headline.interval)
+    number = f"{100 * headline.value:.1f} %"
+    number = f"{number} right" if headline.name == "top-1" else f"{headline.name} {number}"
+    more = "; labels from their thresholds on are bold" if headline.name == "mAP" else ""
+    if headline.threshold is not None:
+        more = f"; drawn from a score of {headline.threshold:.2f} on"
+    return f": {number} (95 % interval {low} to {high}) on {headline.images:,} {headline.split} images{more}"
 
 
 def _colors(answerer: Answerer) -> dict[str, str]:

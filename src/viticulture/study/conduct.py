@@ -155,12 +155,12 @@ def _paces(
     return paces
 
 
-def _refuse(one: Candidate, other: Candidate, recipes: dict[str, Recipe]) -> None:
+def _refuse(candidate: Candidate, other: Candidate, recipes: dict[str, Recipe]) -> None:
     """Raises: UserError for two candidates whose numbers are of other images."""
-    learns = {each.name: method_class(recipes[each.name]).batch_spec.contents for each in (one, other)}
+    learns = {each.name: method_class(recipes[each.name]).batch_spec.contents for each in (candidate, other)}
     why = ", ".join(f"{name} learns {contents}" for name, contents in learns.items())
     raise UserError(
-        f"{one.name} and {other.name} would be tested on other images of the same data "
+        f"{candidate.name} and {other.name} would be tested on other images of the same data "
         f"({why if len(set(learns.values())) > 1 else 'their recipes hold out others'}); compare recipes that learn "
         "the same of an image and hold out the same"
     )

@@ -238,9 +238,9 @@ class StudyDir:
 
     def record_failure(self, cell: Cell, error: BaseException | str) -> None:
         """Keep a cell's error for the table and the person who mends it."""
-        told = error if isinstance(error, str) else f"{type(error).__name__}: {error}".replace("UserError: ", "")
+        reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}".replace("UserError: ", "")
         trace = "" if isinstance(error, str) else "".join(traceback.format_exception(error))
-        facts = {"error": told, "when": _now(), "host": socket.gethostname(), "traceback": trace}
+        facts = {"error": reason, "when": _now(), "host": socket.gethostname(), "traceback": trace}
         self.write(f"failures/{cell.name}.json", facts)
 
     def forget_failure(self, cell: Cell) -> None:

@@ -25,13 +25,13 @@ def with_optimizer(values: dict[str, Any]) -> dict[str, Any]:
     Args:
         values: of a recipe, section -> keyword -> value, as far as it says them.
     """
-    said = {key: value for key, value in values["optim"].items() if key != "name"}
+    given = {key: value for key, value in values["optim"].items() if key != "name"}
     if values["optim"].get("name") != OPEN:
         return values["optim"]
     classes = values["method"].get("name", "supervised") == "supervised"
     if not (classes and values["student"].get("name") in HYBRIDS):
-        return {**said, "name": "adamw"}
-    chosen = {**MUON, **said}
+        return {**given, "name": "adamw"}
+    chosen = {**MUON, **given}
     with suppress(TypeError, ValueError):  # what is no number is refused with all else
         chosen.setdefault("kernel_lr", KERNELS * float(chosen["lr"]))
     return chosen

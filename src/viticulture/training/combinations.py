@@ -46,9 +46,9 @@ def check_parts(recipe: Recipe) -> None:
         raise UserError(f"method {name} looks at one view of an image; take augment2 out")
     if method.batch_spec.contents in ("objects", "pixels"):
         check_follows([cls_name(transform_class(view, entry)) for view, entry in recipe.values["augment"].items()])
-        if (asked := recipe.section("images").eval_views) != "one":
+        if (chosen := recipe.section("images").eval_views) != "one":
             raise UserError(
-                f"images.eval_views {asked} is of classes of images, and method {name} learns others; leave it out"
+                f"images.eval_views {chosen} is of classes of images, and method {name} learns others; leave it out"
             )
     if not method.batch_spec.labels and any(of_class(view, "mix") for view in views):
         raise UserError(f"mix mixes labels, and method {name} reads none; take augment.mix out")

@@ -105,11 +105,11 @@ def load_dataset(
         if isinstance(source, DenseSource):
             masks = recipe.values["method"].get("masks", False)
             data, images = recipe.section("data"), recipe.section("images")
-            found = prepare_dense(source, data, images, seed, progress, remembered, masks)
+            dataset = prepare_dense(source, data, images, seed, progress, remembered, masks)
         else:
             sections = recipe.section("data"), recipe.section("images")
-            found = prepare(source, *sections, seed, progress, remembered, spec.labels)
-    return found if spec.labels else replace(found, classes=(), annotations={})
+            dataset = prepare(source, *sections, seed, progress, remembered, spec.labels)
+    return dataset if spec.labels else replace(dataset, classes=(), annotations={})
 
 
 def default_recipe(source: Source) -> str:

@@ -132,12 +132,12 @@ def parse(text: str, name: str) -> dict[str, Any]:
 def about(name: str) -> dict[str, str]:
     """A shipped recipe's header comment: `What` it trains, then Command, Published, Hardware, Result, Note as given."""
     lines = shipped()[name].read_text(encoding="utf-8").splitlines()
-    found, key = {"What": ""}, "What"
+    sections, key = {"What": ""}, "What"
     for line in (line[1:].strip() for line in lines if line.startswith("#")):
         if match := re.match(r"([A-Z][a-z]+):\s+(.*)", line):
             key, line = match[1], match[2]
-        found[key] = f"{found.get(key, '')} {line}".strip()
-    return found
+        sections[key] = f"{sections.get(key, '')} {line}".strip()
+    return sections
 
 
 def resolve(name: str, raw: dict[str, Any], overrides: Mapping[str, Any] | None = None) -> Recipe:
@@ -296,10 +296,10 @@ def _filled_in(parser: ArgumentParser, section: str, values: dict[str, Any]) -> 
 
 def _constructors(values: dict[str, Any]) -> dict[str, type]:
     """Dotted place -> the class that takes the keywords that stand there."""
-    found: dict[str, type] = dict(SECTIONS)
-    found["method"] = find_method(values["method"].get("name", "supervised"))
-    found |= {f"guides.{name}": guide_class(name, made) for name, made in values["guides"].items()}
-    return found | {
+    constructors: dict[str, type] = dict(SECTIONS)
+    constructors["method"] = find_method(values["method"].get("name", "supervised"))
+    constructors |= {f"guides.{name}": guide_class(name, made) for name, made in values["guides"].items()}
+    return constructors | {
         f"{view}.{name}": transform_class(name, made) for view in VIEWS for name, made in values[view].items()
     }
 

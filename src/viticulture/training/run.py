@@ -140,8 +140,8 @@ def fit(
     except BaseException as error:
         if trainer.strategy.launcher is not None:
             trainer.strategy.launcher.kill(signal.SIGKILL)  # processes begun here would wait for this one's next step
-        if (told := _told(run.path, error)) is not None:
-            raise told from error
+        if (complaint := _told(run.path, error)) is not None:
+            raise complaint from error
         raise
     finally:
         close(trainer.loggers)

@@ -36,14 +36,14 @@ class BestCheckpoint(Callback):
         assert isinstance(pl_module, Method)
         measure = self.best_by or pl_module.chosen_by
         best = f"val/{measure}"
-        found = trainer.callback_metrics
-        if self.best_by and best not in found:
+        metrics = trainer.callback_metrics
+        if self.best_by and best not in metrics:
             raise UserError(f"train.best_by: method {type(pl_module).__name__} does not measure {self.best_by}")
-        value = float(found[best] if best in found else -found["val/loss"])
-        if best in found and isnan(value):  # no image could be judged, so that all epochs are alike
+        value = float(metrics[best] if best in metrics else -metrics["val/loss"])
+        if best in metrics and isnan(value):  # no image could be judged, so that all epochs are alike
             value = 0.0
         self.best = max(self.best, value)
-        if value >= self.best - indistinct(measure if best in found else "loss", self.best, self.images):
+        if value >= self.best - indistinct(measure if best in metrics else "loss", self.best, self.images):
             self.best_epoch = trainer.current_epoch
             if trainer.is_global_zero:
                 self.run.check_there()

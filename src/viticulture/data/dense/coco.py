@@ -41,8 +41,8 @@ _NUMBERS = {"images": ("height", "width"), "annotations": ("category_id",), "cat
 def listings(path: Path) -> list[Path]:
     """Files of such lists that a path means: itself, or below a folder; none where it means something else."""
     files = [path] if path.is_file() else sorted([*path.glob("*.json"), *path.glob("*/*.json")])
-    found = [file for file in files if file.suffix == ".json" and _is_listing(file)]
-    return [file for file in found if file.name.startswith("instances")] or found
+    lists = [file for file in files if file.suffix == ".json" and _is_listing(file)]
+    return [file for file in lists if file.name.startswith("instances")] or lists
 
 
 def open_coco(path: Path) -> DenseSource:
@@ -65,8 +65,8 @@ def open_coco(path: Path) -> DenseSource:
     for file, content in contents.items():
         split = split_names[file]
         by_image: dict[Any, list[dict[str, Any]]] = {}
-        for found in content["annotations"]:
-            by_image.setdefault(found["image_id"], []).append(found)
+        for annotation in content["annotations"]:
+            by_image.setdefault(annotation["image_id"], []).append(annotation)
         for image in content["images"]:
             paths.append(_found(file, root, image["file_name"], split, below))
             splits.append(split)
@@ -163,18 +163,18 @@ def _splits(files: Sequence[Path], root: Path) -> dict[Path, str]:
 
     Raises: UserError where one of several hides such a word in another, as mytest: its images might be learnt from.
     """
-    found: dict[Path, str] = {}
+    splits: dict[Path, str] = {}
     for file in files:
         names = [file.stem, file.parent.name] if file.parent != root else [file.stem]
         words = [word for name in names for word in re.findall(r"[A-Z]*[a-z]+|[A-Z]+", name)]
-        said = next((split for word in words if (split := _OTHERS.get(word.lower()) or split_of(word))), None)
-        if said is None and len(files) > 1 and re.search("train|val|test", "/".join(names).lower()):
+        split_named = next((split for word in words if (split := _OTHERS.get(word.lower()) or split_of(word))), None)
+        if split_named is None and len(files) > 1 and re.search("train|val|test", "/".join(names).lower()):
             raise UserError(
                 f"cannot tell of which split {file} is; say train, val or test by a word of its own, "
                 "as in boxes_test.json"
             )
-        found[file] = said or "train"
-    return found
+        splits[file] = split_named or "train"
+    return splits
 
 
 def _found(file: Path, root: Path, name: str, split: str, below: Mapping[str, list[str]]) -> str:

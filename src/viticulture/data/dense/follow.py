@@ -67,9 +67,9 @@ class Placement:
         """Boxes [n, 4] on the canvas in pixels of the original i, inside it. What is judged is not mirrored."""
         assert not self.mirrored[i]
         scale, shift = self.factors(i)
-        found = (boxes.double() + shift.flip(0).repeat(2)) / scale.flip(0).repeat(2)
+        placed = (boxes.double() + shift.flip(0).repeat(2)) / scale.flip(0).repeat(2)
         height, width = self.sizes[i].tolist()
-        return torch.stack([found[:, 0::2].clamp(0, width), found[:, 1::2].clamp(0, height)], 2).flatten(1).float()
+        return torch.stack([placed[:, 0::2].clamp(0, width), placed[:, 1::2].clamp(0, height)], 2).flatten(1).float()
 
     def mask(self, i: int, pixels: Tensor, outside: int) -> Tensor:
         """Values of image i on the canvas, the nearest at each place, and `outside` where the image is not.

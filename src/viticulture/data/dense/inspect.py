@@ -107,11 +107,11 @@ def _untaught(source: DenseSource, counts: dict[str, np.ndarray]) -> list[str]:
     if "train" not in counts:
         return []
     classes, absent = source.classes, counts["train"] == 0
-    found = {split: np.flatnonzero(absent & (each > 0)).tolist() for split, each in counts.items()}
+    labels_of = {split: np.flatnonzero(absent & (each > 0)).tolist() for split, each in counts.items()}
     alone = one_class(classes, counts["train"].tolist()) if source.masks is not None else ""
     return [alone] * bool(alone) + [
         f"in {split}, but in no image to learn from: {some([classes[label] for label in labels], 5)}"
-        for split, labels in found.items()
+        for split, labels in labels_of.items()
         if labels
     ]
 

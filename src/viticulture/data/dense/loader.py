@@ -69,9 +69,9 @@ class DenseLoader:
     def _followed(self, batch: Batch, epoch: int, step: int) -> Batch:
         draw, (augment,) = self.plain.draw(epoch, step), self.plain.augments
         place = placement(augment, sizes_of(self.plain.images, draw.numbers), side_of(self.plain.images), draw.u[0])
-        found = targets(place, draw.numbers, self.annotations, self.masks)
+        truth = targets(place, draw.numbers, self.annotations, self.masks)
         device = batch["image"].device
-        return {"image": batch["image"], "index": batch["index"], **{k: send(v, device) for k, v in found.items()}}
+        return {"image": batch["image"], "index": batch["index"], **{k: send(v, device) for k, v in truth.items()}}
 
 
 def targets(place: Placement, numbers: Tensor, annotations: Annotations, masks: bool = False) -> dict[str, Tensor]:
@@ -87,22 +87,22 @@ def targets(place: Placement, numbers: Tensor, annotations: Annotations, masks: 
     if not isinstance(annotations, Boxed):
         kept = [annotations.pixels[annotations.rows[row]] for row in rows]
         return {"classes": torch.stack([follow_classes(place, i, pixels) for i, pixels in enumerate(kept)])}
-    found = [follow(place, i, annotations.objects[row], masks) for i, row in enumerate(rows)]
-    batch = _joined(found)
+    followed = [follow(place, i, annotations.objects[row], masks) for i, row in enumerate(rows)]
+    batch = _joined(followed)
     if masks:
         most = batch["labels"].shape[1]
         batch["masks"] = torch.zeros(len(rows), -(-most // 8), *place.canvas, dtype=torch.uint8)
-    for i, each in enumerate(found):
+    for i, each in enumerate(followed):
         for k, plane in enumerate(each.get("masks", ())):
             batch["masks"][i, k // 8] |= plane << (k % 8)
     return batch
 
 
-def _joined(found: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def _joined(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Boxes [B, N, 4] and labels [B, N] of a batch's images, -1 where an image has fewer than N."""
-    most = max((len(each["labels"]) for each in found), default=0)
-    batch = {"boxes": torch.zeros(len(found), most, 4), "labels": torch.full((len(found), most), -1)}
-    for i, each in enumerate(found):
+    most = max((len(each["labels"]) for each in rows), default=0)
+    batch = {"boxes": torch.zeros(len(rows), most, 4), "labels": torch.full((len(rows), most), -1)}
+    for i, each in enumerate(rows):
         count = len(each["labels"])
         batch["boxes"][i, :count], batch["labels"][i, :count] = each["boxes"], each["labels"]
     return batch
@@ -113,8 +113,8 @@ def crowds(place: Placement, numbers: Tensor, annotations: Annotations) -> dict[
     `crowd_labels` [B, N]; nothing where pixels have classes, which say so themselves."""
     if not isinstance(annotations, Boxed):
         return {}
-    found = [follow_crowds(place, i, annotations.objects[row]) for i, row in enumerate(numbers.tolist())]
-    return {f"crowd_{name}": value for name, value in _joined(found).items()}
+    followed = [follow_crowds(place, i, annotations.objects[row]) for i, row in enumerate(numbers.tolist())]
+    return {f"crowd_{name}": value for name, value in _joined(followed).items()}
 
 
 def unpacked(planes: Tensor, count: int) -> Tensor:
@@ -141,8 +141,8 @@ def dense_batches(
     what is not learnt (`crowds`)."""
     for numbers, pixels, place in dense_views(images, expected, batch_size, device):
         known = {**targets(place, numbers, annotations), **crowds(place, numbers, annotations)}
-        found = {name: send(value, device) for name, value in known.items()}
-        yield {"image": pixels, "index": send(numbers, device), **found}
+        truth = {name: send(value, device) for name, value in known.items()}
+        yield {"image": pixels, "index": send(numbers, device), **truth}
 
 
 def sizes_of(images: Images, numbers: Tensor) -> Tensor:

@@ -41,9 +41,9 @@ def is_mask_folder(root: Path) -> bool:
 
 def open_masks(root: Path) -> DenseSource:
     """Open such a folder. Raises: UserError for images without masks, and the other way round."""
-    found = scan(root)[0]
-    files = [file.path for file in found]
-    paths = sorted(file.path for file in images_among([f for f in found if "images" in f.path.split("/")[:-1]]))
+    scanned = scan(root)[0]
+    files = [file.path for file in scanned]
+    paths = sorted(file.path for file in images_among([f for f in scanned if "images" in f.path.split("/")[:-1]]))
     masks = {path.rpartition(".")[0]: path for path in files if path.lower().endswith(".png")}
     wanted = {path: _mask_of(path) for path in paths}
     if missing := [path for path, stem in wanted.items() if stem not in masks]:
@@ -101,11 +101,11 @@ def read_mask(path: Path, values: np.ndarray, size: tuple[int, int], turn: int =
     highest = int(pixels.max(initial=0))
     if highest > 255:
         raise UserError(f"mask {path} holds the value {highest}; at most {MOST_CLASSES} classes are told apart")
-    found: np.ndarray = values[pixels.astype(np.uint8)]
-    if (found == MEANINGLESS).any():
-        value = int(pixels[found == MEANINGLESS][0])
+    classes: np.ndarray = values[pixels.astype(np.uint8)]
+    if (classes == MEANINGLESS).any():
+        value = int(pixels[classes == MEANINGLESS][0])
         raise UserError(f"mask {path} holds the value {value}, which no class has; name it in {NAMES}")
-    return found
+    return classes
 
 
 def _bits(path: Path) -> int:
@@ -143,8 +143,10 @@ def _names(root: Path, masks: Sequence[Path]) -> dict[int, str]:
     file = root / NAMES
     if file.is_file():
         try:
-            found = json.loads(file.read_text("utf-8"))
-            pairs = enumerate(found) if isinstance(found, list) else ((int(key), name) for key, name in found.items())
+            content = json.loads(file.read_text("utf-8"))
+            pairs = (
+                enumerate(content) if isinstance(content, list) else ((int(key), name) for key, name in content.items())
+            )
             names = {int(value): str(name) for value, name in pairs}
         except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
             raise UserError(f'{file} must name the classes, {{"0": "sky", ...}} or ["sky", ...]: {error}') from error

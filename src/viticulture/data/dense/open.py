@@ -43,15 +43,15 @@ def open_dense(data: str | Path, wanted: str) -> DenseSource:
     path = Path(data).expanduser()
     if not path.exists():
         raise UserError(f"no such file or folder: {str(data)!r}")
-    found = recognized(path)
-    if found != wanted:
+    held = recognized(path)
+    if held != wanted:
         expected = BOXES if wanted == "objects" else MASKS
-        have = {"objects": "boxes of objects", "pixels": "classes of pixels", "": "neither boxes nor masks"}[found]
+        have = {"objects": "boxes of objects", "pixels": "classes of pixels", "": "neither boxes nor masks"}[held]
         mend = {
             "objects": "learn by --recipe detection/photos",
             "pixels": "learn by --recipe segmentation/photos",
             "": "unpack it first" if path.suffix == ".zip" else f"expected {expected}",
-        }[found]
+        }[held]
         raise UserError(f"{path} holds {have}; {mend}")
     if wanted == "pixels":
         return open_masks(path)
@@ -60,7 +60,7 @@ def open_dense(data: str | Path, wanted: str) -> DenseSource:
     for ours, opened in ((listings, open_coco), (is_voc, open_voc), (is_yolo, open_yolo)):
         if ours(path):
             return _in_pixels(opened(path))
-    raise AssertionError(found)
+    raise AssertionError(held)
 
 
 def _in_pixels(source: DenseSource) -> DenseSource:

@@ -95,18 +95,18 @@ def bounded(shape: Shape, height: int, width: int) -> tuple[np.ndarray, int, int
 
 def encoded(pixels: np.ndarray) -> dict[str, Any]:
     """A bitmap [H, W] as run lengths that JSON can hold."""
-    found = _coco().encode(np.asfortranarray(pixels.astype(np.uint8)))
-    return {"size": [int(side) for side in found["size"]], "counts": found["counts"].decode("ascii")}
+    encoding = _coco().encode(np.asfortranarray(pixels.astype(np.uint8)))
+    return {"size": [int(side) for side in encoding["size"]], "counts": encoding["counts"].decode("ascii")}
 
 
-def overlaps(found: list[dict[str, Any]], true: list[dict[str, Any]], crowd: list[bool]) -> np.ndarray:
+def overlaps(detected: list[dict[str, Any]], true: list[dict[str, Any]], crowd: list[bool]) -> np.ndarray:
     """Intersection over union of masks, [n, m]; with a crowd, the share of the found one that lies in it."""
-    if not found or not true:
-        return np.zeros((len(found), len(true)))
-    shares: np.ndarray = _coco().iou(found, true, [int(each) for each in crowd])
+    if not detected or not true:
+        return np.zeros((len(detected), len(true)))
+    shares: np.ndarray = _coco().iou(detected, true, [int(each) for each in crowd])
     return shares
 
 
-def area(found: dict[str, Any]) -> float:
+def area(outline: dict[str, Any]) -> float:
     """Pixels of a mask given as run lengths."""
-    return float(_coco().area(found))
+    return float(_coco().area(outline))

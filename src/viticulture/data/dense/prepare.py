@@ -87,7 +87,7 @@ def prepare_dense(
             else:
                 held[split] = _masked(source, rows, seen, dataset.image_settings.store_size or 0, progress)
     notes += _remarks(source.classes, held)
-    drawn = {split: _fingerprint(found) for split, found in sorted(held.items())}
+    drawn = {split: _fingerprint(each) for split, each in sorted(held.items())}
     marks = [*source.classes, *(f"{split}={mark}" for split, mark in drawn.items())]
     return dataclasses.replace(
         dataset,
@@ -175,8 +175,8 @@ def _splits(source: DenseSource, selection: Selection) -> dict[str, np.ndarray]:
         splits.pop("test", None)
     use_validation(splits, selection, source.images.name)
     if "train" not in splits:
-        said = f", by the name of {some(source.lists, 3)}" if source.lists else ""
-        raise UserError(f"{source.images.name} holds no training images, only {' and '.join(splits)}{said}")
+        by_name = f", by the name of {some(source.lists, 3)}" if source.lists else ""
+        raise UserError(f"{source.images.name} holds no training images, only {' and '.join(splits)}{by_name}")
     for kind, fraction in (("test", selection.test_fraction), ("val", selection.val_fraction)):
         if kind not in splits and fraction > 0 and not (kind == "test" and selection.test_on == "none"):
             rows = splits["train"]

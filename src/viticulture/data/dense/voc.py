@@ -83,12 +83,12 @@ def _voc(file: Path) -> tuple[str, tuple[int, int] | None, list[_Entry]]:
             size = int(_text(tree, "size/height")), int(_text(tree, "size/width"))
             size = size if all(size) else None
         entries: list[_Entry] = []
-        for found in tree.iter("object"):
+        for element in tree.iter("object"):
             left, top, right, bottom = (
-                float(_text(found, f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")
+                float(_text(element, f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")
             )
             entries.append(
-                (_text(found, "name"), (left, top, right, bottom), (found.findtext("difficult") or "0") == "1")
+                (_text(element, "name"), (left, top, right, bottom), (element.findtext("difficult") or "0") == "1")
             )
     except (ET.ParseError, ValueError) as error:
         raise UserError(f"{file} is no annotation as Pascal VOC writes it: {error}") from error
@@ -96,10 +96,10 @@ def _voc(file: Path) -> tuple[str, tuple[int, int] | None, list[_Entry]]:
 
 
 def _text(tree: ET.Element, place: str) -> str:
-    found = tree.findtext(place)
-    if not found or not found.strip():
+    text = tree.findtext(place)
+    if not text or not text.strip():
         raise ValueError(f"{place} is missing")
-    return found.strip()
+    return text.strip()
 
 
 def _voc_splits(root: Path, names: Sequence[tuple[str, str]], pictures: Collection[str]) -> tuple[list[str], list[str]]:
@@ -135,8 +135,8 @@ def _voc_splits(root: Path, names: Sequence[tuple[str, str]], pictures: Collecti
             notes.append(f"{file.name} of ImageSets/Main names {what}: {some([each[0] for each in lost], 1)}")
     if present and (rest := [own for row, (own, _) in enumerate(names) if row not in splits]):
         listers = some([file.name for file in present])
-        told = f"{counted(len(rest), 'image')} for training that no list of ImageSets/Main names ({listers})"
-        notes.append(f"{told}: {some(rest, 3)}")
+        unlisted = f"{counted(len(rest), 'image')} for training that no list of ImageSets/Main names ({listers})"
+        notes.append(f"{unlisted}: {some(rest, 3)}")
     return [splits.get(row, "train") for row in range(len(names))], notes
 
 

@@ -58,11 +58,11 @@ def open_yolo(root: Path) -> DenseSource:
     listing = {file.path for file in files if "labels" in folders_of(file.path) and file.path.endswith(".txt")}
     idle = sorted(listing - {_labels_of(file.path) for file in among} - {names.relative_to(root).as_posix()})
     notes += [f"{counted(len(idle), 'file')} of labels without an image: {some(idle, 3)}"] if idle else []
-    splits, told = _splits(root, names.name, declared, paths)
+    splits, more = _splits(root, names.name, declared, paths)
     keypoints = _keypoints(names, declared)
     objects = [_yolo(root, path, classes, keypoints) for path in splits]
     images = images_of(root, list(splits), list(splits.values()), root)
-    return DenseSource(images, classes, objects, notes=(*notes, *told))
+    return DenseSource(images, classes, objects, notes=(*notes, *more))
 
 
 def _splits(
@@ -82,11 +82,11 @@ def _splits(
     known, notes = dict.fromkeys(paths), list[str]()
     named: dict[str, set[str]] = {}
     for kind, entry in entries.items():
-        found = list(_named(root, entry, str(declared.get("path") or ""), known))
-        named[kind] = {*found} - {""}
-        if lost := found.count(""):
+        listed = list(_named(root, entry, str(declared.get("path") or ""), known))
+        named[kind] = {*listed} - {""}
+        if lost := listed.count(""):
             notes.append(f"{what} names {counted(lost, 'image')} for {kind} that the folder does not hold")
-        elif not found:
+        elif not listed:
             notes.append(f"{what} names no image of its {kind} split")
     for kind, kept in (("val", "train"), ("test", "train"), ("val", "test")):
         if twice := named.get(kind, set()) & named.get(kept, set()):
@@ -157,8 +157,8 @@ def _yolo(root: Path, path: str, classes: Sequence[str], keypoints: int) -> Obje
         try:
             label, values = int(words[0]), [float(word) for word in words[1:]]
         except ValueError as error:
-            told = " ".join(words[:5])
-            raise UserError(f"{file}, line {number}: must be a class's number, then shares, got {told!r}") from error
+            row = " ".join(words[:5])
+            raise UserError(f"{file}, line {number}: must be a class's number, then shares, got {row!r}") from error
         if not 0 <= label < len(classes):
             raise UserError(f"{file}, line {number}: class {label}, and the {len(classes)} classes are numbered from 0")
         if len(values) == 4 + keypoints:

@@ -50,7 +50,7 @@ def open_file(path: str | Path) -> BinaryIO:
 def file_fingerprint(status: Callable[[], os.stat_result]) -> str:
     """What changes when a file may have changed: its size in bytes, the time of its last change in nanoseconds."""
     try:
-        found = status()
+        facts = status()
     except OSError:  # a dangling link; reading it will say so
         return MISSING
-    return f"{found.st_size} {found.st_mtime_ns}"
+    return f"{facts.st_size} {facts.st_mtime_ns}"

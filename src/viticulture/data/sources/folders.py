@@ -206,8 +206,8 @@ def arrange(paths: Sequence[str], folders: Sequence[str], deeper: int = 0) -> Fo
 
 def _check_words(tops: set[str]) -> None:
     """Raises: UserError for folders of folders that are splits by the look of their names: they would be classes."""
-    said = [re.search("train|val|test", top.lower()) for top in tops]
-    if len({word[0] for word in said if word} | {"train"}) > 1 and all(said):
+    words = [re.search("train|val|test", top.lower()) for top in tops]
+    if len({word[0] for word in words if word} | {"train"}) > 1 and all(words):
         raise UserError(
             f"folders {' and '.join(sorted(tops))} look like splits that are not known here; call them train, val and "
             "test"

@@ -314,5 +314,5 @@ def _number_lists(tables: Mapping[str, Any], datasets: Any) -> tuple[str, ...]:
         for key, feature in table.features.items()
         if key in _LABELS and _entry(feature) is not feature and isinstance(_entry(feature), datasets.Value)
     }
-    told = f"lists of numbers name no classes: column {some(sorted(lists))}; cast to ClassLabel, or have no labels"
-    return (told,) if lists else ()
+    note = f"lists of numbers name no classes: column {some(sorted(lists))}; cast to ClassLabel, or have no labels"
+    return (note,) if lists else ()

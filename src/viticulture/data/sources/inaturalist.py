@@ -36,10 +36,13 @@ def _images(file: Path, kind: str) -> list[Listed]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         paths = {image["id"]: str(image["file_name"]) for image in content["images"]}
-        found = [Listed(paths[one["image_id"]], str(one["category_id"]), kind) for one in content["annotations"]]
+        listed = [
+            Listed(paths[annotation["image_id"]], str(annotation["category_id"]), kind)
+            for annotation in content["annotations"]
+        ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{file} is none of iNaturalist's lists ({type(error).__name__}: {error}): images with id and file_name, "
             "and annotations with image_id and category_id, are needed"
         ) from error
-    return found
+    return listed

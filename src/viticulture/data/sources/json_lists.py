@@ -71,19 +71,19 @@ def _source(path: Path, entries: Sequence[Entry]) -> Source:
     for file in scan(path.parent)[0]:
         if is_image(file.path):
             below.setdefault(file.path.rpartition("/")[2], []).append(file.path)
-    found = {entry.path: _place(entry.path, path.parent, below) for entry in entries}
-    if missing := [shortened(name) for name, place in found.items() if place is None]:
+    places = {entry.path: _place(entry.path, path.parent, below) for entry in entries}
+    if missing := [shortened(name) for name, place in places.items() if place is None]:
         raise UserError(
             f"{path} lists {counted(len(missing), 'file')} that {path.parent} does not hold: {some(missing, 3)}; put "
             "the images beside the list"
         )
     images = [
-        Listed(found[entry.path] or "", JOINT.join(dict.fromkeys(entry.labels)) if entry.seen else None, "train")
+        Listed(places[entry.path] or "", JOINT.join(dict.fromkeys(entry.labels)) if entry.seen else None, "train")
         for entry in entries
     ]
     unlike = [entry.path for entry in entries if not entry.agreed]
-    told = f"annotators disagree about {counted(len(unlike), 'image')}, taken to show all that any of them chose"
-    return from_list(path.name, path.parent, images, (f"{told}: {some(unlike, 3)}",) if unlike else ())
+    note = f"annotators disagree about {counted(len(unlike), 'image')}, taken to show all that any of them chose"
+    return from_list(path.name, path.parent, images, (f"{note}: {some(unlike, 3)}",) if unlike else ())
 
 
 def _place(named: str, root: Path, below: dict[str, list[str]]) -> str | None:

@@ -20,8 +20,8 @@ _SEVERAL = re.compile(r"\s*[,;/&+]\s*")
 
 def split_of(name: str) -> str | None:
     """The split that a folder or a word names: "train", "val", "test"; None where it names none."""
-    found = _SPLIT.fullmatch(name.strip())
-    return found[1].lower() if found else None
+    match = _SPLIT.fullmatch(name.strip())
+    return match[1].lower() if match else None
 
 
 def rows_of(kinds: Sequence[str | None] | np.ndarray) -> dict[str, np.ndarray]:
@@ -59,14 +59,14 @@ def doubtful(classes: Sequence[str]) -> list[str]:
         for name in classes
         if {*_SEVERAL.split(name.strip("[]"))} <= known - {name} or re.fullmatch(r"\[.*\]", name)
     ]
-    found = alike(classes)
+    remarks = alike(classes)
     if missing:
-        found.append(f"learnt as a class: {some(missing, 5)}, as missing labels are written; leave those empty")
+        remarks.append(f"learnt as a class: {some(missing, 5)}, as missing labels are written; leave those empty")
     if lists:
-        found.append(
+        remarks.append(
             f"learnt as a class each: {some(list(map(repr, lists)), 3)}; join several labels by a bar: cat|dog"
         )
-    return found
+    return remarks
 
 
 def without_label(labels: Sequence[str | None]) -> np.ndarray | None:

@@ -77,8 +77,8 @@ def from_list(
     classes, labels = classify([image.label for image in images])
     named, groups = classify([image.group or None for image in images])
     if named:
-        told = f"{counted(len(named), 'group')} (column group), which no split that is drawn divides"
-        notes = (*notes, told, *alike(named, "groups"))
+        note = f"{counted(len(named), 'group')} (column group), which no split that is drawn divides"
+        notes = (*notes, note, *alike(named, "groups"))
     return Source(
         name=readable(Path(what).name if name is None else name),
         classes=classes,

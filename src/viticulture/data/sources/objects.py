@@ -198,7 +198,7 @@ def _channels_last(images: Any) -> Any:
 def _of_dataset(dataset: Any, where: str) -> Part:
     items = Items(dataset)
 
-    def look(i: int) -> tuple[str | None, str]:
+    def read(i: int) -> tuple[str | None, str]:
         pixels, label = items.both(i)
         mark = _digest(pixels)
         if i < AGAIN and _digest(items(i)) != mark:
@@ -208,27 +208,27 @@ def _of_dataset(dataset: Any, where: str) -> Part:
             )
         return _label(label, _classes(dataset, i)), mark
 
-    found, damaged = _looked(look, len(dataset), where)
-    seen = [each or (None, UNREADABLE) for each in found]
+    readings, damaged = _looked(read, len(dataset), where)
+    seen = [each or (None, UNREADABLE) for each in readings]
     return Part(items, [label for label, _ in seen], [mark for _, mark in seen], damaged)
 
 
-def _looked(look: Callable[[int], T], count: int, where: str) -> tuple[list[T | None], dict[int, str]]:
+def _looked(read: Callable[[int], T], count: int, where: str) -> tuple[list[T | None], dict[int, str]]:
     """What a look at each image gives, None for a damaged one, and what is wrong with those.
 
     Raises: UserError that says which image it is about.
     """
-    found: list[T | None] = []
+    readings: list[T | None] = []
     damaged = {}
     for i in range(count):
         try:
-            found.append(look(i))
+            readings.append(read(i))
         except (UserError, Unfit) as error:
             raise UserError(f"{where} {i}: {error}") from error
         except DAMAGED as error:
-            found.append(None)
+            readings.append(None)
             damaged[i] = reason(error)
-    return found, damaged
+    return readings, damaged
 
 
 def _classes(dataset: Any, i: int) -> Sequence[str]:

@@ -50,7 +50,7 @@ def open_shards(data: str | Path) -> Source:
 
     folder = publish(cache_folder() / "indexes" / digest([_VERSION, *states]), make)
     index = json.loads((folder / "index.json").read_text("utf-8"))
-    samples = [(number, *sample) for number, (found, _) in enumerate(index) for sample in found]
+    samples = [(number, *sample) for number, (samples_of, _) in enumerate(index) for sample in samples_of]
     name = readable(root.name if len(paths) > 1 else paths[0].name)
     unread = [readable(f"{shown[number]}/{image}") for number, (_, others) in enumerate(index) for image in others]
     passed = f"{counted(len(unread), 'image')} ({some(unread, 3)})"
@@ -85,18 +85,18 @@ def _paths(data: str | Path) -> list[Path]:
         except ImportError:
             raise UserError(f"the pattern {data!r} needs WebDataset: pip install 'viticulture[webdataset]'") from None
         patterns = expand_urls(data)
-    found = [path for pattern in patterns for path in sorted(glob.glob(str(Path(pattern).expanduser())))]  # noqa: PTH207
+    paths = [path for pattern in patterns for path in sorted(glob.glob(str(Path(pattern).expanduser())))]  # noqa: PTH207
     missing = [pattern for pattern in patterns if len(patterns) > 1 and not Path(pattern).expanduser().exists()]
     if missing:
         raise UserError(f"{len(missing)} of {len(patterns)} shards do not exist, such as {missing[0]}")
-    return [Path(path) for path in found]
+    return [Path(path) for path in paths]
 
 
 def _kinds(names: Sequence[str]) -> list[str]:
     """The split that each shard's own name mentions, else that of its folders."""
     parts = [name.rpartition("/") for name in names]
     words = [[split_of(word) for word in re.split(r"[^A-Za-z]+", f"{file}/{folder}")] for folder, _, file in parts]
-    kinds = [next((word for word in found if word), None) for found in words]
+    kinds = [next((word for word in each if word), None) for each in words]
     if not any(kinds):
         return ["train"] * len(names)
     if unclear := [name for name, kind in zip(names, kinds, strict=True) if kind is None]:
@@ -119,14 +119,14 @@ def _index(path: Path) -> tuple[list[tuple[str, int, int, str | None]], list[str
                 raise UserError(f"{path} holds {readable(span.name)} twice; a sample has one file of each ending")
             parts[ending.lower()] = span
     archive = Archive(path)
-    found, unread = [], []
+    listed, unread = [], []
     for parts in samples.values():
         images = {ending: span for ending, span in parts.items() if is_image(f".{ending}")}
         image = next((images[ending] for ending in (*_FIRST, *images) if ending in images and "." not in ending), None)
         unread += [span.name for span in images.values() if span is not image]
         if image is not None:
-            found.append((image.name, image.offset, image.size, _label(path, archive, parts)))
-    return found, unread
+            listed.append((image.name, image.offset, image.size, _label(path, archive, parts)))
+    return listed, unread
 
 
 def _label(path: Path, archive: Archive, parts: dict[str, Span]) -> str | None:

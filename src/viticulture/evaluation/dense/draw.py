@@ -40,41 +40,47 @@ def palette(classes: int) -> list[int]:
     return colors + [0] * (768 - len(colors))
 
 
-def draw_found(image: Picture, found: Found, names: Sequence[str], least: float) -> Picture:
+def draw_found(image: Picture, detections: Found, names: Sequence[str], least: float) -> Picture:
     """What is found with at least that score: boxes with class and score, masks shaded.
 
     Args:
         image: the original, in the size that the boxes mean.
-        found: of it.
+        detections: of it.
         names: of the classes.
         least: score.
     """
     canvas = image.copy()
-    kept = np.flatnonzero(found.scores >= least)
-    if found.outlines is not None:
+    kept = np.flatnonzero(detections.scores >= least)
+    if detections.outlines is not None:
         from ...data.dense.outlines import bitmap
 
         for i in kept:
-            inside = bitmap(found.outlines[i], *image.shape[:2]).astype(bool)
-            canvas[inside] = (canvas[inside] + np.array(color_of(int(found.labels[i]))) * 1.0) / 2
+            inside = bitmap(detections.outlines[i], *image.shape[:2]).astype(bool)
+            canvas[inside] = (canvas[inside] + np.array(color_of(int(detections.labels[i]))) * 1.0) / 2
     picture = Image.fromarray(canvas)
     draw = ImageDraw.Draw(picture)
     for i in kept[::-1]:  # the most certain one on top
-        label = int(found.labels[i])
-        _box(draw, found.boxes[i].tolist(), color_of(label), f"{names[label]} {found.scores[i]:.2f}", _wide(image))
+        label = int(detections.labels[i])
+        _box(
+            draw,
+            detections.boxes[i].tolist(),
+            color_of(label),
+            f"{names[label]} {detections.scores[i]:.2f}",
+            _wide(image),
+        )
     return np.asarray(picture)
 
 
-def draw_judged(image: Picture, found: Found, true: Objects, names: Sequence[str], least: float) -> Picture:
+def draw_judged(image: Picture, detections: Found, true: Objects, names: Sequence[str], least: float) -> Picture:
     """Blue what is right, orange what is not there or of another class, yellow what is missed."""
     picture = Image.fromarray(image)
     draw, wide = ImageDraw.Draw(picture), _wide(image)
-    taken, over, missed = pairs(found, true, least)
+    taken, over, missed = pairs(detections, true, least)
     for i in missed:
         _box(draw, true.boxes[i].tolist(), MISSED, names[int(true.labels[i])], wide)
     for i in [*over, *taken]:
-        right = i in taken and int(true.labels[taken[i]]) == int(found.labels[i])
-        _box(draw, found.boxes[i].tolist(), RIGHT if right else WRONG, names[int(found.labels[i])], wide)
+        right = i in taken and int(true.labels[taken[i]]) == int(detections.labels[i])
+        _box(draw, detections.boxes[i].tolist(), RIGHT if right else WRONG, names[int(detections.labels[i])], wide)
     return np.asarray(picture)
 
 
@@ -85,10 +91,10 @@ def draw_classes(image: Picture, classes: NDArray[np.uint8]) -> Picture:
     return np.where((classes == UNLABELED)[..., None], image, mixed)
 
 
-def counted_words(found: Found, true: Objects, least: float) -> Mapping[str, int]:
+def counted_words(detections: Found, true: Objects, least: float) -> Mapping[str, int]:
     """How many boxes of an image are right, wrong and missed."""
-    taken, over, missed = pairs(found, true, least)
-    right = sum(int(true.labels[j]) == int(found.labels[i]) for i, j in taken.items())
+    taken, over, missed = pairs(detections, true, least)
+    right = sum(int(true.labels[j]) == int(detections.labels[i]) for i, j in taken.items())
     return {"right": right, "wrong": len(over) + len(taken) - right, "missed": len(missed)}
 
 

@@ -40,14 +40,14 @@ def judge_dense(run: RunDir, dataset: Dataset) -> DenseEvaluations:
     shown = {name: counts_of(dataset.classes, dataset.annotations[name]).any() for name in dataset.held_out}
     splits = {name: images for name, images in dataset.held_out.items() if shown[name]}
     train = dataset.annotations["train"]
-    simple = _baseline(train, dataset)
+    baseline = _baseline(train, dataset)
     counting = f"{run.which()[0]}/{next(iter(splits))}" if splits else ""
-    judged: dict[str, dict[str, Judged]] = {}
+    by_split: dict[str, dict[str, Judged]] = {}
     thresholds: dict[str, float] = {}
     for split in reversed(splits):  # validation first
-        judged[split] = _judged(run, splits[split], dataset.annotations[split], simple, thresholds)
-        thresholds = _thresholds({weights: evaluation for weights, (evaluation, _) in judged[split].items()})
-    every = {f"{weights}/{split}": judged[split][weights] for split in splits for weights in judged[split]}
+        by_split[split] = _judged(run, splits[split], dataset.annotations[split], baseline, thresholds)
+        thresholds = _thresholds({weights: evaluation for weights, (evaluation, _) in by_split[split].items()})
+    every = {f"{weights}/{split}": by_split[split][weights] for split in splits for weights in by_split[split]}
     if counting:
         run.write(FOUND, json.dumps({"counts": counting, "images": every[counting][1]}) + "\n")
     results = {key: evaluation for key, (evaluation, _) in every.items()}
@@ -73,8 +73,8 @@ def judge_other(run: RunDir, data: str) -> tuple[DenseEvaluations, list[str]]:
         images, true, notes = prepare_dense_test(source, classes, recipe.section("images"), skip, progress, masks)
     if not counts_of(classes, true).any():
         raise UserError(f"nothing in {data} is of the run's classes, so there is nothing to measure by it")
-    judged = _judged(run, images, true, None, _thresholds(read_dense(run) or {}))
-    results = {f"{weights}/{data}": evaluation for weights, (evaluation, _) in judged.items()}
+    by_weights = _judged(run, images, true, None, _thresholds(read_dense(run) or {}))
+    results = {f"{weights}/{data}": evaluation for weights, (evaluation, _) in by_weights.items()}
     return DenseEvaluations(f"{run.which()[0]}/{data}", results, _kind(true)), [*notes, *taught_by(run, images)]
 
 
@@ -106,11 +106,11 @@ def _thresholds(results: Mapping[str, Evaluation]) -> dict[str, float]:
 
 
 def _judged(
-    run: RunDir, images: Images, true: Annotations, simple: Baseline | None, thresholds: Mapping[str, float]
+    run: RunDir, images: Images, true: Annotations, baseline: Baseline | None, thresholds: Mapping[str, float]
 ) -> dict[str, Judged]:
     """Of every kept set of weights; where there is no threshold, these images choose it."""
     return of_each(
-        run, lambda weights: judge_images(of_run(run, weights), images, true, simple, thresholds.get(weights))
+        run, lambda weights: judge_images(of_run(run, weights), images, true, baseline, thresholds.get(weights))
     )
 
 
@@ -118,17 +118,17 @@ def judge_images(
     subject: DenseSubject,
     images: Images,
     true: Annotations,
-    simple: Baseline | None = None,
+    baseline: Baseline | None = None,
     threshold: float | None = None,
 ) -> Judged:
     """What a network finds in images, beside what is there; where there is no threshold, these images choose it."""
     classes = subject.task.classes
     if isinstance(true, Boxed):
-        found = list(find(subject, images))
-        boxes = None if isinstance(simple, int) else simple
-        evaluation = evaluate_objects(found, true, classes, image_sizes(images), boxes, threshold)
-        return evaluation, [_plain(each) for each in found]
-    frequent = simple if isinstance(simple, int) else None
+        detections = list(find(subject, images))
+        boxes = None if isinstance(baseline, int) else baseline
+        evaluation = evaluate_objects(detections, true, classes, image_sizes(images), boxes, threshold)
+        return evaluation, [_plain(each) for each in detections]
+    frequent = baseline if isinstance(baseline, int) else None
     pixels, ious = evaluate_pixels(classify_pixels(subject, images), true, classes, frequent)
     return pixels, [None if np.isnan(value) else float(value) for value in ious]
 
@@ -139,12 +139,12 @@ def image_sizes(images: Images) -> NDArray[np.int64]:
     return sizes
 
 
-def _plain(found: Found) -> dict[str, Any]:
+def _plain(detections: Found) -> dict[str, Any]:
     """Ready for JSON; outlines are left out, which `predict` gives."""
     return {
-        "boxes": [[round(side, 2) for side in box] for box in found.boxes.tolist()],
-        "scores": [round(score, 5) for score in found.scores.tolist()],
-        "labels": found.labels.tolist(),
+        "boxes": [[round(side, 2) for side in box] for box in detections.boxes.tolist()],
+        "scores": [round(score, 5) for score in detections.scores.tolist()],
+        "labels": detections.labels.tolist(),
     }
 
 

@@ -125,7 +125,7 @@ class ObjectsEvaluation:
 
 
 def evaluate_objects(
-    found: Sequence[Found],
+    detections: Sequence[Found],
     true: Boxed,
     classes: Sequence[str],
     sizes: NDArray[np.int64],
@@ -135,16 +135,16 @@ def evaluate_objects(
     """Judge what was found in N images.
 
     Args:
-        found: one entry an image.
+        detections: one entry an image.
         true: its objects, in the same order.
         classes: their names.
         sizes: [N, 2] height and width of the images, pixels.
         mean_boxes: of `mean_boxes`; None leaves that baseline out.
         threshold: score from which a box counts; None for the best of these images, which it then flatters.
     """
-    masks = bool(true.masks) and any(each.outlines is not None for each in found)
-    by_box = _by_class(found, true.objects, len(classes), _boxes, _box_areas)
-    outlined = _by_class(found, _sized(true.objects, sizes), len(classes), _masks, _mask_areas) if masks else None
+    masks = bool(true.masks) and any(each.outlines is not None for each in detections)
+    by_box = _by_class(detections, true.objects, len(classes), _boxes, _box_areas)
+    outlined = _by_class(detections, _sized(true.objects, sizes), len(classes), _masks, _mask_areas) if masks else None
     least = best_threshold(by_box) if threshold is None else threshold
     baselines: dict[str, float | None] = {"nothing": 0.0}
     if mean_boxes is not None:
@@ -152,24 +152,24 @@ def evaluate_objects(
         by_guess = _by_class(guessed, true.objects, len(classes), _boxes, _box_areas)
         baselines["the mean box"] = _mean([precision(ranks, areas=slice(0, 1)) for ranks in by_guess])
     return ObjectsEvaluation(
-        images=len(found),
+        images=len(detections),
         objects=sum(int((~objects.crowd).sum()) for objects in true.objects),
-        boxes=_precisions(by_box, classes, len(found)),
-        masks=_precisions(outlined, classes, len(found)) if outlined else None,
+        boxes=_precisions(by_box, classes, len(detections)),
+        masks=_precisions(outlined, classes, len(detections)) if outlined else None,
         baselines=baselines,
         threshold=least,
-        confusion=confusion(found, true.objects, len(classes), least),
+        confusion=confusion(detections, true.objects, len(classes), least),
     )
 
 
 Judge = Callable[[Found, Objects, NDArray[np.bool_], NDArray[np.bool_]], Matches]
 
 
-def _boxes(found: Found, true: Objects, ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> Matches:
-    boxes, known = found.boxes[ours].astype(np.float64), true.boxes.double().numpy()[theirs]
+def _boxes(detections: Found, true: Objects, ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> Matches:
+    boxes, known = detections.boxes[ours].astype(np.float64), true.boxes.double().numpy()[theirs]
     crowd = true.crowd.numpy()[theirs]
     return match(
-        found.scores[ours].astype(np.float64),
+        detections.scores[ours].astype(np.float64),
         box_areas(boxes),
         box_areas(known) if true.areas is None else true.areas.numpy()[theirs],
         crowd,
@@ -177,24 +177,26 @@ def _boxes(found: Found, true: Objects, ours: NDArray[np.bool_], theirs: NDArray
     )
 
 
-def _masks(found: Found, true: Objects, ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> Matches:
-    assert found.outlines is not None
-    said = [found.outlines[i] for i in np.flatnonzero(ours)]
+def _masks(detections: Found, true: Objects, ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> Matches:
+    assert detections.outlines is not None
+    outlines = [detections.outlines[i] for i in np.flatnonzero(ours)]
     height, width = true.size or (1, 1)
     shapes = true.shapes or ()
     known = [run_lengths(shapes[i], height, width) for i in np.flatnonzero(theirs)]
     crowd = true.crowd.numpy()[theirs]
-    areas, drawn = (np.array([area(each) for each in group], dtype=np.float64) for group in (said, known))
+    areas, drawn = (np.array([area(each) for each in group], dtype=np.float64) for group in (outlines, known))
     true_areas = drawn if true.areas is None else true.areas.numpy()[theirs]
-    return match(found.scores[ours].astype(np.float64), areas, true_areas, crowd, overlaps(said, known, crowd.tolist()))
+    return match(
+        detections.scores[ours].astype(np.float64), areas, true_areas, crowd, overlaps(outlines, known, crowd.tolist())
+    )
 
 
-def _box_areas(found: Found) -> NDArray[np.float64]:
-    return box_areas(found.boxes.astype(np.float64))
+def _box_areas(detections: Found) -> NDArray[np.float64]:
+    return box_areas(detections.boxes.astype(np.float64))
 
 
-def _mask_areas(found: Found) -> NDArray[np.float64]:
-    return np.array([area(each) for each in found.outlines or ()], dtype=np.float64)
+def _mask_areas(detections: Found) -> NDArray[np.float64]:
+    return np.array([area(each) for each in detections.outlines or ()], dtype=np.float64)
 
 
 def _sized(objects: Sequence[Objects], sizes: NDArray[np.int64]) -> list[Objects]:
@@ -202,30 +204,30 @@ def _sized(objects: Sequence[Objects], sizes: NDArray[np.int64]) -> list[Objects
 
 
 def _by_class(
-    found: Sequence[Found], true: Sequence[Objects], classes: int, judge: Judge, areas: Callable[[Found], Any]
+    detections: Sequence[Found], true: Sequence[Objects], classes: int, judge: Judge, areas: Callable[[Found], Any]
 ) -> list[Ranked]:
     """Every class's detections in all images, matched."""
     matches: list[dict[int, Matches]] = [{} for _ in range(classes)]
     alone: list[NDArray[np.bool_]] = []
-    for number, (each, objects) in enumerate(zip(found, true, strict=True)):
+    for number, (each, objects) in enumerate(zip(detections, true, strict=True)):
         labels = objects.labels.numpy()
         alone.append(~np.isin(each.labels, labels) & (len(each.labels) <= MOST))
         for label in {*each.labels[~alone[-1]].tolist(), *labels.tolist()}:
             matches[label][number] = judge(each, objects, each.labels == label, labels == label)
-    images = np.repeat(np.arange(len(found)), [rows.sum() for rows in alone])
+    images = np.repeat(np.arange(len(detections)), [rows.sum() for rows in alone])
     label, score, area = (
-        np.concatenate([np.zeros(0), *(values(each)[rows] for each, rows in zip(found, alone, strict=True))])
+        np.concatenate([np.zeros(0), *(values(each)[rows] for each, rows in zip(detections, alone, strict=True))])
         for values in (lambda each: each.labels, lambda each: each.scores, areas)
     )
     return [
-        ranked(matches[c], len(found), Strays(images[label == c], score[label == c], area[label == c]))
+        ranked(matches[c], len(detections), Strays(images[label == c], score[label == c], area[label == c]))
         for c in range(classes)
     ]
 
 
 def _precisions(classes: Sequence[Ranked], names: Sequence[str], images: int) -> Precisions:
     each = [precision(ranks) for ranks in classes]  # [A, T, 101]
-    found = [recall(ranks)[0] for ranks in classes]
+    recalls = [recall(ranks)[0] for ranks in classes]
     sizes, ap = list(AREAS), _mean([shares[:1] for shares in each])
     drawn = centered(resampled(classes, images), ap or 0.0)
     return Precisions(
@@ -244,7 +246,7 @@ def _precisions(classes: Sequence[Ranked], names: Sequence[str], images: int) ->
                 None if np.isnan(reached).all() else float(reached.mean()),
                 None if np.isnan(shares[0, 0]).all() else tuple(round(float(value), 4) for value in shares[0, 0]),
             )
-            for name, ranks, shares, reached in zip(names, classes, each, found, strict=True)
+            for name, ranks, shares, reached in zip(names, classes, each, recalls, strict=True)
         ),
         resampled=tuple(drawn.round(6).tolist()),
     )
@@ -269,23 +271,23 @@ def best_threshold(classes: Sequence[Ranked]) -> float:
     return float(scores[order][np.argmax(2 * hits / (hits + misses + true))])
 
 
-def pairs(found: Found, true: Objects, threshold: float) -> tuple[dict[int, int], list[int], list[int]]:
+def pairs(detections: Found, true: Objects, threshold: float) -> tuple[dict[int, int], list[int], list[int]]:
     """Which box of an image is which object, whatever their classes: each takes the free one that it overlaps most.
 
     Args:
-        found: N boxes with scores.
+        detections: N boxes with scores.
         true: M objects; crowds take any number of boxes and are never missed.
         threshold: least score of a box.
 
     Returns: numbers of box -> object where they overlap by half at least; boxes that are none; objects that are missed.
     """
-    said = np.flatnonzero(found.scores >= threshold)
+    counted = np.flatnonzero(detections.scores >= threshold)
     crowd = true.crowd.numpy()
-    shares = box_overlaps(found.boxes.astype(np.float64), true.boxes.double().numpy(), crowd)
+    shares = box_overlaps(detections.boxes.astype(np.float64), true.boxes.double().numpy(), crowd)
     taken: dict[int, int] = {}
     over: list[int] = []
     free = dict.fromkeys(np.flatnonzero(~crowd).tolist())  # an ordered set
-    for box in said.tolist():
+    for box in counted.tolist():
         best = max(free, key=lambda i: (shares[box, i], -i), default=-1)
         if best >= 0 and shares[box, best] >= HALF:
             taken[box] = best
@@ -296,11 +298,11 @@ def pairs(found: Found, true: Objects, threshold: float) -> tuple[dict[int, int]
 
 
 def confusion(
-    found: Sequence[Found], true: Sequence[Objects], classes: int, threshold: float
+    detections: Sequence[Found], true: Sequence[Objects], classes: int, threshold: float
 ) -> tuple[tuple[int, ...], ...]:
     """Boxes by true class (row) and said class (column); the last row and column are background."""
     cells = np.zeros((classes + 1, classes + 1), np.int64)
-    for each, objects in zip(found, true, strict=True):
+    for each, objects in zip(detections, true, strict=True):
         taken, over, missed = pairs(each, objects, threshold)
         for box, i in taken.items():
             cells[int(objects.labels[i]), each.labels[box]] += 1

@@ -57,19 +57,19 @@ class PixelsEvaluation:
 
 
 def evaluate_pixels(
-    said: Iterable[NDArray[np.uint8]], true: Masked, classes: Sequence[str], frequent: int | None
+    predicted: Iterable[NDArray[np.uint8]], true: Masked, classes: Sequence[str], frequent: int | None
 ) -> tuple[PixelsEvaluation, NDArray[np.float64]]:
     """Judge what was said of N images.
 
     Args:
-        said: [H, W] classes, one an image.
+        predicted: [H, W] classes, one an image.
         true: its masks, in the same order.
         classes: their names.
         frequent: the most frequent class of the training pixels; None leaves that baseline out.
 
     Returns: the numbers, and the mIoU of each image by itself, [N].
     """
-    counts = np.stack([confusion(each, true.original(i), len(classes)) for i, each in enumerate(said)])
+    counts = np.stack([confusion(each, true.original(i), len(classes)) for i, each in enumerate(predicted)])
     total = counts.sum(0)
     baselines: dict[str, float | None] = {}
     if frequent is not None:

@@ -56,18 +56,18 @@ def predict_dense(run: RunDir, weights: str, images: Sequence[Path | Decoded], o
     if not items:
         raise UserError("no images in what was named; name image files, or folders that hold some")
     pictures = bool(out) and not ending
-    found: list[DensePrediction] = []
+    predictions: list[DensePrediction] = []
     for number, (prediction, picture) in enumerate(predictor.predict(items, longest=None if pictures else 0), 1):
-        found.append(prediction)
+        predictions.append(prediction)
         if pictures and picture is not None:
             _draw(Path(out), number, prediction, picture)
-    if all(prediction.error for prediction in found):
-        raise UserError(f"no image could be read; {found[0].name}: {found[0].error}")
+    if all(prediction.error for prediction in predictions):
+        raise UserError(f"no image could be read; {predictions[0].name}: {predictions[0].error}")
     if ending == ".json":
-        write_whole(Path(out), json.dumps(coco_results(found, listed), indent=1) + "\n")
+        write_whole(Path(out), json.dumps(coco_results(predictions, listed), indent=1) + "\n")
     elif ending == ".csv":
-        write_whole(Path(out), dense_csv(found, predictor.subject.task.classes, not segments))
-    return found
+        write_whole(Path(out), dense_csv(predictions, predictor.subject.task.classes, not segments))
+    return predictions
 
 
 def _listed(images: Sequence[Path | Decoded], classes: Sequence[str]) -> Numbering | None:
@@ -96,9 +96,9 @@ class DensePredictor:
         images = recipe_of(run).section("images")
         self.side: int = images.store_size
         self.pixel_format: PixelFormat = images.pixel_format
-        judged = read_dense(run)
-        judged = judged.of_weights(weights) if judged and weights else judged
-        result = judged.counting if judged else None
+        evaluations = read_dense(run)
+        evaluations = evaluations.of_weights(weights) if evaluations and weights else evaluations
+        result = evaluations.counting if evaluations else None
         self.least: float = getattr(result, "threshold", LEAST)
 
     def predict(
@@ -141,8 +141,8 @@ class DensePredictor:
                 yield DensePrediction(readable_name, None, None, classes, shown), None
                 continue
             size, answer = next(answers)
-            objects, said = (answer, None) if isinstance(answer, Found) else (None, ClassMap.of(answer))
-            yield DensePrediction(readable_name, objects, said, classes, least=self.least, size=size), shown
+            objects, class_map = (answer, None) if isinstance(answer, Found) else (None, ClassMap.of(answer))
+            yield DensePrediction(readable_name, objects, class_map, classes, least=self.least, size=size), shown
 
     def _answers(self, squeezed: list[torch.Tensor], sizes: list[tuple[int, int]]) -> Iterator[Any]:
         if not squeezed:

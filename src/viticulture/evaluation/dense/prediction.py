@@ -100,12 +100,12 @@ def coco_objects(prediction: DensePrediction) -> list[dict[str, Any]]:
     return rows
 
 
-def coco_results(found: Sequence[DensePrediction], listed: Numbering | None = None) -> list[dict[str, Any]]:
+def coco_results(predictions: Sequence[DensePrediction], listed: Numbering | None = None) -> list[dict[str, Any]]:
     """Objects of all images, numbered as a list of these images numbers them and its classes.
 
     Without a list images, too, are numbered from 1 in their order. They are named besides.
     """
-    images = [*listed.images.values()] if listed else range(1, len(found) + 1)
+    images = [*listed.images.values()] if listed else range(1, len(predictions) + 1)
     return [
         {
             "image_id": number,
@@ -113,26 +113,26 @@ def coco_results(found: Sequence[DensePrediction], listed: Numbering | None = No
             **row,
             **({"category_id": listed.categories[row["category"]]} if listed else {}),
         }
-        for number, prediction in zip(images, found, strict=True)
+        for number, prediction in zip(images, predictions, strict=True)
         for row in coco_objects(prediction)
     ]
 
 
-def dense_csv(found: Iterable[DensePrediction], classes: Sequence[str], objects: bool) -> str:
+def dense_csv(predictions: Iterable[DensePrediction], classes: Sequence[str], objects: bool) -> str:
     """A row an object, whatever its score, and one for an image without; of pixels a row an image, a column a class.
 
     Args:
-        found: of all images.
+        predictions: of all images.
         classes: names.
         objects: whether a detector found it.
     """
     rows: list[list[object]] = []
     if not objects:
         rows.append(["name", *classes, "error"])
-        rows += [[each.name, *map(each.shares().get, classes), each.error] for each in found]
+        rows += [[each.name, *map(each.shares().get, classes), each.error] for each in predictions]
         return csv_text(rows)
     rows.append(["name", "label", "score", "left", "top", "width", "height", "error"])
-    for each in found:
+    for each in predictions:
         listed = coco_objects(each)
         rows += [[each.name, row["category"], row["score"], *row["bbox"], ""] for row in listed]
         rows += [] if listed else [[each.name, "", *[None] * 5, each.error]]
@@ -149,9 +149,9 @@ def drawn(prediction: DensePrediction, image: Picture) -> Picture:
     size = image.shape[:2]
     if (pixels := prediction.pixels) is not None:
         return draw_classes(image, _thinned(pixels, size))
-    found = prediction.objects
-    assert found is not None
-    return draw_found(image, _scaled(found, prediction.size, size), prediction.classes, prediction.least)
+    detections = prediction.objects
+    assert detections is not None
+    return draw_found(image, _scaled(detections, prediction.size, size), prediction.classes, prediction.least)
 
 
 def indexed(prediction: DensePrediction) -> Image.Image:
@@ -162,15 +162,15 @@ def indexed(prediction: DensePrediction) -> Image.Image:
     return picture
 
 
-def _scaled(found: Found, size: tuple[int, int], wanted: tuple[int, ...]) -> Found:
+def _scaled(detections: Found, size: tuple[int, int], wanted: tuple[int, ...]) -> Found:
     """What was found in an image of one size, in its smaller picture of another."""
     if size == wanted:
-        return found
+        return detections
     from ...data.dense.outlines import bitmap, encoded
 
     ratio = np.tile(np.array(wanted[::-1]) / size[::-1], 2).astype(np.float32)
-    outlines = found.outlines and [encoded(_thinned(bitmap(each, *size), wanted)) for each in found.outlines]
-    return replace(found, boxes=found.boxes * ratio, outlines=outlines)
+    outlines = detections.outlines and [encoded(_thinned(bitmap(each, *size), wanted)) for each in detections.outlines]
+    return replace(detections, boxes=detections.boxes * ratio, outlines=outlines)
 
 
 def _thinned(values: NDArray[np.uint8], wanted: tuple[int, ...]) -> NDArray[np.uint8]:

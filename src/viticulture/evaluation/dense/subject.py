@@ -71,10 +71,10 @@ class Found:
 def find(subject: DenseSubject, images: Images) -> Iterator[Found]:
     """What a detector finds in every image, in order."""
     for _, pixels, place in dense_views(images, subject.task, BATCH, subject.device):
-        for i, found in enumerate(subject.network(pixels)):
-            boxes = place.back(i, found["boxes"].float().cpu())
+        for i, output in enumerate(subject.network(pixels)):
+            boxes = place.back(i, output["boxes"].float().cpu())
             solid = ((boxes[:, 2:] - boxes[:, :2]) > 0).all(1)  # in padding there is nothing
-            boxes, rest = boxes[solid], {name: value.float().cpu()[solid] for name, value in found.items()}
+            boxes, rest = boxes[solid], {name: value.float().cpu()[solid] for name, value in output.items()}
             outlines = None
             if "masks" in rest:
                 height, width = place.sizes[i].tolist()

@@ -48,22 +48,24 @@ def judge_labels(run: RunDir, dataset: Dataset) -> EvaluatedLabels:
     if recipe_of(run).section("images").eval_views == "best" and dataset.val is not None:
         settle_views(run, dataset.val, _precision)
     results: dict[str, Result[LabelsEvaluation]] = {}
-    asked = told(of_run(run).eval_views)
+    views = told(of_run(run).eval_views)
     said_by = of_each(run, lambda weights: {name: _asked(run, weights, images) for name, images in splits.items()})
-    for weights, said in said_by.items():
+    for weights, predictions in said_by.items():
         thresholds = [UNDECIDED] * len(dataset.classes)
-        if "val" in said:
-            thresholds = best_thresholds(said["val"].probabilities.numpy(), said["val"].labels.numpy()).tolist()
+        if "val" in predictions:
+            thresholds = best_thresholds(
+                predictions["val"].probabilities.numpy(), predictions["val"].labels.numpy()
+            ).tolist()
         for name, images in splits.items():
-            evaluation = evaluate_labels(said[name], dataset.classes, thresholds, learnt_from, plain[name])
-            results[f"{weights}/{name}"] = Result(replace(evaluation, asked=asked), said[name], images)
+            evaluation = evaluate_labels(predictions[name], dataset.classes, thresholds, learnt_from, plain[name])
+            results[f"{weights}/{name}"] = Result(replace(evaluation, asked=views), predictions[name], images)
     counts = f"{run.which()[0]}/{next(iter(splits))}" if results else ""
     keep_times_asked(run)
-    judged = EvaluatedLabels(counts, results)
-    run.write(RESULTS, judged.evaluations.to_dict())
+    evaluated = EvaluatedLabels(counts, results)
+    run.write(RESULTS, evaluated.evaluations.to_dict())
     chosen = {key: [score.threshold for score in result.evaluation.per_label] for key, result in results.items()}
     keep_answers(run, {key: (result.predictions, chosen[key]) for key, result in results.items()})
-    return judged
+    return evaluated
 
 
 def judge_other(run: RunDir, source: Source) -> tuple[EvaluatedLabels, list[str]]:
@@ -80,16 +82,16 @@ def judge_other(run: RunDir, source: Source) -> tuple[EvaluatedLabels, list[str]
         skip = recipe.section("data").skip_unreadable
         images, skipped = prepare_test(source, classes, recipe.section("images"), skip, progress)
     results = {}
-    asked = told(of_run(run).eval_views)
-    for weights, said in of_each(run, lambda weights: _asked(run, weights, images)).items():
-        evaluation = evaluate_labels(said, classes, thresholds_of(run, weights, len(classes)))
-        results[f"{weights}/{source.name}"] = Result(replace(evaluation, asked=asked), said, images)
+    views = told(of_run(run).eval_views)
+    for weights, predictions in of_each(run, lambda weights: _asked(run, weights, images)).items():
+        evaluation = evaluate_labels(predictions, classes, thresholds_of(run, weights, len(classes)))
+        results[f"{weights}/{source.name}"] = Result(replace(evaluation, asked=views), predictions, images)
     notes = [*remarks_on_test(source, skipped), *taught_by(run, images)]
     return EvaluatedLabels(f"{run.which()[0]}/{source.name}", results), notes
 
 
-def _precision(said: Predictions) -> float:
-    return mean_average_precision(said.probabilities.numpy(), said.labels.numpy())
+def _precision(predictions: Predictions) -> float:
+    return mean_average_precision(predictions.probabilities.numpy(), predictions.labels.numpy())
 
 
 def _asked(run: RunDir, weights: str, images: Images) -> Predictions:
@@ -101,16 +103,16 @@ def _plain(train: Images, held: Images) -> dict[str, float]:
     """mAP of what learns no features: logistic regression on pixels, a label at a time; {} for many images."""
     small = len(train) <= MOST_IMAGES and isinstance(train, StoredImages) and isinstance(held, StoredImages)
     labels, true = train.records.labels.numpy() > 0, held.records.labels.numpy() > 0
-    told = labels.any(0) & ~labels.all(0)
-    if not small or not told.any():
+    varied = labels.any(0) & ~labels.all(0)
+    if not small or not varied.any():
         return {}
     from sklearn.linear_model import LogisticRegression
 
-    seen, asked = raw_pixels(train), raw_pixels(held)
+    seen, held_pixels = raw_pixels(train), raw_pixels(held)
     scores = np.zeros(true.shape)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it has not converged concerns a yardstick little
-        for label in np.flatnonzero(told):
+        for label in np.flatnonzero(varied):
             classifier = LogisticRegression(max_iter=200).fit(seen, labels[:, label])
-            scores[:, label] = classifier.predict_proba(asked)[:, 1]
+            scores[:, label] = classifier.predict_proba(held_pixels)[:, 1]
     return {"logistic regression on pixels": mean_average_precision(scores, true)}

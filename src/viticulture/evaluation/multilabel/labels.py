@@ -100,8 +100,8 @@ def evaluate_labels(
     """
     check_finite(predictions.probabilities)
     probabilities, true = predictions.probabilities.double().numpy(), predictions.labels.numpy() > 0
-    said = probabilities >= np.array(thresholds)
-    right, shown, told = (said & true).sum(0), true.sum(0), said.sum(0)
+    predicted = probabilities >= np.array(thresholds)
+    right, shown, counts = (predicted & true).sum(0), true.sum(0), predicted.sum(0)
     precisions, score = average_precisions(probabilities, true), mean_average_precision(probabilities, true)
     drawn = centered(resampled(probabilities, true), score)
     least = np.finfo(np.float64).epsneg  # the least that can be left to 1, for labels that are shown as well
@@ -113,9 +113,9 @@ def evaluate_labels(
             learnt_from=None if learnt_from is None else int(learnt_from[c]),
             ap=None if np.isnan(precisions[c]) else float(precisions[c]),
             threshold=float(thresholds[c]),
-            precision=_share(right[c], told[c]),
+            precision=_share(right[c], counts[c]),
             recall=_share(right[c], shown[c]),
-            f1=_share(2 * right[c], shown[c] + told[c]),
+            f1=_share(2 * right[c], shown[c] + counts[c]),
         )
         for c, name in enumerate(classes)
     )
@@ -125,9 +125,9 @@ def evaluate_labels(
         labels=float(true.sum(1).mean()),
         map=score,
         interval=interval_of(drawn),
-        micro_f1=_share(2 * right.sum(), shown.sum() + told.sum()) or 0.0,
+        micro_f1=_share(2 * right.sum(), shown.sum() + counts.sum()) or 0.0,
         macro_f1=float(np.mean(known)) if known else 0.0,
-        exact=float((said == true).all(1).mean()),
+        exact=float((predicted == true).all(1).mean()),
         nll=float(-np.log(likelihood).sum(1).mean()),
         per_label=scores,
         baselines={FREQUENCY: mean_average_precision(np.zeros(true.shape), true), **(baselines or {})},

@@ -65,10 +65,10 @@ class LabelAnswers:
     predicted: NDArray[np.bool_]
 
 
-def keep_answers(run: RunDir, said: Mapping[str, tuple[Predictions, Sequence[float]]]) -> None:
+def keep_answers(run: RunDir, answers: Mapping[str, tuple[Predictions, Sequence[float]]]) -> None:
     """Write multilabel.npz, of every result its predictions and the labels' thresholds."""
     arrays: dict[str, Any] = {}
-    for key, (predictions, thresholds) in said.items():
+    for key, (predictions, thresholds) in answers.items():
         shares = predictions.probabilities.numpy()
         arrays[f"{key}/probabilities"] = shares.astype(np.float16)
         arrays[f"{key}/labels"] = predictions.labels.numpy() > 0

@@ -118,10 +118,10 @@ def probe(source: str, data: str | Source = "", features: str = "", weights: str
             raise unknown(f"features of {source}", features, vectors)
         vectors_by_split[split] = {features: vectors[features]}
     parts = {name: _parts(dataset, vectors_by_split, name, subject.device) for name in vectors_by_split["train"]}
-    judged, findings = [(name, classifier) for name in parts for classifier in CLASSIFIERS], []
+    pairs, findings = [(name, classifier) for name in parts for classifier in CLASSIFIERS], []
     with showing("judging") as progress:
-        for number, (name, classifier) in enumerate(judged):
-            progress(number, len(judged))
+        for number, (name, classifier) in enumerate(pairs):
+            progress(number, len(pairs))
             findings.append(_find(name, classifier, parts[name], len(dataset.classes)))
     sizes = {split: len(labels) for split, (_, labels) in next(iter(parts.values())).items()}
     return Probe(source, weights, dataset.name, len(dataset.classes), sizes, tuple(findings))
@@ -141,7 +141,7 @@ def keep(result: Probe, out: str = "") -> Path | None:
 
 def read_probes(run: RunDir) -> list[Probe]:
     """What was found so far of the run's weights."""
-    return read_kept(run, "probe.json", lambda every: [rebuilt(Probe, found) for found in every.values()], [])
+    return read_kept(run, "probe.json", lambda every: [rebuilt(Probe, content) for content in every.values()], [])
 
 
 def _images(run: RunDir | None, data: str | Source, subject: Subject) -> Dataset:
@@ -204,12 +204,12 @@ def _find(name: str, classifier: str, parts: dict[str, Part], classes: int) -> F
     )
 
 
-def _linear(known: Part, asked: Tensor, classes: int, decays: Sequence[float]) -> Tensor:
-    return fit(*known, classes, decays).predict(asked)
+def _linear(known: Part, queries: Tensor, classes: int, decays: Sequence[float]) -> Tensor:
+    return fit(*known, classes, decays).predict(queries)
 
 
-def _neighbors(known: Part, asked: Tensor, classes: int, counts: Sequence[float]) -> Tensor:
-    return vote(asked, *known, classes, [int(k) for k in counts])
+def _neighbors(known: Part, queries: Tensor, classes: int, counts: Sequence[float]) -> Tensor:
+    return vote(queries, *known, classes, [int(k) for k in counts])
 
 
 CLASSIFIERS: dict[str, tuple[Classify, Sequence[float]]] = {

@@ -73,8 +73,8 @@ def elastic_transform(image: ImageArray, draw: Generator, strength: float, smoot
     back = np.linalg.solve(np.c_[after, np.ones(3)], before)  # [3, 2], from places in the result to places in the image
     x, y = np.meshgrid(np.arange(W), np.arange(H))
     moves = [strength * side * _smoothed(draw.uniform(-1, 1, (H, W)), smooth * side) for _ in range(2)]
-    asked = np.stack([x + moves[0], y + moves[1], np.ones((H, W))], -1) @ back  # [H, W, 2]
-    places = asked[..., 1], asked[..., 0]
+    sampled = np.stack([x + moves[0], y + moves[1], np.ones((H, W))], -1) @ back  # [H, W, 2]
+    places = sampled[..., 1], sampled[..., 0]
     return np.stack([map_coordinates(image[..., c], places, order=1, mode="mirror") for c in range(3)], -1)
 
 

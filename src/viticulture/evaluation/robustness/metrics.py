@@ -134,7 +134,7 @@ def wrong_predictions(
     logits = answer[None] if len(by_head) == 1 else torch.cat([answer[None], by_head])
     if chosen_from is not None:
         logits = logits.masked_fill(~chosen_from, float("-inf"))
-    said = logits.argmax(-1)  # [1 + K, B]
+    predicted = logits.argmax(-1)  # [1 + K, B]
     if labels.ndim == 2:
-        return (~labels.gather(1, said.mT)).sum(0)
-    return (said != labels).sum(-1)
+        return (~labels.gather(1, predicted.mT)).sum(0)
+    return (predicted != labels).sum(-1)

@@ -121,18 +121,18 @@ class Detector(nn.Module):
             targets: one an image; an image without objects has boxes [0, 4].
         """
         theirs = [{**target, "labels": target["labels"] + 1} for target in targets]  # 0 is the background
-        found, maps = _listed(images), self.maps(images)
-        proposals, first = self.rpn(found, maps, theirs)
-        _, second = self.roi_heads(maps, proposals, found.image_sizes, theirs)
+        listed, maps = _listed(images), self.maps(images)
+        proposals, first = self.rpn(listed, maps, theirs)
+        _, second = self.roi_heads(maps, proposals, listed.image_sizes, theirs)
         terms: dict[str, Tensor] = {**first, **second}
         return {name.removeprefix("loss_"): term for name, term in terms.items()}
 
     def forward(self, images: Tensor) -> list[dict[str, Tensor]]:
         """What is found in each image, most certain first: see the head of this file."""
-        found, maps = _listed(images), self.maps(images)
-        proposals, _ = self.rpn(found, maps)
+        listed, maps = _listed(images), self.maps(images)
+        proposals, _ = self.rpn(listed, maps)
         results: list[dict[str, Tensor]]
-        results, _ = self.roi_heads(maps, proposals, found.image_sizes)
+        results, _ = self.roi_heads(maps, proposals, listed.image_sizes)
         for result in results:
             result["labels"] = result["labels"] - 1
             if "masks" in result:

@@ -55,8 +55,8 @@ def strip_prefixes(stored: Any) -> State:
     while tensors and (around := next((word for word in AROUND if all(name.startswith(word) for name in tensors)), "")):
         tensors = {name.removeprefix(around): value for name, value in tensors.items()}
     prefix = next((prefix for prefix in KEPT if any(name.startswith(prefix) for name in tensors)), "")
-    found = {name.removeprefix(prefix): value for name, value in tensors.items()}
-    return _of_bootstrapping(found) if "pos_embed.pos_embed" in found else found
+    stripped = {name.removeprefix(prefix): value for name, value in tensors.items()}
+    return _of_bootstrapping(stripped) if "pos_embed.pos_embed" in stripped else stripped
 
 
 def _of_bootstrapping(weights: State) -> State:

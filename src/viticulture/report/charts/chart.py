@@ -110,7 +110,7 @@ def line_chart(title: str, series: Sequence[Series], axes: Axes, note: str = "",
 
 def scatter_chart(title: str, series: Sequence[Series], axes: Axes, note: str = "") -> Markup:
     """A dot with a whisker a point; a step line joins those on the Pareto front (less x, more y)."""
-    return _chart(title, series, axes, note, front=pareto([p for one in series for p in one.points]))
+    return _chart(title, series, axes, note, front=pareto([p for line in series for p in line.points]))
 
 
 def point_chart(title: str, series: Sequence[Series], axes: Axes, note: str = "") -> Markup:
@@ -138,30 +138,30 @@ def row_chart(title: str, series: Sequence[Series], label: str, note: str = "") 
         label: of the axis, with its unit.
         note: below the chart.
     """
-    values = [x for one in series for x, _ in one.points]
+    values = [x for line in series for x, _ in line.points]
     if not values:
         return Markup()
-    ends = [end for one in series for band in one.bands if band for end in band]
+    ends = [end for line in series for band in line.bands if band for end in band]
     marks = ticks(*_limits(values, ends, 100.0)) if ends else span([0.0, *values])
-    left = CELL * min(max(cell_len(one.name) for one in series), LONGEST_NAME) + 16
+    left = CELL * min(max(cell_len(line.name) for line in series), LONGEST_NAME) + 16
     right, bottom = left + 298, TOP + ROW * len(series)
     place = Scale(marks[0], marks[-1], left, right)
     rows = []
-    for row, one in enumerate(series):
-        mean = sum(x for x, _ in one.points) / len(one.points)
+    for row, line in enumerate(series):
+        mean = sum(x for x, _ in line.points) / len(line.points)
         x, y = place(mean), TOP + ROW * (row + 0.5)
-        band = one.bands[0] if one.bands else None
+        band = line.bands[0] if line.bands else None
         stem = "" if ends else f"M{left:.1f} {y:.1f}H{x:.1f}"
         rows.append(
             {
-                "name": one.name,
-                "color": one.style % COLORS,
+                "name": line.name,
+                "color": line.style % COLORS,
                 "y": y,
                 "mean": f"{mean:.1f}",
-                "tip": one.tips[0] if one.tips else "",
+                "tip": line.tips[0] if line.tips else "",
                 "whisker": _whisker(band, place, y, upright=False) if band else stem,
-                "seeds": [_marker(0, place(value), y + 8, 2) for value, _ in one.points] if ends else [],
-                "mark": _marker(one.style, x, y),
+                "seeds": [_marker(0, place(value), y + 8, 2) for value, _ in line.points] if ends else [],
+                "mark": _marker(line.style, x, y),
             }
         )
     frame = {"width": right + 50, "height": bottom + 30, "left": left, "bottom": bottom, "name": LONGEST_NAME}
@@ -172,12 +172,12 @@ def row_chart(title: str, series: Sequence[Series], label: str, note: str = "") 
 def _chart(
     title: str, series: Sequence[Series], axes: Axes, note: str, kind: str = "", front: Points | None = None
 ) -> Markup:
-    finite = [(x, y) for one in series for x, y in one.points if isfinite(x) and isfinite(y)]
+    finite = [(x, y) for line in series for x, y in line.points if isfinite(x) and isfinite(y)]
     if not finite:
         return fill("figure.html", title=title, note="no finite value was measured", kind=kind)
     xs, ys = [x for x, _ in finite], [*(y for _, y in finite), *(y for _, y in axes.levels)]
     log_x, log_y = axes.log_x and min(xs) > 0 and max(xs) > 3 * min(xs), axes.log_y and min(ys) > 0
-    ends = [end for one in series for band in one.bands if band for end in band]
+    ends = [end for line in series for band in line.bands if band for end in band]
     if log_y:
         up = log_ticks(log10(min(ys)), log10(max(ys)))
     else:
@@ -210,36 +210,36 @@ def _chart(
         values={name: number(float(f"{value:.4g}")) for name, value in axes.levels},
         moments=[(name, x(value)) for name, value in axes.moments],
         front="".join(stairs) if len(stairs) > 1 else "",
-        series=[_drawn(one, x, y, joined) for one in series if any(isfinite(value) for _, value in one.points)],
+        series=[_drawn(line, x, y, joined) for line in series if any(isfinite(value) for _, value in line.points)],
     )
 
 
-def _drawn(one: Series, x: Scale, y: Scale, joined: bool) -> dict[str, Any]:
+def _drawn(line: Series, x: Scale, y: Scale, joined: bool) -> dict[str, Any]:
     """A series as shapes."""
-    points = one.points if one.tips or one.bands else _thin(one.points)
-    bands = [(place, band) for (place, _), band in zip(one.points, one.bands, strict=False) if band]
+    points = line.points if line.tips or line.bands else _thin(line.points)
+    bands = [(place, band) for (place, _), band in zip(line.points, line.bands, strict=False) if band]
     around = [(place, high) for place, (_, high) in bands] + [(place, low) for place, (low, _) in reversed(bands)]
     known = [(i, a, b) for i, (a, b) in enumerate(points) if isfinite(b)]
-    small = joined and not one.tips and len(points) <= FEW_POINTS
+    small = joined and not line.tips and len(points) <= FEW_POINTS
     marks = []
-    for i, a, b in known if small or one.tips or not joined else known[-1:]:
-        band = one.bands[i] if i < len(one.bands) and (not joined or len(bands) == 1) else None
+    for i, a, b in known if small or line.tips or not joined else known[-1:]:
+        band = line.bands[i] if i < len(line.bands) and (not joined or len(bands) == 1) else None
         marks.append(
             {
-                "path": _marker(one.style, x(a), y(b), 2.6 if small else 4.2),
+                "path": _marker(line.style, x(a), y(b), 2.6 if small else 4.2),
                 "whisker": _whisker(band, y, x(a), upright=True) if band else "",
-                "tip": one.tips[i] if i < len(one.tips) else "",
+                "tip": line.tips[i] if i < len(line.tips) else "",
             }
         )
     return {
-        "name": one.name,
-        "said": one.said,
-        "color": one.style % COLORS,
-        "key": _marker(one.style, 11, 6, 4.2),
+        "name": line.name,
+        "said": line.said,
+        "color": line.style % COLORS,
+        "key": _marker(line.style, 11, 6, 4.2),
         "path": _path(points, x, y) if joined else "",
         "band": " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in around) if joined and len(bands) > 1 else "",
         "marks": marks,
-        "points": [[float(f"{a:.4g}"), float(f"{b:.4g}")] for _, a, b in known] if joined and not one.tips else None,
+        "points": [[float(f"{a:.4g}"), float(f"{b:.4g}")] for _, a, b in known] if joined and not line.tips else None,
     }
 
 
@@ -317,7 +317,7 @@ def _apart(at: Sequence[float], place: Scale) -> list[float]:
 
 def _levels(axes: Axes, series: Sequence[Series], x: Scale, y: Scale) -> list[Level]:
     """Lines across with their words, which stand apart from curves and upright lines."""
-    curves = [[(x(a), y(b)) for a, b in _thin(one.points) if isfinite(b)] for one in series]
+    curves = [[(x(a), y(b)) for a, b in _thin(line.points) if isfinite(b)] for line in series]
     moments = [(name, x(value)) for name, value in axes.moments]
     return place_levels(
         [(name, y(value)) for name, value in axes.levels],

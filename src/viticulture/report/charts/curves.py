@@ -29,9 +29,9 @@ def _curves(metrics: Path) -> dict[str, Points]:
     with metrics.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row.get("step") and row.get("epoch")]
     steps = max(((float(row["step"]) + 1) / (float(row["epoch"]) + 1) for row in rows), default=1.0)
-    found: dict[str, dict[float, float]] = {}
+    curves: dict[str, dict[float, float]] = {}
     for row in rows:
         for name, text in [(row["name"], row["value"])] if "name" in row else row.items():
             if name not in ("epoch", "step") and text:
-                found.setdefault(name, {})[(float(row["step"]) + 1) / steps] = float(text)
-    return {name: sorted(points.items()) for name, points in found.items()}
+                curves.setdefault(name, {})[(float(row["step"]) + 1) / steps] = float(text)
+    return {name: sorted(points.items()) for name, points in curves.items()}

@@ -106,7 +106,7 @@ def _drawn(
     shades: Values,
     names: Names,
     cell: float,
-    told: Words,
+    tip: Words,
     printed: Words | None,
     heading: str = "",
     diagonal: bool = False,
@@ -117,7 +117,7 @@ def _drawn(
         shades: [R, C] in [0, 1]; NaN for empty cells.
         names: of rows and columns.
         cell: pixels of a side.
-        told: said under the pointer.
+        tip: said under the pointer.
         printed: in the cell, where it is wide enough.
         heading: above the map.
         diagonal: whether cells beside the diagonal have another color.
@@ -130,7 +130,7 @@ def _drawn(
     for r, c in np.argwhere(np.isfinite(shades)).tolist():
         x, y, shade = left + c * cell, top + r * cell, float(shades[r, c])
         kind = "miss" if diagonal and r != c else "hit"
-        key = kind, f"{shade:.3f}", told(r, c) if R * C <= MOST_NAMED else ""
+        key = kind, f"{shade:.3f}", tip(r, c) if R * C <= MOST_NAMED else ""
         shapes[key] = shapes.get(key, "") + f"M{x:g} {y:g}h{cell:g}v{cell:g}h-{cell:g}z"
         if printed and C <= MOST_PRINTED:
             labels.append((x + cell / 2, y + cell / 2 + 4, f"{kind} dark" if shade > 0.7 else kind, printed(r, c)))

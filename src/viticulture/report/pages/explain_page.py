@@ -11,39 +11,39 @@ from ..html import Markup
 from ..sections.inside import features_section, inside_sections, likeness_section
 
 
-def write_explanation(run: RunDir, found: Explanation) -> Path:
+def write_explanation(run: RunDir, explanation: Explanation) -> Path:
     """Draw explain.html."""
     title = f"Inside {run.read('run.json')['student']['name']}: {run.path.name}"
-    return run.write("explain.html", explanation_page(title, run.path.name, found))
+    return run.write("explain.html", explanation_page(title, run.path.name, explanation))
 
 
-def explanation_page(title: str, name: str, found: Explanation) -> str:
+def explanation_page(title: str, name: str, explanation: Explanation) -> str:
     """The page as HTML text; the network is called by `name`."""
-    looks = Section("Where it looks", galleries(found.attention))
-    return document(Head(title, sentence=_basis(found)), [*_sections(name, found), looks])
+    looks = Section("Where it looks", galleries(explanation.attention))
+    return document(Head(title, sentence=_basis(explanation)), [*_sections(name, explanation), looks])
 
 
-def explanation_sections(run: RunDir, found: Explanation | None) -> list[Section]:
+def explanation_sections(run: RunDir, explanation: Explanation | None) -> list[Section]:
     """The same for the report, which shows where it looks in a section of its own; nothing where the run was not
     explained."""
-    if found is None:
+    if explanation is None:
         return []
-    first, *others = _sections(run.path.name, found)
-    return [Section(first.title, Markup("<p>{}</p>{}").format(_basis(found), first.html)), *others]
+    first, *others = _sections(run.path.name, explanation)
+    return [Section(first.title, Markup("<p>{}</p>{}").format(_basis(explanation), first.html)), *others]
 
 
-def _sections(name: str, found: Explanation) -> list[Section]:
-    sections = [*inside_sections(found.inside), features_section(found.features)]
-    if found.cka is not None:
-        sections.append(likeness_section(found.cka, name, found.beside, found.inside.reading))
+def _sections(name: str, explanation: Explanation) -> list[Section]:
+    sections = [*inside_sections(explanation.inside), features_section(explanation.features)]
+    if explanation.cka is not None:
+        sections.append(likeness_section(explanation.cka, name, explanation.beside, explanation.inside.reading))
     return sections
 
 
-def _basis(found: Explanation) -> str:
+def _basis(explanation: Explanation) -> str:
     layer = {
         "norms": "what a block's first norm makes of its input, from the embedded patches (layer 0) to what leaves the "
         "last norm",
         "blocks": "what a block gives, as it is",
-    }[found.inside.reading]
-    basis = f"Means over {found.inside.images:,} {found.split} images, {found.weights} weights."
+    }[explanation.inside.reading]
+    basis = f"Means over {explanation.inside.images:,} {explanation.split} images, {explanation.weights} weights."
     return f"{basis} In similarity and smoothing, a layer is {layer}."

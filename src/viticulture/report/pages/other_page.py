@@ -30,15 +30,15 @@ def other_page(run: RunDir, other: OtherImages) -> str:
     )
 
 
-def other_labels_page(run: RunDir, name: str, judged: EvaluatedLabels, warnings: Sequence[str]) -> str:
+def other_labels_page(run: RunDir, name: str, evaluated: EvaluatedLabels, warnings: Sequence[str]) -> str:
     """The same of several labels an image."""
-    first = judged.results[judged.counts]
+    first = evaluated.results[evaluated.counts]
     return render(
         replace(
             _page(run, name, len(first.images), warnings),
-            headline=labels_headline(judged.evaluations),
-            answer=labels_answer(judged.evaluations),
-            sections=labels_sections(judged.evaluations),
+            headline=labels_headline(evaluated.evaluations),
+            answer=labels_answer(evaluated.evaluations),
+            sections=labels_sections(evaluated.evaluations),
             mistakes=label_mistakes(first, run.read("run.json")["data"]["classes"]),
         )
     )

@@ -54,25 +54,25 @@ def page_of(run: RunDir) -> RunPage:
     """The page's content as plain data."""
     facts = run.read("run.json")
     curves = read_curves(run.metrics) if run.metrics.exists() else {}
-    found, pictures = read_evaluations(run), read_galleries(run.path / FILE)
+    evaluations, pictures = read_evaluations(run), read_galleries(run.path / FILE)
     dense, labels, explained = read_dense(run), read_labels(run), read_explanation(run)
-    unmeasured, references = found is None and dense is None and labels is None, read_references(run)
+    unmeasured, references = evaluations is None and dense is None and labels is None, read_references(run)
     running = facts["status"] == "running" and unmeasured
     lost = (unmeasured or pictures is None) and not running
     kept = pictures or {}
     classes = len(facts["data"]["classes"])
     height, width = recipe_of(run).section("images").shape
     counts = ", ".join(f"{count:,} {split}" for split, count in facts["data"]["images"].items())
-    told = f" of {classes:,} {'labels' if is_several(run) else 'classes'}" if classes else ", labels unused"
+    of_classes = f" of {classes:,} {'labels' if is_several(run) else 'classes'}" if classes else ", labels unused"
     sentence = (
-        f"{facts['student']['name']}, trained on {facts['data']['name']} ({counts} images{told}, {height} x {width} "
-        f"pixels) by recipe {facts['recipe']}, seed {facts['seed']}."
+        f"{facts['student']['name']}, trained on {facts['data']['name']} ({counts} images{of_classes}, {height} x "
+        f"{width} pixels) by recipe {facts['recipe']}, seed {facts['seed']}."
     )
     return RunPage(
         title=f"{facts['student']['name']} on {facts['data']['name']}",
         sentence=sentence,
         state=_state(run, curves, facts) if running else "",
-        evaluations=_evaluated(found),
+        evaluations=_evaluated(evaluations),
         costs=costs_of(facts),
         references=references.accuracy if references is not None else {},
         learnt_from=references.images.get("train", ()) if references is not None else (),
@@ -141,11 +141,14 @@ def _state(run: RunDir, curves: Mapping[str, Points], facts: Mapping[str, Any]) 
     )
 
 
-def _evaluated(found: Evaluations | None) -> list[Evaluated]:
+def _evaluated(evaluations: Evaluations | None) -> list[Evaluated]:
     """The one that counts first."""
-    if found is None:
+    if evaluations is None:
         return []
-    return [Evaluated(*named(key), found[key]) for key in sorted(found, key=lambda key: key != found.counts)]
+    return [
+        Evaluated(*named(key), evaluations[key])
+        for key in sorted(evaluations, key=lambda key: key != evaluations.counts)
+    ]
 
 
 def _links(run: RunDir) -> list[Section]:

@@ -48,19 +48,19 @@ def render_study(study: Study) -> str:
     if grid.table:
         title = f"{grid.table}: published and ours" if grid.published else f"{grid.table} on {subject(grid.data)}"
     head = Head(title, answer=study.conclusion, warnings=study_notes(study), tiles=_tiles(study))
-    found = study.verdicts
+    verdicts = study.verdicts
     sections = [
         Section(
-            found[-1].measure.capital if found else "Accuracy",
-            accuracy_charts(study) + table(results_sheet(study)) if found else "",
+            verdicts[-1].measure.capital if verdicts else "Accuracy",
+            accuracy_charts(study) + table(results_sheet(study)) if verdicts else "",
         ),
         *teaching_section(study),
         *sums_section(study),
-        Section("Cost", cost_charts(study) if found else ""),
-        Section("Learning curves", curve_charts(study) if found else ""),
-        Section("Classes", class_section(study) if found and not found[-1].measure.of else ""),
-        Section("Images they disagree about", _disagreement(study) if found else ""),
-        Section("All results", table(full_sheet(study), sortable=True) if found else ""),
+        Section("Cost", cost_charts(study) if verdicts else ""),
+        Section("Learning curves", curve_charts(study) if verdicts else ""),
+        Section("Classes", class_section(study) if verdicts and not verdicts[-1].measure.of else ""),
+        Section("Images they disagree about", _disagreement(study) if verdicts else ""),
+        Section("All results", table(full_sheet(study), sortable=True) if verdicts else ""),
         Section("Failed", Markup().join(map(table, failures(study)))),
         Section("Conditions", _conditions(study)),
         Section("How to reproduce each row", _commands(study)),
@@ -78,7 +78,7 @@ def _disagreement(study: Study) -> Markup:
 
 def _tiles(study: Study) -> list[Tile]:
     (done, wanted), grid = study.counts, study.folder.grid
-    spent = sum(float((one.facts or {}).get("seconds") or 0) for one in _single(study.outcomes))
+    spent = sum(float((outcome.facts or {}).get("seconds") or 0) for outcome in _single(study.outcomes))
     verdict = study.verdicts[-1] if study.verdicts else None
     tiles = [Tile("Trainings", f"{done} of {wanted}", "finished")]
     tiles.append(Tile("Candidates", str(len(grid.candidates)), "recipes"))
@@ -108,7 +108,7 @@ def study_notes(study: Study) -> list[str]:
         notes.append("Nothing is held out for validation, so test images rank, which favors the first.")
     if study.verdicts and study.verdicts[-1].reported == "validation" and not study.folder.grid.published:
         notes.append("Nothing is held out as test: results are of the images that rank, which favors the first.")
-    if study.verdicts and all(len(one.outcomes) == 1 for one in study.verdicts[-1].standings):
+    if study.verdicts and all(len(standing.outcomes) == 1 for standing in study.verdicts[-1].standings):
         notes.append(f"One {unit} tells nothing about chance; train three or more.")
     data = [str(remark) for remark in ((study.outcomes[0].facts or {}).get("remarks") or [])]
     return [*notes, *data]
@@ -134,7 +134,9 @@ def _conditions(study: Study) -> Markup:
     if decisions := known.get("decisions"):
         lines["dropped on the way"] = "\n".join(decisions)
     lines["begun"] = f"{known['began']} by viticulture {known['version']}"
-    whole = (one.facts for one in study.outcomes if one.facts and {"hardware", "versions"} <= set(one.facts))
+    whole = (
+        outcome.facts for outcome in study.outcomes if outcome.facts and {"hardware", "versions"} <= set(outcome.facts)
+    )
     if run := next(whole, None):
         hardware = run["hardware"]
         gpus = ", ".join(hardware["gpus"]) or "no GPU"
@@ -169,4 +171,4 @@ def _commands(study: Study) -> Markup:
 
 def _single(outcomes: list[Outcome]) -> list[Outcome]:
     """Outcomes without the doubles that share a training."""
-    return list({one.cell.name: one for one in outcomes}.values())
+    return list({outcome.cell.name: outcome for outcome in outcomes}.values())

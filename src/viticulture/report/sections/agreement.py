@@ -7,46 +7,48 @@ from ..html import Markup
 from ..tables.sheet import Cell, Column, Sheet
 
 
-def agreement_section(found: Agreement | None) -> list[Section]:
+def agreement_section(agreement: Agreement | None) -> list[Section]:
     """Accuracies and divergences, then the pairs; nothing for a run without teachers."""
-    if found is None:
+    if agreement is None:
         return []
-    if found.missing:
-        return [Section("Teachers", Markup("<p>{}</p>").format(f"The teachers could not be asked: {found.missing}"))]
-    left, right = pairs(found)
-    return [Section("Teachers", table(advice(found)) + table(left) + table(right))]
+    if agreement.missing:
+        return [
+            Section("Teachers", Markup("<p>{}</p>").format(f"The teachers could not be asked: {agreement.missing}"))
+        ]
+    left, right = pairs(agreement)
+    return [Section("Teachers", table(advice(agreement)) + table(left) + table(right))]
 
 
-def advice(found: Agreement) -> Sheet:
+def advice(agreement: Agreement) -> Sheet:
     """Accuracy of everyone, and of each head the divergence from each teacher."""
-    assert found.accuracy is not None
+    assert agreement.accuracy is not None
     columns = [
         Column(""),
         Column("top-1", "percent"),
-        *(Column(f"KL from {name}", "decimal") for name in found.teachers),
+        *(Column(f"KL from {name}", "decimal") for name in agreement.teachers),
     ]
-    nothing = [""] * len(found.teachers)
-    by_head = dict(zip(found.heads, found.divergence, strict=True))
-    own = by_head[found.heads[0]] if len(found.heads) == 1 else nothing
+    nothing = [""] * len(agreement.teachers)
+    by_head = dict(zip(agreement.heads, agreement.divergence, strict=True))
+    own = by_head[agreement.heads[0]] if len(agreement.heads) == 1 else nothing
     rows: list[list[Cell]] = [
         [name, share, *(own if name == "student" else by_head.get(name, nothing))]
-        for name, share in found.accuracy.items()
+        for name, share in agreement.accuracy.items()
     ]
     note = (
-        f"{found.images:,} {found.split} images, {found.weights} weights. KL(teacher || head): nats, mean over "
-        f"images. The student answers by its {found.rule}."
+        f"{agreement.images:,} {agreement.split} images, {agreement.weights} weights. KL(teacher || head): nats, mean "
+        f"over images. The student answers by its {agreement.rule}."
     )
     return Sheet("The student, its heads and its teachers", columns, rows, note)
 
 
-def pairs(found: Agreement) -> tuple[Sheet, Sheet]:
+def pairs(agreement: Agreement) -> tuple[Sheet, Sheet]:
     """Images on which both of a pair are wrong, and on which both say the same."""
-    assert found.accuracy is not None
-    names = list(found.accuracy)
+    assert agreement.accuracy is not None
+    names = list(agreement.accuracy)
     columns = [Column(""), *(Column(name, "percent") for name in names)]
     left, right = (
         [list[Cell]([name, *row]) for name, row in zip(names, matrix, strict=True)]
-        for matrix in (found.both_wrong, found.same_prediction)
+        for matrix in (agreement.both_wrong, agreement.same_prediction)
     )
     return (
         Sheet("Both wrong, images", columns, left, "On the diagonal: the error of each."),

@@ -23,16 +23,16 @@ MOST_PAIRS = 40
 def confusions(study: Study, verdict: Verdict) -> tuple[list[str], dict[str, NDArray[np.float64]]]:
     """The classes, and for every candidate the mean over seeds of its confusion matrix, [C, C], counts."""
     names: list[str] = []
-    found = {}
-    for one in verdict.standings:
+    means = {}
+    for standing in verdict.standings:
         matrices = []
-        for outcome in one.outcomes:
+        for outcome in standing.outcomes:
             results = read_evaluations(study.folder.run(outcome.cell))
             if results is not None and results.counting is not None:
                 names = names or [score.name for score in results.counting.per_class]
                 matrices.append(results.counting.confusion)
-        found[one.candidate.name] = np.mean(matrices, axis=0)
-    return names, found
+        means[standing.candidate.name] = np.mean(matrices, axis=0)
+    return names, means
 
 
 def class_section(study: Study) -> Markup:
@@ -44,24 +44,24 @@ def class_section(study: Study) -> Markup:
     names, matrices = confusions(study, verdict)
     support = next(iter(matrices.values())).sum(1)
     recall = {who: 100 * m.diagonal() / np.maximum(m.sum(1), 1) for who, m in matrices.items()}
-    one, other = (standing.candidate.name for standing in pair)
-    order = np.argsort(-np.abs(recall[one] - recall[other]), kind="stable")
-    rows = [(names[c], support[c], recall[one][c], recall[other][c]) for c in order]
+    first, second = (standing.candidate.name for standing in pair)
+    order = np.argsort(-np.abs(recall[first] - recall[second]), kind="stable")
+    rows = [(names[c], support[c], recall[first][c], recall[second][c]) for c in order]
     content = {
         "classes": [clean(name) for name in names],
         "images": [int(n) for n in support],
         "names": [clean(name) for name in recall],
         "recall": [[round(float(value), 2) for value in values] for values in recall.values()],
-        "shown": [list(recall).index(one), list(recall).index(other)],
+        "shown": [list(recall).index(first), list(recall).index(second)],
     }
     note = (
         f"Share of each class's {verdict.reported} images that is recognized, %, means over {unit}s; "
         f"{subject(verdict.data)}, {verdict.subset.name}. Few images of a class make large differences by chance."
     )
     chooser = fill(
-        "differences.html", title="Difference by class", note=note, content=content, pair=(one, other), rows=rows
+        "differences.html", title="Difference by class", note=note, content=content, pair=(first, second), rows=rows
     )
-    return chooser + confused_pairs(names, matrices, (one, other), verdict.reported)
+    return chooser + confused_pairs(names, matrices, (first, second), verdict.reported)
 
 
 def confused_pairs(

@@ -20,12 +20,12 @@ MOST_CURVES = 8
 """Classes whose precision is drawn: those with most objects."""
 
 
-def dense_headline(found: DenseEvaluations | None) -> tuple[str, str, str] | None:
+def dense_headline(evaluations: DenseEvaluations | None) -> tuple[str, str, str] | None:
     """Label, value and note of the number that counts; None for a run that was not judged so."""
-    result = found.counting if found else None
-    if found is None or result is None:
+    result = evaluations.counting if evaluations else None
+    if evaluations is None or result is None:
         return None
-    weights, split = named(found.counts)
+    weights, split = named(evaluations.counts)
     if isinstance(result, ObjectsEvaluation):
         (low, high), label = result.boxes.interval, f"AP of boxes, {split}, {weights} weights"
     else:
@@ -34,15 +34,17 @@ def dense_headline(found: DenseEvaluations | None) -> tuple[str, str, str] | Non
     return label, f"{100 * result.score:.1f} %", note
 
 
-def dense_sections(found: DenseEvaluations | None, pictures: Sequence[Gallery]) -> list[Section]:
+def dense_sections(evaluations: DenseEvaluations | None, pictures: Sequence[Gallery]) -> list[Section]:
     """Results, pictures, curves, classes and confusion; nothing for a run of a classifier."""
-    if found is None:
+    if evaluations is None:
         return []
-    result = found.counting
+    result = evaluations.counting
     key = _key(result) if isinstance(result, PixelsEvaluation) and pictures else Markup()
     sections = [
-        Section("Objects" if found.kind == "objects" else "Pixels", table(dense_summary(found))),
-        Section("What it finds" if found.kind == "objects" else "What it says", galleries(pictures, LARGEST) + key),
+        Section("Objects" if evaluations.kind == "objects" else "Pixels", table(dense_summary(evaluations))),
+        Section(
+            "What it finds" if evaluations.kind == "objects" else "What it says", galleries(pictures, LARGEST) + key
+        ),
     ]
     if result is None:
         return sections

@@ -27,15 +27,15 @@ HELD = (
 )
 
 
-def inside_sections(found: Inside) -> list[Section]:
+def inside_sections(inside: Inside) -> list[Section]:
     """What `look_inside` found, as charts over layers and maps of heads."""
-    distance, entropy = zip(*found.uniform, strict=True)
-    heads = _over_layers("Attention distance, pixels", "pixels", found.distance, distance, DISTANCE)
-    heads += _over_layers("Attention entropy, nats", "nats", found.entropy, entropy, ENTROPY)
-    names = _layers("layer", len(found.cka), found.reading)
-    alike = value_map("Similarity of layers", [("CKA", found.cka.double().cpu().numpy())], names, names, ALIKE)
+    distance, entropy = zip(*inside.uniform, strict=True)
+    heads = _over_layers("Attention distance, pixels", "pixels", inside.distance, distance, DISTANCE)
+    heads += _over_layers("Attention entropy, nats", "nats", inside.entropy, entropy, ENTROPY)
+    names = _layers("layer", len(inside.cka), inside.reading)
+    alike = value_map("Similarity of layers", [("CKA", inside.cka.double().cpu().numpy())], names, names, ALIKE)
     sections = [Section("How far its heads look", heads), Section("Which layers are alike", alike)]
-    return [*sections, Section("What its layers smooth", _smoothing(found))]
+    return [*sections, Section("What its layers smooth", _smoothing(inside))]
 
 
 def likeness_section(cka: Tensor, first: str, second: str, reading: str) -> Section:
@@ -50,10 +50,10 @@ def likeness_section(cka: Tensor, first: str, second: str, reading: str) -> Sect
     return Section(f"Beside {second}", beside(alike, same))
 
 
-def features_section(found: Sequence[Gallery]) -> Section:
+def features_section(drawings: Sequence[Gallery]) -> Section:
     """What layers of one or more networks hold of some images, image by image; empty where none were drawn."""
-    drawn = beside(*map(gallery, found))
-    return Section("What its layers hold", Markup("<p>{}</p>{}").format(HELD, drawn) if found else Markup())
+    drawn = beside(*map(gallery, drawings))
+    return Section("What its layers hold", Markup("<p>{}</p>{}").format(HELD, drawn) if drawings else Markup())
 
 
 def _over_layers(title: str, unit: str, values: Sequence[Tensor], uniform: Sequence[float], note: str) -> Markup:
@@ -72,15 +72,15 @@ def _over_layers(title: str, unit: str, values: Sequence[Tensor], uniform: Seque
     return beside(line_chart(title, _lines(lines), Axes("layer", unit), note), by_head)
 
 
-def _smoothing(found: Inside) -> Markup:
-    if not found.frequencies:
+def _smoothing(inside: Inside) -> Markup:
+    if not inside.frequencies:
         return Markup()
-    begin = _first(found.reading)
-    last = {"last frequency": [(float(i), value) for i, value in enumerate(found.amplitude[:, -1].tolist(), begin)]}
-    title = f"Delta log amplitude, at {found.frequencies[-1]:.2f} pi a patch"
+    begin = _first(inside.reading)
+    last = {"last frequency": [(float(i), value) for i, value in enumerate(inside.amplitude[:, -1].tolist(), begin)]}
+    title = f"Delta log amplitude, at {inside.frequencies[-1]:.2f} pi a patch"
     by_frequency = {
-        f"layer {layer + begin}": list(zip(found.frequencies, found.amplitude[layer].tolist(), strict=True))
-        for layer in shown_layers(len(found.amplitude))
+        f"layer {layer + begin}": list(zip(inside.frequencies, inside.amplitude[layer].tolist(), strict=True))
+        for layer in shown_layers(len(inside.amplitude))
     }
     axes = Axes("frequency, pi a patch", "log amplitude")
     over_layers = line_chart(title, _lines(last), Axes("layer", "log amplitude"), SMOOTH)

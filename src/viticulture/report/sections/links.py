@@ -49,7 +49,7 @@ def links_section(trained: TrainedLinks, guide: str = "") -> Section:
         [(f"after {last} epochs", maps[last])],
         stages,
         layers,
-        "" if all(len(found) == len(layers) for found in trained.links.linked) else "Empty: not linked.",
+        "" if all(len(linked) == len(layers) for linked in trained.links.linked) else "Empty: not linked.",
     )
     shown = sorted({round(k * last / (EPOCHS_SHOWN - 1)) for k in range(EPOCHS_SHOWN)})
     numbers = [str(number) for number in range(len(stages))], [str(number) for number in range(len(layers))]

@@ -22,53 +22,61 @@ SHOWN = 128  # pixels, the smaller side of a drawn view
 TRUE, FOUND = (240, 228, 66), (0, 114, 178)  # yellow and blue, told apart without color vision
 
 
-def localization_table(found: Localization) -> Sheet:
+def localization_table(localization: Localization) -> Sheet:
     """A row for each way to draw the box; thresholds in the note."""
     ways: list[tuple[str, BoxAccuracy]] = [
-        ("largest part (MaxBoxAcc)", found.largest),
-        ("best of all parts (MaxBoxAccV2)", found.any_part),
-        ("whole image, without a student", found.everything),
+        ("largest part (MaxBoxAcc)", localization.largest),
+        ("best of all parts (MaxBoxAccV2)", localization.any_part),
+        ("whole image, without a student", localization.everything),
     ]
-    columns = [Column("box"), *(Column(f"IoU {one:g}", "percent") for one in OVERLAPS), Column("mean", "percent")]
+    columns = [
+        Column("box"),
+        *(Column(f"IoU {overlap:g}", "percent") for overlap in OVERLAPS),
+        Column("mean", "percent"),
+    ]
     rows: list[tuple[Cell, ...]] = [(name, *way.accuracies, way.mean) for name, way in ways]
-    thresholds = ", ".join(f"{threshold:g}" for threshold in found.largest.thresholds)
-    note = f"{found.images} images, weights {found.weights}, protocol {found.protocol}. "
+    thresholds = ", ".join(f"{threshold:g}" for threshold in localization.largest.thresholds)
+    note = f"{localization.images} images, weights {localization.weights}, protocol {localization.protocol}. "
     note += f"Best thresholds of the largest part: {thresholds}."
-    if found.left_out:
-        note += f" {found.left_out} images have no box in view and are left out."
+    if localization.left_out:
+        note += f" {localization.left_out} images have no box in view and are left out."
     return Sheet("Images whose box is found", columns, rows, note)
 
 
 def localization_section(every: Mapping[str, Localization]) -> list[Section]:
     """A table for each set of images that was judged; nothing where none was."""
     tables = [
-        replace(localization_table(found), title=f"Images whose box is found: {data}") for data, found in every.items()
+        replace(localization_table(localization), title=f"Images whose box is found: {data}")
+        for data, localization in every.items()
     ]
     return [Section("Localization", Markup().join(map(table, tables)))] if tables else []
 
 
-def localization_page(found: Localization, run: RunDir, data: str) -> str:
+def localization_page(localization: Localization, run: RunDir, data: str) -> str:
     """The table and the examples as HTML text; write it as UTF-8.
 
     Args:
-        found: the numbers and pictures.
+        localization: the numbers and pictures.
         run: whose student was asked.
         data: what the images are called.
     """
     facts = run.read("run.json")
     sentence = (
         f"{facts['student']['name']} of run {run.path} (recipe {facts['recipe']}, seed {facts['seed']}, trained on "
-        f"{facts['data']['name']}, begun {facts['started']}), {found.weights} weights, on {data}; measured on "
+        f"{facts['data']['name']}, begun {facts['started']}), {localization.weights} weights, on {data}; measured on "
         f"{date.today().isoformat()}."
     )
-    groups: list[Group] = [([_drawn(one), one.score], [one.name, f"IoU {one.overlap:.2f}"]) for one in found.examples]
-    threshold = found.largest.thresholds[len(OVERLAPS) // 2]
+    groups: list[Group] = [
+        ([_drawn(example), example.score], [example.name, f"IoU {example.overlap:.2f}"])
+        for example in localization.examples
+    ]
+    threshold = localization.largest.thresholds[len(OVERLAPS) // 2]
     note = (
         f"Yellow: true boxes. Blue: the largest part of the map at threshold {threshold:g}, which is best at "
         f"IoU {OVERLAPS[len(OVERLAPS) // 2]:g}. Right: mean attention of the class token, light is much."
     )
     parts = [
-        Section("Accuracy", table(localization_table(found))),
+        Section("Accuracy", table(localization_table(localization))),
         Section("Pictures", gallery(Gallery("Some images as the student sees them", groups, note))),
     ]
     return document(Head("Where it looks for objects", sentence=sentence), parts)

@@ -9,41 +9,41 @@ from ..tables.multilabel import labels_summary, per_label
 from ..tables.results import percent
 
 
-def labels_headline(found: LabelEvaluations | None) -> tuple[str, str, str] | None:
+def labels_headline(evaluations: LabelEvaluations | None) -> tuple[str, str, str] | None:
     """Label, value and note of the number that counts; None for a run that was not judged so."""
-    result = found.counting if found else None
-    if found is None or result is None:
+    result = evaluations.counting if evaluations else None
+    if evaluations is None or result is None:
         return None
-    weights, split = named(found.counts)
+    weights, split = named(evaluations.counts)
     low, high = result.interval
     note = f"95 % interval {100 * low:.1f} to {100 * high:.1f} % (bootstrap, {result.images:,} images)"
     return f"mAP, {split}, {weights} weights", f"{100 * result.map:.1f} %", note
 
 
-def labels_answer(found: LabelEvaluations | None) -> str:
+def labels_answer(evaluations: LabelEvaluations | None) -> str:
     """What was found in a sentence, beside what learns no features."""
-    result = found.counting if found else None
-    if found is None or result is None:
+    result = evaluations.counting if evaluations else None
+    if evaluations is None or result is None:
         return ""
     low, high = result.interval
     beside = sorted(result.baselines.items(), key=lambda pair: -pair[1])
     others = ", ".join(f"{name} {percent(share)}" for name, share in beside)
     return (
         f"Its mAP is {percent(result.map)} (95 % interval {100 * low:.1f} to {100 * high:.1f}) on {result.images:,} "
-        f"{named(found.counts)[1]} images{f'; {others}' if others else ''}."
+        f"{named(evaluations.counts)[1]} images{f'; {others}' if others else ''}."
     )
 
 
-def labels_sections(found: LabelEvaluations | None) -> list[Section]:
+def labels_sections(evaluations: LabelEvaluations | None) -> list[Section]:
     """Results beside what learns no features, then every label; nothing for another run."""
-    if found is None:
+    if evaluations is None:
         return []
-    sections = [Section("Results", table(labels_summary(found)))]
-    if (result := found.counting) is None:
+    sections = [Section("Results", table(labels_summary(evaluations)))]
+    if (result := evaluations.counting) is None:
         return sections
-    split = named(found.counts)[1]
+    split = named(evaluations.counts)[1]
     values = {"this student": result.map, **result.baselines}
     series = [Series(name, number, [(100 * share, 0)]) for number, (name, share) in enumerate(values.items())]
     beside = row_chart("Beside what learns no features", series, f"mAP on {split}, %")
-    sections[0] = Section("Results", table(labels_summary(found)) + beside)
+    sections[0] = Section("Results", table(labels_summary(evaluations)) + beside)
     return [*sections, Section("Labels", table(per_label(result), sortable=True))]

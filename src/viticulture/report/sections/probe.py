@@ -11,4 +11,4 @@ from ..tables.probe import probe_table
 
 def probe_section(every: Sequence[Probe]) -> list[Section]:
     """A table for each set of weights and images that was judged; nothing where none was."""
-    return [Section("Frozen features", Markup().join(table(probe_table(found)) for found in every))] if every else []
+    return [Section("Frozen features", Markup().join(table(probe_table(probe)) for probe in every))] if every else []

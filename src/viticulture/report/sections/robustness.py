@@ -17,71 +17,80 @@ from ..tables.sheet import Cell, Column, Sheet
 GROUPS = {"noise": NOISE, "blur": BLUR, "weather": WEATHER, "digital": DIGITAL, "extra": EXTRA}
 
 
-def robustness_table(found: Robustness) -> Sheet:
+def robustness_table(robustness: Robustness) -> Sheet:
     """A row a corruption: the student's error by severity and on average, and that of each of its heads."""
-    tokens = list(range(1, len(found.heads)))
-    if not found.errors:
+    tokens = list(range(1, len(robustness.heads)))
+    if not robustness.errors:
         columns = [Column(""), Column("error", "percent"), Column("accuracy", "percent")]
         rows: list[list[Cell]] = [
-            [head, error, 1 - error] for head, error in zip(found.heads, found.clean, strict=True)
+            [head, error, 1 - error] for head, error in zip(robustness.heads, robustness.clean, strict=True)
         ]
-        return Sheet(f"{found.data}", columns, rows, _note(found))
+        return Sheet(f"{robustness.data}", columns, rows, _note(robustness))
     columns = [
         Column("errors"),
         Column("group"),
         Column("mean", "percent"),
         *(Column(str(s), "percent") for s in SEVERITIES),
     ]
-    columns += [Column(found.heads[k], "percent") for k in tokens]
+    columns += [Column(robustness.heads[k], "percent") for k in tokens]
     rows = []
-    if found.clean:
-        rows.append(["as they are", "", found.clean[0], *("" for _ in SEVERITIES), *found.clean[1:]])
-    if (mean := found.mean_error()) is not None:
+    if robustness.clean:
+        rows.append(["as they are", "", robustness.clean[0], *("" for _ in SEVERITIES), *robustness.clean[1:]])
+    if (mean := robustness.mean_error()) is not None:
         rows.append(
-            ["mean of the 15", "all but extra", mean, *("" for _ in SEVERITIES), *(found.mean_error(k) for k in tokens)]
+            [
+                "mean of the 15",
+                "all but extra",
+                mean,
+                *("" for _ in SEVERITIES),
+                *(robustness.mean_error(k) for k in tokens),
+            ]
         )
     for group, names in GROUPS.items():
-        for name in (name for name in names if name in found.errors):
-            by_severity = [severity[0] for severity in found.errors[name]]
+        for name in (name for name in names if name in robustness.errors):
+            by_severity = [severity[0] for severity in robustness.errors[name]]
             rows.append(
-                [_plain(name), group, fmean(by_severity), *by_severity, *(found.error(name, k) for k in tokens)]
+                [_plain(name), group, fmean(by_severity), *by_severity, *(robustness.error(name, k) for k in tokens)]
             )
-    of = "the run's test images" if found.data == "test" else found.data
-    return Sheet(f"Errors on {of}, by severity", columns, rows, _note(found))
+    of = "the run's test images" if robustness.data == "test" else robustness.data
+    return Sheet(f"Errors on {of}, by severity", columns, rows, _note(robustness))
 
 
 def robustness_section(every: Mapping[str, Robustness], shown: Sequence[Gallery] = ()) -> list[Section]:
     """A table and charts for each collection of images, then what corruptions look like."""
-    parts = [table(robustness_table(found)) + (_charts(found) if found.errors else "") for found in every.values()]
+    parts = [
+        table(robustness_table(robustness)) + (_charts(robustness) if robustness.errors else "")
+        for robustness in every.values()
+    ]
     return [Section("Robustness", Markup().join([*parts, galleries(shown)]))] if parts else []
 
 
-def _charts(found: Robustness) -> Markup:
+def _charts(robustness: Robustness) -> Markup:
     """Mean errors of each group of corruptions over severity (0 is the clean image), and of each corruption."""
     lines = []
     for style, (group, names) in enumerate(GROUPS.items()):
-        there = [found.errors[name] for name in names if name in found.errors]
+        there = [robustness.errors[name] for name in names if name in robustness.errors]
         if there:
-            clean = [(0.0, 100 * found.clean[0])] if found.clean else []
-            rest = [(float(s), 100 * fmean(one[s - 1][0] for one in there)) for s in SEVERITIES]
+            clean = [(0.0, 100 * robustness.clean[0])] if robustness.clean else []
+            rest = [(float(s), 100 * fmean(errors[s - 1][0] for errors in there)) for s in SEVERITIES]
             lines.append(Series(group, style, [*clean, *rest]))
     of = {name: style for style, names in enumerate(GROUPS.values()) for name in names}
-    means = [Series(_plain(name), of[name], [(100 * found.error(name), 0)]) for name in found.errors]
+    means = [Series(_plain(name), of[name], [(100 * robustness.error(name), 0)]) for name in robustness.errors]
     by_severity = line_chart("Errors by severity", lines, Axes("severity", "wrong, %"))
     return beside(by_severity, row_chart("Mean errors", means, "wrong, %"))
 
 
-def _note(found: Robustness) -> str:
-    words = f"{found.images:,} images{' of each' if found.errors else ''}, {found.weights} weights."
-    if found.rule != ONE_HEAD:
-        words += f" The student answers by its {found.rule}."
-    if any(name in found.errors for name in EXTRA):
+def _note(robustness: Robustness) -> str:
+    words = f"{robustness.images:,} images{' of each' if robustness.errors else ''}, {robustness.weights} weights."
+    if robustness.rule != ONE_HEAD:
+        words += f" The student answers by its {robustness.rule}."
+    if any(name in robustness.errors for name in EXTRA):
         words += " Extra: set apart for validation, not in the mean of the 15."
-    if found.corrupted_by:
-        words += f" Strengths of {found.corrupted_by}."
-    if found.classes < found.known:
-        words += f" It chose between the {found.classes} classes that are there, of {found.known:,}."
-    if (mce := found.mean_corruption_error()) is not None:
+    if robustness.corrupted_by:
+        words += f" Strengths of {robustness.corrupted_by}."
+    if robustness.classes < robustness.known:
+        words += f" It chose between the {robustness.classes} classes that are there, of {robustness.known:,}."
+    if (mce := robustness.mean_corruption_error()) is not None:
         words += f" Mean corruption error relative to AlexNet: {100 * mce:.1f} %."
     return words
 

@@ -13,8 +13,10 @@ FEWEST = 3  # students with a teacher that make a chart
 
 def teaching_section(study: Study) -> list[Section]:
     """Every student's accuracy against its one teacher's, on the largest subset, by the teachers' families."""
-    standings = {one.candidate.name: one for one in study.verdicts[-1].standings} if study.verdicts else {}
-    every = {one.name: one.overrides for one in study.folder.grid.candidates}
+    standings = (
+        {standing.candidate.name: standing for standing in study.verdicts[-1].standings} if study.verdicts else {}
+    )
+    every = {candidate.name: candidate.overrides for candidate in study.folder.grid.candidates}
     pairs = [(who, by) for who, by in teachers_of(every).items() if who in standings and by in standings]
     if len(pairs) < FEWEST or len({by for _, by in pairs}) < 2:  # one teacher's students tell nothing of teachers
         return []
@@ -48,30 +50,32 @@ def sums_sheet(study: Study) -> Sheet | None:
     if not study.verdicts:
         return None
     accuracies = {
-        one.candidate.name: {outcome.cell.seed: outcome.test for outcome in one.outcomes if outcome.test is not None}
-        for one in study.verdicts[-1].standings
+        standing.candidate.name: {
+            outcome.cell.seed: outcome.test for outcome in standing.outcomes if outcome.test is not None
+        }
+        for standing in study.verdicts[-1].standings
     }
     grid = study.folder.grid
     baseline = grid.baseline.name
-    found = interactions(accuracies, baseline)
+    sums = interactions(accuracies, baseline)
     rows: list[list[Cell]] = [
-        [one.name, _points(one.gain), _points(one.parts_gain), _points(one.excess)] for one in found
+        [each.name, _points(each.gain), _points(each.parts_gain), _points(each.excess)] for each in sums
     ]
     heads = ["the sum gains", "its parts gain together", "excess"]
     columns = [Column("sum"), *(Column(head, "spread") for head in heads)]
     note = (
         f"Points of top-1 over {baseline}, mean ± sd over {grid.unit}s; excess is what the sum gains beyond its parts. "
-        f"{_verdict(found, grid.unit, grid.overlap)}"
+        f"{_verdict(sums, grid.unit, grid.overlap)}"
     )
     return Sheet("Sums and their parts", columns, rows, note) if rows else None
 
 
-def _verdict(found: list[Interaction], unit: str = "seed", overlap: float = 0.0) -> str:
+def _verdict(sums: list[Interaction], unit: str = "seed", overlap: float = 0.0) -> str:
     """Which sums are more than their parts, in words."""
-    if all(len(one.excess) < FEWEST_SEEDS for one in found):
+    if all(len(interaction.excess) < FEWEST_SEEDS for interaction in sums):
         return f"Which of them are more than their parts, {FEWEST_SEEDS} {unit}s or more would tell."
-    more, less = told(found, overlap)
-    chance = f"beyond chance (95 % for all {len(found)} sums together, Student's intervals over {unit}s)"
+    more, less = told(sums, overlap)
+    chance = f"beyond chance (95 % for all {len(sums)} sums together, Student's intervals over {unit}s)"
     words = (
         f"More than its parts {chance} is {' and '.join(more)}." if more else f"None is more than its parts {chance}."
     )

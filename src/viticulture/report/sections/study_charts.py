@@ -31,47 +31,49 @@ def _intervals(verdict: Verdict, grid: Grid) -> str:
 
 def styles(study: Study) -> dict[str, int]:
     """A candidate's number on the page, which gives its color and its marker."""
-    return {one.name: number for number, one in enumerate(study.folder.grid.candidates)}
+    return {candidate.name: number for number, candidate in enumerate(study.folder.grid.candidates)}
 
 
 def accuracy_charts(study: Study) -> Markup:
     """Rows of means on the largest subset; lines over the size of the subset, where there are several."""
-    found, style, grid = study.verdicts, styles(study), study.folder.grid
-    last = found[-1]
+    verdicts, style, grid = study.verdicts, styles(study), study.folder.grid
+    last = verdicts[-1]
     rows = [
         Series(
-            one.candidate.name,
-            style[one.candidate.name],
-            [(100 * value, 0.0) for value in one.test.values],
-            [_percents(one.test)],
-            [_tip(one, grid.unit)],
+            standing.candidate.name,
+            style[standing.candidate.name],
+            [(100 * value, 0.0) for value in standing.test.values],
+            [_percents(standing.test)],
+            [_tip(standing, grid.unit)],
         )
-        for one in last.standings
+        for standing in last.standings
     ]
     first = f"Best on {'validation' if last.by == 'val' else 'test'} first."
     note = f"Small dots: single {grid.unit}s. {_intervals(last, grid)} {first}"
     charts = [
         row_chart(f"{last.measure.capital} on {subject(last.data)}, {last.subset.name}", rows, _label(last), note)
     ]
-    for data in dict.fromkeys(verdict.data for verdict in found):
-        here = [verdict for verdict in found if verdict.data == data]
+    for data in dict.fromkeys(verdict.data for verdict in verdicts):
+        here = [verdict for verdict in verdicts if verdict.data == data]
         if len(here) > 1:
             charts.append(_over_data(here, style, grid))
     return beside(*charts)
 
 
-def _over_data(found: Sequence[Verdict], style: Mapping[str, int], grid: Grid) -> Markup:
+def _over_data(verdicts: Sequence[Verdict], style: Mapping[str, int], grid: Grid) -> Markup:
     lines, subsets = [], set[float]()
     for name, number in style.items():
-        standings = [one for verdict in found for one in verdict.standings if one.candidate.name == name]
-        known = ((images, one) for one in standings if (images := one.fact("train_images")))
+        standings = [
+            standing for verdict in verdicts for standing in verdict.standings if standing.candidate.name == name
+        ]
+        known = ((images, standing) for standing in standings if (images := standing.fact("train_images")))
         places = sorted(known, key=lambda place: place[0])  # two subsets may come to as many images
         if places:
-            points = [(images, 100 * one.test.mean) for images, one in places]
-            bands = [_percents(one.test) for _, one in places]
-            lines.append(Series(name, number, points, bands, [_tip(one, grid.unit) for _, one in places]))
+            points = [(images, 100 * standing.test.mean) for images, standing in places]
+            bands = [_percents(standing.test) for _, standing in places]
+            lines.append(Series(name, number, points, bands, [_tip(standing, grid.unit) for _, standing in places]))
             subsets |= {images for images, _ in places}
-    last = found[-1]
+    last = verdicts[-1]
     axes = Axes("training images", _label(last), log_x=True, at=sorted(subsets), most=100)
     title = f"{last.measure.capital} against training data, {subject(last.data)}"
     return line_chart(title, lines, axes, _intervals(last, grid))
@@ -87,18 +89,18 @@ def cost_charts(study: Study) -> Markup:
     ]
     charts = []
     for title, key, words, units in wanted:
-        size, name = _unit([one.fact(key) for one in last.standings], units)
+        size, name = _unit([standing.fact(key) for standing in last.standings], units)
         label = f"{words}, {name}"
         series = [
             Series(
-                one.candidate.name,
-                style[one.candidate.name],
-                [(value / size, 100 * one.test.mean)],
-                [_percents(one.test)],
-                [_tip(one, unit)],
+                standing.candidate.name,
+                style[standing.candidate.name],
+                [(value / size, 100 * standing.test.mean)],
+                [_percents(standing.test)],
+                [_tip(standing, unit)],
             )
-            for one in sorted(last.standings, key=lambda one: style[one.candidate.name])
-            if (value := one.fact(key))
+            for standing in sorted(last.standings, key=lambda standing: style[standing.candidate.name])
+            if (value := standing.fact(key))
         ]
         heading = f"{last.measure.capital} against {title}"
         charts.append(scatter_chart(heading, series, Axes(label, _label(last), log_x=True, most=100)))
@@ -109,14 +111,14 @@ def cost_charts(study: Study) -> Markup:
 def curve_charts(study: Study) -> Markup:
     """Accuracy on held-out images over epochs and over training time, on the largest subset; means over seeds."""
     last, style = study.verdicts[-1], styles(study)
-    unit, clock = _unit([one.fact("seconds") for one in last.standings], CLOCK)
+    unit, clock = _unit([standing.fact("seconds") for standing in last.standings], CLOCK)
     epochs, minutes = [], []
-    for one in sorted(last.standings, key=lambda one: style[one.candidate.name]):
-        points = _mean_curve(study, one, last.measure.curves)
+    for standing in sorted(last.standings, key=lambda standing: style[standing.candidate.name]):
+        points = _mean_curve(study, standing, last.measure.curves)
         if points:
-            name, number = one.candidate.name, style[one.candidate.name]
+            name, number = standing.candidate.name, style[standing.candidate.name]
             epochs.append(Series(name, number, points))
-            seconds, length = one.fact("seconds"), one.fact("epochs")
+            seconds, length = standing.fact("seconds"), standing.fact("epochs")
             if seconds and length:
                 minutes.append(Series(name, number, [(x * seconds / length / unit, y) for x, y in points]))
     if not epochs:
@@ -128,16 +130,16 @@ def curve_charts(study: Study) -> Markup:
     return beside(*charts)
 
 
-def _mean_curve(study: Study, one: Standing, names: Sequence[str]) -> Points:
+def _mean_curve(study: Study, standing: Standing, names: Sequence[str]) -> Points:
     """(epoch, %) where every seed has a value."""
-    found: list[dict[float, float]] = []
-    for outcome in one.outcomes:
+    of_seeds: list[dict[float, float]] = []
+    for outcome in standing.outcomes:
         metrics = study.folder.run(outcome.cell).metrics
         curves = read_curves(metrics) if metrics.exists() else {}
         measured = next((curves[name] for name in names if name in curves), [])
-        found.append({round(x, 3): 100 * y for x, y in measured})
-    shared = set.intersection(*(set(curve) for curve in found)) if found else set()
-    return [(x, fmean(curve[x] for curve in found)) for x in sorted(shared)]
+        of_seeds.append({round(x, 3): 100 * y for x, y in measured})
+    shared = set.intersection(*(set(curve) for curve in of_seeds)) if of_seeds else set()
+    return [(x, fmean(curve[x] for curve in of_seeds)) for x in sorted(shared)]
 
 
 def _unit(values: Sequence[float | None], units: Sequence[tuple[float, str]]) -> tuple[float, str]:
@@ -146,20 +148,20 @@ def _unit(values: Sequence[float | None], units: Sequence[tuple[float, str]]) ->
     return next(((size, name) for size, name in units if most >= size), units[-1])
 
 
-def _percents(found: Estimate) -> Band:
-    return None if found.low is None or found.high is None else (100 * found.low, 100 * found.high)
+def _percents(estimate: Estimate) -> Band:
+    return None if estimate.low is None or estimate.high is None else (100 * estimate.low, 100 * estimate.high)
 
 
-def _tip(one: Standing, unit: str) -> str:
+def _tip(standing: Standing, unit: str) -> str:
     """What a point says under the pointer."""
-    test, images = one.test, one.fact("train_images")
-    lines = [f"{one.candidate.name}, {one.subset.name}" + (f" ({images:,.0f} images)" if images else "")]
+    test, images = standing.test, standing.fact("train_images")
+    lines = [f"{standing.candidate.name}, {standing.subset.name}" + (f" ({images:,.0f} images)" if images else "")]
     lines.append(
         f"{100 * test.mean:.1f} %" + (f" ± {100 * test.sd:.1f} sd" if test.sd is not None else f" (one {unit})")
     )
     if test.low is not None and test.high is not None:
         low, high = max(0.0, 100 * test.low), min(100.0, 100 * test.high)
         lines.append(f"95 % interval {low:.1f} to {high:.1f}, {len(test.values)} {unit}s")
-    costs = f"{scaled(one.fact('parameters'))} parameters, {scaled(one.fact('macs'))} MACs"
-    lines.append(f"{duration(one.fact('seconds'))} a {unit}, {costs}")
+    costs = f"{scaled(standing.fact('parameters'))} parameters, {scaled(standing.fact('macs'))} MACs"
+    lines.append(f"{duration(standing.fact('seconds'))} a {unit}, {costs}")
     return "\n".join(lines)

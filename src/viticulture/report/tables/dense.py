@@ -17,12 +17,12 @@ LEAST_SHARE = 0.005  # of an image's pixels, below which a class is not told: it
 OVERLAPS = tuple(f"AP at {50 + 5 * step} %" for step in range(10))
 
 
-def dense_summary(found: DenseEvaluations) -> Sheet:
+def dense_summary(evaluations: DenseEvaluations) -> Sheet:
     """One row for each set of weights and split, the one that counts first; last what needs no learning."""
-    keys = sorted(found.results, key=lambda key: key != found.counts)
-    if found.kind == "objects":
-        return _objects([(key, found.results[key]) for key in keys])
-    return _pixels([(key, found.results[key]) for key in keys])
+    keys = sorted(evaluations.results, key=lambda key: key != evaluations.counts)
+    if evaluations.kind == "objects":
+        return _objects([(key, evaluations.results[key]) for key in keys])
+    return _pixels([(key, evaluations.results[key]) for key in keys])
 
 
 def _objects(results: Sequence[tuple[str, object]]) -> Sheet:
@@ -111,7 +111,8 @@ def dense_confusion(result: ObjectsEvaluation | PixelsEvaluation, most: int = 20
     what = "objects" if isinstance(result, ObjectsEvaluation) else "pixels"
     names += [BACKGROUND] if what == "objects" else []
     rows: list[list[Cell]] = [
-        [names[true], names[said], result.confusion[true][said]] for true, said in most_confused(result.confusion, most)
+        [names[true], names[predicted], result.confusion[true][predicted]]
+        for true, predicted in most_confused(result.confusion, most)
     ]
     note = ""
     if isinstance(result, ObjectsEvaluation):
@@ -121,7 +122,7 @@ def dense_confusion(result: ObjectsEvaluation | PixelsEvaluation, most: int = 20
     return Sheet("Taken for another", [Column("is"), Column("taken for"), Column(what, "count")], rows, note)
 
 
-def dense_predictions(found: Sequence[DensePrediction]) -> Sheet:
+def dense_predictions(predictions: Sequence[DensePrediction]) -> Sheet:
     """What is found in each image."""
 
     def words(each: DensePrediction) -> str:
@@ -130,39 +131,42 @@ def dense_predictions(found: Sequence[DensePrediction]) -> Sheet:
             return ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= LEAST_SHARE)
         return ", ".join(f"{int(count)} {name}" for name, count in each.counts().items()) or "nothing"
 
-    rows: list[list[Cell]] = [[each.name, "" if each.error else words(each), each.error] for each in found]
-    broken = sum(bool(each.error) for each in found)
-    notes = [f"{broken} of {len(found)} images could not be read"] if broken else []
-    least = next((each.least for each in found if each.objects is not None), 0.0)
+    rows: list[list[Cell]] = [[each.name, "" if each.error else words(each), each.error] for each in predictions]
+    broken = sum(bool(each.error) for each in predictions)
+    notes = [f"{broken} of {len(predictions)} images could not be read"] if broken else []
+    least = next((each.least for each in predictions if each.objects is not None), 0.0)
     notes += [f"objects with a score of at least {least:.2f}; a .json or .csv holds all"] if least else []
     note = "; ".join(notes)
     return Sheet("", [Column("image"), Column("found", "prose"), Column("problem", "prose")], rows, note)
 
 
-def dense_inspected(found: DenseInspection) -> list[Sheet]:
+def dense_inspected(inspection: DenseInspection) -> list[Sheet]:
     """Facts about the set, then objects (or images that show it) of each class by split, then what is wrong."""
     facts: list[list[Cell]] = [
-        ["data", found.name],
-        ["holds", "objects" if found.kind == "objects" else "classes of pixels"],
+        ["data", inspection.name],
+        ["holds", "objects" if inspection.kind == "objects" else "classes of pixels"],
     ]
-    facts += [[f"{split} images", f"{count:,}"] for split, count in found.images.items()]
-    if found.kind == "objects":
-        facts += [[f"{size} objects", f"{found.sizes.get(size, 0):,}"] for size in ("small", "medium", "large")]
-        facts.append(["masks of objects", "yes" if found.masks else "no"])
-        facts.append(["images without objects", f"{found.bare:,}"])
-    columns = [Column("class"), *(Column(split, "count") for split in found.images)]
+    facts += [[f"{split} images", f"{count:,}"] for split, count in inspection.images.items()]
+    if inspection.kind == "objects":
+        facts += [[f"{size} objects", f"{inspection.sizes.get(size, 0):,}"] for size in ("small", "medium", "large")]
+        facts.append(["masks of objects", "yes" if inspection.masks else "no"])
+        facts.append(["images without objects", f"{inspection.bare:,}"])
+    columns = [Column("class"), *(Column(split, "count") for split in inspection.images)]
     rows: list[list[Cell]] = [
-        [name, *(found.counts[split][label] for split in found.images)] for label, name in enumerate(found.classes)
+        [name, *(inspection.counts[split][label] for split in inspection.images)]
+        for label, name in enumerate(inspection.classes)
     ]
-    told = [*found.notes]
-    told += [f"{counted(found.crowds, 'crowd')}, not learnt from"] if found.crowds else []
-    told += [f"{counted(found.outside, 'box')} empty or reaching outside the image"] if found.outside else []
-    told += [f"{name}: {why}" for name, why in list(found.unreadable.items())[:20]]
-    recipe = "detection/photos" if found.kind == "objects" else "segmentation/photos"
-    words = ["viticulture", "train", found.data, "--recipe", recipe]
-    what = "Objects of each class" if found.kind == "objects" else "Images that show each class"
+    remarks = [*inspection.notes]
+    remarks += [f"{counted(inspection.crowds, 'crowd')}, not learnt from"] if inspection.crowds else []
+    remarks += (
+        [f"{counted(inspection.outside, 'box')} empty or reaching outside the image"] if inspection.outside else []
+    )
+    remarks += [f"{name}: {why}" for name, why in list(inspection.unreadable.items())[:20]]
+    recipe = "detection/photos" if inspection.kind == "objects" else "segmentation/photos"
+    words = ["viticulture", "train", inspection.data, "--recipe", recipe]
+    what = "Objects of each class" if inspection.kind == "objects" else "Images that show each class"
     return [
         Sheet("", [Column(""), Column("")], facts, f"To learn from it: {command_line(words)}"),
         Sheet(what, columns, rows),
-        *([Sheet("Look at", [Column("", "prose")], [[line] for line in told])] if told else []),
+        *([Sheet("Look at", [Column("", "prose")], [[line] for line in remarks])] if remarks else []),
     ]

@@ -10,12 +10,13 @@ from .results import LONGEST_LIST, percent
 from .sheet import Cell, Column, Sheet
 
 
-def inspected(found: Inspection) -> list[Sheet]:
+def inspected(inspection: Inspection) -> list[Sheet]:
     """Facts, images by class, and sentences."""
     counts = {
-        name: {split: numbers[c] for split, numbers in found.counts.items()} for c, name in enumerate(found.classes)
+        name: {split: numbers[c] for split, numbers in inspection.counts.items()}
+        for c, name in enumerate(inspection.classes)
     }
-    return sheets_of(_facts(found), counts, _warnings(found, counts), bool(found.several))
+    return sheets_of(_facts(inspection), counts, _warnings(inspection, counts), bool(inspection.several))
 
 
 def sheets_of(
@@ -45,61 +46,66 @@ def sheets_of(
     return sheets
 
 
-def _facts(found: Inspection) -> dict[str, str]:
-    facts = {"data": found.name, "images": f"{found.images:,}"}
-    for name, spread in (("height", found.height), ("width", found.width)):
+def _facts(inspection: Inspection) -> dict[str, str]:
+    facts = {"data": inspection.name, "images": f"{inspection.images:,}"}
+    for name, spread in (("height", inspection.height), ("width", inspection.width)):
         if spread is not None:
             facts[f"{name}, pixels"] = f"{spread.least} to {spread.greatest}, median {spread.median:g}"
-    if found.smallest:
-        facts["smallest, largest"] = f"{found.smallest}, {found.largest}"
-    if found.planned:
+    if inspection.smallest:
+        facts["smallest, largest"] = f"{inspection.smallest}, {inspection.largest}"
+    if inspection.planned:
         words = {"train": "learn from", "val": "choose by", "test": "report on"}
-        parts = [f"{words[kind]} {found.planned[kind]:,}" for kind in words if kind in found.planned]
+        parts = [f"{words[kind]} {inspection.planned[kind]:,}" for kind in words if kind in inspection.planned]
         keys = [
-            f"data.{kind}_fraction" for kind in ("val", "test") if kind in found.planned and kind not in found.counts
+            f"data.{kind}_fraction"
+            for kind in ("val", "test")
+            if kind in inspection.planned and kind not in inspection.counts
         ]
         facts["train would"] = ", ".join(parts) + (
             f" ({' and '.join(keys)} {'say' if len(keys) > 1 else 'says'} how many)" if keys else ""
         )
-    if found.several:
-        facts["labels an image"] = found.several
-    facts["colors"] = ", ".join(f"{mode}: {count:,}" for mode, count in Counter(found.modes).most_common())
-    if found.values:
-        facts["channels, values"] = found.values
+    if inspection.several:
+        facts["labels an image"] = inspection.several
+    facts["colors"] = ", ".join(f"{mode}: {count:,}" for mode, count in Counter(inspection.modes).most_common())
+    if inspection.values:
+        facts["channels, values"] = inspection.values
     return facts
 
 
-def _warnings(found: Inspection, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
-    warnings = [*([f"`viticulture train` refuses these: {found.refused}"] if found.refused else []), *found.notes]
-    if not found.classes:
+def _warnings(inspection: Inspection, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
+    warnings = [
+        *([f"`viticulture train` refuses these: {inspection.refused}"] if inspection.refused else []),
+        *inspection.notes,
+    ]
+    if not inspection.classes:
         warnings.append("no labels: `--recipe mae/photos` learns without; with a folder a class, any recipe does")
-    if found.uneven:
+    if inspection.uneven:
         sizes = {name: each["train"] for name, each in counts.items() if "train" in each}
         most, least = max(sizes, key=sizes.__getitem__), min(sizes, key=sizes.__getitem__)
         warnings.append(
-            f"classes are uneven: {most} has {sizes[most]:,} images, {least} {sizes[least]:,}; {found.uneven}"
+            f"classes are uneven: {most} has {sizes[most]:,} images, {least} {sizes[least]:,}; {inspection.uneven}"
         )
-    if found.near:
-        shown = "; ".join(" ~ ".join(pair) for pair in found.near[:3])
+    if inspection.near:
+        shown = "; ".join(" ~ ".join(pair) for pair in inspection.near[:3])
         warnings.append(
-            f"{counted(len(found.near), 'pair')} of images in different splits that look the same, though not pixel by "
-            f"pixel (a copy shrunk or saved again?): {shown}"
+            f"{counted(len(inspection.near), 'pair')} of images in different splits that look the same, though not "
+            f"pixel by pixel (a copy shrunk or saved again?): {shown}"
         )
-    if found.unlabeled:
-        warnings.append(f"{counted(found.unlabeled, 'image')} without a label")
-    warnings += [f"unreadable: {name} ({reason})" for name, reason in list(found.unreadable.items())[:20]]
-    if len(found.unreadable) > 20:
-        warnings.append(f"... and {len(found.unreadable) - 20:,} more unreadable images")
-    for kind, groups in (("in several splits", found.across), ("under several labels", found.contradicting)):
+    if inspection.unlabeled:
+        warnings.append(f"{counted(inspection.unlabeled, 'image')} without a label")
+    warnings += [f"unreadable: {name} ({reason})" for name, reason in list(inspection.unreadable.items())[:20]]
+    if len(inspection.unreadable) > 20:
+        warnings.append(f"... and {len(inspection.unreadable) - 20:,} more unreadable images")
+    for kind, groups in (("in several splits", inspection.across), ("under several labels", inspection.contradicting)):
         if groups:
             shown = "; ".join(_equal(group) for group in groups[:5])
             shown += f"; and {len(groups) - 5:,} more" if len(groups) > 5 else ""
             warnings.append(f"{counted(len(groups), 'image')} {kind}, pixel by pixel the same: {shown}")
-    if found.repeated:
-        share = percent(found.repeated / max(found.images, 1))
-        warnings.append(f"{counted(found.repeated, 'image')} ({share}) equal to another one, pixel by pixel")
-    if found.ignored:
-        warnings.append(f"no images: {counted(len(found.ignored), 'file')}, {', '.join(found.ignored[:5])}")
+    if inspection.repeated:
+        share = percent(inspection.repeated / max(inspection.images, 1))
+        warnings.append(f"{counted(inspection.repeated, 'image')} ({share}) equal to another one, pixel by pixel")
+    if inspection.ignored:
+        warnings.append(f"no images: {counted(len(inspection.ignored), 'file')}, {', '.join(inspection.ignored[:5])}")
     return warnings
 
 

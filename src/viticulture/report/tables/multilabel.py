@@ -14,20 +14,20 @@ CHOSEN = (
 )
 
 
-def labels_summary(found: LabelEvaluations) -> Sheet:
+def labels_summary(evaluations: LabelEvaluations) -> Sheet:
     """One row for each set of weights and split, the one that counts first; last what learns no features."""
     columns = [Column("weights/split")]
     columns += [Column(name, "percent") for name in ("mAP", "low", "high", "micro-F1", "macro-F1", "exact")]
     columns += [Column("NLL", "decimal"), Column("images", "count")]
     rows: list[list[Cell]] = []
-    for key in sorted(found.results, key=lambda key: key != found.counts):
-        each = found.results[key]
+    for key in sorted(evaluations.results, key=lambda key: key != evaluations.counts):
+        each = evaluations.results[key]
         shares = each.map, *each.interval, each.micro_f1, each.macro_f1, each.exact
         rows.append([key, *shares, f"{each.nll:.3f}", each.images])
-    if (counting := found.counting) is not None:
+    if (counting := evaluations.counting) is not None:
         rows += [[name, share, *[None] * 5, "", counting.images] for name, share in counting.baselines.items()]
-    asked = f" Answers are the mean over {counting.asked} of each image." if counting and counting.asked else ""
-    return Sheet("Labels", columns, rows, CHOSEN + asked)
+    by_views = f" Answers are the mean over {counting.asked} of each image." if counting and counting.asked else ""
+    return Sheet("Labels", columns, rows, CHOSEN + by_views)
 
 
 def per_label(result: LabelsEvaluation) -> Sheet:
@@ -42,13 +42,13 @@ def per_label(result: LabelsEvaluation) -> Sheet:
     return Sheet("Per label", columns, rows, "Precision, recall and F1 from the threshold on.")
 
 
-def labels_predictions(found: Sequence[LabelsPrediction]) -> Sheet:
+def labels_predictions(predictions: Sequence[LabelsPrediction]) -> Sheet:
     """What is said of each image."""
 
     def words(each: LabelsPrediction) -> str:
         return ", ".join(f"{name} {each.probabilities[name]:.1%}" for name in each.labels) or "none"
 
-    rows: list[list[Cell]] = [[each.name, "" if each.error else words(each), each.error] for each in found]
-    broken = sum(bool(each.error) for each in found)
-    note = f"{broken} of {len(found)} images could not be read" if broken else ""
+    rows: list[list[Cell]] = [[each.name, "" if each.error else words(each), each.error] for each in predictions]
+    broken = sum(bool(each.error) for each in predictions)
+    note = f"{broken} of {len(predictions)} images could not be read" if broken else ""
     return Sheet("", [Column("image"), Column("labels", "prose"), Column("problem", "prose")], rows, note)

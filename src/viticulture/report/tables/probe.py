@@ -7,28 +7,35 @@ from .sheet import Column, Sheet
 FEATURES = {"class": "class token", "mean": "mean over the image"}
 
 
-def probe_table(found: Probe) -> Sheet:
+def probe_table(probe: Probe) -> Sheet:
     """A row for each kind of features and way to judge them."""
     columns = [Column("features"), Column("classifier"), Column("chosen"), Column("validation", "percent")]
     columns += [Column("test", "percent"), Column("95 % interval")]
     rows = [
-        (FEATURES[one.features], one.classifier, _setting(one), one.val, one.top1, _interval(one))
-        for one in found.findings
+        (
+            FEATURES[finding.features],
+            finding.classifier,
+            _setting(finding),
+            finding.val,
+            finding.top1,
+            _interval(finding),
+        )
+        for finding in probe.findings
     ]
-    images = found.images
+    images = probe.images
     note = (
-        f"{found.classes} classes; {images['train']:,} images to learn from, {images['val']:,} to choose by, "
-        f"{images['test']:,} to test. Best on validation: {found.best.classifier} on the "
-        f"{FEATURES[found.best.features]}."
+        f"{probe.classes} classes; {images['train']:,} images to learn from, {images['val']:,} to choose by, "
+        f"{images['test']:,} to test. Best on validation: {probe.best.classifier} on the "
+        f"{FEATURES[probe.best.features]}."
     )
-    weights = f", weights {found.weights}" if found.weights else ""
-    return Sheet(f"Frozen features of {found.subject}{weights} on {found.data}: top-1", columns, rows, note)
+    weights = f", weights {probe.weights}" if probe.weights else ""
+    return Sheet(f"Frozen features of {probe.subject}{weights} on {probe.data}: top-1", columns, rows, note)
 
 
-def _setting(one: Finding) -> str:
-    return f"k {one.setting:g}" if one.classifier == "k-NN" else f"decay {one.setting:g}"
+def _setting(finding: Finding) -> str:
+    return f"k {finding.setting:g}" if finding.classifier == "k-NN" else f"decay {finding.setting:g}"
 
 
-def _interval(one: Finding) -> str:
-    low, high = one.top1_interval
+def _interval(finding: Finding) -> str:
+    low, high = finding.top1_interval
     return f"{100 * low:.1f} to {100 * high:.1f} %"

@@ -41,22 +41,22 @@ def together(evaluated: Sequence[Evaluated]) -> list[Evaluated]:
 def summary(evaluated: Sequence[Evaluated]) -> Sheet:
     """One column an evaluation, one row a number."""
     evaluated = together(evaluated)
-    found = [each.evaluation for each in evaluated]
-    k = max((each.k for each in found), default=1)
+    evaluations = [each.evaluation for each in evaluated]
+    k = max((each.k for each in evaluations), default=1)
     rows: list[list[Cell]] = [
-        ["images", *(f"{each.images:,}" for each in found)],
-        ["top-1 accuracy", *(percent(each.top1) for each in found)],
-        ["  95 % interval", *(interval(each) for each in found)],
-        [f"top-{k} accuracy", *(percent(each.topk) for each in found)],
-        ["balanced accuracy", *(percent(each.balanced_accuracy) for each in found)],
-        ["macro-F1", *(percent(each.macro_f1) for each in found)],
-        ["NLL, nats", *(f"{each.nll:.3f}" for each in found)],
-        ["calibration error", *(percent(each.calibration_error) for each in found)],
+        ["images", *(f"{each.images:,}" for each in evaluations)],
+        ["top-1 accuracy", *(percent(each.top1) for each in evaluations)],
+        ["  95 % interval", *(interval(each) for each in evaluations)],
+        [f"top-{k} accuracy", *(percent(each.topk) for each in evaluations)],
+        ["balanced accuracy", *(percent(each.balanced_accuracy) for each in evaluations)],
+        ["macro-F1", *(percent(each.macro_f1) for each in evaluations)],
+        ["NLL, nats", *(f"{each.nll:.3f}" for each in evaluations)],
+        ["calibration error", *(percent(each.calibration_error) for each in evaluations)],
     ]
-    if found and k >= len(found[0].per_class):  # true of any guess
+    if evaluations and k >= len(evaluations[0].per_class):  # true of any guess
         del rows[3]
-    if any(each.rule != ONE_HEAD for each in found):
-        rows.insert(1, ["answered by", *(each.rule for each in found)])
+    if any(each.rule != ONE_HEAD for each in evaluations):
+        rows.insert(1, ["answered by", *(each.rule for each in evaluations)])
     columns = [Column(""), *(Column(f"{each.weights}, {each.split}", "decimal") for each in evaluated)]
     return Sheet("Evaluation", columns, rows)
 

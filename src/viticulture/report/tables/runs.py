@@ -69,9 +69,9 @@ def _row(name: str, path: Path) -> list[Cell]:
     run = RunDir.open(path)
     facts = run.read("run.json")
     measured: list[Cell] = ["", ""]
-    if (told := read_headline(run)) is not None:
-        low, high = told.interval
-        value = told.value if told.name == "top-1" else f"{told.name} {percent(told.value)}"
+    if (headline := read_headline(run)) is not None:
+        low, high = headline.interval
+        value = headline.value if headline.name == "top-1" else f"{headline.name} {percent(headline.value)}"
         measured = [value, f"{100 * low:.1f}–{100 * high:.1f} %"]
     begun = facts["started"][:16].replace("T", " ")
     state = "stopped" if facts["status"] == "running" and not run.in_use else facts["status"]

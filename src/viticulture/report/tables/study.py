@@ -21,14 +21,14 @@ def plan_sheet(grid: Grid, plan: Plan) -> Sheet:
     grouped: dict[tuple[str, str], list[GridCell]] = {}
     for cell in known.values():
         grouped.setdefault((cell.candidate.name, cell.subset.name), []).append(cell)
-    for one in grid.candidates:
+    for candidate in grid.candidates:
         for subset in grid.subsets.each():
-            if cells := grouped.get((one.name, subset.name)):
+            if cells := grouped.get((candidate.name, subset.name)):
                 seconds = plan.seconds(cells[0], grid)
                 minutes = None if seconds is None else seconds / 60
                 total = None if minutes is None else minutes * len(cells)
-                epochs = plan.epochs[one.name, subset.name]
-                rows.append([one.name, subset.name, epochs, _minutes(minutes), len(cells), _minutes(total)])
+                epochs = plan.epochs[candidate.name, subset.name]
+                rows.append([candidate.name, subset.name, epochs, _minutes(minutes), len(cells), _minutes(total)])
     columns = [Column("candidate"), Column("training data"), Column("epochs", "count"), Column("min a cell", "decimal")]
     columns += [Column("cells", "count"), Column("min", "decimal")]
     return Sheet("Plan", columns, rows, plan_note(grid, plan))
@@ -74,25 +74,25 @@ def few_steps(plan: Plan, unit: str) -> list[str]:
 
 def results_sheet(study: Study) -> Sheet:
     """One row a candidate, one column a training subset: the measure, %, mean and sd over seeds."""
-    grid, found = study.folder.grid, study.verdicts
+    grid, verdicts = study.folder.grid, study.verdicts
     columns = [Column("candidate")]
-    several = len({verdict.data for verdict in found}) > 1
-    columns += [Column(_heading(verdict, several), "spread") for verdict in found]
+    several = len({verdict.data for verdict in verdicts}) > 1
+    columns += [Column(_heading(verdict, several), "spread") for verdict in verdicts]
     if grid.published:
         columns += [Column("published", "decimal"), Column("ours − published", "decimal")]
     rows: list[list[Cell]] = []
-    for one in grid.candidates:
-        standings = [next((s for s in verdict.standings if s.candidate == one), None) for verdict in found]
-        row: list[Cell] = [one.name, *(spread(s.test) if s else None for s in standings)]
+    for candidate in grid.candidates:
+        standings = [next((s for s in verdict.standings if s.candidate == candidate), None) for verdict in verdicts]
+        row: list[Cell] = [candidate.name, *(spread(s.test) if s else None for s in standings)]
         if grid.published:
             ours = next((100 * s.test.mean for s in standings if s), None)
-            known = one.published
+            known = candidate.published
             gap = f"{ours - known:+.1f}" if ours is not None and known is not None else None
             row += [None if known is None else f"{known:g}", gap]
         rows.append(row)
-    where = "" if several else f" on {subject(found[-1].data)}" if found else ""
-    title = found[-1].measure.title if found else measure(["accuracy"]).title
-    return Sheet(f"{title}{where}, %", columns, rows, _seeds_note(found, grid.unit))
+    where = "" if several else f" on {subject(verdicts[-1].data)}" if verdicts else ""
+    title = verdicts[-1].measure.title if verdicts else measure(["accuracy"]).title
+    return Sheet(f"{title}{where}, %", columns, rows, _seeds_note(verdicts, grid.unit))
 
 
 def full_sheet(study: Study) -> Sheet:
@@ -116,21 +116,25 @@ def full_sheet(study: Study) -> Sheet:
     ]
     rows: list[list[Cell]] = []
     for verdict in study.verdicts:
-        for one in verdict.standings:
-            row: list[Cell] = [one.candidate.name, one.subset.name, *([subject(verdict.data)] if several else [])]
-            images, epochs, seconds = one.fact("train_images"), one.fact("epochs"), one.fact("seconds")
+        for standing in verdict.standings:
+            row: list[Cell] = [
+                standing.candidate.name,
+                standing.subset.name,
+                *([subject(verdict.data)] if several else []),
+            ]
+            images, epochs, seconds = standing.fact("train_images"), standing.fact("epochs"), standing.fact("seconds")
             row += [
                 None if images is None else round(images),
-                len(one.outcomes),
-                spread(one.test),
-                _interval(one.test),
-                *([spread(one.val) if one.val else None] if reported == "test" else []),
-                None if one.versus_baseline is None else 100 * one.versus_baseline.mean,
-                None if one.versus_baseline is None else ends(one.versus_baseline),
+                len(standing.outcomes),
+                spread(standing.test),
+                _interval(standing.test),
+                *([spread(standing.val) if standing.val else None] if reported == "test" else []),
+                None if standing.versus_baseline is None else 100 * standing.versus_baseline.mean,
+                None if standing.versus_baseline is None else ends(standing.versus_baseline),
                 None if epochs is None else round(epochs),
                 None if seconds is None else seconds / 60,
-                _scaled(one.fact("parameters"), 1e6),
-                _scaled(one.fact("macs"), 1e6),
+                _scaled(standing.fact("parameters"), 1e6),
+                _scaled(standing.fact("macs"), 1e6),
             ]
             rows.append(row)
     known = study.verdicts[-1].measure if study.verdicts else measure(["accuracy"])
@@ -146,9 +150,9 @@ def full_sheet(study: Study) -> Sheet:
 def failures(study: Study) -> list[Sheet]:
     """What failed, with its error; nothing where nothing did."""
     rows: list[list[Cell]] = [
-        [one.cell.candidate.name, one.cell.subset.name, one.cell.seed, one.error]
-        for one in study.outcomes
-        if one.status == "failed"
+        [outcome.cell.candidate.name, outcome.cell.subset.name, outcome.cell.seed, outcome.error]
+        for outcome in study.outcomes
+        if outcome.status == "failed"
     ]
     columns = [
         Column("candidate"),
@@ -168,22 +172,22 @@ def wider(grid: Grid, images: str) -> str:
     return f"the wider of {students} and {images}" if images else students.removesuffix(",")
 
 
-def spread(found: Estimate) -> Spread:
+def spread(estimate: Estimate) -> Spread:
     """Values in percent."""
-    return Spread(tuple(100 * value for value in found.values))
+    return Spread(tuple(100 * value for value in estimate.values))
 
 
-def ends(found: Difference) -> str | None:
+def ends(difference: Difference) -> str | None:
     """The wider of a difference's intervals, in percentage points."""
-    return f"{100 * found.span[0]:+.1f} to {100 * found.span[1]:+.1f}" if found.span else None
+    return f"{100 * difference.span[0]:+.1f} to {100 * difference.span[1]:+.1f}" if difference.span else None
 
 
 def _heading(verdict: Verdict, several: bool) -> str:
     return f"{subject(verdict.data)}, {verdict.subset.name}" if several else verdict.subset.name
 
 
-def _seeds_note(found: list[Verdict], unit: str) -> str:
-    seeds = sorted({len(one.outcomes) for verdict in found for one in verdict.standings})
+def _seeds_note(verdicts: list[Verdict], unit: str) -> str:
+    seeds = sorted({len(standing.outcomes) for verdict in verdicts for standing in verdict.standings})
     if not seeds:
         return ""
     if seeds == [1]:
@@ -191,10 +195,10 @@ def _seeds_note(found: list[Verdict], unit: str) -> str:
     return f"Mean ± standard deviation over {' to '.join(map(str, (seeds[:1] + seeds[-1:])[: len(seeds)]))} {unit}s."
 
 
-def _interval(found: Estimate) -> str | None:
-    if found.low is None or found.high is None:
+def _interval(estimate: Estimate) -> str | None:
+    if estimate.low is None or estimate.high is None:
         return None
-    return f"{max(0.0, 100 * found.low):.1f}–{min(100.0, 100 * found.high):.1f}"
+    return f"{max(0.0, 100 * estimate.low):.1f}–{min(100.0, 100 * estimate.high):.1f}"
 
 
 def _minutes(minutes: float | None) -> str | None:

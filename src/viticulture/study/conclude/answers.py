@@ -66,8 +66,8 @@ class Answers:
         if outcome.measured == "accuracy":
             return None
         if outcome.cell.name not in self._drawn:
-            judged = read_judged(self.study.run(outcome.cell))
-            counting = judged.counting if judged else None
+            evaluations = read_judged(self.study.run(outcome.cell))
+            counting = evaluations.counting if evaluations else None
             draws = counting.resampled if counting and next(iter(counting.measures)) == outcome.measured else ()
             self._drawn[outcome.cell.name] = np.array(draws) if draws else None
         return self._drawn[outcome.cell.name]

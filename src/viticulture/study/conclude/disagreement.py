@@ -95,7 +95,7 @@ def _of_one_fold(first: Standing, second: Standing) -> tuple[Standing, Standing]
     shared = {o.cell.seed for o in first.outcomes} & {o.cell.seed for o in second.outcomes}
     if not shared:
         return None
-    kept = [tuple(o for o in one.outcomes if o.cell.seed == min(shared)) for one in (first, second)]
+    kept = [tuple(o for o in standing.outcomes if o.cell.seed == min(shared)) for standing in (first, second)]
     return replace(first, outcomes=kept[0]), replace(second, outcomes=kept[1])
 
 
@@ -110,10 +110,10 @@ def _sides(study: StudyDir, pair: tuple[Standing, Standing], truth: NDArray[np.i
         return []
     gap = (ours == truth).mean(0) - (theirs == truth).mean(0)  # [N], from -1 to 1
     sides = []
-    for better, worse, sign, said in ((first, second, 1, theirs), (second, first, -1, ours)):
+    for better, worse, sign, answers in ((first, second, 1, theirs), (second, first, -1, ours)):
         chosen = _varied(np.argsort(-sign * gap, kind="stable"), sign * gap, truth)[:EACH]
         if len(chosen):
-            sides.append(_Side((better, worse), chosen, said))
+            sides.append(_Side((better, worse), chosen, answers))
     return sides
 
 

@@ -43,31 +43,34 @@ def interactions(accuracies: Mapping[str, Mapping[int, float]], baseline: str) -
         accuracies: candidate -> seed -> share of test images that it gets right.
         baseline: what gains are counted from.
     """
-    found = []
+    sums = []
     for name in accuracies:
         parts = tuple(part.strip() for part in name.split(" + "))
         if len(parts) < 2 or baseline not in accuracies or not all(part in accuracies for part in parts):
             continue
-        seeds = sorted(set.intersection(*(set(accuracies[one]) for one in (name, baseline, *parts))))
-        gains = {one: [accuracies[one][seed] - accuracies[baseline][seed] for seed in seeds] for one in (name, *parts)}
+        seeds = sorted(set.intersection(*(set(accuracies[candidate]) for candidate in (name, baseline, *parts))))
+        gains = {
+            candidate: [accuracies[candidate][seed] - accuracies[baseline][seed] for seed in seeds]
+            for candidate in (name, *parts)
+        }
         together = [sum(values) for values in zip(*(gains[part] for part in parts), strict=True)]
         if seeds:
-            found.append(Interaction(name, parts, tuple(gains[name]), tuple(together)))
-    return found
+            sums.append(Interaction(name, parts, tuple(gains[name]), tuple(together)))
+    return sums
 
 
-def told(found: Sequence[Interaction], overlap: float = 0.0) -> tuple[list[str], list[str]]:
+def told(sums: Sequence[Interaction], overlap: float = 0.0) -> tuple[list[str], list[str]]:
     """Names of the sums that are more than their parts, and of those that are less, beyond chance.
 
     Student's interval of the excess over seeds leaves out zero; all intervals hold together at `LEVEL` (Bonferroni).
     Sums of fewer than `FEWEST_SEEDS` seeds, or without any spread, are told of neither. `overlap` is that of folds
     (`statistics.estimate`).
     """
-    known = [one for one in found if len(one.excess) >= FEWEST_SEEDS]
+    known = [interaction for interaction in sums if len(interaction.excess) >= FEWEST_SEEDS]
     more, less = list[str](), list[str]()
-    for one in known:
-        over_seeds = estimate(one.excess, 1 - (1 - LEVEL) / len(known), overlap=overlap)
+    for interaction in known:
+        over_seeds = estimate(interaction.excess, 1 - (1 - LEVEL) / len(known), overlap=overlap)
         if round(over_seeds.sd or 0.0, 9) and over_seeds.low is not None and over_seeds.high is not None:
-            more += [one.name] if over_seeds.low > 0 else []
-            less += [one.name] if over_seeds.high < 0 else []
+            more += [interaction.name] if over_seeds.low > 0 else []
+            less += [interaction.name] if over_seeds.high < 0 else []
     return more, less

@@ -101,10 +101,10 @@ def precision(values: Sequence[float], drawn: NDArray[np.float64] | None, overla
     return _widened(over_seeds, float(low), float(high))
 
 
-def _widened(found: Estimate, low: float, high: float) -> Estimate:
-    assert found.low is not None
-    assert found.high is not None
-    return replace(found, low=min(found.low, low), high=max(found.high, high))
+def _widened(estimated: Estimate, low: float, high: float) -> Estimate:
+    assert estimated.low is not None
+    assert estimated.high is not None
+    return replace(estimated, low=min(estimated.low, low), high=max(estimated.high, high))
 
 
 def level_of_look(number: int) -> float:

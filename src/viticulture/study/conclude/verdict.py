@@ -191,7 +191,7 @@ def _verdict(
     rests_on = [outcome for group in groups.values() for outcome in group]
     fingerprint = _fingerprint(rests_on)
     # A look was once known by the number of its trainings.
-    looks = [fingerprint if look == len(rests_on) else look for look in looks]
+    looks = [fingerprint if mark == len(rests_on) else mark for mark in looks]
     level = level_of_look(1 + (looks.index(fingerprint) if fingerprint in looks else len(looks)))
     rivals = {
         other.candidate.name: lead

@@ -79,7 +79,7 @@ def _started(candidates: tuple[Candidate, ...], weights: Mapping[str, str]) -> t
         if not alike:
             raise unknown("row to start from weights", pattern, names)
         given += [(training, path) for training in alike]
-    starts = [next((path for training, path in given if training == one.training), None) for one in candidates]
+    starts = [next((path for training, path in given if training == row.training), None) for row in candidates]
     return tuple(
         candidate if path is None else replace(candidate, overrides={**candidate.overrides, "student.init": path})
         for candidate, path in zip(candidates, starts, strict=True)
@@ -88,7 +88,7 @@ def _started(candidates: tuple[Candidate, ...], weights: Mapping[str, str]) -> t
 
 def _from_anywhere(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     """Candidates whose weights are found from any working folder."""
-    return tuple(replace(one, overrides=from_anywhere(one.overrides)) for one in candidates)
+    return tuple(replace(candidate, overrides=from_anywhere(candidate.overrides)) for candidate in candidates)
 
 
 def _length(overrides: dict[str, Any]) -> tuple[dict[str, Any], int | None]:

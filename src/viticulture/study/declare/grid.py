@@ -206,7 +206,7 @@ class Grid:
     @cached_property
     def _slugs(self) -> dict[str, str]:
         of_training: dict[str, str] = {}
-        for candidate in sorted(self.candidates, key=lambda one: one.name not in self.folders):
+        for candidate in sorted(self.candidates, key=lambda each: each.name not in self.folders):
             content, kept = digest(candidate.training), self.folders.get(candidate.name, "")
             if content not in of_training:
                 taken = {*of_training.values(), *self.folders.values()}
@@ -318,9 +318,9 @@ def _differences(value: Any) -> dict[str, Any]:
     }
 
 
-def _default(one: Field[Any]) -> Any:
+def _default(option: Field[Any]) -> Any:
     """What a field is where nobody says it; MISSING, which nothing equals, where it must be said."""
-    return one.default if one.default_factory is MISSING else one.default_factory()
+    return option.default if option.default_factory is MISSING else option.default_factory()
 
 
 def known_keys(cls: Any, raw: Any, name: str) -> dict[str, Any]:

@@ -56,11 +56,11 @@ class Subsets:
                 raise UserError(f"per_class must be at least 1, got {images}")
         if self.folds and self.folds < 2:
             raise UserError(f"folds must be at least 2, got {self.folds}; five or ten are usual")
-        for one, other in pairwise(self.each()):  # a name stands for its subset in plans and folders
-            if one.name == other.name:
+        for subset, other in pairwise(self.each()):  # a name stands for its subset in plans and folders
+            if subset.name == other.name:
                 raise UserError(
-                    f"subsets are told apart by six digits, and {one.value} and {other.value} are both {one.name}; "
-                    "leave one of them out"
+                    f"subsets are told apart by six digits, and {subset.value} and {other.value} are both "
+                    f"{subset.name}; leave one of them out"
                 )
 
     def fold(self, number: int) -> dict[str, Any]:

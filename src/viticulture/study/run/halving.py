@@ -37,11 +37,11 @@ class Decision:
     @property
     def sentence(self) -> str:
         """As the log says it."""
-        told = [
+        shares = [
             f"{name} {'failed' if score is None else f'{100 * score:.1f} %'}" for name, score in self.scores.items()
         ]
         dropped = [name for name in self.scores if name not in self.kept]
-        return f"rung {self.rung + 1}, {self.subset.name}: {', '.join(told)}; " + (
+        return f"rung {self.rung + 1}, {self.subset.name}: {', '.join(shares)}; " + (
             f"dropped {', '.join(dropped)}" if dropped else "all go on"
         )
 

@@ -114,16 +114,16 @@ class Outcomes:
             outcome = self._as_written(cell)
             _ = {**outcome.row, **{name: outcome.row[name] / 1 for name in NUMBERS if outcome.row[name] is not None}}
         except (UserError, OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            told = str(error) if isinstance(error, UserError) else f"{type(error).__name__} {error}"
-            return Outcome(cell, "failed", f"{self.study.run(cell).path} is damaged: {told}")
+            reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__} {error}"
+            return Outcome(cell, "failed", f"{self.study.run(cell).path} is damaged: {reason}")
         return outcome
 
     def _as_written(self, cell: Cell) -> Outcome:
         run = self.study.run(cell)
         facts = read_json(run.path / "run.json") if (run.path / "run.json").exists() else None
         if facts and facts.get("status") == "finished":
-            if (judged := read_judged(run)) is not None:
-                return _of_judged(cell, judged, facts)
+            if (evaluations := read_judged(run)) is not None:
+                return _of_judged(cell, evaluations, facts)
             results = read_evaluations(run)
             if results is None:
                 raise UserError(f"{run.path} holds no {RESULTS}")
@@ -145,15 +145,15 @@ class Outcomes:
         return Outcome(cell, "begun" if facts else "missing", facts=facts)
 
 
-def _of_judged(cell: Cell, judged: DenseEvaluations | LabelEvaluations, facts: dict[str, Any]) -> Outcome:
+def _of_judged(cell: Cell, evaluations: DenseEvaluations | LabelEvaluations, facts: dict[str, Any]) -> Outcome:
     """What a detector, a segmenter or a student of several labels came to: by default what counts of it, AP of boxes,
     mIoU or mAP."""
-    counting, measure = judged.counting, cell.candidate.measure
+    counting, measure = evaluations.counting, cell.candidate.measure
     if counting is None:  # no images were held out
         return Outcome(cell, "finished", facts=facts)
     measured = next(iter(counting.measures)) if measure == "accuracy" else measure
     shares = {
-        split: result.measures.get(measured) if (result := judged.of_split(split)) else None
+        split: result.measures.get(measured) if (result := evaluations.of_split(split)) else None
         for split in ("test", "val")
     }
     numbers = {"images": float(counting.images)}

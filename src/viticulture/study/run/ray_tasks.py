@@ -67,9 +67,9 @@ def run_on_ray(study: StudyDir, address: str, tell: Callable[[str], None], data:
 def _train(path: str, name: str, data: str, folder: str) -> list[str]:
     """One task: what was said about the cell."""
     os.chdir(folder)
-    said: list[str] = []
+    messages: list[str] = []
     study = StudyDir.open(path)
-    work = Work(study, said.append, data)
+    work = Work(study, messages.append, data)
     for cell in study.grid.named(name)[:1]:
         work.one(cell)
-    return said
+    return messages

@@ -112,8 +112,8 @@ class Work:
     def _log(self, decisions: list[Decision]) -> None:
         """Keep halving's decisions in study.json, each said once."""
         known = self.study.facts.get("decisions", [])
-        told = [decision.sentence for decision in decisions]
-        if new := [sentence for sentence in told if sentence not in known]:
+        sentences = [decision.sentence for decision in decisions]
+        if new := [sentence for sentence in sentences if sentence not in known]:
             self.study.update(decisions=[*known, *new])
             for sentence in new:
                 self.tell(sentence)
