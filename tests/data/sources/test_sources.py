@@ -791,3 +791,15 @@ def test_shards_over_processes_give_every_sample_once(
         seen += mine
     assert sorted(seen) == list(range(48))
     assert len(listed) == 3
+
+
+def test_columns_that_are_not_read_are_told(tmp_path: Path) -> None:
+    """Of a CSV and of a data frame; patients in a column of another name than `group` would stand in train and test.
+    Fails if one that pandas numbers its rows by is told, or one that is read."""
+    pandas = pytest.importorskip("pandas")
+    told = ("columns that are not read: patient; read are path, label, split, group",)
+    file = table(tmp_path, "Unnamed: 0,path,label,patient,split\n0,img/a b.png,x,p1,train\n1,3.png,y,p2,test\n")
+    assert open_source(file).notes == told
+    frame = pandas.read_csv(file).assign(path=lambda rows: [str(tmp_path / path) for path in rows["path"]])
+    assert open_source(frame).notes == told
+    assert not open_source(table(tmp_path, "path,label,split\nimg/a b.png,x,train\n3.png,y,test\n")).notes

@@ -155,7 +155,7 @@ def from_object(data: Any) -> Source:
 def _from_frame(frame: Any) -> Source:
     columns = [str(name) for name in frame.columns]
     words = {name: cell_words(list(frame[name])) for name in columns if name in OWN or "label" not in columns}
-    source = from_table("data frame", Path.cwd(), words, [f"row {number}" for number in range(len(frame))])
+    source = from_table("data frame", Path.cwd(), words, [f"row {number}" for number in range(len(frame))], columns)
     if source is None:
         raise UserError(
             "a data frame needs the columns path, label (or a column of 1 and 0 for every label) and, if you like, "

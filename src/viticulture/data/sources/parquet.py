@@ -30,4 +30,4 @@ def open_parquet(path: Path) -> Source:
         raise UserError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
     words = {name: cell_words(table[name]) for name in columns}
     rows = [f"row {number}" for number in range(len(words["path"]))]
-    return from_table(str(path), path.parent, words, rows) or hub.open_local(path)
+    return from_table(str(path), path.parent, words, rows, names) or hub.open_local(path)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...errors import UserError
+from ...errors import UserError, some
 from .labels import split_of
 from .listed import Listed, from_list
 from .several import LISTS, joined, marked
@@ -30,7 +30,11 @@ NUMBERED = ("label", "group")
 
 
 def from_table(
-    what: str, root: Path, columns: Mapping[str, Sequence[str | None]], rows: Sequence[str]
+    what: str,
+    root: Path,
+    columns: Mapping[str, Sequence[str | None]],
+    rows: Sequence[str],
+    named: Sequence[str] = (),
 ) -> Source | None:
     """The images that a table lists; None where it has no column of paths, or none of labels.
 
@@ -39,6 +43,7 @@ def from_table(
         root: folder that paths are relative to.
         columns: its cells by their column's name, as `cell_words` gives them.
         rows: what to call each row.
+        named: all its columns, also those whose cells are not here.
 
     Raises: UserError as `from_list`, for a split that is none, and for a gap in a column of 1 and 0.
     """
@@ -51,6 +56,9 @@ def from_table(
     images = []
     for row, path, label, split, group in zip(rows, columns["path"], labels, splits, groups, strict=True):
         images.append(Listed(path or "", label, split_in(split, f"{what}, {row}"), group or "", row))
+    unread = [name for name in named or columns if name not in OWN and name and not name.startswith("Unnamed:")]
+    if unread and "label" in columns:  # a group by another name would fall apart in silence
+        notes = (f"columns that are not read: {some(unread)}; read are {', '.join(OWN)}",)
     return from_list(what, root, images, notes)
 
 
