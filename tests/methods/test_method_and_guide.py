@@ -51,7 +51,7 @@ def test_the_contract_is_complete() -> None:
     """Every method and guide stands in the table above; a method gives labels where it learns from them. Methods that
     find objects or tell pixels apart give guides nothing (tests/training/test_dense_runs.py), one of several labels an
     image gives all but one label (test_multilabel.py)."""
-    dense = {name for name in METHOD_NAMES if find_method(name).batch_spec.contents in ("objects", "pixels")}
+    dense = {name for name in METHOD_NAMES if find_method(name).batch_spec.dense}
     assert dense == {"detection", "segmentation"}
     assert not any(find_method(name).gives for name in dense)
     assert find_method("multilabel").gives == frozenset(Given) - {Given.LABELS}

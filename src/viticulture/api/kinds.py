@@ -4,22 +4,23 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ..methods.method import BatchSpec
     from ..training.rundir import RunDir
 
 
 def is_dense(run: "RunDir") -> bool:
     """Whether a run finds objects or tells pixels apart."""
-    return _contents(run) in ("objects", "pixels")
+    return _spec(run).dense
 
 
 def is_multilabel(run: "RunDir") -> bool:
     """Whether a run tells several labels an image."""
-    return _contents(run) == "labels"
+    return _spec(run).contents == "labels"
 
 
-def _contents(run: "RunDir") -> str:
-    """What its method knows of images."""
+def _spec(run: "RunDir") -> "BatchSpec":
+    """What its method asks of a batch."""
     from ..training.recipe import method_class
     from ..training.run_inputs import recipe_of
 
-    return method_class(recipe_of(run)).batch_spec.contents
+    return method_class(recipe_of(run)).batch_spec

@@ -222,7 +222,7 @@ def may_be_taught(recipe: Recipe) -> bool:
 
 def is_dense(recipe: Recipe) -> bool:
     """Whether it learns objects, or classes of pixels: its student and its images stay, and epochs are chosen."""
-    return method_class(recipe).batch_spec.contents in ("objects", "pixels")
+    return method_class(recipe).batch_spec.dense
 
 
 def learns_classes(recipe: Recipe) -> bool:

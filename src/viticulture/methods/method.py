@@ -77,6 +77,11 @@ class BatchSpec:
     local_size: int = 0
     noise: int = 0
 
+    @property
+    def dense(self) -> bool:
+        """Whether more is known of an image than what it shows as a whole: objects, or classes of its pixels."""
+        return self.contents in ("objects", "pixels")
+
 
 @dataclass(frozen=True)
 class Course:

@@ -48,8 +48,7 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
     wanted: Student = recipe.section("student")
     torch.manual_seed(seed)
     made = method_class(recipe)
-    classifies = made.batch_spec.contents in ("classes", "labels")
-    shown = task if classifies else replace(task, classes=())  # else no classifier is needed
+    shown = replace(task, classes=()) if made.batch_spec.dense else task  # detectors bring heads of their own
     student = create_student(wanted.name, shown, patch_size(wanted, task), wanted.options)
     remarks = initialize(student, wanted.init, wanted.init_blocks, shown.classes) if wanted.init else []
     taken = {name: tensor.clone() for name, tensor in student.state_dict().items()} if wanted.init else {}

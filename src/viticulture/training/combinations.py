@@ -44,7 +44,7 @@ def check_parts(recipe: Recipe) -> None:
         raise UserError(f"method {name} compares two views of an image; say by augment2 how the second one is made")
     if len(views) > method.batch_spec.views:
         raise UserError(f"method {name} looks at one view of an image; take augment2 out")
-    if method.batch_spec.contents in ("objects", "pixels"):
+    if method.batch_spec.dense:
         check_follows([cls_name(transform_class(view, entry)) for view, entry in recipe.values["augment"].items()])
         if (chosen := recipe.section("images").eval_views) != "one":
             raise UserError(

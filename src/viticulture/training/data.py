@@ -27,17 +27,16 @@ CHOSEN = f"images have several labels, so {SEVERAL} tells each by itself; --reci
 def open_for(recipe: Recipe, data: Any) -> Source | DenseSource:
     """Data as a recipe's method learns from it: images with classes, objects or classes of pixels. A method that reads
     no labels takes images with objects or masks as well, in the splits of those."""
-    contents = method_class(recipe).batch_spec.contents
-    if contents in ("objects", "pixels"):
+    spec = method_class(recipe).batch_spec
+    if spec.dense:
         if not isinstance(data, str):
             raise UserError(
-                f"method {recipe.values['method']['name']} learns from files with {contents}; name a folder"
+                f"method {recipe.values['method']['name']} learns from files with {spec.contents}; name a folder"
             )
-        return open_dense(data, contents)
-    if not method_class(recipe).batch_spec.labels and isinstance(data, str) and (kind := recognized(data)):
+        return open_dense(data, spec.contents)
+    if not spec.labels and isinstance(data, str) and (kind := recognized(data)):
         return open_dense(data, kind)
-    labeled = method_class(recipe).batch_spec.labels
-    return for_method(recipe, open_labeled(data) if labeled else open_source(data))
+    return for_method(recipe, open_labeled(data) if spec.labels else open_source(data))
 
 
 def for_method(recipe: Recipe, source: Source) -> Source:
