@@ -50,6 +50,7 @@ def main() -> None:
     seed = int(options.row.name)
     out = options.row.parent.parent / "fastai-resnet18" / options.row.name
     splits: dict[str, list[str]] = json.loads((options.row / "split.json").read_text())["names"]
+    splits["test"] = test_names(options.images)  # a row of the contest does not know them
     root = options.images if options.images.is_dir() else options.images.parent
     labels = read_labels(options.images, [name for names in splits.values() for name in names])
 
@@ -76,6 +77,14 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out / "contest.json").write_text(json.dumps(result))
     print(json.dumps(result))
+
+
+def test_names(images: Path) -> list[str]:
+    """The images of the split `test`: of a CSV file, or in the folder of that name."""
+    if images.is_dir():
+        return sorted(str(file.relative_to(images)) for file in (images / "test").rglob("*") if file.is_file())
+    with images.open(newline="") as file:
+        return [row["path"] for row in csv.DictReader(file) if row["split"] == "test"]
 
 
 def read_labels(images: Path, names: Sequence[str]) -> dict[str, str]:
