@@ -5,12 +5,15 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, distributed, nn
 
 from viticulture.cli import entry
 
@@ -41,6 +44,33 @@ def ends_well(function: Callable[..., None], *args: Any) -> None:
     process = start(function, *args)
     process.join()
     assert process.exitcode == 0
+
+
+def pair(function: Callable[[int, str], None], folder: Path) -> list[Any]:
+    """What two processes leave in RANK.pt of a folder, which each is told beside its rank. Fails if one does not end
+    well."""
+    processes = [start(function, rank, str(folder)) for rank in range(2)]
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+@contextmanager
+def one_of_pair(rank: int, folder: str) -> Iterator[None]:
+    """In a process of `pair`: the two know of each other, as under Lightning."""
+    store = f"file://{folder}/store"
+    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(minutes=10))
+    yield
+    distributed.destroy_process_group()
+
+
+def shared_gradients(module: nn.Module) -> dict[str, Tensor]:
+    """The gradients of a module, averaged over the pair as DDP would."""
+    gradients = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+    for gradient in gradients.values():
+        distributed.all_reduce(gradient)
+    return {name: gradient / 2 for name, gradient in gradients.items()}
 
 
 def command(folder: Path, log: Path, words: list[str], environment: dict[str, str] | None = None) -> ForkServerProcess:

@@ -2,7 +2,6 @@
 """DINO: what is compared with what, centering and sharpening, a teacher that follows, prototypes that wait."""
 
 import copy
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
-from children import start as start_child
+from children import one_of_pair, pair, shared_gradients
 from exact import CLOSE, doubled, never_single
 from label_free import start, weights
 from resumed import check_same_bits, whole_and_resumed
@@ -262,30 +261,21 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
 
 def one_of_two(rank: int, folder: str) -> None:
     """A process with every other image; leaves its gradients, averaged as DDP would, and the center."""
-    store = f"file://{folder}/store"
-    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(minutes=10))
-    never_single()
-    dino = method().double()
-    dino.losses({name: images[rank::2] for name, images in doubled(views((2, 12))).items()})["views"].backward()
-    found = {name: p.grad for name, p in dino.named_parameters() if p.grad is not None}
-    for gradient in found.values():
-        distributed.all_reduce(gradient)
-    torch.save([{name: g / 2 for name, g in found.items()}, dino.center], f"{folder}/{rank}.pt")
-    distributed.destroy_process_group()
+    with one_of_pair(rank, folder):
+        never_single()
+        dino = method().double()
+        dino.losses({name: images[rank::2] for name, images in doubled(views((2, 12))).items()})["views"].backward()
+        torch.save([shared_gradients(dino), dino.center], f"{folder}/{rank}.pt")
 
 
 @pytest.mark.children
 def test_two_processes_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients and center of two processes with half a batch each. Catches: a center of one process's images."""
-    processes = [start_child(one_of_two, rank, str(tmp_path)) for rank in range(2)]
-    for process in processes:
-        process.join()
-        assert process.exitcode == 0
+    halves = pair(one_of_two, tmp_path)
     monkeypatch.setattr(Tensor, "float", Tensor.double)
     dino = method().double()
     dino.losses(doubled(views((2, 12))))["views"].backward()
-    for rank in range(2):
-        gradients, center = torch.load(tmp_path / f"{rank}.pt")
+    for gradients, center in halves:
         torch.testing.assert_close(center, dino.center, **CLOSE)
         for name, parameter in dino.named_parameters():
             if parameter.grad is not None:

@@ -2,7 +2,6 @@
 """Our MoCo v3 is the authors' on one process, and on two it is what it is on one."""
 
 from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 import pytest
 import timm
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
-from children import start as start_child
+from children import one_of_pair, pair, shared_gradients
 from conftest import Golden
 from exact import CLOSE, doubled, never_single
 from label_free import SMALL, start, weights
@@ -151,17 +150,12 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
 
 def one_of_two(rank: int, folder: str) -> None:
     """A process with every other image; leaves its gradients, averaged as DDP would, and its statistics."""
-    store = f"file://{folder}/store"
-    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(minutes=10))
-    never_single()
-    moco = method().double()
-    loss = moco.losses({name: images[rank::2] for name, images in doubled(views()).items()})["contrast"]
-    loss.backward()
-    found = {name: p.grad for name, p in moco.named_parameters() if p.grad is not None}
-    for gradient in found.values():
-        distributed.all_reduce(gradient)
-    torch.save([{name: g / 2 for name, g in found.items()}, dict(moco.named_buffers())], f"{folder}/{rank}.pt")
-    distributed.destroy_process_group()
+    with one_of_pair(rank, folder):
+        never_single()
+        moco = method().double()
+        loss = moco.losses({name: images[rank::2] for name, images in doubled(views()).items()})["contrast"]
+        loss.backward()
+        torch.save([shared_gradients(moco), dict(moco.named_buffers())], f"{folder}/{rank}.pt")
 
 
 @pytest.mark.children
@@ -171,15 +165,11 @@ def test_two_processes_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     Catches: keys of one process only, an own key looked for in the wrong place, BatchNorm over half the batch, no
     gradient through the shared statistics.
     """
-    processes = [start_child(one_of_two, rank, str(tmp_path)) for rank in range(2)]
-    for process in processes:
-        process.join()
-        assert process.exitcode == 0
+    halves = pair(one_of_two, tmp_path)
     monkeypatch.setattr(Tensor, "float", Tensor.double)
     moco = method().double()
     moco.losses(doubled(views()))["contrast"].backward()
-    for rank in range(2):
-        gradients, buffers = torch.load(tmp_path / f"{rank}.pt")
+    for gradients, buffers in halves:
         for name, parameter in moco.named_parameters():
             if parameter.grad is not None:
                 torch.testing.assert_close(gradients[name], parameter.grad, **CLOSE)
@@ -199,10 +189,8 @@ def half_precision(count: int = 8) -> Tensor:
 
 def half_of_two(rank: int, folder: str) -> None:
     """A process with every other image in half precision."""
-    store = f"file://{folder}/store"
-    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(minutes=10))
-    torch.save(norms(SharedBatchNorm, half_precision()[rank::2]), f"{folder}/{rank}.pt")
-    distributed.destroy_process_group()
+    with one_of_pair(rank, folder):
+        torch.save(norms(SharedBatchNorm, half_precision()[rank::2]), f"{folder}/{rank}.pt")
 
 
 @pytest.mark.children
@@ -210,13 +198,9 @@ def test_the_shared_norm_takes_half_precision(tmp_path: Path) -> None:
     """As under `bf16-mixed`: two processes are torch's norm of the whole batch, up to the rounding of eight bits, and
     statistics are of single precision. Catches: statistics that cannot be moved by means of another precision, or are
     means of rounded numbers; an output of another precision than the input."""
-    processes = [start_child(half_of_two, rank, str(tmp_path)) for rank in range(2)]
-    for process in processes:
-        process.join()
-        assert process.exitcode == 0
+    halves = pair(half_of_two, tmp_path)
     expected, *statistics = norms(nn.BatchNorm1d, half_precision())
-    for rank in range(2):
-        output, *found = torch.load(tmp_path / f"{rank}.pt")
+    for rank, (output, *found) in enumerate(halves):
         torch.testing.assert_close(output, expected[rank::2])
         torch.testing.assert_close(found, statistics)
 

@@ -2,16 +2,15 @@
 """SEED: an image is to be as alike to others as its teacher finds it."""
 
 import math
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
-from children import start as start_child
+from children import one_of_pair, pair, shared_gradients
 from exact import CLOSE, doubled, never_single
 from label_free import start, weights
 from resumed import check_same_bits, whole_and_resumed
@@ -145,18 +144,13 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(teacher: str, tmp_path: P
 
 def one_of_two(rank: int, folder: str) -> None:
     """A process with every other image; leaves its gradients, averaged as DDP would, and its queue."""
-    store = f"file://{folder}/store"
-    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(minutes=10))
-    never_single()
-    seed = method(f"{folder}/cnn").double()
-    for batch in images(8).split(4):
-        seed.losses(doubled({"image": batch[rank::2]}))["likeness"].backward()
-        seed.after_backward()
-    found = {name: p.grad for name, p in seed.named_parameters() if p.grad is not None}
-    for gradient in found.values():
-        distributed.all_reduce(gradient)
-    torch.save([{name: g / 2 for name, g in found.items()}, seed.queue], f"{folder}/{rank}.pt")
-    distributed.destroy_process_group()
+    with one_of_pair(rank, folder):
+        never_single()
+        seed = method(f"{folder}/cnn").double()
+        for batch in images(8).split(4):
+            seed.losses(doubled({"image": batch[rank::2]}))["likeness"].backward()
+            seed.after_backward()
+        torch.save([shared_gradients(seed), seed.queue], f"{folder}/{rank}.pt")
 
 
 @pytest.mark.children
@@ -164,17 +158,13 @@ def test_two_processes_are_one(teacher: str, tmp_path: Path, monkeypatch: pytest
     """Gradients and queue of two processes with half a batch each are those of one with all of it, also where a batch
     takes the place of parts of two. Catches: a queue of one process's images, one that differs between them, or one in
     another order, which forgets other images."""
-    processes = [start_child(one_of_two, rank, str(tmp_path)) for rank in range(2)]
-    for process in processes:
-        process.join()
-        assert process.exitcode == 0
+    halves = pair(one_of_two, tmp_path)
     monkeypatch.setattr(Tensor, "float", Tensor.double)
     seed = method(teacher).double()
     for batch in images(8).split(4):
         seed.losses(doubled({"image": batch}))["likeness"].backward()
         seed.after_backward()
-    for rank in range(2):
-        gradients, queue = torch.load(tmp_path / f"{rank}.pt")
+    for gradients, queue in halves:
         for name, parameter in seed.named_parameters():
             if parameter.grad is not None:
                 torch.testing.assert_close(gradients[name], parameter.grad, **CLOSE)

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The class of every pixel, learnt on several processes."""
 
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
-from children import start as start_child
+from children import one_of_pair, pair, shared_gradients
 from exact import CLOSE, doubled, never_single
 from viticulture.data.annotations import UNLABELED
 from viticulture.methods.method import Setup
@@ -46,29 +45,22 @@ def learnt(segmentation: Segmentation, images: dict[str, Tensor]) -> dict[str, T
 
 def one_of_two(rank: int, folder: str) -> None:
     """A process with every other image; leaves its gradients, averaged as DDP would."""
-    store = f"file://{folder}/store"
-    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(minutes=10))
-    never_single()
-    found = learnt(method().double(), {name: part[rank::2] for name, part in doubled(batch()).items()})
-    for gradient in found.values():
-        distributed.all_reduce(gradient)
-    torch.save({name: gradient / 2 for name, gradient in found.items()}, f"{folder}/{rank}.pt")
-    distributed.destroy_process_group()
+    with one_of_pair(rank, folder):
+        never_single()
+        segmentation = method().double()
+        learnt(segmentation, {name: part[rank::2] for name, part in doubled(batch()).items()})
+        torch.save(shared_gradients(segmentation), f"{folder}/{rank}.pt")
 
 
 @pytest.mark.children
 def test_two_processes_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where one of them has few labeled pixels. Fails if these weigh as much together as all of the other's."""
-    processes = [start_child(one_of_two, rank, str(tmp_path)) for rank in range(2)]
-    for process in processes:
-        process.join()
-        assert process.exitcode == 0
+    halves = pair(one_of_two, tmp_path)
     monkeypatch.setattr(Tensor, "float", Tensor.double)
     whole = learnt(method().double(), doubled(batch()))
-    for rank in range(2):
-        halves = torch.load(tmp_path / f"{rank}.pt")
+    for gradients in halves:
         for name, gradient in whole.items():
-            torch.testing.assert_close(halves[name], gradient, **CLOSE)
+            torch.testing.assert_close(gradients[name], gradient, **CLOSE)
 
 
 def test_a_batch_without_labeled_pixels_teaches_nothing() -> None:
