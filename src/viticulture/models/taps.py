@@ -313,10 +313,8 @@ class Taps:
             handles += [_hook(module, self._found["attention"], _tensor) for module in projections]
         if "class_attention" in self.needs:
             readings = self._found["class_attention"]
-            looks = [lambda qkv, reader=reader: reader(qkv).class_maps() for reader in readers]
-            handles += [
-                _hook(module, readings, attention_of) for module, attention_of in zip(projections, looks, strict=True)
-            ]
+            takes = [lambda qkv, reader=reader: reader(qkv).class_maps() for reader in readers]
+            handles += [_hook(module, readings, take) for module, take in zip(projections, takes, strict=True)]
         if "norms" in self.needs:
             readings = self._found["norms"]
             handles += [_hook(self.student.get_submodule(name), readings, _tensor) for name in self._norms]
