@@ -215,7 +215,9 @@ def train(cell: Cell, out: Path) -> None:
     assert evaluations.counting is not None
     cost = {"core_s": read_plan(folder).spent, "resumed": float(words[0] == "resume")}
     accuracy = {"val": 100 * evaluations.counting.top1, "test": tested(folder, cell.images.data)}
-    (folder / RESULT).write_text(json.dumps({**accuracy, **cost}))
+    data = json.loads((folder / "run.json").read_text())["data"]
+    per_class = data["images"]["train"] / len(data["classes"])
+    (folder / RESULT).write_text(json.dumps({"per_class": per_class, **accuracy, **cost}))
 
 
 def read(out: Path) -> list[Result]:
@@ -223,9 +225,7 @@ def read(out: Path) -> list[Result]:
     results = []
     for path in sorted(out.glob(f"*/*/*/*/{RESULT}")):
         budget, images, row, seed = path.relative_to(out).parts[:4]
-        data = json.loads((path.parent / "run.json").read_text())["data"]
-        per_class = data["images"]["train"] / len(data["classes"])
-        results.append(Result(budget, images, row, int(seed), per_class, **json.loads(path.read_text())))
+        results.append(Result(budget, images, row, int(seed), **json.loads(path.read_text())))
     return results
 
 

@@ -67,8 +67,9 @@ def against_images(results: Sequence[Result]) -> list[Markup]:
 
 
 def rows_of(results: Sequence[Result]) -> list[str]:
-    """Rows of a page, in the contest's order; a row's number among them is its color on every chart."""
-    return [row for row in ROWS if any(result.row == row for result in results)]
+    """Rows of a page, in the contest's order, others last; a row's number among them is its color on every chart."""
+    rows = dict.fromkeys(result.row for result in results)
+    return [*(row for row in ROWS if row in rows), *(row for row in rows if row not in ROWS)]
 
 
 def lines(results: Sequence[Result], rows: Sequence[str], place: Callable[[Result], tuple[str, float]]) -> list[Series]:

@@ -2,13 +2,16 @@
 """Benchmarks refuse counts that leave nothing to measure, and say when their figures may not be quoted."""
 
 import importlib
+import json
 import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import mean, stdev
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from viticulture.study.conclude.statistics import estimate
 
@@ -95,6 +98,37 @@ def test_a_contest_is_kept_in_a_table(tmp_path: Path, monkeypatch: pytest.Monkey
     results = [contest.Result("5core-m", "tiny, 20 classes@15", "ours", 1, 13.5, 50.1, 60.25, 300.5, 1.0)]
     contest.write_table(tmp_path / "contest.csv", results)
     assert contest.read_table(tmp_path / "contest.csv") == results
+
+
+def test_a_contest_prints_the_row_of_fastai(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if what the script of another environment writes is not what the contest reads."""
+    monkeypatch.syspath_prepend(ROOT)
+    names = ["ImageDataLoaders", "Resize", "accuracy", "aug_transforms", "resnet18", "set_seed", "vision_learner"]
+    monkeypatch.setitem(sys.modules, "fastai.vision.all", SimpleNamespace(**dict.fromkeys(names)))
+    rival = importlib.import_module("benchmarks.fastai_rival")
+    contest, page = importlib.import_module("benchmarks.contest"), importlib.import_module("benchmarks.contest_page")
+    split = {"train": ["train/a/0.png", "train/b/0.png", "train/b/1.png"], "val": ["val/a/0.png"]}
+    row = tmp_path / "contest" / "15core-m" / "tiny" / "ours" / "1"
+    row.mkdir(parents=True)
+    (row / "split.json").write_text(json.dumps({"names": split}))
+    for name in ("test/a/0.png", "test/b/0.png"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    learn = SimpleNamespace(
+        dls=SimpleNamespace(train=split["train"], vocab=["a", "b"], test_dl=list),
+        no_bar=nullcontext,
+        fit_one_cycle=lambda epochs, rate: None,
+        validate=lambda: (0.7, 0.25),
+        get_preds=lambda dl: (torch.tensor([[0.9, 0.1]] * len(dl)), None),
+    )
+    monkeypatch.setattr(rival, "learner", lambda *words: learn)
+    monkeypatch.setattr(rival, "pace", lambda learn: (0.01, 0.01))
+    monkeypatch.setattr(sys, "argv", ["fastai_rival", str(row), str(tmp_path), "--pixels", "8", "--core-s", "900"])
+    rival.main()
+    (result,) = contest.read(tmp_path / "contest")
+    assert (result.row, result.seed, result.per_class) == ("fastai-resnet18", 1, 1.5)
+    assert (result.val, result.test) == (25.0, 50.0)
+    assert page.rows_of([result]) == ["fastai-resnet18"]
 
 
 def test_the_contests_of_the_readme_are_those_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
