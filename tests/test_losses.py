@@ -57,6 +57,21 @@ def test_the_gradient_of_soft_distillation_follows_hinton(temperature: float) ->
         torch.testing.assert_close(images * dz, (z - v) / classes, rtol=0, atol=1e-3)  # the gap is O(1 / T)
 
 
+def test_distillation_in_mixed_precision_is_that_of_the_same_logits() -> None:
+    """A student that has nearly learned its teacher's predictions, temperature 4, logits in bfloat16 under autocast.
+
+    Fails if the distributions are rounded to bfloat16, as torch does on a CPU: the loss was three times too large.
+    """
+    teacher = 2 * noise(64, 100)
+    student = (teacher + 0.1 * noise(64, 100).flip(0)).bfloat16().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = soft_distillation(student, teacher.bfloat16(), 4.0)
+    exact = soft_distillation(student.double(), teacher.bfloat16().double(), 4.0)
+    torch.testing.assert_close(loss.double(), exact, rtol=1e-3, atol=0)
+    (gradient,), (expected,) = (torch.autograd.grad(value, student) for value in (loss, exact))
+    torch.testing.assert_close(gradient, expected, rtol=0.02, atol=1e-6)  # gradients are in bfloat16 in the end
+
+
 def test_the_gradient_of_hard_distillation_is_prediction_minus_decision() -> None:
     """dL/dz = (softmax(z) - onehot(argmax v)) / B. Fails if the teacher's probabilities replace its decision."""
     z, v = noise(2, 6, 5)

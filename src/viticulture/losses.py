@@ -53,8 +53,10 @@ def soft_distillation(student: Tensor, teacher: Tensor, temperature: float = 1.0
     _check(student, teacher)
     if temperature <= 0:
         raise ValueError(f"temperature must be positive, got {temperature}")
-    log_q = F.log_softmax(student / temperature, dim=-1)
-    log_p = F.log_softmax(teacher.detach() / temperature, dim=-1)
+    # On a CPU autocast leaves a softmax in bfloat16, whose rounding exceeds the distance of two that nearly agree.
+    precise = torch.promote_types(student.dtype, torch.float32)
+    log_q = F.log_softmax(student.to(precise) / temperature, dim=-1)
+    log_p = F.log_softmax(teacher.detach().to(precise) / temperature, dim=-1)
     return temperature**2 * F.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
 
 

@@ -90,6 +90,24 @@ def test_label_term_and_guide_are_the_official_total(golden: Load, teachers: dic
     assert {name: float(p.grad.norm()) for name, p in net.named_parameters()} == pytest.approx(norms, rel=1e-3)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("name", ["cit_tiny", "resnet10"])
+def test_every_head_is_taught_in_evaluation_mode(teachers: dict[str, str], name: str) -> None:
+    """`method.eval_mode`: all heads learn, and batch statistics stay. Fails if the student answers with one head, as it
+    does when it is judged: the guide ended in a traceback, and `every_head` taught the mean."""
+    options = TINY if name == "cit_tiny" else {**RESNET, "heads": 3}
+    net = create_student(name, TASK, 4 if name == "cit_tiny" else None, options)
+    guide = CoAdvise(net, TASK, teachers=teachers)
+    method = Supervised(Setup(net, TASK, {"co_advise": guide}), eval_mode=True).train()
+    before = [buffer.clone() for buffer in net.buffers()]
+    terms = method.losses({"image": random_images(4, 3, 8, 8), "label": torch.arange(4)})
+    assert terms.keys() == {"label", "co_advise_conv", "co_advise_inv"}
+    torch.stack(list(terms.values())).sum().backward()
+    heads = [head for module in net.modules() for head in module.children() if getattr(head, "out_features", 0) == 6]
+    assert len(heads) == 3
+    assert all(head.weight.grad is not None for head in heads)
+    assert all(torch.equal(buffer, old) for buffer, old in zip(net.buffers(), before, strict=True))
+
+
 def test_each_token_hears_its_teacher_alone(teachers: dict[str, str]) -> None:
     """The convolution teacher's term moves the first teacher token's head, in whatever order, and no other."""
     for order in (("conv", "inv"), ("inv", "conv")):

@@ -96,6 +96,12 @@ def test_costs_are_the_papers() -> None:
         (("vit_tiny_patch16_224.augreg_in21k", task()), "has no tag.*ask for 'vit_tiny_patch16_224'"),
         (("vit_nano", task(height=30), 4), "multiple of the patch size, got 30 and 4 pixels; take images of 28 or 32"),
         (("vit_nano", task(height=2, width=2), 4), "take images of 4, or"),
+        (
+            ("mixer_tiny", task(height=30), 4),
+            "multiple of the patch size, got 30 and 4 pixels; take images of 28 or 32",
+        ),
+        (("dhvt_nano", task(), 5, {"patch_embed": "linear"}), "multiple of the patch size, got 32x32 and 5 pixels"),
+        (("agent_small", task(), None, {"dropout": 1.0}), r"dropout must lie in \[0, 1\), got 1.0"),
         (("resnet10t", task(), 4), "resnet10t has no patches"),
         (
             ("vit_nano", task(), 4, {"droppath_rate": 0.1}),

@@ -7,7 +7,7 @@ from torch import Tensor
 from ..errors import UserError
 from ..guides.guide import Batch
 from ..losses import cross_entropy
-from ..models.co_advise.many_heads import every_head
+from ..models.co_advise.many_heads import every_head, head_switches
 from .method import Method, Setup
 
 
@@ -60,6 +60,8 @@ class Supervised(Method):
         """
         if self.eval_mode:
             self.student.eval()
+            for switch in head_switches(self.student):
+                switch.training = True  # all heads are there to be taught
         readings = self.taps(batch["image"])
         heads = readings.outputs if self.every_head else readings.outputs[:1]
         label = batch["label"]

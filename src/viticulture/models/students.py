@@ -227,7 +227,7 @@ def _tried(name: str, arguments: dict[str, Any], task: Task, options: Mapping[st
 
 def _check_patches(trial: nn.Module, task: Task) -> None:
     """Patches must tile the image; timm would cut off the rest."""
-    patches = getattr(trial, "patch_embed", None)
+    patches = getattr(trial, "patch_embed", getattr(trial, "stem", None))  # a mixer's is its stem
     if isinstance(patches, PatchEmbed) and not patches.dynamic_img_pad:
         for side, patch in zip(task.image_size, patches.patch_size, strict=True):
             if side % patch:

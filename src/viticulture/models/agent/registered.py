@@ -28,7 +28,8 @@ PAPER = {
     ),
 }
 
-SIZES, SHAPE = ({field.name for field in fields(part)} for part in (Sizes, AgentShape))
+SHAPE = {field.name for field in fields(AgentShape)}
+SIZES = {field.name for field in fields(Sizes)} - SHAPE  # both have a dropout, and the shape's goes before the ViT's
 OTHERS = {"num_classes", "in_chans", "stem_width", "img_size"}
 
 

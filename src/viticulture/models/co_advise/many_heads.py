@@ -100,13 +100,18 @@ class ManyHeadedMixer(MlpMixer):
         _several(self, "head", heads, inference)
 
 
+def head_switches(student: nn.Module) -> list[nn.Module]:
+    """The modules whose own `training` decides whether a student answers with every head or with one."""
+    inner: list[nn.Module] = [module for module in student.modules() if isinstance(module, ClassifierHeads)]
+    return inner or ([student] if hasattr(student, "set_distilled_training") else [])
+
+
 def every_head(student: nn.Module, images: Tensor) -> tuple[Tensor, ...]:
     """The logits of all heads, [B, C] each, class token first, of a student in evaluation mode too.
 
     Nothing but its heads takes it for training: dropout and batch statistics stay as they are.
     """
-    inner: list[nn.Module] = [module for module in student.modules() if isinstance(module, ClassifierHeads)]
-    switches = inner or ([student] if hasattr(student, "set_distilled_training") else [])
+    switches = head_switches(student)
     before = [module.training for module in switches]
     for module in switches:
         module.training = True

@@ -30,18 +30,24 @@ from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import Tensor, nn
 
 from ..vit.attention import attend
+from ..vit.patch_embed import fitting_grid
 from ..vit.patches import PatchGrid
 from .layers import DAFF, HIMHSA, SOPE, on_map, split_prefix
 
 
 class LinearEmbed(nn.Module):
-    """ViT's patch embedding: one linear map of every patch. Shape: [B, C, H, W] -> [B, H / P, W / P, D]."""
+    """ViT's patch embedding: one linear map of every patch. Shape: [B, C, H, W] -> [B, H / P, W / P, D].
+
+    Raises: UserError for images that patches do not tile; the rest would be cut off.
+    """
 
     def __init__(self, patch_size: int, embed_dim: int, in_chans: int = 3) -> None:
         super().__init__()
+        self.patch_size = patch_size
         self.proj = nn.Conv2d(in_chans, embed_dim, kernel_size=patch_size, stride=patch_size)
 
     def forward(self, images: Tensor) -> Tensor:
+        fitting_grid((images.shape[2], images.shape[3]), self.patch_size)
         return self.proj(images).permute(0, 2, 3, 1)
 
 
