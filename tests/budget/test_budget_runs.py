@@ -94,10 +94,8 @@ def planned(
     out: Path, budget: str = "60s", overrides: dict[str, Any] | None = None, search: bool = True, **wish: Any
 ) -> Plan:
     """The plan of a run on digits, in its folder."""
-    given = {"recipe": "default", **wish}
-    asked = Wish(
-        "digits", seed=0, out=out, overrides={**TINY, **(overrides or {})}, budget=Budget(budget, search), **given
-    )
+    given = {"data": "digits", "recipe": "default", **wish}
+    asked = Wish(seed=0, out=out, overrides={**TINY, **(overrides or {})}, budget=Budget(budget, search), **given)
     plan = make_plan(asked, "test", SetClock(), 0.0, Told)
     make_folder(asked, plan)
     return plan
@@ -709,6 +707,27 @@ def test_a_run_is_resumed_from_any_folder(tmp_path: Path, monkeypatch: pytest.Mo
     assert not left.exists(), "of a kill"
 
 
+def test_later_stages_find_images_that_have_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if their new place, named when one stage goes on, is forgotten when the next begins."""
+    eager(monkeypatch)
+    run, old, new = tmp_path / "run", tmp_path / "old", tmp_path / "new"
+    photos = pictures(old, {"a": 40, "b": 40}, side=8)
+    plan = planned(run, data=str(photos), overrides={"data.per_class": None})
+    assert len(plan.stages) == 3
+
+    def stopped(session: Session, trial: Trial | None) -> None:
+        session.run.unlock()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        follow(run, stopped, lambda words: None, now=SetClock())
+    old.rename(new)
+    with pytest.raises(KeyboardInterrupt):
+        follow(run, stopped, lambda words: None, str(new), now=SetClock())
+    trained(run)
+    assert (run / "weights/last").exists()
+
+
 def test_a_start_of_ones_own_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if a stage that begins elsewhere looks for it there."""
     monkeypatch.chdir(tmp_path)
@@ -750,10 +769,15 @@ def test_a_run_may_be_renamed_after_any_stage_and_within_the_last(
 
 
 def test_a_stage_begins_on_the_images_of_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though the folder where it is resumed has one of that name."""
+    """Though the folder where it is resumed has one of that name. Who has moved them is told how to name their new
+    place."""
     run = tmp_path / "run"
     plan = planned(run)
-    replace(plan, data="photos", folder="/images/photos").write(run)
+    images = tmp_path / "images/photos"
+    replace(plan, data="photos", folder=str(images)).write(run)
+    with pytest.raises(UserError, match=f"images.*viticulture resume {run} DATA"):
+        trained(run)
+    images.mkdir(parents=True)
     (tmp_path / "photos").mkdir()
     monkeypatch.chdir(tmp_path)
     asked = list[str]()
@@ -766,7 +790,7 @@ def test_a_stage_begins_on_the_images_of_the_plan(tmp_path: Path, monkeypatch: p
     for data in ("", "other"):
         with pytest.raises(KeyboardInterrupt):
             follow(run, lambda session, trial: None, lambda words: None, data, SetClock())
-    assert asked == ["/images/photos", "other"]
+    assert asked == [str(images), "other"]
 
 
 def test_a_run_is_not_replaced_while_a_stage_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

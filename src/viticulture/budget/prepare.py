@@ -30,6 +30,7 @@ from ..study.plan.pace import Pace
 from ..training.data import default_recipe, for_method, load_dataset, open_for, open_labeled
 from ..training.recipe import Recipe, read, resolve
 from ..training.references import check_outlast, from_anywhere
+from ..training.run_inputs import folder_of
 from ..training.rundir import STAGES, RunDir
 from ..training.session import check_seed
 from . import recipes
@@ -117,7 +118,7 @@ def make_plan(
         return Plan(
             budget=wish.budget.words,
             data=wish.data,
-            folder=str(Path(wish.data).absolute()) if Path(wish.data).exists() else None,
+            folder=folder_of(wish.data),
             seed=wish.seed,
             command=command,
             stages=_stages(wish, recipe, default, dataset, tried, left),
