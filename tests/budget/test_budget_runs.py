@@ -43,6 +43,7 @@ from viticulture.report.tables.stages import plan_sheet, stages_sheet
 from viticulture.report.terminal import introduce_budget, long_training
 from viticulture.study.plan.pace import EPOCH, Pace, held_out_images, measure_pace
 from viticulture.training import loggers, progress
+from viticulture.training.combinations import check_parts
 from viticulture.training.data import load_dataset, open_for
 from viticulture.training.length import may_change, set_length
 from viticulture.training.recipe import Recipe, read, resolve
@@ -402,6 +403,14 @@ def test_what_learns_without_labels_has_a_budget_too(tmp_path: Path) -> None:
     keys = {"images.image_size": 8, "student.patch_size": 2, "student.options": {"embed_dim": 48, "depth": 1}}
     plan = planned(tmp_path / "run", "30m", keys, recipe="mae/photos")
     assert [stage.kind for stage in plan.stages] == ["student"]
+
+
+@pytest.mark.parametrize("keys", [{"data.class_weights": "balanced"}, {"data.sampling": "balanced"}])
+def test_uneven_classes_concern_the_stages_with_labels_alone(keys: dict[str, Any]) -> None:
+    """Fails if a stage asks for what its method refuses, or the teacher forgets what the person said."""
+    recipe = resolve("default/photos", read("default/photos"), keys)
+    check_parts(recipes.of_mae(recipe))
+    assert recipes.of_teacher(recipe, "default/photos", "resnet10t").values["data"] == recipe.values["data"]
 
 
 def test_what_a_persons_recipe_leaves_out_is_told_within_a_budget(tmp_path: Path) -> None:
