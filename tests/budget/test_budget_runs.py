@@ -39,6 +39,8 @@ from viticulture.evaluation.agreement.evaluate import read_agreement
 from viticulture.evaluation.dense.judge import judge_images
 from viticulture.evaluation.headline import read_headline
 from viticulture.methods.method import Method
+from viticulture.report.pages.run_page import page_of
+from viticulture.report.tables.runs import find_runs
 from viticulture.report.tables.stages import plan_sheet, stages_sheet
 from viticulture.report.terminal import introduce_budget, long_training
 from viticulture.study.plan.pace import EPOCH, Pace, held_out_images, measure_pace
@@ -637,6 +639,28 @@ def test_a_run_before_its_last_stage_says_how_to_go_on(tmp_path: Path) -> None:
     (run / "budget.json").write_text(json.dumps({"format": 1, "stages": []}))
     with pytest.raises(UserError, match=r"budget.json is damaged"):
         viticulture.resume(str(run))
+
+
+def test_a_run_interrupted_in_a_stage_is_told_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the stage stands for the run, or is to be gone on with alone, after which the student is missing."""
+    eager(monkeypatch)
+    run = tmp_path / "runs/x"
+    planned(run)
+
+    def stopped(session: Session, trial: Trial | None) -> None:
+        row = find_runs(tmp_path).sheet.rows[0]
+        assert row[:5] == ["runs/x", "digits", "vit_nano", "default/digits", "running (stage 1 of 3)"]
+        session.run.unlock()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        follow(run, stopped, lambda words: None, now=SetClock())
+    sheet = find_runs(tmp_path).sheet
+    assert [(row[0], row[4]) for row in sheet.rows] == [("runs/x", "interrupted (stage 1 of 3)")]
+    assert page_of(RunDir(run / "stages/1-mae")).state.startswith("Interrupted: 0 of")
+    assert f"`viticulture resume {run}` goes on" in page_of(RunDir(run / "stages/1-mae")).state
+    with pytest.raises(UserError, match=f"viticulture resume {run} "):
+        RunDir(run / "stages/1-mae").which()
 
 
 def test_a_plan_comes_back_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
