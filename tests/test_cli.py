@@ -76,7 +76,7 @@ def test_every_verb_says_what_it_takes(verb: list[str], capsys: pytest.CaptureFi
     assert main([*verb, "--help"]) == 0
     assert f"usage: viticulture {' '.join(verb[:1]) or 'VERB'}" in capsys.readouterr().out
     if verb:
-        assert all(action.help for action in parser_of([*verb, "x"])[0]._actions)
+        assert all(action.help for action in parser_of([*verb, "x"])[0].arguments)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,8 @@ def test_every_verb_says_what_it_takes(verb: list[str], capsys: pytest.CaptureFi
         ("train digits --epoch=8", "did you mean --epochs?"),
         ("localize run --boxs b.txt", "did you mean --boxes?"),
         ("compare digits --recipe default/digits", "did you mean --recipes?"),
-        ("export run --optim.lr 3", "unknown option --optim.lr;"),
+        ("export run --optim.lr 3", "--optim.lr; options of its own: --from-pixels, --int8, --out, --weights;"),
+        ("demo --optim.lr 3", "unknown option --optim.lr; options of its own: none;"),
         ("localize run", "required: --boxes"),
         ("train --table dhvt/table4", "required: --row; `viticulture train --table TABLE --help`"),
     ],

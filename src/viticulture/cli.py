@@ -135,10 +135,13 @@ def _complete(words: list[str]) -> None:
         raise UserError(f"name the shell, and keep what is printed where it looks:{ways}")
     from .study.declare.table import tables
     from .training.recipe import shipped
+    from .training.rundir import WEIGHTS
 
     parsers = {name: Parser(name, verb) for name, verb in VERBS.items()}
     more = {name: set(parser.short) for name, parser in parsers.items() if parser.takes_recipe}
     for name, verb in OF_A_TABLE.items():
         more[name] |= Parser(name, verb).options - parsers[name].options
-    named = {"recipe": list(shipped()), "table": list(tables())}
-    print(completion.script(words[0], parsers, {name: sorted(each) for name, each in more.items()}, named), end="")
+    more["compare"] |= {"study"}  # the word behind `compare resume`
+    named = {"recipe": list(shipped()), "table": list(tables()), "weights": WEIGHTS}
+    verbs = {name: (parser, parser.arguments) for name, parser in parsers.items()}
+    print(completion.script(words[0], verbs, {name: sorted(each) for name, each in more.items()}, named), end="")
