@@ -69,8 +69,8 @@ def report(run: Any, beside: Any = "") -> Path:
         from ..study.run.outcomes import Outcomes
         from ..study.study import Study
 
-        folder = Study(Path(run)).folder
-        write_table(folder, Outcomes(folder))
+        study = Study(Path(run)).folder
+        write_table(study, Outcomes(study))
         return write_study(Study(Path(run)))
     from ..report.pages.run_page import write_page
     from ..training.rundir import RunDir
