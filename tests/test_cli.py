@@ -7,6 +7,7 @@ import os
 import pkgutil
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -75,7 +76,7 @@ def test_every_verb_says_what_it_takes(verb: list[str], capsys: pytest.CaptureFi
     assert main([*verb, "--help"]) == 0
     assert f"usage: viticulture {' '.join(verb[:1]) or 'VERB'}" in capsys.readouterr().out
     if verb:
-        assert all(action.help for action in parser_of([*verb, "x"])[0]._actions)
+        assert all(action.help for action in parser_of([*verb, "x"])[0].arguments)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,8 @@ def test_every_verb_says_what_it_takes(verb: list[str], capsys: pytest.CaptureFi
         ("train digits --epoch=8", "did you mean --epochs?"),
         ("localize run --boxs b.txt", "did you mean --boxes?"),
         ("compare digits --recipe default/digits", "did you mean --recipes?"),
-        ("export run --optim.lr 3", "unknown option --optim.lr;"),
+        ("export run --optim.lr 3", "--optim.lr; options of its own: --from-pixels, --int8, --out, --weights;"),
+        ("demo --optim.lr 3", "unknown option --optim.lr; options of its own: none;"),
         ("localize run", "required: --boxes"),
         ("train --table dhvt/table4", "required: --row; `viticulture train --table TABLE --help`"),
     ],
@@ -117,6 +119,40 @@ def test_a_stopped_training_is_told_by_its_name(
     assert shlex.split(said[1]) == ["viticulture", "resume", str(run)]
     assert cli.main(["train", "digits", "--out", str(run)]) == 2
     assert f"`{said[1]}`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_training_with_its_own_status(
+    number: signal.Signals,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """128 and the signal's number, as shells and those who hand out machines read it, through Lightning and all who add
+    the way on. Fails if one is taken for the other, the way on is not told or there is nothing to go on from."""
+    from viticulture.training.state import KeepLast, load_checkpoint
+
+    save = KeepLast._save
+
+    def save_and_stop(self: KeepLast, trainer: object) -> None:
+        save(self, trainer)  # type: ignore[arg-type]
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(KeepLast, "_save", save_and_stop)
+    run, handlers = tmp_path / "run", {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    words = ["train", "digits", "--per-class", "4", "--student", "vit_nano", "--epochs", "3", "--out", str(run)]
+    monkeypatch.setattr(sys, "argv", ["viticulture", *words])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            cli.entry()
+    finally:
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+    assert ended.value.code == status
+    assert f"`viticulture resume {run}` goes on" in capsys.readouterr().err
+    assert load_checkpoint(run / "checkpoints/last.ckpt")["epoch"] == 0
 
 
 def test_a_reader_who_has_seen_enough_ends_a_list_without_a_word() -> None:

@@ -40,6 +40,9 @@ def test_bash_completes_verbs_options_and_recipes(tmp_path: Path, capsys: pytest
     assert "default/photos" in completed(script, "viticulture train --recipe default/")
     assert {"--table", "--row"} <= completed(script, "viticulture train --")
     assert "dhvt/table1" in completed(script, "viticulture compare --table dhvt/")
+    assert completed(script, "viticulture predict run --weights ") == {"best", "last", "ema"}
+    assert str(tmp_path) in completed(script, f"viticulture compare resume {tmp_path}")
+    assert str(tmp_path) in completed(script, f"viticulture train {tmp_path}")
     for shell in completion.WAYS:
         assert main(["completion", shell]) == 0
         assert "checkpoint_minutes" not in (text := capsys.readouterr().out), "keys without a short name are thousands"

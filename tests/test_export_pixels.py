@@ -2,6 +2,7 @@
 """A file that takes pixels says what `predict` says, and how far other hands move its answers is measured."""
 
 import json
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -135,8 +136,8 @@ def test_a_file_appears_once_it_takes_pixels(tmp_path: Path, monkeypatch: pytest
 def test_what_timms_transform_moves_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing for images of the network's own size, stored so; something for oblong ones; none where images are gone.
 
-    Catches: a comparison of a preparation with itself, one of images in another order, a person's own large photographs
-    taken for a stranger's.
+    Catches: a note that nothing moves, a comparison of a preparation with itself, one of images in another order, a
+    person's own large photographs taken for a stranger's.
     """
     same = by_timms_transform(of_photos(tmp_path / "same", (SIDE, SIDE), SIDE))
     moved = by_timms_transform(of_photos(tmp_path / "moved", (60, 40), 20))
@@ -144,6 +145,9 @@ def test_what_timms_transform_moves_is_measured(tmp_path: Path, monkeypatch: pyt
     assert moved is not None
     assert same.images == moved.images == 3
     assert same.largest < 1e-5, "float32"
+    assert not same.matters
+    assert replace(same, largest=0.01).matters
+    assert replace(same, same=2 / 3).matters
     assert moved.largest > 1e-4
     assert moved.largest >= moved.mean > 0
     monkeypatch.setattr(opening, "MAX_SENT_PIXELS", 100)  # which bounds what strangers send

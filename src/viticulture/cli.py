@@ -4,6 +4,7 @@
 import errno
 import inspect
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -36,10 +37,15 @@ usage: viticulture VERB ...
 """
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, by which `kill` and those who hand out machines stop a process; it ends what Ctrl-C would end."""
+
+
 def main(words: list[str] | None = None) -> int:
     """Run one verb.
 
-    Returns: 0, 1 where trainings of a study failed, or 2 after a mistake that a person can mend, said in a line or two.
+    Returns: 0, 1 where trainings of a study failed, 2 after a mistake that a person can mend, said in a line or two, or
+        130 after Ctrl-C and 143 after SIGTERM, as shells count.
     """
     try:
         failed = _run(list(sys.argv[1:] if words is None else words))
@@ -55,10 +61,21 @@ def main(words: list[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         on = f"; `{clean(str(stop))}` goes on from the last checkpoint" if str(stop) else ""
         print(f"stopped{on}", file=sys.stderr)
-        return 130
+        return 128 + (signal.SIGTERM if _is_terminated(stop) else signal.SIGINT)
     else:
         return int(failed)
     return 0
+
+
+def _is_terminated(stop: BaseException | None) -> bool:
+    """Whether SIGTERM is what an interrupt goes back to: who adds the way on, or Lightning, raises another."""
+    while stop is not None and not isinstance(stop, Terminated):
+        stop = stop.__cause__ or stop.__context__
+    return stop is not None
+
+
+def _terminate(*_: object) -> NoReturn:
+    raise Terminated
 
 
 def _refused(message: str) -> int:
@@ -71,6 +88,8 @@ def _refused(message: str) -> int:
 
 def entry() -> NoReturn:
     """The `viticulture` command. Recipes may name modules in the current folder, which are found after all others."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
     with suppress(FileNotFoundError):  # of a folder that was taken away
         if "" not in sys.path and (current := str(Path.cwd())) not in sys.path:
             sys.path.append(current)
@@ -116,10 +135,13 @@ def _complete(words: list[str]) -> None:
         raise UserError(f"name the shell, and keep what is printed where it looks:{ways}")
     from .study.declare.table import tables
     from .training.recipe import shipped
+    from .training.rundir import WEIGHTS
 
     parsers = {name: Parser(name, verb) for name, verb in VERBS.items()}
     more = {name: set(parser.short) for name, parser in parsers.items() if parser.takes_recipe}
     for name, verb in OF_A_TABLE.items():
         more[name] |= Parser(name, verb).options - parsers[name].options
-    named = {"recipe": list(shipped()), "table": list(tables())}
-    print(completion.script(words[0], parsers, {name: sorted(each) for name, each in more.items()}, named), end="")
+    more["compare"] |= {"study"}  # the word behind `compare resume`
+    named = {"recipe": list(shipped()), "table": list(tables()), "weights": WEIGHTS}
+    verbs = {name: (parser, parser.arguments) for name, parser in parsers.items()}
+    print(completion.script(words[0], verbs, {name: sorted(each) for name, each in more.items()}, named), end="")

@@ -134,6 +134,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, name: str, verb: Callable[..., Any]) -> None:
         self.verb = verb
+        self.arguments: list[argparse.Action] = []  # words and options, in their order
         summary = (inspect.getdoc(verb) or "").split("\n\n")[0]
         super().__init__(prog=f"viticulture {name}", description=summary, add_help=False, allow_abbrev=False)
         meaning = _meanings(verb)
@@ -165,6 +166,11 @@ class Parser(argparse.ArgumentParser):
         if verb in PRINTABLE:
             text = "print the recipe with every key and its value, and stop"
             self.add_argument("--print-config", action="store_true", help=text)
+
+    def add_argument(self, *names: str, **keywords: Any) -> argparse.Action:
+        """As argparse's; remembers it."""
+        self.arguments.append(super().add_argument(*names, **keywords))
+        return self.arguments[-1]
 
     def _add_group(self, group: Any) -> None:
         """The fields of a dataclass as options; `keywords` puts it together again."""
@@ -214,7 +220,9 @@ class Parser(argparse.ArgumentParser):
             if option.startswith("--") and option not in known:
                 begun = [name for name in sorted(known) if name.startswith(option)]
                 near = begun[:1] or (get_close_matches(option, sorted(known), n=1) if len(option) <= LONGEST else [])
-                self.error(f"unknown option {shortened(option)}" + "".join(f"; did you mean {name}?" for name in near))
+                own = ", ".join(sorted(self.options)) or "none"
+                mend = f"did you mean {near[0]}?" if near else f"options of its own: {own}"
+                self.error(f"unknown option {shortened(option)}; {mend}")
 
     @property
     def short(self) -> dict[str, tuple[str, str]]:
@@ -235,7 +243,7 @@ class Parser(argparse.ArgumentParser):
     @property
     def options(self) -> set[str]:
         """Every option of the verb itself."""
-        return {option for action in self._actions for option in action.option_strings}
+        return {option for action in self.arguments for option in action.option_strings}
 
     def error(self, message: str) -> NoReturn:
         table = " --table TABLE" if self.verb in OF_A_TABLE.values() else ""

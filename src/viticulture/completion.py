@@ -2,12 +2,12 @@
 """A script by which a shell completes verbs, options, recipes and files as they are typed; shtab writes it."""
 
 import argparse
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
 
 from .errors import UserError, unknown
 
-FILES = ("data", "run", "images", "out", "networks", "boxes", "beside", "folder", "like")
+FILES = ("data", "run", "study", "images", "out", "networks", "boxes", "beside", "folder", "like")
 """Arguments that are files or folders, or may be."""
 
 WAYS = {
@@ -20,7 +20,7 @@ WAYS = {
 
 def script(
     shell: str,
-    verbs: Mapping[str, argparse.ArgumentParser],
+    verbs: Mapping[str, tuple[argparse.ArgumentParser, Sequence[argparse.Action]]],
     more: Mapping[str, Collection[str]],
     named: Mapping[str, Collection[str]],
 ) -> str:
@@ -28,8 +28,8 @@ def script(
 
     Args:
         shell: bash, zsh or fish.
-        verbs: parser of each verb.
-        more: options that a verb takes besides: of recipe keys, and with a paper's table.
+        verbs: parser of each verb, and its arguments.
+        more: what a verb takes besides: options of recipe keys, and with a paper's table; words.
         named: what an argument may be, by its name.
 
     Raises: UserError for another shell, or where shtab is not installed.
@@ -42,13 +42,11 @@ def script(
 
     whole = argparse.ArgumentParser("viticulture")
     every = whole.add_subparsers()
-    for verb, parser in verbs.items():
+    for verb, (parser, arguments) in verbs.items():
         shown = every.add_parser(
             verb, help=(parser.description or "").split("\n")[0], parents=[parser]
         )  # unseen without help
-        for option in more.get(verb, ()):
-            shown.add_argument(option)
-        for action in shown._actions:
+        for action in (*arguments, *map(shown.add_argument, more.get(verb, ()))):
             if action.dest in named:
                 action.choices = named[action.dest]
             elif action.dest in FILES:

@@ -39,10 +39,13 @@ from viticulture.evaluation.agreement.evaluate import read_agreement
 from viticulture.evaluation.dense.judge import judge_images
 from viticulture.evaluation.headline import read_headline
 from viticulture.methods.method import Method
+from viticulture.report.pages.run_page import page_of
+from viticulture.report.tables.runs import find_runs
 from viticulture.report.tables.stages import plan_sheet, stages_sheet
 from viticulture.report.terminal import introduce_budget, long_training
 from viticulture.study.plan.pace import EPOCH, Pace, held_out_images, measure_pace
 from viticulture.training import loggers, progress
+from viticulture.training.combinations import check_parts
 from viticulture.training.data import load_dataset, open_for
 from viticulture.training.length import may_change, set_length
 from viticulture.training.recipe import Recipe, read, resolve
@@ -94,10 +97,8 @@ def planned(
     out: Path, budget: str = "60s", overrides: dict[str, Any] | None = None, search: bool = True, **wish: Any
 ) -> Plan:
     """The plan of a run on digits, in its folder."""
-    given = {"recipe": "default", **wish}
-    asked = Wish(
-        "digits", seed=0, out=out, overrides={**TINY, **(overrides or {})}, budget=Budget(budget, search), **given
-    )
+    given = {"data": "digits", "recipe": "default", **wish}
+    asked = Wish(seed=0, out=out, overrides={**TINY, **(overrides or {})}, budget=Budget(budget, search), **given)
     plan = make_plan(asked, "test", SetClock(), 0.0, Told)
     make_folder(asked, plan)
     return plan
@@ -406,6 +407,14 @@ def test_what_learns_without_labels_has_a_budget_too(tmp_path: Path) -> None:
     assert [stage.kind for stage in plan.stages] == ["student"]
 
 
+@pytest.mark.parametrize("keys", [{"data.class_weights": "balanced"}, {"data.sampling": "balanced"}])
+def test_uneven_classes_concern_the_stages_with_labels_alone(keys: dict[str, Any]) -> None:
+    """Fails if a stage asks for what its method refuses, or the teacher forgets what the person said."""
+    recipe = resolve("default/photos", read("default/photos"), keys)
+    check_parts(recipes.of_mae(recipe))
+    assert recipes.of_teacher(recipe, "default/photos", "resnet10t").values["data"] == recipe.values["data"]
+
+
 def test_what_a_persons_recipe_leaves_out_is_told_within_a_budget(tmp_path: Path) -> None:
     """Fails if the keys that a budget chooses hide whose values the others have, or the plan on the disk does."""
     mine = tmp_path / "mine.yaml"
@@ -589,6 +598,18 @@ def test_a_budget_that_cannot_be_kept_is_refused_before_a_folder_is_made(
     assert {path.name for path in tmp_path.iterdir()} <= {"cache", "sets"}
 
 
+@pytest.mark.parametrize("key", ["student.init", "guides.logits.teacher"])
+def test_weights_that_know_the_test_images_are_refused_with_the_plan(key: str, tmp_path: Path) -> None:
+    """Fails if the stages before the student's are trained first, as its own stage is the one that takes them."""
+    photos = str(pictures(tmp_path / "photos", {"a": 40, "b": 40}))
+    divided = {"images.image_size": 16, "images.store_size": 16, "data.test_fraction": 0.1}
+    begin(photos, "default/digits", 0, str(tmp_path / "known"), False, divided, "test").run.unlock()
+    more = {"data.per_class": None, "data.test_fraction": 0.4, key: str(tmp_path / "known")}
+    with pytest.raises(UserError, match=rf"{key}: .*known learned from \d+ of the \d+ images"):
+        planned(tmp_path / "run", data=photos, overrides=more)
+    assert not (tmp_path / "run").exists()
+
+
 def test_reading_images_ends_where_the_budget_does(tmp_path: Path) -> None:
     """Fails if a person waits for an hour of decoding to hear that five minutes are too short."""
 
@@ -618,6 +639,28 @@ def test_a_run_before_its_last_stage_says_how_to_go_on(tmp_path: Path) -> None:
     (run / "budget.json").write_text(json.dumps({"format": 1, "stages": []}))
     with pytest.raises(UserError, match=r"budget.json is damaged"):
         viticulture.resume(str(run))
+
+
+def test_a_run_interrupted_in_a_stage_is_told_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the stage stands for the run, or is to be gone on with alone, after which the student is missing."""
+    eager(monkeypatch)
+    run = tmp_path / "runs/x"
+    planned(run)
+
+    def stopped(session: Session, trial: Trial | None) -> None:
+        row = find_runs(tmp_path).sheet.rows[0]
+        assert row[:5] == ["runs/x", "digits", "vit_nano", "default/digits", "running (stage 1 of 3)"]
+        session.run.unlock()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        follow(run, stopped, lambda words: None, now=SetClock())
+    sheet = find_runs(tmp_path).sheet
+    assert [(row[0], row[4]) for row in sheet.rows] == [("runs/x", "interrupted (stage 1 of 3)")]
+    assert page_of(RunDir(run / "stages/1-mae")).state.startswith("Interrupted: 0 of")
+    assert f"`viticulture resume {run}` goes on" in page_of(RunDir(run / "stages/1-mae")).state
+    with pytest.raises(UserError, match=f"viticulture resume {run} "):
+        RunDir(run / "stages/1-mae").which()
 
 
 def test_a_plan_comes_back_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -709,6 +752,27 @@ def test_a_run_is_resumed_from_any_folder(tmp_path: Path, monkeypatch: pytest.Mo
     assert not left.exists(), "of a kill"
 
 
+def test_later_stages_find_images_that_have_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if their new place, named when one stage goes on, is forgotten when the next begins."""
+    eager(monkeypatch)
+    run, old, new = tmp_path / "run", tmp_path / "old", tmp_path / "new"
+    photos = pictures(old, {"a": 40, "b": 40}, side=8)
+    plan = planned(run, data=str(photos), overrides={"data.per_class": None})
+    assert len(plan.stages) == 3
+
+    def stopped(session: Session, trial: Trial | None) -> None:
+        session.run.unlock()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        follow(run, stopped, lambda words: None, now=SetClock())
+    old.rename(new)
+    with pytest.raises(KeyboardInterrupt):
+        follow(run, stopped, lambda words: None, str(new), now=SetClock())
+    trained(run)
+    assert (run / "weights/last").exists()
+
+
 def test_a_start_of_ones_own_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if a stage that begins elsewhere looks for it there."""
     monkeypatch.chdir(tmp_path)
@@ -750,10 +814,15 @@ def test_a_run_may_be_renamed_after_any_stage_and_within_the_last(
 
 
 def test_a_stage_begins_on_the_images_of_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though the folder where it is resumed has one of that name."""
+    """Though the folder where it is resumed has one of that name. Who has moved them is told how to name their new
+    place."""
     run = tmp_path / "run"
     plan = planned(run)
-    replace(plan, data="photos", folder="/images/photos").write(run)
+    images = tmp_path / "images/photos"
+    replace(plan, data="photos", folder=str(images)).write(run)
+    with pytest.raises(UserError, match=f"images.*viticulture resume {run} DATA"):
+        trained(run)
+    images.mkdir(parents=True)
     (tmp_path / "photos").mkdir()
     monkeypatch.chdir(tmp_path)
     asked = list[str]()
@@ -766,7 +835,7 @@ def test_a_stage_begins_on_the_images_of_the_plan(tmp_path: Path, monkeypatch: p
     for data in ("", "other"):
         with pytest.raises(KeyboardInterrupt):
             follow(run, lambda session, trial: None, lambda words: None, data, SetClock())
-    assert asked == ["/images/photos", "other"]
+    assert asked == [str(images), "other"]
 
 
 def test_a_run_is_not_replaced_while_a_stage_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,10 +55,11 @@ def test_a_run_that_no_process_trains_is_told_from_one_that_is(folder: Path) -> 
     """After kill -9 nobody is left to write that it stopped."""
     run = RunDir(folder / "deep/er/plain")
     run.update(status="running")
-    for trained, state in ((True, "running"), (False, "stopped"), (True, "running")):
+    for trained, state in ((True, "running"), (False, "interrupted"), (True, "running")):
         if trained:
             run.lock()
         assert find_runs(folder).sheet.rows[0][4] == state
+        assert ("resume" in find_runs(folder).sheet.note) is (state == "interrupted")
         run.unlock()
 
 

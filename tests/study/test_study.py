@@ -34,8 +34,8 @@ from viticulture.study.declare.terms import Subsets, Terms, Where
 from viticulture.study.folder import StudyDir
 from viticulture.study.plan.plan import Plan
 from viticulture.study.run.cell import command, is_damaged, train_cell
-from viticulture.study.run.halving import every_cell, standing, write_table
-from viticulture.study.run.outcomes import Outcomes
+from viticulture.study.run.halving import decide, every_cell, standing, write_table
+from viticulture.study.run.outcomes import Outcome, Outcomes
 from viticulture.study.run.work import Work, changed
 from viticulture.study.run.workers import claimed_by
 from viticulture.study.study import Study
@@ -157,6 +157,15 @@ def test_the_table_holds_a_line_a_cell(finished: Path) -> None:
         assert (kept.predicted == kept.labels).mean() == pytest.approx(results["best/test"].top1)
         assert int(row["epochs"]) == 2
         assert int(row["train_images"]) == 12
+
+
+def test_the_report_of_a_study_writes_its_table_too(finished: Path, tmp_path: Path) -> None:
+    """Fails if table.csv is as it was after the last cell, and the page as the folder is now."""
+    copy = shutil.copytree(finished, tmp_path / "study")
+    before = (copy / "table.csv").read_text()
+    (copy / "table.csv").write_text("of an earlier cell")
+    viticulture.report(copy)
+    assert (copy / "table.csv").read_text() == before
 
 
 def test_a_studys_page_is_drawn_again_without_images_and_networks(
@@ -494,6 +503,7 @@ def test_halving_trains_in_rounds_and_logs_what_it_drops(tmp_path: Path) -> None
     trained = [words for words in said if words.startswith("[")]
     assert [words.count("rung 1") for words in trained] == [1] * 4 + [0] * 4
     assert len(trained) == 4 + 2 + 2
+    assert ", by validation images: " in study.facts["decisions"][0]
     assert "dropped lr" in study.facts["decisions"][0]
     assert study.facts["decisions"][1].endswith("all go on")
     rows = table(study.path)
@@ -503,6 +513,16 @@ def test_halving_trains_in_rounds_and_logs_what_it_drops(tmp_path: Path) -> None
     assert {row["epochs"] for row in rows if row["rung"] == "1"} == {"1"}
     found = verdicts(study, standing(study.grid, Outcomes(study)))
     assert {one.candidate.name for one in found[0].standings} == {"plain ViT", "cropped"}
+
+
+def test_halving_says_that_test_images_chose_where_nothing_validates() -> None:
+    """Fails if who reads the log takes the choice for one that the test images had no part in."""
+    of = grid(*ABLE, terms=Terms(halving=True))
+    cells, subset = of.cells(0), of.subsets.each()[0]
+    by_test = decide(of, 0, subset, [Outcome(cell, "finished", test=0.5) for cell in cells])
+    assert "by test images, as nothing validates: " in by_test.sentence
+    by_val = decide(of, 0, subset, [Outcome(cell, "finished", test=0.5, val=0.5) for cell in cells])
+    assert "by validation images: " in by_val.sentence
 
 
 def test_no_winner_is_named_where_chance_would_do(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:

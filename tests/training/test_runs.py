@@ -441,7 +441,7 @@ def test_streamed_shards_may_move(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_folder_of_images_that_has_moved_is_named_to_resume(stream: bool, tmp_path: Path) -> None:
     """The images themselves are compared, or their files where they are streamed, not where they lie. Fails if a copy
-    elsewhere counts as other images, or a changed file as the same one."""
+    elsewhere counts as other images, a changed file as the same one, or the new place has to be named again."""
     photos = pictures(tmp_path / "photos", {"a": 12, "b": 12})
     overrides = {**FAST, "data.per_class": None, "train.watch": "none", "images.stream": stream}
     session = begin(
@@ -449,17 +449,34 @@ def test_a_folder_of_images_that_has_moved_is_named_to_resume(stream: bool, tmp_
     )
     session.run.unlock()
     photos.rename(tmp_path / "moved")
-    with pytest.raises(UserError, match="photos"):
+    with pytest.raises(UserError, match=r"photos.*viticulture resume .* DATA"):
         reopen(str(tmp_path / "run"))
     again = reopen(str(tmp_path / "run"), str(tmp_path / "moved"))
     assert again.dataset.split_names == session.dataset.split_names
     assert again.fingerprint == session.fingerprint
     again.run.unlock()
+    reopen(str(tmp_path / "run")).run.unlock()
     changed = tmp_path / "moved" / session.dataset.split_names["train"][0]
     Image.new("RGB", (20, 30)).save(changed)
     with pytest.raises(UserError, match=r"are not those.*bring them back.*train anew: viticulture train") as refused:
         reopen(str(tmp_path / "run"), str(tmp_path / "moved"))
     assert ("cp -a" in str(refused.value)) is stream
+
+
+def test_a_finished_run_is_told_where_its_images_are_now(tmp_path: Path) -> None:
+    """Fails if a run that is trained to its end cannot be measured once its images have moved, or takes others."""
+    photos = pictures(tmp_path / "photos", {"a": 12, "b": 12})
+    overrides = {**FAST, "data.per_class": None, "student.name": "vit_nano", "train.epochs": 1}
+    run = viticulture.train(str(photos), "default/photos", out=str(tmp_path / "run"), overrides=overrides)
+    photos.rename(tmp_path / "moved")
+    others = pictures(tmp_path / "others", {"a": 12, "b": 12}, side=20)
+    for images in ("", str(others)):
+        with pytest.raises(UserError, match=r"resume .* DATA" if not images else "are not those"):
+            viticulture.resume(run, images) if images else viticulture.evaluate(run)
+    before = run.metrics
+    viticulture.resume(run, tmp_path / "moved")
+    viticulture.evaluate(run)
+    assert run.metrics.equals(before)
 
 
 @pytest.mark.parametrize("change", ["pixels", "label", "class"])

@@ -104,7 +104,7 @@ def usable(word: str) -> "RunDir":
 
     run = RunDir.open(located(word))
     if run.read("run.json")["status"] == "running" and run.which():
-        again = shell_word(word)
+        again = shell_word(run.whole if word == str(run.path) else word)
         on = "is still being trained" if run.in_use else f"is not finished (`viticulture resume {again}` goes on)"
         tell(f"note     {word} {on}; its weights are those that it has so far")
     return run

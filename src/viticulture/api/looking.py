@@ -56,7 +56,7 @@ def cache(clear: bool = False) -> str:
 
 @checked
 def report(run: Any, beside: Any = "") -> Path:
-    """Write a run's or a study's report.html anew, from what its folder holds.
+    """Write a run's or a study's report.html anew, from what its folder holds; a study's tables, too.
 
     Args:
         run: the folder.
@@ -65,8 +65,12 @@ def report(run: Any, beside: Any = "") -> Path:
     run, beside = run_word(run), run_word(beside)
     if (Path(run) / "study.json").exists():
         from ..report.pages.study_page import write_study
+        from ..study.run.halving import write_table
+        from ..study.run.outcomes import Outcomes
         from ..study.study import Study
 
+        study = Study(Path(run)).folder
+        write_table(study, Outcomes(study))
         return write_study(Study(Path(run)))
     from ..report.pages.run_page import write_page
     from ..training.rundir import RunDir

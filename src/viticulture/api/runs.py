@@ -193,7 +193,8 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
             written = to_int8(subject, dataset.train, dataset.test, Path(out), more, finish)
         else:
             written = to_onnx(subject.answers, Path(out), subject.task, more, finish)
-        if not from_pixels and subject.task.classes and not several and (moved := by_timms_transform(folder, weights)):
+        compared = not from_pixels and subject.task.classes and not several
+        if compared and (moved := by_timms_transform(folder, weights)) and moved.matters:
             tell(f"note: the file takes what `predict` shows a student; {moved}; --from-pixels puts predict's steps in")
     return written
 

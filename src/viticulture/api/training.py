@@ -157,7 +157,8 @@ def resume(
 
     Args:
         run: its folder.
-        data: where its images are now, if they have moved; the same object, where it learnt from one in Python.
+        data: where its images are now, if they have moved, which the run keeps, a finished one too; the same object,
+            where it learnt from one in Python.
         epochs: another length, such as a few more than have been trained, to have a student soon: the rate falls by it
             from here on. It must be no less than have begun.
         callbacks: as for `train`: those that it began with, which find their state again.
@@ -178,18 +179,24 @@ def resume(
             follow.change_length(Path(run), epochs)
         begun = any(stage.spent is None for stage in read_plan(Path(run)).stages)
         with silence(not progress):
-            return _follow(Path(run), data) if begun else _finished(_follow(Path(run)))
+            return _follow(Path(run), data) if begun else _finished(_follow(Path(run)), data)
     length.change_length(Path(run), epochs)
     if RunDir.open(run).read("run.json")["status"] == "finished":
         sweep(Path(run))
-        return _finished(Run(Path(run)))
+        return _finished(Run(Path(run)), data)
     with silence(not progress):
         return _grow(reopen(run, data), callbacks=callbacks)
 
 
-def _finished(run: Run) -> Run:
-    """Say that a run is. Raises: UserError if it has lost its weights."""
+def _finished(run: Run, data: Any) -> Run:
+    """Say that a run is, and keep where its images are now. Raises: UserError if it has lost its weights, or these are
+    others."""
+    from ..training.run_inputs import dataset_of, keep_place, recipe_of
+
     run.folder.which()
+    if isinstance(data, str) and data:
+        dataset_of(run.folder, recipe_of(run.folder), data)
+        keep_place(run.folder, data)
     tell(f"{run.path} is finished; nothing is left to train")
     return run
 

@@ -18,6 +18,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..disk import sweep
 from ..errors import counted
 from ..training.length import asked_length, gone_on, may_change, set_length
+from ..training.run_inputs import folder_of, last_place
 from ..training.rundir import STAGES, RunDir
 from ..training.session import Session, begin, reopen
 from .budget import Budget
@@ -182,9 +183,15 @@ def _trained(
         tell(f"stage    {number + 1} of {len(plan.stages)}: {stage.kind}, {counted(stage.epochs, 'epoch')}, {minutes}")
         if interrupted:
             set_length(RunDir.open(place), stage.epochs)  # a kill may have come between the plan and the run
-            grow(reopen(str(place), data), None)
+            session = reopen(str(place), data)
         else:
             session = _session(run, plan, number, data)
+        if data:  # later stages begin where these were taken for the run's own
+            plan = replace(plan, data=data, folder=folder_of(data))
+            plan.write(run)
+        if interrupted:
+            grow(session, None)
+        else:
             grow(session, _trial(run, plan, number, session, tell, began, now))
         gc.collect()
         plan = read_plan(run)
@@ -227,7 +234,7 @@ def _trial(
 def _session(run: Path, plan: Plan, number: int, data: str) -> Session:
     stage, last = plan.stages[number], number == len(plan.stages) - 1
     place = plan.place(run, number)
-    known = data or plan.folder or plan.data
+    known = data or last_place(run, plan.folder) or plan.data
     recipe = stage.resolved
     if last:
         return begin(known, recipe, plan.seed, RunDir(place), False, {}, plan.command)

@@ -28,8 +28,10 @@ from ..errors import UserError
 from ..parallel import Progress
 from ..study.plan.pace import Pace
 from ..training.data import default_recipe, for_method, load_dataset, open_for, open_labeled
+from ..training.leakage import check_leakage
 from ..training.recipe import Recipe, read, resolve
 from ..training.references import check_outlast, from_anywhere
+from ..training.run_inputs import folder_of
 from ..training.rundir import STAGES, RunDir
 from ..training.session import check_seed
 from . import recipes
@@ -114,10 +116,12 @@ def make_plan(
         dataset = load_dataset(learnt, recipe, wish.seed, watch=_in_time(wish, left))
         if recipes.is_dense(recipe):
             recipe = recipe.with_keys({"images.image_size": dataset.image_size})
+        place = folder_of(wish.data)
+        check_leakage(recipe, dataset, {"folder": place, "name": dataset.name})  # else the last stage would refuse
         return Plan(
             budget=wish.budget.words,
             data=wish.data,
-            folder=str(Path(wish.data).absolute()) if Path(wish.data).exists() else None,
+            folder=place,
             seed=wish.seed,
             command=command,
             stages=_stages(wish, recipe, default, dataset, tried, left),

@@ -111,8 +111,10 @@ def in_bfloat16(recipe: Recipe) -> Recipe | None:
 
 
 def of_mae(recipe: Recipe) -> Recipe:
-    """The student learns from all images without labels; they are varied as later, but not mixed."""
+    """The student learns from all images without labels; they are varied as later, but not mixed, and no class counts
+    more or comes more often than its images do."""
     values = {key: recipe.values[key] for key in (*SHARED, "student", "augment")}
+    values["data"] = {key: entry for key, entry in values["data"].items() if key not in ("class_weights", "sampling")}
     mixed = of_class(values["augment"], "mix")
     values["augment"] = {key: made for key, made in values["augment"].items() if key not in mixed}
     return resolve(WITHOUT_LABELS, {**read(WITHOUT_LABELS), **values})

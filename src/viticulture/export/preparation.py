@@ -43,6 +43,11 @@ class Moved:
     mean: float
     same: float
 
+    @property
+    def matters(self) -> bool:
+        """Whether anything moves, by the digits that are told."""
+        return round(self.largest, 3) > 0 or self.same < 1
+
     def __str__(self) -> str:
         return (
             f"fed by timm's transform instead, a probability moves by {self.largest:.3f} at most, {self.mean:.3f} on "

@@ -2,6 +2,7 @@
 """What a run was made of, read back from its folder: its recipe, and its images in their splits."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ..data.dataset import Dataset
@@ -40,20 +41,44 @@ def dataset_of(run: RunDir, recipe: Recipe, data: Any = "") -> Dataset:
     """The images of a run with its very splits; `data` says where they are now if they have moved, and is the very
     object where the run learnt from one of a Python program.
 
-    Raises: UserError where images, labels or classes are others than the run had. Of streamed images the times of their
-        files stand for pixels, and a copy has others: these are told by names and classes alone.
+    Raises: UserError where they are not there any more, or images, labels or classes are others than the run had. Of
+        streamed images the times of their files stand for pixels, and a copy has others: these are told by names and
+        classes alone.
     """
     facts, names = run.read("run.json"), run.image_names
     data = "" if data is None else data
     if facts["data"].get("given") is not None:
         return load_dataset(for_method(recipe, given_again(run, data)), recipe, facts["seed"], names)
-    known = facts["data"]["folder"] or facts["data"]["source"]
-    source = open_for(recipe, known if isinstance(data, str) and not data else data)
+    if isinstance(data, str) and not data:
+        data = last_place(run.path, facts["data"]["folder"]) or facts["data"]["source"]
+    source = open_for(recipe, data)
     dataset = load_dataset(source, recipe, facts["seed"], names)
     named = [*facts["data"].get("classes", dataset.classes)] == [*dataset.classes]
     if not (named and (are_same(run, dataset) or isinstance(dataset.train, StreamImages))):
         raise others(run)
     return dataset
+
+
+def last_place(run: Path, folder: str | None) -> str | None:
+    """The folder in which a run's images lay. Raises: UserError if it is not there any more."""
+    if folder is not None and not Path(folder).exists():
+        raise UserError(
+            f"the images of {run} lay in {folder}, which is not there; bring them back, or say where they are now, "
+            f"which the run keeps, a finished one too: viticulture resume {shell_word(run)} DATA"
+        )
+    return folder
+
+
+def keep_place(run: RunDir, data: Any) -> None:
+    """Write down where a run's images are now, once `dataset_of` has taken them for its own; nothing of an object of a
+    Python program, or where no place is named."""
+    if isinstance(data, str) and data:
+        run.update(data={**run.read("run.json")["data"], "source": data, "folder": folder_of(data)})
+
+
+def folder_of(data: str) -> str | None:
+    """The path of data in files, in any working folder; None for what is named otherwise."""
+    return str(Path(data).absolute()) if Path(data).exists() else None
 
 
 def are_same(run: RunDir, dataset: Dataset) -> bool:

@@ -110,7 +110,7 @@ class RunDir:
             )
         if not kept:
             raise UserError(
-                f"{self.path} holds no weights yet; let it finish: viticulture resume {shell_word(self.path)} "
+                f"{self.path} holds no weights yet; let it finish: viticulture resume {shell_word(self.whole)} "
                 "(--epochs N ends it sooner)"
             )
         return kept
@@ -230,6 +230,12 @@ class RunDir:
             raise unwritable(self.path / "run.lock", error) from error
         self._lock = lock
         sweep(self.path, idle=0)
+
+    @property
+    def whole(self) -> Path:
+        """The folder by which it goes on: of the run within a budget whose stage it is, else its own."""
+        around = self.path.parent.parent
+        return around if self.path.parent.name == STAGES and (around / PLAN).is_file() else self.path
 
     @property
     def in_use(self) -> bool:

@@ -31,7 +31,7 @@ from .loggers import check_logger
 from .processes import check_devices, is_leader
 from .recipe import Recipe, read, resolve
 from .references import check_alone, check_outlast, from_anywhere
-from .run_inputs import are_same, dataset_of, others, recipe_of
+from .run_inputs import are_same, dataset_of, folder_of, keep_place, others, recipe_of
 from .rundir import RunDir, claimed, fresh
 from .surroundings import surroundings
 
@@ -113,7 +113,7 @@ def begin(
     checked = checked.with_section("images", dataset.image_settings)
     about = {
         "source": dataset.name if given else data,
-        "folder": str(Path(data).absolute()) if not given and Path(data).exists() else None,
+        "folder": None if given else folder_of(data),
         **({"given": source.fingerprint} if given and isinstance(source, Source) else {}),
         "name": dataset.name,
     }
@@ -211,6 +211,8 @@ def reopen(path: str, data: Any = "") -> Session:
             f"{path} was begun in batches of {facts['batch_size']}, where this version of viticulture chooses {size}; "
             f"install the one that its run.json names, or train anew: {run.anew()}"
         )
+    if is_leader():
+        keep_place(run, data)
     fingerprint = fingerprint_of(facts.get("settings", recipe.values), facts["seed"], facts["data"]["fingerprint"])
     remarks = [*facts["remarks"], *other_threads(facts["hardware"])]
     return Session(run, recipe, dataset, method, facts["seed"], remarks, fingerprint, begun=True)

@@ -192,6 +192,31 @@ def test_an_empty_class_folder_is_a_class(opened: Callable[..., Source]) -> None
     assert opened("train/a/1.png", "train/b/2.png", "train/c/", "test/a/3.png").classes == ("a", "b", "c")
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        ("runs/a/run.lock", "runs/a/x.png"),
+        ("runs/a/run.json", "runs/a/recipe.yaml", "runs/b/run.lock", "runs/list.html"),
+        ("mine/studies/a/study.json", "mine/studies/a/study.yaml", "mine/studies/a/cells/c/x.png"),
+        ("train-of-mine/run.lock", "train-of-mine/x.png"),
+    ],
+)
+def test_what_this_package_made_among_the_images_is_no_class(made: tuple[str, ...], tmp_path: Path) -> None:
+    """Who trains from within the folder of images has runs/ in it afterwards. Fails if a run, or the folder around it,
+    is a class, if its pictures are learnt from, or if nothing is said."""
+    source = open_source(write(tmp_path, "cat/a.png", "dog/b.png", *made))
+    assert source.classes == ("cat", "dog")
+    assert source.names == ["cat/a.png", "dog/b.png"]
+    assert ["has made here" in note for note in source.notes] == [True]
+
+
+def test_a_class_keeps_the_images_that_lie_beside_a_run(tmp_path: Path) -> None:
+    """Fails if a whole class is left out, or one for a file that only happens to be called as one of a run's."""
+    source = open_source(write(tmp_path, "cat/a.png", "cat/runs/x/run.lock", "dog/b.png", "dog/run.json", "cow/"))
+    assert source.names == ["cat/a.png", "dog/b.png"]
+    assert source.classes == ("cat", "cow", "dog")
+
+
 def test_odd_names_are_kept_as_they_are(opened: Callable[..., Source]) -> None:
     """Fails if a name is escaped, normalized away, split at a space, or makes the file unreadable."""
     source = opened(*(f"train/{name}/{name}.png" for name in ODD))

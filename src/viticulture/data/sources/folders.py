@@ -7,13 +7,15 @@
 
 A folder without pictures may hold arrays in their place, .npy files of numbers [H, W] or [H, W, C] (bands.py).
 A class may hold folders of its own. Folders that merely wrap all the others are passed through. Hidden files, what
-systems leave behind (`__MACOSX`, `Thumbs.db`) and files with other endings than those of images are not read.
+systems leave behind (`__MACOSX`, `Thumbs.db`), files with other endings than those of images, and runs and studies of
+this package, which lie there where somebody trains from within the folder, are not read.
 """
 
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +34,9 @@ ARRAYS = ".npy"
 
 LIST = re.compile(r"(.*[_-])?(train|val|valid|validation|test)([_-].*)?[.](csv|tsv|txt)", re.IGNORECASE)
 """Names of files that may list the images of a split."""
+
+OURS = (frozenset({"run.lock"}), frozenset({"run.json", "recipe.yaml"}), frozenset({"study.json", "study.yaml"}))
+"""Files that together tell a folder of a run or of a study."""
 
 _LEFT_BEHIND = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini", "$RECYCLE.BIN", "@eaDir"})
 
@@ -73,7 +78,7 @@ def open_folder(path: Path, deeper: int = 0) -> Source:
         path: the folder.
         deeper: levels that classes lie below the folders that would be classes.
     """
-    files, folders = scan(path)
+    files, folders, ours = scan(path)
     images = images_among(files)
     kept_paths = {image.path for image in images}
     others = [file.path for file in files if file.path not in kept_paths]
@@ -86,7 +91,11 @@ def open_folder(path: Path, deeper: int = 0) -> Source:
     def reader(kept: list[int]) -> Reader:
         return FileReader(path, [images[i].path for i in kept])
 
-    return _source(path, images, folders, others, reader, root, deeper)
+    source = _source(path, images, folders, others, reader, root, deeper)
+    if not ours:
+        return source
+    note = f"not read: what viticulture has made here ({some(sorted(map(readable, ours)), 3)})"
+    return replace(source, notes=(*source.notes, note))
 
 
 def open_zip(path: Path) -> Source:
@@ -106,26 +115,37 @@ def images_among(files: Sequence[File]) -> list[File]:
     return [f for f in files if is_image(f.path)] or [f for f in files if f.path.lower().endswith(ARRAYS)]
 
 
-def scan(root: Path) -> tuple[list[File], list[str]]:
-    """Every file and every folder below a folder, hidden ones left out; links are followed, once each."""
+def scan(root: Path) -> tuple[list[File], list[str], list[str]]:
+    """Every file and every folder below a folder, hidden ones left out; links are followed, once each. Apart from them
+    the folders that are runs or studies; nothing of these is listed, nor a folder that holds no images besides."""
     files: list[File] = []
     folders: list[str] = []
+    ours: list[str] = []
     seen = {_place(root.stat())}
     waiting = [("", str(root.resolve()))]
     while waiting:
         relative, path = waiting.pop()
-        for entry in _entries(path):
+        entries = list(_entries(path))
+        if relative and _is_ours(entries):
+            ours.append(relative.rstrip("/"))
+            continue
+        folders += [relative.rstrip("/")] if relative else []
+        for entry in entries:
             below = f"{relative}{entry.name}"
             if _is_folder(entry):
                 if entry.is_symlink():
                     if (place := _place(entry.stat())) in seen:
                         continue
                     seen.add(place)
-                folders.append(below)
                 waiting.append((f"{below}/", entry.path))
             else:
                 files.append(File(below, file_fingerprint(entry.stat) if holds_image(below) else ""))
-    return files, folders
+    around = {str(parent) for folder in ours for parent in PurePosixPath(folder).parents}
+    if around:
+        others = [file.path for file in files if file.fingerprint] + [name for name in folders if name not in around]
+        emptied = {name for name in around if not any(other.startswith(f"{name}/") for other in others)}
+        folders = [name for name in folders if name not in emptied]
+    return files, folders, ours
 
 
 def arrange(paths: Sequence[str], folders: Sequence[str], deeper: int = 0) -> FolderLayout:
@@ -260,6 +280,11 @@ def _source(
 def holds_image(path: str) -> bool:
     """Whether a file's ending is that of an image, or of an array that may be one."""
     return is_image(path) or path.lower().endswith(ARRAYS)
+
+
+def _is_ours(entries: Sequence[os.DirEntry[str]]) -> bool:
+    names = {entry.name for entry in entries}
+    return any(marks <= names for marks in OURS)
 
 
 def _wanted(path: str) -> bool:

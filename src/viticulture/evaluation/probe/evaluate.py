@@ -22,7 +22,7 @@ from ...disk import write_whole
 from ...errors import UserError, unknown
 from ...keywords import rebuilt
 from ...training.progress import showing
-from ...training.run_inputs import given_again, recipe_of, stands_for_own
+from ...training.run_inputs import given_again, last_place, recipe_of, stands_for_own
 from ...training.rundir import RunDir
 from ..accuracy import wilson
 from ..kept import read_kept
@@ -154,7 +154,11 @@ def _images(run: RunDir | None, data: str | Source, subject: Subject) -> Dataset
         selection = replace(kept, fraction=None, per_class=None, rule="balanced", folds=None, fold=0)
         if stands_for_own(run, data):
             known, remembered = run.read("run.json")["data"], run.image_names
-            data = given_again(run, data) if known.get("given") else known["folder"] or known["source"]
+            data = (
+                given_again(run, data)
+                if known.get("given")
+                else last_place(run.path, known["folder"]) or known["source"]
+            )
     source = open_source(data)
     if is_joined(source):
         raise UserError(f"a probe tells one class an image, and {source.name} has several labels; name other images")

@@ -135,9 +135,12 @@ def _state(run: RunDir, curves: Mapping[str, Points], facts: Mapping[str, Any]) 
     """How far a training is; what its last epoch measured stands in the curves."""
     done = int(max((points[-1][0] for points in curves.values() if points), default=0))
     epochs = facts.get("settings", {}).get("train", {}).get("epochs", "?")
+    again = f"`viticulture resume {shell_word(run.whole)}` goes on with it."
+    if not run.in_use:
+        return f"Interrupted: {done} of {epochs} epochs are done; {again}"
     return (
         f"In training: {done} of {epochs} epochs are done. This page renews itself; should the training have been "
-        f"stopped, `viticulture resume {shell_word(run.path)}` goes on with it."
+        f"interrupted, {again}"
     )
 
 

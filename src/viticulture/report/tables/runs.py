@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...budget.plan import is_planned, read_plan
+from ...disk import read_json
 from ...errors import UserError
 from ...evaluation.headline import read_headline
-from ...training.rundir import RunDir
+from ...training.rundir import PLAN, STAGES, RunDir
 from .results import percent
 from .sheet import Cell, Column, Sheet
 
-UNREADABLE = "unreadable"
+UNREADABLE, STOPPED = "unreadable", "interrupted"
 
 
 @dataclass(frozen=True)
@@ -50,22 +52,27 @@ def find_runs(folder: Path) -> Runs:
     rows.sort(key=lambda row: str(row[0][-1]), reverse=True)
     columns = [Column("run", "prose"), *map(Column, ("data", "student", "recipe", "state"))]
     columns += [Column("top-1", "percent"), Column("95 % interval", "decimal"), Column("begun", "decimal")]
-    note = "" if rows else "none yet"
+    notes = [] if rows else ["none yet"]
+    if any(str(row[4]).startswith(STOPPED) for row, _ in rows):
+        notes.append("`viticulture resume RUN` goes on with what was interrupted")
     if problems:
-        note = f"{len(problems):,} cannot be read, the first for this reason: {problems[0]}"
+        notes.append(f"{len(problems):,} cannot be read, the first for this reason: {problems[0]}")
+    note = "; ".join(notes)
     return Runs(folder, Sheet(f"Runs in {folder}", columns, [row for row, _ in rows], note), tuple(p for _, p in rows))
 
 
 def _folders(folder: Path) -> Iterator[Path]:
-    """Run folders, which hold no others."""
+    """Run folders, which hold no others but stages of their own."""
     for place, names, files in os.walk(folder):
         names.sort()
-        if "run.json" in files:
+        if {"run.json", PLAN}.intersection(files):
             names.clear()
             yield Path(place)
 
 
 def _row(name: str, path: Path) -> list[Cell]:
+    if is_planned(path) and not (path / "run.json").exists():
+        return _early_row(name, path)
     run = RunDir.open(path)
     facts = run.read("run.json")
     measured: list[Cell] = ["", ""]
@@ -74,5 +81,17 @@ def _row(name: str, path: Path) -> list[Cell]:
         value = headline.value if headline.name == "top-1" else f"{headline.name} {percent(headline.value)}"
         measured = [value, f"{100 * low:.1f}–{100 * high:.1f} %"]
     begun = facts["started"][:16].replace("T", " ")
-    state = "stopped" if facts["status"] == "running" and not run.in_use else facts["status"]
+    state = STOPPED if facts["status"] == "running" and not run.in_use else facts["status"]
     return [name, facts["data"]["name"], facts["student"]["name"], facts["recipe"], state, *measured, begun]
+
+
+def _early_row(name: str, path: Path) -> list[Cell]:
+    """Of a run within a budget whose earlier stages are under way: what it is to be, and how far it has come."""
+    plan = read_plan(path)
+    last, done = plan.stages[-1], sum(stage.spent is not None for stage in plan.stages)
+    state = "running" if RunDir(path / STAGES).in_use else STOPPED
+    first, begun = plan.place(path, 0) / "run.json", ""
+    if first.exists():
+        begun = str(read_json(first).get("started"))[:16].replace("T", " ")
+    where = f"{state} (stage {done + 1} of {len(plan.stages)})"
+    return [name, Path(plan.data).name, last.student, last.recipe, where, "", "", begun]

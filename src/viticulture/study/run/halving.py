@@ -27,12 +27,14 @@ class Decision:
         subset: of training data.
         scores: candidate -> mean accuracy of the rung, in [0, 1], best first; None where every cell failed.
         kept: names of those that go on.
+        by: the images that chose: validation, or test where nothing validates.
     """
 
     rung: int
     subset: Subset
     scores: dict[str, float | None]
     kept: tuple[str, ...]
+    by: str
 
     @property
     def sentence(self) -> str:
@@ -41,7 +43,8 @@ class Decision:
             f"{name} {'failed' if score is None else f'{100 * score:.1f} %'}" for name, score in self.scores.items()
         ]
         dropped = [name for name in self.scores if name not in self.kept]
-        return f"rung {self.rung + 1}, {self.subset.name}: {', '.join(shares)}; " + (
+        by = f"by {self.by} images" + (", as nothing validates" if self.by == "test" else "")
+        return f"rung {self.rung + 1}, {self.subset.name}, {by}: {', '.join(shares)}; " + (
             f"dropped {', '.join(dropped)}" if dropped else "all go on"
         )
 
@@ -84,7 +87,8 @@ def decide(grid: Grid, rung: int, subset: Subset, outcomes: list[Outcome]) -> De
     kept = alive[: survivors(len(ranked))]
     if grid.baseline.name in alive and grid.baseline.name not in kept:
         kept = [*kept[:-1], grid.baseline.name]
-    return Decision(rung, subset, {name: scores[name] for name in ranked}, tuple(kept))
+    by = "validation" if any(outcome.val is not None for outcome in outcomes) else "test"
+    return Decision(rung, subset, {name: scores[name] for name in ranked}, tuple(kept), by)
 
 
 def every_cell(grid: Grid) -> list[Cell]:
