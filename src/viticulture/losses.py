@@ -40,6 +40,9 @@ def soft_distillation(student: Tensor, teacher: Tensor, temperature: float = 1.0
     averages over classes as well as images, so its term is this one divided by C; the papers that came after
     average over images alone, as here.
 
+    Half precision is taken to float32 first: between networks that nearly agree its rounding is larger than KL, and a
+    CPU's autocast leaves it so.
+
     Args:
         student: logits, [B, C].
         teacher: logits, [B, C]; receives no gradient.
@@ -53,8 +56,9 @@ def soft_distillation(student: Tensor, teacher: Tensor, temperature: float = 1.0
     _check(student, teacher)
     if temperature <= 0:
         raise ValueError(f"temperature must be positive, got {temperature}")
-    log_q = F.log_softmax(student / temperature, dim=-1)
-    log_p = F.log_softmax(teacher.detach() / temperature, dim=-1)
+    wide = torch.promote_types(student.dtype, torch.float32)
+    log_q = F.log_softmax(student.to(wide) / temperature, dim=-1)
+    log_p = F.log_softmax(teacher.detach().to(wide) / temperature, dim=-1)
     return temperature**2 * F.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
 
 
