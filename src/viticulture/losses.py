@@ -104,6 +104,33 @@ def binary_cross_entropy(
     return each.sum(-1).mean()
 
 
+def asymmetric_binary(logits: Tensor, labels: Tensor) -> Tensor:
+    """Bring the probability of every class to whether an image shows it, with less heed to the many that it does not.
+
+        L = - sum_c w_c [y_c log p_c + (1 - y_c) log(1 - p'_c)],    p = s(z),  p' = max(p - 0.05, 0)       [1], Eq. (7)
+        w_c = (1 - t_c)^(y_c + 4 (1 - y_c)),    t = y p + (1 - y) (1 - p')
+
+    with s the logistic sigmoid. Deviation from [1]: what is shown is focused, too (its gamma+ is 1), and t is that of a
+    mixed label as well; both as timm has them.
+
+    Args:
+        logits: z, [B, C].
+        labels: y, [B, C] in [0, 1]: 1 where an image shows a class; in between after mixup or cutmix.
+
+    Returns: scalar >= 0, nats: sum over classes, mean over the batch.
+    Raises: ValueError if the shapes differ.
+
+    [1] Ridnik et al., "Asymmetric Loss For Multi-Label Classification", ICCV 2021, arXiv:2009.14119.
+    """
+    _check(logits, labels)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    shown = logits.sigmoid()
+    not_shown = (1.05 - shown).clamp(max=1)
+    focus = (1 - labels * shown - (1 - labels) * not_shown) ** (labels + 4 * (1 - labels))
+    each = focus * (labels * F.logsigmoid(logits) + (1 - labels) * not_shown.log())
+    return -each.sum(-1).mean()
+
+
 def binary_distillation(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
     """Move the student's probability of every class towards the teacher's; `soft_distillation` of several labels.
 
