@@ -86,6 +86,14 @@ def test_a_constant_rate_warms_up_and_stays() -> None:
     assert [schedule.rate(update, 4, 2, 1.0) for update in range(5)] == [0.0, 0.5, 1.0, 1.0, 1.0]
 
 
+def test_no_epoch_of_a_warm_up_is_trained_at_a_rate_of_zero() -> None:
+    """From 0 by epochs: lr / (W + 1) more with each. Fails where the first epoch, or timm's first two, learn nothing."""
+    for rule, shares in (("cosine", (1, 2, 3, 4)), ("timm", (1, 1, 2, 3))):
+        schedule = Schedule(rule, "epoch", 3)  # type: ignore[arg-type]
+        rates = [schedule.rate(update, 2, 20, 1.0) for update in range(8)]
+        assert rates == pytest.approx([share / 4 for share in shares for _ in range(2)])
+
+
 def test_a_rate_drops_twice_by_ten() -> None:
     """At 24/27 and 26/27 of the training; in 27 epochs of one step, with epoch 24 and with epoch 26. Fails for a drop
     that comes a step late, or twice as deep."""
