@@ -87,7 +87,7 @@ def test_a_constant_rate_warms_up_and_stays() -> None:
 
 
 def test_no_epoch_of_a_warm_up_is_trained_at_a_rate_of_zero() -> None:
-    """From 0 by epochs: lr / (W + 1) more with each. Fails where the first epoch, or timm's first two, learn nothing."""
+    """From 0 by epochs: lr / (W + 1) more with each. Fails where the first epoch, or timm's first two, is idle."""
     for rule, shares in (("cosine", (1, 2, 3, 4)), ("timm", (1, 1, 2, 3))):
         schedule = Schedule(rule, "epoch", 3)  # type: ignore[arg-type]
         rates = [schedule.rate(update, 2, 20, 1.0) for update in range(8)]
