@@ -86,6 +86,14 @@ def test_a_constant_rate_warms_up_and_stays() -> None:
     assert [schedule.rate(update, 4, 2, 1.0) for update in range(5)] == [0.0, 0.5, 1.0, 1.0, 1.0]
 
 
+def test_no_epoch_of_a_warm_up_is_trained_at_a_rate_of_zero() -> None:
+    """From 0 by epochs: lr / (W + 1) more with each. Fails where the first epoch, or timm's first two, is idle."""
+    for rule, shares in (("cosine", (1, 2, 3, 4)), ("timm", (1, 1, 2, 3))):
+        schedule = Schedule(rule, "epoch", 3)  # type: ignore[arg-type]
+        rates = [schedule.rate(update, 2, 20, 1.0) for update in range(8)]
+        assert rates == pytest.approx([share / 4 for share in shares for _ in range(2)])
+
+
 def test_a_rate_drops_twice_by_ten() -> None:
     """At 24/27 and 26/27 of the training; in 27 epochs of one step, with epoch 24 and with epoch 26. Fails for a drop
     that comes a step late, or twice as deep."""
@@ -281,20 +289,20 @@ def test_muon_steps_matrices_along_their_polar_factor() -> None:
 
 
 def test_muon_finds_the_polar_factor_whatever_the_momentums_size() -> None:
-    """Singular values that fall by a hundred, of tiny gradients and of huge ones, and beside a matrix of zeros: four
-    fifths end between 0.65 and 1.25, none below 0.3, and what is zero stays so.
+    """Singular values that fall by a hundred, of faded momenta and of huge ones, and beside a matrix of zeros and one
+    below float32's normal range: four fifths end between 0.65 and 1.25, none below 0.3, and the latter two are zero.
 
-    Catches: powers that leave float32; fewer iterations than the norm makes up for; a division by a norm of zero.
+    Catches: squares or powers that leave float32; fewer iterations than the norm makes up for; a division by zero.
     """
     torch.manual_seed(0)
     left, right = torch.linalg.qr(torch.randn(64, 64))[0], torch.linalg.qr(torch.randn(300, 64))[0]
     momentum = left * torch.logspace(0, -2, 64) @ right.mT
-    for size in (1e-12, 1.0, 1e12):
-        step, nothing = orthogonalize(torch.stack([size * momentum, torch.zeros_like(momentum)]))
+    for size in (1e-30, 1e-20, 1e-12, 1.0, 1e12, 1e25):
+        step, *nothing = orthogonalize(torch.stack([size * momentum, torch.zeros_like(momentum), 1e-40 * momentum]))
         values = torch.linalg.svdvals(step)
         assert ((values > 0.65) & (values < 1.25)).float().mean() > 0.8
         assert values.min() > 0.3
-        assert not nothing.any()
+        assert not torch.stack(nothing).any()
 
 
 def test_muon_on_the_smaller_side_is_the_same_iteration() -> None:

@@ -40,6 +40,9 @@ def soft_distillation(student: Tensor, teacher: Tensor, temperature: float = 1.0
     averages over classes as well as images, so its term is this one divided by C; the papers that came after
     average over images alone, as here.
 
+    Half precision is taken to float32 first: between networks that nearly agree its rounding is larger than KL, and a
+    CPU's autocast leaves it so.
+
     Args:
         student: logits, [B, C].
         teacher: logits, [B, C]; receives no gradient.
@@ -53,10 +56,9 @@ def soft_distillation(student: Tensor, teacher: Tensor, temperature: float = 1.0
     _check(student, teacher)
     if temperature <= 0:
         raise ValueError(f"temperature must be positive, got {temperature}")
-    # On a CPU autocast leaves a softmax in bfloat16, whose rounding exceeds the distance of two that nearly agree.
-    precise = torch.promote_types(student.dtype, torch.float32)
-    log_q = F.log_softmax(student.to(precise) / temperature, dim=-1)
-    log_p = F.log_softmax(teacher.detach().to(precise) / temperature, dim=-1)
+    wide = torch.promote_types(student.dtype, torch.float32)
+    log_q = F.log_softmax(student.to(wide) / temperature, dim=-1)
+    log_p = F.log_softmax(teacher.detach().to(wide) / temperature, dim=-1)
     return temperature**2 * F.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
 
 
@@ -100,6 +102,33 @@ def binary_cross_entropy(
     labels = torch.lerp(labels, torch.full_like(labels, 0.5), smoothing)
     each = F.binary_cross_entropy_with_logits(logits, labels, pos_weight=positive_weights, reduction="none")
     return each.sum(-1).mean()
+
+
+def asymmetric_binary(logits: Tensor, labels: Tensor) -> Tensor:
+    """Bring the probability of every class to whether an image shows it, with less heed to the many that it does not.
+
+        L = - sum_c w_c [y_c log p_c + (1 - y_c) log(1 - p'_c)],    p = s(z),  p' = max(p - 0.05, 0)       [1], Eq. (7)
+        w_c = (1 - t_c)^(y_c + 4 (1 - y_c)),    t = y p + (1 - y) (1 - p')
+
+    with s the logistic sigmoid. Deviation from [1]: what is shown is focused, too (its gamma+ is 1), and t is that of a
+    mixed label as well; both as timm has them.
+
+    Args:
+        logits: z, [B, C].
+        labels: y, [B, C] in [0, 1]: 1 where an image shows a class; in between after mixup or cutmix.
+
+    Returns: scalar >= 0, nats: sum over classes, mean over the batch.
+    Raises: ValueError if the shapes differ.
+
+    [1] Ridnik et al., "Asymmetric Loss For Multi-Label Classification", ICCV 2021, arXiv:2009.14119.
+    """
+    _check(logits, labels)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    shown = logits.sigmoid()
+    not_shown = (1.05 - shown).clamp(max=1)
+    focus = (1 - labels * shown - (1 - labels) * not_shown) ** (labels + 4 * (1 - labels))
+    each = focus * (labels * F.logsigmoid(logits) + (1 - labels) * not_shown.log())
+    return -each.sum(-1).mean()
 
 
 def binary_distillation(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -352,7 +353,7 @@ def test_other_students_with_square_grids_learn_from_an_agent(student: str, opti
     """A distillation token, DHVT's grid, register tokens: every term is finite and reaches every student parameter.
 
     Fails if prefix tokens are compared with the map, or the wrong head is taught: the distillation head learns from the
-    agent, the class head from the label.
+    agent, the class head from the label, and what the class head says teaches nobody.
     """
     torch.manual_seed(0)
     network = create_student(student, TASK, 8, options).train()
@@ -370,6 +371,9 @@ def test_other_students_with_square_grids_learn_from_an_agent(student: str, opti
         assert torch.autograd.grad(terms["from_agent"], readings.outputs[0], retain_graph=True, allow_unused=True) == (
             None,
         )
+        others = (readings.outputs[0] + torch.randn(2, 3), *readings.outputs[1:])
+        again = guide.losses(batch, replace(readings, outputs=others))
+        torch.testing.assert_close(again["to_agent"], terms["to_agent"])
 
 
 def test_terms_without_weight_are_not_computed() -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from viticulture.data.augment.mix import Mix
 from viticulture.errors import UserError
 from viticulture.guides.logits import Logits
-from viticulture.losses import binary_cross_entropy, binary_distillation
+from viticulture.losses import asymmetric_binary, binary_cross_entropy, binary_distillation
 from viticulture.methods.method import Setup
 from viticulture.methods.multilabel import Multilabel
 from viticulture.models.students import create_student
@@ -79,10 +79,20 @@ def test_the_method_weighs_smooths_and_learns() -> None:
     assert method.losses(BATCH)["label"] < terms["label"]
 
 
-def test_the_asymmetric_loss_is_timms_by_image() -> None:
-    """Fails if timm's sum over a batch is left a sum, and if weights that it has no place for are taken."""
-    method = Multilabel(Setup(student(), TASK), loss="asymmetric")
-    expected = AsymmetricLossMultiLabel()(method.student(BATCH["image"]), BATCH["label"]) / 6
+@pytest.mark.parametrize("mixed", [False, True])
+def test_the_asymmetric_loss_is_the_mean_of_timms_of_each_image(mixed: bool) -> None:
+    """Loss and gradient; of one image timm's sum over a batch, as older versions have it, and its mean are the same.
+    Catches: a division by the batch twice or never, a margin or a focus on the wrong side, other labels than 0 and 1
+    taken for one of them, weights that it has no place for."""
+    labels = torch.lerp(LABELS, LABELS.roll(3, 0), 0.3) if mixed else LABELS
+    logits = (4 * LOGITS).requires_grad_()  # some probabilities lie below the margin
+    by_timm = torch.stack([AsymmetricLossMultiLabel()(logits[i : i + 1], labels[i : i + 1]) for i in range(6)]).mean()
+    ours = asymmetric_binary(logits, labels)
+    slopes = [torch.autograd.grad(loss, logits)[0] for loss in (ours, by_timm)]
+    torch.testing.assert_close(ours, by_timm.double(), rtol=1e-5, atol=0)  # timm's is of float32
+    torch.testing.assert_close(*slopes, rtol=1e-4, atol=1e-6)
+    method = Multilabel(Setup(student(), TASK), loss="asymmetric", label_weight=0.5)
+    expected = 0.5 * asymmetric_binary(method.student(BATCH["image"]), BATCH["label"])
     torch.testing.assert_close(method.losses(BATCH)["label"], expected)
     with pytest.raises(UserError, match="weights of its own"):
         Multilabel(Setup(student(), TASK), loss="asymmetric", smoothing=0.1)

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from children import one_of_pair, pair, shared_gradients
 from exact import CLOSE, doubled, never_single
 from viticulture.data.annotations import UNLABELED
+from viticulture.data.dense.loader import labeled
 from viticulture.methods.method import Setup
 from viticulture.methods.segmentation import Segmentation
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
+from viticulture.training.feed import MicroBatches
 
 SIDE, HALF = (16, 16), (0.5, 0.5, 0.5)
 
@@ -34,7 +36,7 @@ def batch() -> dict[str, Tensor]:
     images, classes = torch.randn(4, 3, *SIDE, generator=draw), torch.randint(0, 2, (4, *SIDE), generator=draw)
     classes[1][torch.rand(SIDE, generator=draw) < 0.9] = UNLABELED
     classes[3] = UNLABELED
-    return {"image": images, "classes": classes}
+    return {"image": images, "classes": classes, "labeled": labeled(classes)}
 
 
 def learnt(segmentation: Segmentation, images: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -48,7 +50,8 @@ def one_of_two(rank: int, folder: str) -> None:
     with one_of_pair(rank, folder):
         never_single()
         segmentation = method().double()
-        learnt(segmentation, {name: part[rank::2] for name, part in doubled(batch()).items()})
+        images = {name: part[rank::2] for name, part in doubled(batch()).items()}
+        learnt(segmentation, {**images, "labeled": labeled(images["classes"])})
         torch.save(shared_gradients(segmentation), f"{folder}/{rank}.pt")
 
 
@@ -63,7 +66,20 @@ def test_two_processes_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             torch.testing.assert_close(gradients[name], gradient, **CLOSE)
 
 
+def test_micro_batches_are_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean of their gradients, as Lightning takes it. Fails if each divides by its own labeled pixels, so that an
+    image with few weighs as much as one with many."""
+    monkeypatch.setattr(Tensor, "float", Tensor.double)
+    segmentation, images = method().double(), doubled(batch())
+    whole = {name: gradient.clone() for name, gradient in learnt(segmentation, images).items()}
+    segmentation.zero_grad()
+    for part in MicroBatches([images], 4):  # type: ignore[arg-type]
+        parts = learnt(segmentation, part)
+    for name, gradient in whole.items():
+        torch.testing.assert_close(parts[name] / 4, gradient, **CLOSE)
+
+
 def test_a_batch_without_labeled_pixels_teaches_nothing() -> None:
     """Fails for a loss that is no number."""
-    nothing = {name: part[3:] for name, part in batch().items()}
+    nothing = {name: part[3:] for name, part in batch().items()} | {"labeled": torch.zeros(1)}
     assert not any(gradient.any() for gradient in learnt(method(), nothing).values())

@@ -344,6 +344,16 @@ def test_halving_costs_what_its_rounds_cost() -> None:
     assert less / full == pytest.approx((quarters + 4 * SLOW.epoch / 2 + 2 * SLOW.epoch) / (4 * quarters), rel=0.05)
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_halving_trains_nothing_twice(epochs: int) -> None:
+    """A quarter and a half of two epochs are one each, the same training from the same seed; of three they are one and
+    two. Fails if two rungs of a length are trained one after the other."""
+    with pytest.raises(UserError, match="halving trains fast for 1, then 1, then"):
+        planned(grid(halving=True, epochs=epochs))
+    halved = grid(halving=True, epochs=3)
+    assert [planned(halved).overrides(halved, halved.cells(k)[0])["train.epochs"] for k in range(3)] == [1, 2, 3]
+
+
 def test_halving_drops_the_worse_half_and_never_the_baseline() -> None:
     """By validation, not by test; a candidate whose cells all failed goes first; two at least stay.
 

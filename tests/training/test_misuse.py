@@ -91,6 +91,9 @@ MISTAKES: list[tuple[str, str]] = [
     ("train digits --train.repeats 999999999999", "train.repeats must be at most"),
     ("train digits --engine.devices 999999999999", "engine.devices and engine.nodes"),
     ("train digits --epochs " + "9" * 5000, "not valid YAML"),
+    # rates that would rise where they are to fall
+    ("train digits --optim.lr 1e-6 --schedule.min_lr 1e-5", "schedule.min_lr must not exceed optim.lr"),
+    ("train digits --optim.lr 1e-6 --schedule.warmup_lr 1e-5", "schedule.warmup_lr must not exceed optim.lr"),
     # words that are no choice
     ("train digits --train.watch tset", "watch"),
     ("train digits --engine.precision 8", "precision"),

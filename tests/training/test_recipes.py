@@ -327,7 +327,7 @@ def test_a_step_is_taken(name: str, weights: Path) -> None:
         batch |= {"boxes": torch.tensor([[[4.0, 4, 40, 36]]] * 2), "labels": torch.tensor([[0], [1]])}
         batch["masks"] = torch.ones(2, 1, side, side, dtype=torch.uint8)
     if spec.contents == "pixels":
-        batch["classes"] = torch.randint(0, 2, (2, side, side))
+        batch |= {"classes": torch.randint(0, 2, (2, side, side)), "labeled": torch.full((2,), float(side * side))}
     loss = torch.stack(list(method.losses(batch).values())).sum()
     loss.backward()
     assert loss.isfinite()

@@ -21,6 +21,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 import viticulture
 from photographs import pictures
@@ -904,6 +905,27 @@ def stopped_at_2(out: Path, **keys: Any) -> None:
     session = small(out, **{"train.epochs": 8, **keys})
     fit(session, until=2)
     session.run.unlock()
+
+
+class Rates(Callback):
+    """The learning rate of every step."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        self.seen.append(optimizer.param_groups[0]["lr"])
+
+
+def test_every_step_after_a_change_of_length_has_the_new_ones_rate(tmp_path: Path) -> None:
+    """Fails if the first one keeps the rate that the checkpoint's optimizer holds, that of the old length."""
+    run, rates, straight = tmp_path / "run", Rates(), Rates()
+    stopped_at_2(run)
+    change_length(run, 4)
+    fit(reopen(str(run)), more=[rates])
+    fit(small(tmp_path / "straight", **{"train.epochs": 4}), more=[straight])
+    assert len(rates.seen) == 4
+    assert rates.seen == straight.seen[4:]
 
 
 def test_other_processes_wait_for_a_length_without_reading_the_checkpoint(

@@ -85,7 +85,8 @@ class Mutual:
 class Bootstrap(Guide):
     """Train an agent CNN beside the student; both see the same images.
 
-    A student with a distillation token is taught at that token's head, and the agent learns from the mean of its heads.
+    A student with a distillation token is taught at that token's head, and the agent learns from that head, as in the
+    authors' code.
 
     Args:
         student: a ViT with square patches; a plain one where its weights are shared.
@@ -138,8 +139,8 @@ class Bootstrap(Guide):
         logits, maps = self.agent.watch(batch["image"])
         terms = {"agent_label": cross_entropy(logits, batch["label"])}
         if self.mutual.weight:
-            taught, mean = readings.outputs[-1], torch.stack(readings.outputs).mean(0)
-            for name, learner, teacher in (("from_agent", taught, logits), ("to_agent", logits, mean)):
+            head = readings.outputs[-1]
+            for name, learner, teacher in (("from_agent", head, logits), ("to_agent", logits, head)):
                 terms[name] = self.mutual.weight * soft_distillation(learner, teacher, self.mutual.temperature)
         if self.features.weight * self.left:
             rows, columns = self.grid

@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from ..errors import UserError
 from ..guides.guide import Batch, Given, Guide
@@ -276,6 +277,11 @@ class Method(LightningModule, ABC):
 
     def on_train_start(self) -> None:
         self.start_epoch()  # a run resumed inside an epoch gets no on_train_epoch_start
+        schedule = self.trainer.lr_scheduler_configs[0].scheduler
+        assert isinstance(schedule, LambdaLR)
+        groups = zip(schedule.optimizer.param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True)
+        for group, highest, share in groups:  # a checkpoint holds the next step's rate by the length that it knew
+            group["lr"] = highest * share(schedule.last_epoch)
 
     def on_train_epoch_start(self) -> None:
         self.start_epoch()

@@ -3,19 +3,17 @@
 
 loss = sum over labels of binary cross-entropy, mean over images
 
-Sources: the loss is torch's; the asymmetric one is timm's, of Ridnik et al., "Asymmetric Loss For Multi-Label
-Classification", ICCV 2021, arXiv:2009.14119. Recipe: recipes/multilabel/photos.
+or the asymmetric loss (`losses.asymmetric_binary`). Recipe: recipes/multilabel/photos.
 """
 
 from typing import ClassVar, Literal
 
 import torch
-from timm.loss.asymmetric_loss import AsymmetricLossMultiLabel
 from torch import Tensor
 
 from ..errors import UserError
 from ..guides.guide import Batch, Given
-from ..losses import binary_cross_entropy
+from ..losses import asymmetric_binary, binary_cross_entropy
 from ..scores.labels import mean_average_precision
 from .method import BatchSpec, Method, Setup
 
@@ -57,15 +55,15 @@ class Multilabel(Method):
             raise UserError("method.loss asymmetric has weights of its own; leave smoothing and data.class_weights out")
         self.class_weights: Tensor | None
         self.register_buffer("class_weights", setup.class_weights, persistent=False)
-        self.asymmetric = AsymmetricLossMultiLabel() if loss == "asymmetric" else None
+        self.asymmetric = loss == "asymmetric"
         self.smoothing, self.label_weight = smoothing, label_weight
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         readings = self.taps(batch["image"])
         logits, labels = readings.outputs[0], batch["label"]
         terms = {}
-        if self.label_weight and self.asymmetric is not None:
-            terms["label"] = self.label_weight * self.asymmetric(logits, labels) / len(labels)  # timm's is a sum
+        if self.label_weight and self.asymmetric:
+            terms["label"] = self.label_weight * asymmetric_binary(logits, labels)
         elif self.label_weight:
             terms["label"] = self.label_weight * binary_cross_entropy(
                 logits, labels, self.smoothing, self.class_weights

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Learn the class of every pixel.
 
-loss = mean over labeled pixels of CE(logits, class)
+loss = mean over labeled pixels of CE(logits, class), all of a step's, however processes and micro-batches share them
 
 The network is a linear layer on the student's map (models/dense/segmenter.py). Recipes: recipes/segmentation/.
 """
@@ -52,7 +52,7 @@ class Segmentation(Method):
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         logits, classes = self.student(batch["image"]), batch["classes"]
         total = F.cross_entropy(logits.float(), classes, ignore_index=UNLABELED, reduction="sum")
-        known = averaged((classes != UNLABELED).sum().float())  # a process may have few, and they weigh as others do
+        known = len(classes) * averaged(batch["labeled"].mean())  # a part may have few, and they weigh as others do
         return {"pixels": total / known.clamp(min=torch.finfo().eps)}  # a batch without a labeled pixel teaches nothing
 
     def judged(self, batch: Batch) -> int:

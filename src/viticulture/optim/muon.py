@@ -33,7 +33,8 @@ def orthogonalize(momentum: Tensor) -> Tensor:
     for M of no more rows than columns, else of its transpose. ||M||_8, the root of the eighth degree of the sum of
     (singular values)^8, is no less than the largest of them and, on the momentum of two trainings, 1.5 to 3.7 times
     less than Frobenius's norm (LOG.md), about what an iteration gains; (X X^T)^2, which the first has to compute, gives
-    it.
+    it. M is divided by its largest entry first: squares of a momentum that has faded would be zero in float32, and the
+    step without bound. One that has faded below float32's normal range has no direction left, and its step is zero.
 
     Sources: Jordan et al. for the polynomial; Zhang, Amsel, Chen, Dao, "Gram Newton-Schulz", 2026, for the smaller
     side.
@@ -45,8 +46,11 @@ def orthogonalize(momentum: Tensor) -> Tensor:
     """
     tall = momentum.shape[-2] > momentum.shape[-1]
     x = momentum.mT if tall else momentum
+    tiny = torch.finfo(x.dtype).tiny
+    largest = x.abs().amax((-2, -1), keepdim=True)
+    x = x * torch.where(largest < tiny, 0, 1 / largest)
     gram = x @ x.mT  # [..., R, R]
-    trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1).clamp(min=torch.finfo(gram.dtype).tiny)[..., None, None]
+    trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1).clamp(min=tiny)[..., None, None]
     gram = gram / trace  # so that eighth powers stay within float32
     square = gram @ gram
     norm = square.norm(dim=(-2, -1), keepdim=True).add(1e-30) ** 0.25

@@ -194,7 +194,8 @@ class Schedule:
         rule: cosine, timm, constant or drops, as above.
         each: whether the rate changes with every step (update) or with every epoch.
         warmup_epochs: W in epochs, whichever `each` is; 0 starts at the highest rate, null takes a twentieth of all.
-        warmup_lr: learning rate at t = 0 of a warm-up.
+        warmup_lr: learning rate at t = 0 of a warm-up; 0 is lr / (W + 1) where `each` is epoch, whose first one would
+            be trained at a rate of zero.
         min_lr: learning rate at the end of the cosine.
     """
 
@@ -237,7 +238,8 @@ class Schedule:
         if self.rule == "timm":
             time = max(time - 1, 0)
         if time < warmup:
-            return self.warmup_lr + (lr - self.warmup_lr) * time / warmup
+            first = lr / (warmup + 1) if self.each == "epoch" and not self.warmup_lr else self.warmup_lr
+            return first + (lr - first) * time / warmup
         if self.rule == "constant":
             return lr
         if self.rule == "drops":

@@ -54,6 +54,16 @@ def check_parts(recipe: Recipe) -> None:
         raise UserError(f"mix mixes labels, and method {name} reads none; take augment.mix out")
 
 
+def check_rates(recipe: Recipe) -> None:
+    """Raises: UserError where a rate that a schedule begins or ends at lies above the highest one."""
+    lr, schedule = recipe.section("optim").lr, recipe.section("schedule")
+    for name, rate in (("warmup_lr", schedule.warmup_lr), ("min_lr", schedule.min_lr)):
+        if rate > lr:
+            raise UserError(
+                f"schedule.{name} must not exceed optim.lr, the highest rate, got {rate} and {lr}; lower it, or take 0"
+            )
+
+
 def check_balance(recipe: Recipe) -> None:
     """Raises: UserError where classes are to be weighed or balanced, and the method or a guide cannot."""
     method, name, data = method_class(recipe), recipe.values["method"]["name"], recipe.section("data")

@@ -24,7 +24,7 @@ from ..models.weights.files import weights_digest
 from ..text import comment
 from ..version import VERSION, same_release
 from .assemble import assemble, batch_size
-from .combinations import check_parts
+from .combinations import check_parts, check_rates
 from .data import CHOSEN, SEVERAL, default_recipe, for_method, load_dataset, open_for, open_labeled
 from .leakage import check_leakage
 from .loggers import check_logger
@@ -107,6 +107,7 @@ def begin(
     if overwrite:
         check_outlast(checked.values, path)
     check_parts(checked)
+    check_rates(checked)
     check_devices(checked.section("engine"))
     check_logger(checked.section("engine"))
     dataset = load_dataset(learnt, checked, seed)

@@ -53,7 +53,7 @@ class Train:
             gives 40 to 80 steps an epoch, by Muon 80 to 160.
         accumulate: micro-batches in which a batch is computed, to save memory; the result stays that of the whole batch
             up to rounding (and batch statistics), but for losses that are no mean over images: moco_v3 tells an image
-            from the others of its micro-batch, and segmentation takes the mean over a micro-batch's labeled pixels.
+            from the others of its micro-batch, and detection takes the means over a micro-batch's proposals.
         clip_norm: largest gradient norm; null does not clip.
         ema_decay: keep an exponential moving average of the weights with this decay per step; null keeps none.
         repeats: times each image appears in a batch, differently augmented (repeated augmentation; DeiT uses 3).

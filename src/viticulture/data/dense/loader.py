@@ -6,6 +6,7 @@
     labels  [B, N] int64, -1 where an image has fewer
     masks   [B, ceil(N / 8), H, W] uint8, where masks are learnt: object k is bit k % 8 of plane k // 8
     classes [B, H, W] int64 instead of these three, 255 for no class: a batch of a segmenter
+    labeled [B] float32 beside it, pixels with a class: the mean over the batch's images, which its parts keep
 
 Held-out batches hold boxes and labels of crowds besides, `crowd_boxes` and `crowd_labels`.
 
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..annotations import Annotations, Boxed
+from ..annotations import UNLABELED, Annotations, Boxed
 from ..augment.scale_jitter import Letterbox
 from ..batches.batch import Batch
 from ..batches.evaluation import Input, as_seen, evaluation_views
@@ -86,7 +87,8 @@ def targets(place: Placement, numbers: Tensor, annotations: Annotations, masks: 
     rows = numbers.tolist()
     if not isinstance(annotations, Boxed):
         kept = [annotations.pixels[annotations.rows[row]] for row in rows]
-        return {"classes": torch.stack([follow_classes(place, i, pixels) for i, pixels in enumerate(kept)])}
+        classes = torch.stack([follow_classes(place, i, pixels) for i, pixels in enumerate(kept)])
+        return {"classes": classes, "labeled": labeled(classes)}
     followed = [follow(place, i, annotations.objects[row], masks) for i, row in enumerate(rows)]
     batch = _joined(followed)
     if masks:
@@ -96,6 +98,11 @@ def targets(place: Placement, numbers: Tensor, annotations: Annotations, masks: 
         for k, plane in enumerate(each.get("masks", ())):
             batch["masks"][i, k // 8] |= plane << (k % 8)
     return batch
+
+
+def labeled(classes: Tensor) -> Tensor:
+    """Pixels with a class of a batch's images [B, H, W], their mean for each image, [B]."""
+    return ((classes != UNLABELED).sum() / len(classes)).expand(len(classes))
 
 
 def _joined(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -93,7 +93,7 @@ class Plan:
             return {**shown, **cell.overrides(grid.conditions)}  # added to study.yaml since
         share = grid.terms.rungs[cell.rung]
         full, own = self.epochs[cell.candidate.name, cell.subset.name], self.own[cell.candidate.name]
-        epochs = max(1, round(share * full))
+        epochs = rung_epochs(share, full)
         overrides: dict[str, Any] = {"train.epochs": epochs, **shown, **cell.overrides(grid.conditions)}
         warmup = self.warmups[cell.candidate.name]
         if warmup is not None and epochs != own:
@@ -169,7 +169,7 @@ def make_plan(
         workers: cells that train at the same time.
         known: the plan so far of a study that was extended since; what it says stays, and who is added learns as long.
 
-    Raises: UserError if even the shortest trainings exceed the budget.
+    Raises: UserError if even the shortest trainings exceed the budget, or halving would train the same epochs twice.
     """
     first, spent = max(own.values()), dict[str, float]()
     if known is not None:  # candidates that study.yaml does not name now may be named again
@@ -227,6 +227,13 @@ def make_plan(
 
     if known is not None:
         return replace(scaled(known.share), budget=known.budget)
+    for (name, _), full in scaled(1.0).epochs.items():
+        each = [rung_epochs(share, full) for share in grid.terms.rungs]
+        if len(set(each)) < len(each):
+            raise UserError(
+                f"halving trains {name} for {', then '.join(map(str, each))} epochs, some of them twice; give it more "
+                "epochs (--epochs), or leave --halving out"
+            )
     if not grid.terms.budgets:
         return scaled(1.0)
     *shorter, longest_budget = grid.terms.budgets
@@ -259,6 +266,11 @@ def dearest(choices: Sequence[dict[str, Any]], planned: Callable[[dict[str, Any]
             break
         plan = tried
     return plan
+
+
+def rung_epochs(share: float, full: int) -> int:
+    """Epochs of a training in a rung of such a share of the full length."""
+    return max(1, round(share * full))
 
 
 def survivors(candidates: int) -> int:
