@@ -625,6 +625,16 @@ def test_pixels_may_count_from_0_in_voc(tmp_path: Path) -> None:
     assert any("count from 0" in warning for warning in dataset.warnings)
 
 
+@pytest.mark.parametrize("word", ["1", " 1\n", "true", "True", "0", "false", ""])
+def test_what_voc_calls_difficult_is_not_learnt_from(tmp_path: Path, word: str) -> None:
+    """Some programs write true for VOC's 1. Fails if those objects are learnt from, or others are not."""
+    root = voc(tmp_path / "set")
+    for file in (root / "Annotations").iterdir():
+        file.write_text(file.read_text().replace("<difficult>0<", f"<difficult>{word}<"))
+    difficult = torch.cat([objects.crowd for objects in open_dense(root, "objects").objects])
+    assert difficult.unique().tolist() == [word.strip().lower() in ("1", "true")]
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
