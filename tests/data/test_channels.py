@@ -492,6 +492,19 @@ def test_data_says_what_becomes_of_channels_and_bits(tmp_path: Path) -> None:
     assert inspect("digits").values == ""
 
 
+@pytest.mark.parametrize(("bits", "kind"), [(12, "png"), (12, "npy"), (10, "png"), (16, "png"), (8, "png")])
+def test_a_training_is_told_of_values_that_end_far_below_16_bits(bits: int, kind: str, tmp_path: Path) -> None:
+    """With the range that mends it. Fails if a few levels are learnt from in silence, or all 16 bits are told of."""
+    images = {f"{n}/{i}.{kind}": noise(8, 8, seed=i, top=2**bits) for i in range(9) for n in "ab"}
+    source = open_source(folder_of(tmp_path / "scans", images))
+    told = [words for words in prepare(source).warnings if "values of 16 bits" in words]
+    assert len(told) == (bits in (10, 12))
+    if told:
+        assert f'{1 + round(2**bits / 257)} levels; --images.range "[0, {2**bits - 1}]"' in told[0]
+        settings = ImageSettings(range=[0, 2**bits - 1])
+        assert not any("values of 16 bits" in words for words in prepare(source, image_settings=settings).warnings)
+
+
 def test_people_are_shown_gray_two_as_their_mean_and_of_more_the_first_three() -> None:
     pixels = noise(3, 4, 6)
     np.testing.assert_array_equal(as_picture(pixels), pixels[..., :3])

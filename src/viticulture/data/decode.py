@@ -246,6 +246,11 @@ def numbers_of(image: Image.Image) -> NDArray[Any]:
     return np.asarray(turned(image, image.convert("RGBA")) if image.has_transparency_data else upright(image))
 
 
+def is_of_16_bits(mode: str) -> bool:
+    """Whether a file whose mode is called so (`DecodedImage`) holds whole numbers of 16 bits."""
+    return mode.startswith("I;16") or "uint16" in mode
+
+
 def _is_deep(mode: str) -> bool:
     """Whether a mode of Pillow's holds one channel of more than eight bits."""
     return mode.startswith("I;16") or mode in ("I", "F")
