@@ -304,6 +304,16 @@ def test_masks_that_cannot_be_drawn_are_told_where_masks_are_wanted(tmp_path: Pa
         assert any("1 mask that cannot be drawn" in warning for warning in dataset.warnings)
 
 
+@pytest.mark.parametrize("crowd", [0, 1, True, False, None, "0", "1", "false"])
+def test_a_crowd_is_what_a_list_calls_one(tmp_path: Path, crowd: Any) -> None:
+    """Fails if the word "0" or "false" makes a crowd of an object, which then is not learnt from."""
+    root = coco_folder(tmp_path / "set", COUNTS)
+    for split in COUNTS:
+        change(root, split, lambda content: [thing.update(iscrowd=crowd) for thing in content["annotations"]])
+    told = torch.cat([objects.crowd for objects in open_dense(root, "objects").objects])
+    assert told.unique().tolist() == [crowd in (1, "1")]
+
+
 def test_wrong_boxes_can_be_left_out(tmp_path: Path) -> None:
     """By --skip-unreadable, with a word about it. Fails if the whole image goes, or nothing is said."""
     root = coco_folder(tmp_path / "set", COUNTS)
