@@ -62,10 +62,11 @@ class _Loader(*((Composer, _PARSER) if yaml.__with_libyaml__ else (_PARSER,))): 
         node = super().compose_mapping_node(anchor)
         known: set[str] = set()
         for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in known:
-                    raise yaml.YAMLError(f"{key.value!r} stands twice in a section")
-                known.add(key.value)
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.YAMLError(f"a key is a word, and no list or section (line {key.start_mark.line + 1})")
+            if key.value in known:
+                raise yaml.YAMLError(f"{key.value!r} stands twice in a section")
+            known.add(key.value)
         return node
 
 

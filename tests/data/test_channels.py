@@ -266,18 +266,54 @@ def test_a_dark_pgm_of_16_bits_is_dark() -> None:
     assert decode(file, "x").pixels[0, :, 0].tolist() == [0, 0, 1]
 
 
-def deep_color() -> BinaryIO:
-    """A PNG of 16 bits a color, which Pillow cannot write."""
-    rows = b"".join(b"\0" + noise(4, 3, seed=row, top=65536).byteswap().tobytes() for row in range(4))
+def deep_png(values: np.ndarray, hidden: tuple[int, ...] = ()) -> BinaryIO:
+    """A PNG of 16 bits of gray, gray and opacity, color, or color and opacity, which Pillow cannot write.
+
+    Args:
+        values: [H, W, C] uint16.
+        hidden: the gray value or the color that is transparent.
+    """
+    height, width, channels = values.shape
+    kind = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
     parts = [b"\x89PNG\r\n\x1a\n"]
     for name, data in (
-        ("IHDR", struct.pack(">IIBBBBB", 4, 4, 16, 2, 0, 0, 0)),
-        ("IDAT", zlib.compress(rows)),
-        ("IEND", b""),
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 16, kind, 0, 0, 0)),
+        *([(b"tRNS", struct.pack(f">{channels}H", *hidden))] if hidden else []),
+        (b"IDAT", zlib.compress(b"".join(b"\0" + row.astype(">u2").tobytes() for row in values))),
+        (b"IEND", b""),
     ):
-        body = name.encode() + data
-        parts.append(struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body)))
+        parts.append(struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)))
     return io.BytesIO(b"".join(parts))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_what_16_bits_call_transparent_is_told_by_all_of_them(channels: int) -> None:
+    """PNG, chunk tRNS: a gray value or a color, of 16 bits. Fails if it shows, if its lower bytes are taken for the
+    upper ones, if a color is hidden that shares its upper bytes, or if it counts among the values of the file."""
+    hidden = (0x1234, 0x5678, 0x9ABC)[:channels]
+    others = [(0x3400, 0x7800, 0xBC00), (0x1200, 0x5600, 0x9A00), (0x1234, 0x5678, 0x9ABD), (0x4321, 0x5678, 0x9ABC)]
+    values = np.array([hidden, *(other[:channels] for other in others if other[:channels] != hidden)], np.uint16)[None]
+    decoded = decode(deep_png(values, hidden), "x")
+    assert decoded.pixels[0, 0].tolist() == [255, 255, 255]
+    assert (decoded.pixels[0, 1:] == RGB(values)[0, 1:]).all()
+    assert decoded.span == (values[0, 1:].min(), values[0, 1:].max())
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_colors_of_a_png_keep_their_16_bits(channels: int) -> None:
+    """A range of 12 bits is all 256 levels; opacity lays colors on white, or is the fourth channel. Fails if Pillow's
+    upper bytes are taken for the values."""
+    values = noise(6, 5, channels, top=4096)
+    opacity = np.full((6, 5), 65535, np.uint16)
+    if channels == 4:
+        opacity = values[..., 3] = noise(6, 5, seed=1, top=65536)
+    white = values[..., :3] * (opacity / 65535)[..., None] + 65535 - opacity[..., None]
+    for kept in (RGB, PixelFormat(3, ((0, 4095),))):
+        pixels = decode(deep_png(values), "x", pixel_format=kept).pixels
+        np.testing.assert_array_equal(pixels, kept(white.round().astype(np.uint16)))
+    if channels > 1:
+        four = decode(deep_png(values), "x", pixel_format=PixelFormat(4)).pixels
+        np.testing.assert_array_equal(four, PixelFormat(4)(np.dstack([values[..., :3], opacity])))
 
 
 @pytest.mark.parametrize(
@@ -298,7 +334,7 @@ def deep_color() -> BinaryIO:
         (lambda: file_of(noise(4, 4).astype(np.float32), "npy"), RGB, r"float32 from .*images.range"),
         (lambda: file_of(noise(4), "npy"), RGB, r"an image is \[H, W\] or \[H, W, channels\], got \[4\]"),
         (lambda: file_of(np.array([["a"]]), "npy"), RGB, "not numbers"),
-        (deep_color, PixelFormat(3, ((0, 4095),)), "colors of 16 bits as 8"),
+        (lambda: deep_png(noise(4, 4, 2)), PixelFormat(3, ((0, 4095),)), "gray of 16 bits as 8"),
     ],
 )
 def test_what_is_not_to_be_had_is_refused_with_the_way_out(file: Any, kept: PixelFormat, words: str) -> None:
@@ -448,9 +484,25 @@ def test_data_says_what_becomes_of_channels_and_bits(tmp_path: Path) -> None:
         "values of more than 8 bits lie in 1000 to 1065, of which 8 bits of the"
         ' whole range leave 1 level; --images.range "[1000, 1065]" spreads them over all 256'
     )
+    for i, file in enumerate(sorted(root.glob("*/*.png"))):
+        file.write_bytes(deep_png(np.dstack([ramp + i] * 3)).read())
+    assert inspect(str(root)).values.startswith("values of more than 8 bits lie in 1000 to 1068, of which 8 bits")
     root = folder_of(tmp_path / "many", {f"{name}/{i}.npy": noise(8, 8, 7, seed=i) for i in range(3) for name in "ab"})
     assert inspect(str(root)).values == "7 channels, kept by --images.channels 7"
     assert inspect("digits").values == ""
+
+
+@pytest.mark.parametrize(("bits", "kind"), [(12, "png"), (12, "npy"), (10, "png"), (16, "png"), (8, "png")])
+def test_a_training_is_told_of_values_that_end_far_below_16_bits(bits: int, kind: str, tmp_path: Path) -> None:
+    """With the range that mends it. Fails if a few levels are learnt from in silence, or all 16 bits are told of."""
+    images = {f"{n}/{i}.{kind}": noise(8, 8, seed=i, top=2**bits) for i in range(9) for n in "ab"}
+    source = open_source(folder_of(tmp_path / "scans", images))
+    told = [words for words in prepare(source).warnings if "values of 16 bits" in words]
+    assert len(told) == (bits in (10, 12))
+    if told:
+        assert f'{1 + round(2**bits / 257)} levels; --images.range "[0, {2**bits - 1}]"' in told[0]
+        settings = ImageSettings(range=[0, 2**bits - 1])
+        assert not any("values of 16 bits" in words for words in prepare(source, image_settings=settings).warnings)
 
 
 def test_people_are_shown_gray_two_as_their_mean_and_of_more_the_first_three() -> None:

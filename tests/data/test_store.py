@@ -155,9 +155,9 @@ def test_equal_names_sizes_and_times_in_another_folder_are_another_store(tmp_pat
 def test_stores_of_what_is_decoded_otherwise_by_now_are_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of TIFF, among whatever else, and of a program's pictures of whole numbers, whose digest was that of an array.
+    """Of TIFF or PNG, among whatever else, and of a program's pictures of whole numbers, whose digest was an array's.
 
-    Fails if levels of another version are taken for these, or photographs are decoded again.
+    Fails if levels of another version are taken for these, or files of other kinds are decoded again.
     """
     pixels = noise(4, 6, 6)
     png, tiff = folder(tmp_path / "png", pixels), folder(tmp_path / "tiff", pixels)
@@ -165,11 +165,14 @@ def test_stores_of_what_is_decoded_otherwise_by_now_are_made_anew(
     for data in (png, tiff):
         store.build(open_source(data), 6)
     assert len(stores()) == 2
-    monkeypatch.setattr(store, "_TIFF", "another")
+    monkeypatch.setitem(store._KINDS, (".tif", ".tiff"), "another")
     store.build(open_source(png), 6)
     assert len(stores()) == 2
     store.build(open_source(tiff), 6)
     assert len(stores()) == 3
+    monkeypatch.setitem(store._KINDS, (".png",), "another")
+    store.build(open_source(png), 6)
+    assert len(stores()) == 4
     levels = np.arange(36, dtype=np.int32).reshape(6, 6)
     given: list[Any] = [([image] * 2, [0, 1]) for image in (levels, Image.fromarray(levels))]
     array, picture = (from_object(pair).fingerprints[0] for pair in given)

@@ -16,7 +16,8 @@ from formula_fill import fill, image
 from mae_students import HALF, method, ours, vit
 from networks import error
 from viticulture.errors import UserError
-from viticulture.methods.mae import Decoder, encode, split, targets
+from viticulture.methods.mae import MAE, Decoder, encode, split, targets
+from viticulture.methods.method import Setup
 from viticulture.models.students import blueprint, create_student
 from viticulture.models.task import Task
 from viticulture.models.vit.patches import check, patchify, rows, unpatchify
@@ -306,6 +307,7 @@ def test_a_step_in_bfloat16_and_one_graph() -> None:
         (lambda: method(vit(), decoder_width=48), "multiple of 32, got 48"),
         (lambda: method(vit(), decoder_depth=0), "decoder_depth.*got 0"),
         (lambda: method(vit(), positions="none"), "fixed or learned"),
+        (lambda: MAE(Setup(vit(4, 1, in_chans=1), Task((), (4, 4), (0.5,), (0.5,)))), "patch_norm.*is one value"),
         (lambda: method(vit(patch_drop_rate=0.1)), "patch_drop_rate"),
         (lambda: method(vit(dynamic_img_size=True)), "fixed image size"),
         (lambda: method(create_student("dhvt_nano", Task((), (32, 32), HALF, HALF), 4)), "plain ViT.*DHVT"),

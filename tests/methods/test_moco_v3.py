@@ -236,6 +236,12 @@ def test_mistakes_are_named(options: dict[str, Any], message: str) -> None:
         method(**options)
 
 
+def test_a_batch_of_one_has_nothing_to_be_told_from() -> None:
+    """Fails if it ends in a traceback of torch's BatchNorm at the first step."""
+    with pytest.raises(UserError, match=r"sees 1 at once; take a larger train.batch_size"):
+        method().remarks(1)
+
+
 def test_one_view_is_not_enough(tmp_path: Path) -> None:
     """A recipe without `augment2` is refused before the first step, with the section to write."""
     with pytest.raises(UserError, match="augment2"):

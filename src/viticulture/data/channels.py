@@ -108,6 +108,11 @@ def spread(values: NDArray[Any]) -> tuple[float, float]:
     return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
 
 
+def levels_left(extent: float) -> str:
+    """How many levels 8 bits of the whole range of 16 leave values that lie so far apart, in words."""
+    return counted(1 + round(extent * 255 / 65535), "level")
+
+
 def gray(levels: Levels) -> Levels:
     """The gray value of each pixel, as Pillow computes it: [H, W, 3] -> [H, W, 1]."""
     return ((levels.astype(np.uint32) @ np.array(LUMA, np.uint32) + 32768) >> 16).astype(np.uint8)[..., None]

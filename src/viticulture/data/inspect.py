@@ -13,8 +13,8 @@ import numpy as np
 from ..errors import UserError, counted
 from ..parallel import Progress, in_parallel
 from .balance import is_uneven, mends
-from .channels import AS_THEY_ARE
-from .decode import Unreadable
+from .channels import AS_THEY_ARE, levels_left
+from .decode import Unreadable, is_of_16_bits
 from .near_duplicates import Thumbnail, near_duplicates, thumbnail
 from .open import open_source
 from .sources.several import is_joined, separated, several_words
@@ -173,10 +173,8 @@ def _values(seen: Sequence[_Seen]) -> str:
     if spans := [image.span for image in seen if image.span is not None]:
         low, high = min(span[0] for span in spans), max(span[1] for span in spans)
         words.append(f"values of more than 8 bits lie in {low:g} to {high:g}")
-        if all(image.span is None or image.mode.startswith("I;16") or "uint16" in image.mode for image in seen):
-            words[-1] += (
-                f", of which 8 bits of the whole range leave {counted(1 + round((high - low) * 255 / 65535), 'level')}"
-            )
+        if all(image.span is None or is_of_16_bits(image.mode) for image in seen):
+            words[-1] += f", of which 8 bits of the whole range leave {levels_left(high - low)}"
         if high > low:
             words.append(f'--images.range "[{low:g}, {high:g}]" spreads them over all 256')
     return "; ".join(words)

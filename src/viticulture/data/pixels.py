@@ -4,6 +4,8 @@
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -23,10 +25,15 @@ def as_pixels(image: Any) -> Decoded:
         image.load()  # here, as a picture reads its file once, whichever thread asks
         return image
     if isinstance(image, Tensor):
-        image = image.detach().movedim(-3, -1).numpy(force=True) if image.ndim == 3 else image.numpy(force=True)
+        image = in_numpy(image.movedim(-3, -1) if image.ndim == 3 else image)
     if isinstance(image, np.ndarray) and image.dtype.kind in "buif":
         array = image[..., None] if image.ndim == 2 else image
         if array.ndim != 3 or not array.size:
             raise UserError(f"an array is an image if it is [H, W] or [H, W, channels], got {list(image.shape)}")
         return array
     raise UserError(f"no image: {shortened(repr(image))}; give a picture of PIL, an array or a tensor")
+
+
+def in_numpy(values: Tensor) -> NDArray[Any]:
+    """A tensor's values as an array; those of bfloat16, which NumPy does not know, as float32."""
+    return (values.float() if values.dtype == torch.bfloat16 else values).numpy(force=True)

@@ -9,10 +9,14 @@ import numpy as np
 from ..errors import counted, some
 from . import store, subsets
 from .balance import is_uneven, mends
+from .channels import levels_left
+from .decode import is_of_16_bits
 from .sources.source import Source
 from .splits import Selection, Splits
 
 _TINY = 5
+_LOOKED_AT = 8  # images, whose files are opened once more
+_DARK = 14  # bits, of 16, that leave 64 levels of 256
 _DOCUMENT = re.compile(r"(^|/)(readme|licen[cs]e|copying|citation|authors|changelog)[^/]*$|\.md$", re.IGNORECASE)
 
 
@@ -40,6 +44,7 @@ def remarks(
     if ignored := [name for name in source.ignored if not _DOCUMENT.search(name)]:
         sentences.append(f"ignored what is no image: {counted(len(ignored), 'file')}, {some(ignored, 5)}")
     if held is not None:
+        sentences += _dark(source, splits["train"])
         for kind in ("test", "val"):
             sentences += _repeated(source, held, splits["train"], splits.get(kind), kind)
     counts = subsets.count_by_class(source.labels[splits["train"]], len(source.classes))
@@ -59,6 +64,26 @@ def remarks(
         if len(rows) and (absent := [name for name, n in zip(source.classes, shown, strict=True) if not n]):
             sentences.append(f"no {kind} image shows {some(absent, 5)}: nothing is measured of what no image shows")
     return sentences
+
+
+def _dark(source: Source, train: np.ndarray) -> list[str]:
+    """Values of 16 bits that end far below the greatest, such as 12 bits of a microscope, where no range is named."""
+    if source.pixel_format.range:
+        return []
+    rows = train[np.unique(np.linspace(0, len(train) - 1, min(len(train), _LOOKED_AT)).astype(np.int64))].tolist()
+    greatest = 0.0
+    for i in rows:
+        picture = source.picture(i, shrink=1)
+        if picture.span is None or not is_of_16_bits(picture.mode):
+            return []
+        greatest = max(greatest, picture.span[1])
+    bits = int(greatest).bit_length()
+    if not 0 < bits <= _DARK:
+        return []
+    return [
+        f"values of 16 bits reach {greatest:g} in {counted(len(rows), 'image')}, of which the whole range leaves "
+        f'{levels_left(greatest)}; --images.range "[0, {2**bits - 1}]" spreads them over all 256'
+    ]
 
 
 def _repeated(source: Source, held: store.Store, train: np.ndarray, other: np.ndarray | None, kind: str) -> list[str]:

@@ -34,7 +34,7 @@ from .resample import squeeze
 from .sources.source import Source
 
 _VERSION = "3"
-_TIFF = "tiff 3"  # changes with what becomes of such files alone
+_KINDS = {(".tif", ".tiff"): "tiff 3", (".png",): "png 1"}  # each changes with what becomes of such files alone
 _FEW, _SMALL = (
     8,
     80 * 80,
@@ -203,8 +203,8 @@ def _key(source: Source, rows: np.ndarray, what: str) -> str:
     parts = [source.pixel_format.fingerprint] if source.pixel_format.fingerprint else []
     parts += [] if source.fit is None else [source.fit.fingerprint]
     parts += map(str, rows.tolist() if len(rows) < len(source) else ())
-    if any(name.lower().endswith((".tif", ".tiff")) for name in source.names):
-        parts.append(_TIFF)
+    names = [name.lower() for name in source.names]
+    parts += [kind for endings, kind in _KINDS.items() if any(name.endswith(endings) for name in names)]
     return digest([_VERSION, what, source.root, digest(source.names), digest(source.fingerprints), *parts])
 
 

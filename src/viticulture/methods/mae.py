@@ -187,6 +187,11 @@ class MAE(Method):
         choose_positions(vit, positions)
         self.mask_ratio, self.patch_norm = mask_ratio, patch_norm
         values = setup.task.channels * self.patch[0] * self.patch[1]
+        if patch_norm and values == 1:
+            raise UserError(
+                "method.patch_norm standardizes each patch, and a patch of one pixel of one channel is one value; take "
+                "a larger student.patch_size, or method.patch_norm false"
+            )
         self.auxiliary["decoder"] = Decoder(vit.embed_dim, grid, values, width, decoder_depth, width // HEAD)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:

@@ -200,7 +200,10 @@ class Method(LightningModule, ABC):
         return self.student
 
     def remarks(self, batch_size: int) -> list[str]:
-        """What a person should know before a training begins whose losses see so many images at once."""
+        """What a person should know before a training begins whose losses see so many images at once.
+
+        Raises: UserError where nothing can be learnt from so few.
+        """
         return []
 
     def after_backward(self) -> None:

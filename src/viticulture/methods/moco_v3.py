@@ -102,6 +102,11 @@ class MoCoV3(Method):
         return {"loss": 2 * self._contrast(self._query(self.student(images)), k)}
 
     def remarks(self, batch_size: int) -> list[str]:
+        if batch_size < 2:
+            raise UserError(
+                f"moco_v3 tells each image from the others of its batch, and it sees {batch_size} at once; take a "
+                "larger train.batch_size (train.accumulate divides it)"
+            )
         if batch_size >= FEW:
             return []
         return [

@@ -57,7 +57,8 @@ def check_keys(values: Any, place: str = "") -> None:
     if isinstance(values, dict):
         for key, content in values.items():
             if not isinstance(key, str):
-                raise UserError(f"a recipe's keys are words, got {key!r}{place and f' in {place}'}; write '{key}'")
+                word = "null" if key is None else str(key)
+                raise UserError(f"a recipe's keys are words, got {word}{place and f' in {place}'}; write '{word}'")
             check_keys(content, f"{place}.{key}" if place else key)
 
 

@@ -304,6 +304,16 @@ def test_masks_that_cannot_be_drawn_are_told_where_masks_are_wanted(tmp_path: Pa
         assert any("1 mask that cannot be drawn" in warning for warning in dataset.warnings)
 
 
+@pytest.mark.parametrize("crowd", [0, 1, True, False, None, "0", "1", "false"])
+def test_a_crowd_is_what_a_list_calls_one(tmp_path: Path, crowd: Any) -> None:
+    """Fails if the word "0" or "false" makes a crowd of an object, which then is not learnt from."""
+    root = coco_folder(tmp_path / "set", COUNTS)
+    for split in COUNTS:
+        change(root, split, lambda content: [thing.update(iscrowd=crowd) for thing in content["annotations"]])
+    told = torch.cat([objects.crowd for objects in open_dense(root, "objects").objects])
+    assert told.unique().tolist() == [crowd in (1, "1")]
+
+
 def test_wrong_boxes_can_be_left_out(tmp_path: Path) -> None:
     """By --skip-unreadable, with a word about it. Fails if the whole image goes, or nothing is said."""
     root = coco_folder(tmp_path / "set", COUNTS)
@@ -623,6 +633,16 @@ def test_pixels_may_count_from_0_in_voc(tmp_path: Path) -> None:
     assert isinstance(held, Boxed)
     assert held.objects[0].boxes[-1].tolist() == [0, 0, 80, 64]
     assert any("count from 0" in warning for warning in dataset.warnings)
+
+
+@pytest.mark.parametrize("word", ["1", " 1\n", "true", "True", "0", "false", ""])
+def test_what_voc_calls_difficult_is_not_learnt_from(tmp_path: Path, word: str) -> None:
+    """Some programs write true for VOC's 1. Fails if those objects are learnt from, or others are not."""
+    root = voc(tmp_path / "set")
+    for file in (root / "Annotations").iterdir():
+        file.write_text(file.read_text().replace("<difficult>0<", f"<difficult>{word}<"))
+    difficult = torch.cat([objects.crowd for objects in open_dense(root, "objects").objects])
+    assert difficult.unique().tolist() == [word.strip().lower() in ("1", "true")]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from viticulture.data.dataset import ImageSettings, Selection, prepare, prepare_
 from viticulture.data.decode import decode, image_size
 from viticulture.data.open import open_source
 from viticulture.data.sources.source import Source
+from viticulture.data.sources.table import cell_words
 from viticulture.errors import UserError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (12, 6, 8, 3), np.uint8)
@@ -83,10 +84,46 @@ def test_a_data_sets_own_class_names_are_taken_through_a_subset() -> None:
     assert (shown(source) == PIXELS[[0, 1, 4]]).all()
 
 
+NAMES = [f"class {i}" for i in range(11)]
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"classes": np.array(NAMES)}, NAMES),
+        ({"index": NAMES}, NAMES),
+        ({"classes": [(name, "synonym") for name in NAMES]}, [f"{name}, synonym" for name in NAMES]),
+        ({"classes": [("crane",)] * 11, "wnids": NAMES}, [f"crane ({name})" for name in NAMES]),
+        ({"classes": None, "class_to_idx": dict(zip(reversed(NAMES), range(11), strict=True))}, NAMES[::-1]),
+        ({"classes": ["a", "b", "c"], "class_to_idx": {"a": 2, "b": 10, "c": 10}}, {2: "a", 10: "b, c"}),
+        ({"classes": NAMES, "class_to_idx": {f"n{i}": i for i in range(11)}}, NAMES),
+    ],
+    ids=["array", "index", "synonyms", "twins", "class_to_idx", "merged classes", "renamed"],
+)
+def test_classes_have_the_names_that_a_data_set_gives_them(given: dict[str, Any], names: Any) -> None:
+    """torchvision's ImageNet has synonyms and twins; an ImageFolder of one's own may count several folders as one
+    class, whose labels `class_to_idx` gives. Catches: numbers for names, a name by its place in `classes` where it has
+    another number."""
+    if "index" in given:
+        given = {"classes": pytest.importorskip("pandas").Index(NAMES)}
+    data = Pairs(PIXELS, LABELS)
+    for name, value in given.items():
+        setattr(data, name, value)
+    source = open_source(data)
+    told = [source.classes[label] if label >= 0 else None for label in source.labels]
+    assert told == [names[label] if label >= 0 else None for label in LABELS.tolist()]
+
+
 class Others(Pairs):
     """Counts its classes otherwise."""
 
     classes = [f"class {i}" for i in reversed(range(11))]  # noqa: RUF012
+
+
+class Unordered(Pairs):
+    """Does not count its classes."""
+
+    classes = {"cat", "dog"}  # type: ignore[assignment]  # noqa: RUF012
 
 
 class Twins(Pairs):
@@ -116,6 +153,27 @@ def test_a_label_may_be_a_vector_of_one(data: Any) -> None:
     """A column of classes, as MedMNIST's sets give them. Catches: [1] taken for a mark of class 0, [0] for no label."""
     source = open_source(data)
     assert [source.classes[label].removeprefix("class ") for label in source.labels] == ["0", "1", "2", "1"]
+
+
+@pytest.mark.parametrize("kind", ["set", "frozenset", "column"])
+def test_a_set_of_labels_is_the_same_in_every_process(kind: str) -> None:
+    """Words in a set come in an order of the process's own. Catches: cat|dog here and dog|cat there."""
+    words = {f"label {i}" for i in range(9)}
+    if kind == "column":
+        assert cell_words([words]) == ["|".join(sorted(words))]
+    else:
+        assert open_source((PIXELS[:1], [words if kind == "set" else frozenset(words)])).classes == (
+            "|".join(sorted(words)),
+        )
+
+
+@pytest.mark.parametrize("kind", ["tensor", "list", "dataset"])
+def test_tensors_of_bfloat16_are_images(kind: str) -> None:
+    """Which NumPy does not know. Catches: a TypeError of NumPy's, levels that are cut otherwise."""
+    images = (tensors() / 255).bfloat16()
+    labels = torch.from_numpy(LABELS)
+    data = {"tensor": (images, labels), "list": (list(images), labels), "dataset": TensorDataset(images, labels)}[kind]
+    assert (shown(open_source(data)) == shown(open_source((images.float(), labels)))).all()
 
 
 def test_items_may_be_dictionaries() -> None:
@@ -299,6 +357,8 @@ def test_a_damaged_file_of_a_data_set_is_told_or_skipped(damaged: ImageFolder) -
         (TensorDataset(tensors()), "gives .image, label."),
         ((PIXELS[:0], LABELS[:0]), "no images in arrays"),
         (Pairs(PIXELS, LABELS + 1), "image 0: the label 11 names none of .* from 0 to 10: class 0"),
+        (Unordered(PIXELS, LABELS), "image 0: the data set's classes are a set, which has no order; make it a list"),
+        ((PIXELS, {*range(12)}), "labels are a set, which has no order; give a list of 12"),
         (Twins(PIXELS, LABELS), "image 0: the data set calls several of its classes 'one'; give each"),
         (("photos", "labels"), "a pair is images and their labels, got str first"),
     ],

@@ -142,6 +142,26 @@ def test_wrapping_folders_are_passed_through(opened: Callable[..., Source]) -> N
     assert {kind: len(rows) for kind, rows in source.splits.items()} == {"train": 2, "test": 1}
 
 
+@pytest.mark.parametrize("val", ["val/images", "Val/Images", "val"])
+def test_a_folder_of_all_classes_of_a_split_is_none_itself(val: str, opened: Callable[..., Source]) -> None:
+    """train/images/CLASS, beside val/images/CLASS or val/CLASS. Fails if images is learnt as a class, in either split,
+    or if a folder of that name that holds images, or stands beside others, is no class any more."""
+    source = opened(
+        *(f"{top}/{name}/{i}.png" for top in ("train/images", val) for name in ("cat", "dog") for i in (1, 2))
+    )
+    assert source.classes == ("cat", "dog")
+    assert [len(rows) for rows in source.splits.values()] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [("train/images/1.png", "train/images/old/2.png"), ("train/images/old/1.png", "train/text/2.png")],
+    ids=["with images", "beside others"],
+)
+def test_another_folder_called_images_is_a_class(paths: tuple[str, ...], opened: Callable[..., Source]) -> None:
+    assert "images" in opened(*paths).classes
+
+
 def test_one_class_is_no_wrapping_folder(opened: Callable[..., Source]) -> None:
     """Fails if its name is lost, so that the message about a single class could not name it."""
     assert opened("dog/1.png", "dog/2.png").classes == ("dog",)

@@ -25,6 +25,7 @@ from ...text import readable
 from ..annotations import NOTHING, Objects
 from ..sources.folders import holds_image, scan
 from ..sources.labels import split_of
+from ..sources.several import YES
 from .source import DenseSource, check_names, images_of
 
 _NAMED = {
@@ -216,7 +217,7 @@ def _objects(
     return Objects(
         boxes=corners.float(),
         labels=torch.tensor([numbers[entry["category_id"]] for entry in entries]),
-        crowd=torch.tensor([bool(entry.get("iscrowd")) for entry in entries]),
+        crowd=torch.tensor([str(entry.get("iscrowd")).lower() in YES for entry in entries]),
         shapes=drawn if len(drawn) == len(shapes) else None,
         size=size,
         areas=torch.tensor(areas, dtype=torch.float64) if len(areas) == len(entries) else None,

@@ -3,8 +3,8 @@
 
     Annotations/a.xml, JPEGImages/a.jpg, ImageSets/Main/train.txt
 
-Pixels count from 1 unless some box starts at 0, and a box holds its last pixel; `difficult` objects are neither learnt
-from nor judged by.
+Pixels count from 1 unless some box starts at 0, and a box holds its last pixel; `difficult` objects (1 or true) are
+neither learnt from nor judged by.
 """
 
 import re
@@ -20,6 +20,7 @@ from ..annotations import NOTHING, Objects
 from ..sources.files import is_image
 from ..sources.folders import holds_image, images_among, scan
 from ..sources.labels import natural
+from ..sources.several import YES
 from .source import DenseSource, check_names, folders_of, images_of, objects_of
 
 
@@ -87,9 +88,8 @@ def _voc(file: Path) -> tuple[str, tuple[int, int] | None, list[_Entry]]:
             left, top, right, bottom = (
                 float(_text(element, f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")
             )
-            entries.append(
-                (_text(element, "name"), (left, top, right, bottom), (element.findtext("difficult") or "0") == "1")
-            )
+            difficult = (element.findtext("difficult") or "").strip().lower() in YES
+            entries.append((_text(element, "name"), (left, top, right, bottom), difficult))
     except (ET.ParseError, ValueError) as error:
         raise UserError(f"{file} is no annotation as Pascal VOC writes it: {error}") from error
     return name, size, entries

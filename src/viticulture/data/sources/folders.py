@@ -6,9 +6,10 @@
     file                                                                    neither: images without labels
 
 A folder without pictures may hold arrays in their place, .npy files of numbers [H, W] or [H, W, C] (bands.py).
-A class may hold folders of its own. Folders that merely wrap all the others are passed through. Hidden files, what
-systems leave behind (`__MACOSX`, `Thumbs.db`), files with other endings than those of images, and runs and studies of
-this package, which lie there where somebody trains from within the folder, are not read.
+A class may hold folders of its own. Folders that merely wrap all the others are passed through, and so is a folder
+`images` that holds all classes of a split. Hidden files, what systems leave behind (`__MACOSX`, `Thumbs.db`), files
+with other endings than those of images, and runs and studies of this package, which lie there where somebody trains
+from within the folder, are not read.
 """
 
 import os
@@ -37,6 +38,8 @@ LIST = re.compile(r"(.*[_-])?(train|val|valid|validation|test)([_-].*)?[.](csv|t
 
 OURS = (frozenset({"run.lock"}), frozenset({"run.json", "recipe.yaml"}), frozenset({"study.json", "study.yaml"}))
 """Files that together tell a folder of a run or of a study."""
+Place = tuple[str, ...]
+"""A folder, by the names on its way."""
 
 _LEFT_BEHIND = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini", "$RECYCLE.BIN", "@eaDir"})
 
@@ -182,6 +185,12 @@ def arrange(paths: Sequence[str], folders: Sequence[str], deeper: int = 0) -> Fo
             if len(same) > 1:
                 raise UserError(f"folders {' and '.join(same)} both mean the {kind} split; keep one of them")
         depth += 1
+        if not deeper:
+            wraps = _wraps(holders, places, depth)
+            holders, places = (
+                [_within(holder, wraps) for holder in holders],
+                {_within(place, wraps) for place in places},
+            )
 
     with_classes = {place[depth - 1] if split else "" for place in places if len(place) > depth}
     kinds: list[str | None] = []  # of each holder: the split of its images; None where they are not read
@@ -202,7 +211,7 @@ def arrange(paths: Sequence[str], folders: Sequence[str], deeper: int = 0) -> Fo
         notes.append(f"not read: {counted(loose, 'image')} beside the class folders")
     end = depth + 1 + deeper
 
-    def name_of(place: tuple[str, ...]) -> str:
+    def name_of(place: Place) -> str:
         return "/".join(place[depth:end])
 
     also = {name_of(place) for place in places if len(place) >= end and (not split or place[depth - 1] in parts)}
@@ -234,7 +243,7 @@ def _check_words(tops: set[str]) -> None:
         )
 
 
-def _depth(holders: Sequence[tuple[str, ...]], places: set[tuple[str, ...]]) -> int:
+def _depth(holders: Sequence[Place], places: set[Place]) -> int:
     """How many folders merely wrap all the others.
 
     Args:
@@ -249,6 +258,28 @@ def _depth(holders: Sequence[tuple[str, ...]], places: set[tuple[str, ...]]) -> 
         if len(tops) != 1 or not inner or loose or split_of(tops.pop()):
             return depth
         depth += 1
+
+
+def _wraps(holders: Sequence[Place], places: set[Place], depth: int) -> set[Place]:
+    """Folders `images` that hold all folders of a split and no image themselves.
+
+    Args:
+        holders: folders that hold images.
+        places: every folder.
+        depth: at which a split's folders lie.
+    """
+    below: dict[Place, set[Place]] = {}
+    for place in places:
+        if len(place) > depth:
+            below.setdefault(place[:depth], set()).add(place[: depth + 1])
+    only = {wrap for inner in below.values() for wrap in inner if len(inner) == 1 and wrap[depth].lower() == "images"}
+    return {place[: depth + 1] for place in places if len(place) > depth + 1} & (only - {*holders})
+
+
+def _within(place: Place, wraps: set[Place]) -> Place:
+    """A folder's place without the one among these that holds it."""
+    wrap = next((wrap for wrap in wraps if place[: len(wrap)] == wrap), ())
+    return (*wrap[:-1], *place[len(wrap) :])
 
 
 def _source(

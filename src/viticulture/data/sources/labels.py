@@ -3,6 +3,7 @@
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -67,6 +68,14 @@ def doubtful(classes: Sequence[str]) -> list[str]:
             f"learnt as a class each: {some(list(map(repr, lists)), 3)}; join several labels by a bar: cat|dog"
         )
     return remarks
+
+
+def class_words(names: Iterable[str | Sequence[str]], ids: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Names of classes as a word each, synonyms joined; where two classes share one ("crane"), ids tell them apart."""
+    words = [name if isinstance(name, str) else ", ".join(name) for name in names]
+    often = Counter(words)
+    pairs = zip(words, ids or words, strict=True)
+    return tuple(f"{word} ({mark})" if ids and often[word] > 1 else str(word) for word, mark in pairs)
 
 
 def without_label(labels: Sequence[str | None]) -> np.ndarray | None:

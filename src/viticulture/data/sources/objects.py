@@ -9,6 +9,7 @@
 
 A data set is read once before it is trained on, item by item, for its labels and for digests of its pixels. Items may
 be dictionaries with image and label, as Hugging Face's are. An empty list of labels shows none; None is no label.
+Classes have the names of its `classes`, synonyms joined, or of its `class_to_idx`.
 """
 
 import hashlib
@@ -26,8 +27,8 @@ from torch.utils.data import ConcatDataset, Subset
 from ...errors import UserError, shortened, some
 from ..channels import Unfit
 from ..decode import Decoded, numbers_of, reason
-from ..pixels import as_pixels
-from .labels import classify, rows_of, split_of, without_label
+from ..pixels import as_pixels, in_numpy
+from .labels import class_words, classify, rows_of, split_of, without_label
 from .several import JOINT
 from .source import Reader, Source
 from .table import OWN, cell_words, from_table
@@ -178,13 +179,15 @@ def _of_arrays(images: Any, labels: Any, where: str) -> Part:
         raise UserError(f"a pair is images and their labels, got {shortened(type(images).__name__)} first; {WAYS}")
     if isinstance(images, (np.ndarray, Tensor)) and images.ndim == 4:
         images = _channels_last(images)
+    if isinstance(labels, (set, frozenset)):
+        raise UserError(f"labels are a set, which has no order; give a list of {len(images)}")
     given = labels.tolist() if hasattr(labels, "tolist") and labels.ndim == 1 else list(labels)
     if len(images) != len(given):
         raise UserError(f"every image has one label, got {len(images)} images and {len(given)} labels")
 
     held = Array(images)
     marks, _ = _looked(lambda i: _digest(held(i)), len(given), where)
-    return Part(held, [_label(label, ()) for label in given], [mark or UNREADABLE for mark in marks], {})
+    return Part(held, [_label(label, {}) for label in given], [mark or UNREADABLE for mark in marks], {})
 
 
 def _channels_last(images: Any) -> Any:
@@ -192,11 +195,12 @@ def _channels_last(images: Any) -> Any:
     tensor, last = isinstance(images, Tensor), images.shape[-1] in (1, 3)
     if (images.shape[1] in (1, 3) and (tensor or not last)) or (tensor and not last):
         images = images.permute(0, 2, 3, 1) if isinstance(images, Tensor) else np.moveaxis(images, 1, -1)
-    return images.numpy(force=True) if isinstance(images, Tensor) else images
+    return in_numpy(images) if isinstance(images, Tensor) else images
 
 
 def _of_dataset(dataset: Any, where: str) -> Part:
     items = Items(dataset)
+    named: dict[int, Mapping[int, str]] = {}
 
     def read(i: int) -> tuple[str | None, str]:
         pixels, label = items.both(i)
@@ -206,7 +210,7 @@ def _of_dataset(dataset: Any, where: str) -> Part:
                 "its pixels change from one time to the next: take random transforms out of the data set; the section "
                 "augment of the recipe changes images"
             )
-        return _label(label, _classes(dataset, i)), mark
+        return _label(label, _classes(dataset, i, named)), mark
 
     readings, damaged = _looked(read, len(dataset), where)
     seen = [each or (None, UNREADABLE) for each in readings]
@@ -231,14 +235,13 @@ def _looked(read: Callable[[int], T], count: int, where: str) -> tuple[list[T | 
     return readings, damaged
 
 
-def _classes(dataset: Any, i: int) -> Sequence[str]:
-    """The names that a data set gives the classes of item i, its own or those of the data set that it is a part of, or
-    that is a part of it, as `Subset` and `ConcatDataset` say; none if none are given."""
+def _classes(dataset: Any, i: int, named: dict[int, Mapping[int, str]]) -> Mapping[int, str]:
+    """Number -> name of the classes of item i, those of its data set or of the one that this is a part of, or that is a
+    part of it, as `Subset` and `ConcatDataset` say; empty if none are given. `named` remembers them by the data set."""
     while dataset is not None:
-        names = getattr(dataset, "classes", None)
-        if names is None and isinstance(features := getattr(dataset, "features", None), Mapping):
-            names = getattr(features.get("label"), "names", None)  # Hugging Face's
-        if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
+        if id(dataset) not in named:
+            named[id(dataset)] = _names(dataset)
+        if names := named[id(dataset)]:
             return names
         if isinstance(dataset, ConcatDataset):
             part = bisect_right(ends := [0, *dataset.cumulative_sizes], i) - 1
@@ -246,19 +249,52 @@ def _classes(dataset: Any, i: int) -> Sequence[str]:
         else:
             i = dataset.indices[i] if isinstance(dataset, Subset) else i
             dataset = getattr(dataset, "dataset", None)
-    return ()
+    return {}
 
 
-def _label(label: Any, classes: Sequence[str]) -> str | None:
+def _names(dataset: Any) -> Mapping[int, str]:
+    """Number -> name of the classes of a data set as it gives them itself; empty if it gives none.
+
+    Raises: UserError for a set.
+    """
+    names: Any = getattr(dataset, "classes", None)
+    numbers = getattr(dataset, "class_to_idx", None)
+    if names is None and isinstance(features := getattr(dataset, "features", None), Mapping):
+        names = getattr(features.get("label"), "names", None)  # Hugging Face's
+    if isinstance(names, (set, frozenset)):
+        raise UserError("the data set's classes are a set, which has no order; make it a list, by their numbers")
+    ordered = isinstance(names, (list, tuple)) or getattr(names, "ndim", 0) == 1  # an array, an index of pandas
+    listed = list(names) if ordered else []
+    words = class_words(listed, getattr(dataset, "wnids", None)) if all(map(_is_name, listed)) else ()
+    if not isinstance(numbers, Mapping) or not all(
+        isinstance(number, (int, np.integer)) for number in numbers.values()
+    ):
+        return dict(enumerate(words))
+    if words and numbers.keys() != {*words}:  # a person renamed the classes
+        return dict(enumerate(words))
+    of_number: dict[int, list[str]] = {}  # whose numbers the labels are
+    for name, number in numbers.items():
+        of_number.setdefault(int(number), []).append(str(name))
+    return {number: ", ".join(synonyms) for number, synonyms in of_number.items()}
+
+
+def _is_name(name: Any) -> bool:
+    """Whether this is a class's name, or its synonyms."""
+    return isinstance(name, str) or (isinstance(name, (list, tuple)) and all(isinstance(word, str) for word in name))
+
+
+def _label(label: Any, classes: Mapping[int, str]) -> str | None:
     """A label as the name of its class; several labels, a list of them or a vector of 1 and 0, joined: "" for none."""
-    if isinstance(label, (list, tuple, set, frozenset)):
+    if isinstance(label, (set, frozenset)):
+        label = sorted(label, key=str)  # its own order is another one in every process
+    if isinstance(label, (list, tuple)):
         return JOINT.join(name for each in label if (name := _label(each, classes)))
     if isinstance(label, (Tensor, np.ndarray)) and label.shape == (1,):
         label = label[0]  # a column of classes, as MedMNIST's
     if isinstance(label, (Tensor, np.ndarray)) and label.ndim == 1:
         if not set(label.tolist()) <= {0, 1}:
             raise UserError(f"a vector of labels holds a 1 or a 0 a class, got {shortened(repr(label))}")
-        return _label(list(np.flatnonzero(np.asarray(label))), classes)
+        return _label(list(np.flatnonzero(label.tolist())), classes)
     if isinstance(label, (Tensor, np.ndarray, np.generic)) and label.ndim == 0:
         label = label.item()
     if isinstance(label, str):
@@ -270,12 +306,12 @@ def _label(label: Any, classes: Sequence[str]) -> str | None:
             return None
         if not classes or isinstance(label, bool):
             return str(label)
-        if label >= len(classes):
+        if label not in classes:
             raise UserError(
-                f"the label {label} names none of the data set's classes, which are numbered from 0 to "
-                f"{len(classes) - 1}: {some(classes, 3)}"
+                f"the label {label} names none of the data set's classes, which are numbered from {min(classes)} to "
+                f"{max(classes)}: {some(list(classes.values()), 3)}"
             )
-        if classes.count(name := classes[label]) > 1:
+        if list(classes.values()).count(name := classes[label]) > 1:
             raise UserError(f"the data set calls several of its classes {name!r}; give each a name of its own")
         return name
     raise UserError(

@@ -23,6 +23,8 @@ YES, NO = ("1", "1.0", "true"), ("0", "0.0", "false")
 def joined(value: Any) -> str:
     """A cell as text: a list's names joined, anything else as it is written."""
     names = value if isinstance(value, LISTS) else [value]
+    if isinstance(value, (set, frozenset)):
+        names = sorted(value, key=str)  # its own order is another one in every process
     return JOINT.join(str(name).strip() for name in names)
 
 

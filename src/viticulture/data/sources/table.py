@@ -87,7 +87,8 @@ def cell_words(values: Sequence[Any]) -> list[str | None]:
 def cell_word(value: Any) -> str | None:
     """A cell of Python's as a CSV would hold it, a list's words joined; None where there is none."""
     if isinstance(value, LISTS):
-        return joined([word for each in value if (word := cell_word(each))])
+        words = [word for each in value if (word := cell_word(each))]
+        return joined({*words} if isinstance(value, (set, frozenset)) else words)
     if value is None or (isinstance(value, float) and np.isnan(value)) or joined(value) in ("", "<NA>"):
         return None
     if isinstance(value, float) and value.is_integer():

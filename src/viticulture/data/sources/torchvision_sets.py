@@ -12,7 +12,6 @@ here is ever unpickled. Where a set's labeled evaluation images are called "val"
 import importlib
 import inspect
 import tempfile
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from . import imagenet100
 from .arrays import from_arrays
 from .digits import open_digits
 from .files import FileReader, file_fingerprint
+from .labels import class_words
 from .source import Source
 
 
@@ -196,16 +196,11 @@ def _last(pixels: np.ndarray) -> np.ndarray:
 
 
 def _classes(part: Any, count: int) -> tuple[str, ...]:
-    """Class names; where two classes share one ("crane"), the WordNet id tells them apart."""
+    """Class names, by the WordNet id as well where two classes share one."""
     for key in ("classes", "categories", "all_categories"):
         if hasattr(part, key):
-            names = [", ".join(name) if isinstance(name, tuple) else str(name) for name in getattr(part, key)]
-            break
-    else:
-        return tuple(str(number) for number in range(count))
-    wnids = getattr(part, "wnids", names)
-    often = Counter(names)
-    return tuple(f"{name} ({wnid})" if often[name] > 1 else name for name, wnid in zip(names, wnids, strict=True))
+            return class_words(getattr(part, key), getattr(part, "wnids", None))
+    return tuple(str(number) for number in range(count))
 
 
 def _line(error: BaseException) -> str:
