@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a shell completes: read off the verbs, by the shell itself."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -49,10 +50,27 @@ def test_bash_completes_verbs_options_and_recipes(tmp_path: Path, capsys: pytest
         assert "skip-unreadable" in text
 
 
+def test_the_lines_that_are_shown_make_the_folders_that_they_write_into(tmp_path: Path) -> None:
+    """Catches: a line that fails in a home where nothing was ever completed, as a new account's is."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (command := programs / "viticulture").write_text("#!/bin/sh\necho script of $2\n")
+    command.chmod(0o755)
+    for shell, way in completion.WAYS.items():
+        if shutil.which(shell) is None:
+            continue
+        home = tmp_path / shell
+        home.mkdir()
+        environment = {"HOME": str(home), "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+        typed = subprocess.run([shell, "-c", way.split("; and ")[0]], env=environment, capture_output=True, text=True)
+        assert typed.returncode == 0, typed.stderr
+        assert f"script of {shell}\n" in [file.read_text() for file in home.rglob("*viticulture*") if file.is_file()]
+
+
 def test_what_cannot_be_completed_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Catches: a traceback without shtab, help that does not say where the script belongs."""
     assert main(["completion"]) == 2
-    assert "completions/viticulture" in capsys.readouterr().err
+    assert "completion bash >" in capsys.readouterr().err
     assert main(["completion", "bsh"]) == 2
     assert "bash" in capsys.readouterr().err
     monkeypatch.setattr(completion, "find_spec", lambda name: None)
