@@ -2,6 +2,7 @@
 """Images of any number of channels and of more than eight bits, from files and arrays to what a network is shown."""
 
 import io
+import pickle
 import struct
 import tempfile
 import zlib
@@ -25,6 +26,7 @@ from viticulture.data.decode import OtherValues, decode, image_size, numbers_of
 from viticulture.data.images import StoredImages
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
+from viticulture.data.pixels import as_pixels
 from viticulture.data.stream import StreamImages
 from viticulture.errors import UserError
 
@@ -314,6 +316,31 @@ def test_colors_of_a_png_keep_their_16_bits(channels: int) -> None:
     if channels > 1:
         four = decode(deep_png(values), "x", pixel_format=PixelFormat(4)).pixels
         np.testing.assert_array_equal(four, PixelFormat(4)(np.dstack([values[..., :3], opacity])))
+
+
+@pytest.mark.parametrize("kept", [RGB, PixelFormat(3, ((0, 4095),)), PixelFormat(4)])
+@pytest.mark.parametrize("hidden", [(), (1000, 2000, 3000)])
+def test_an_opened_png_of_16_bits_is_its_file(hidden: tuple[int, ...], kept: PixelFormat) -> None:
+    """However often it is read, in another process too, and by all bits in its digest. Fails if it is loaded with the
+    upper 8 bits, or if a color of 16 bits hides none of them."""
+    values = noise(6, 5, 3, top=4096)
+    values[0, 0] = 1000, 2000, 3000
+    expected = decode(deep_png(values, hidden), "x", pixel_format=kept)
+    source = open_source(([Image.open(deep_png(values, hidden)) for _ in "ab"], [0, 1]))
+    for reader in (source.reader, source.reader, pickle.loads(pickle.dumps(source.reader))):
+        decoded = decode(reader.open(0), "x", pixel_format=kept)
+        np.testing.assert_array_equal(decoded.pixels, expected.pixels)
+        assert decoded[1:] == expected[1:]
+    values[3, 2, 1] ^= 1
+    assert open_source(([Image.open(deep_png(values, hidden))], [0])).fingerprints != source.fingerprints[:1]
+
+
+def test_an_opened_png_of_16_bits_that_was_made_smaller_is_read_as_it_is() -> None:
+    """Pillow's `thumbnail` changes a picture itself. Fails if lower bytes of the larger one are laid on it."""
+    picture = as_pixels(Image.open(deep_png(noise(8, 8, 3))))
+    assert isinstance(picture, Image.Image)
+    picture.thumbnail((4, 4))
+    assert decode(picture, "x").pixels.shape == (4, 4, 3)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import UserError, shortened
 from .decode import Decoded
+from .deep_png import loaded
 
 
 def as_pixels(image: Any) -> Decoded:
@@ -22,8 +23,7 @@ def as_pixels(image: Any) -> Decoded:
     Raises: UserError for anything else.
     """
     if isinstance(image, Image.Image):
-        image.load()  # here, as a picture reads its file once, whichever thread asks
-        return image
+        return loaded(image)  # here, as a picture reads its file once, whichever thread asks
     if isinstance(image, Tensor):
         image = in_numpy(image.movedim(-3, -1) if image.ndim == 3 else image)
     if isinstance(image, np.ndarray) and image.dtype.kind in "buif":
