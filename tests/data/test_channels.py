@@ -532,6 +532,12 @@ def test_a_training_is_told_of_values_that_end_far_below_16_bits(bits: int, kind
         assert not any("values of 16 bits" in words for words in prepare(source, image_settings=settings).warnings)
 
 
+def test_bytes_of_16_bits_in_the_other_order_are_told_of_too() -> None:
+    """As scanners and astronomers write them. Fails if a type is known by NumPy's sign for it."""
+    images = np.stack([noise(8, 8, seed=i, top=4096) for i in range(8)]).astype(">u2")
+    assert any("values of 16 bits" in words for words in prepare(open_source((images, [0, 1] * 4))).warnings)
+
+
 def test_people_are_shown_gray_two_as_their_mean_and_of_more_the_first_three() -> None:
     pixels = noise(3, 4, 6)
     np.testing.assert_array_equal(as_picture(pixels), pixels[..., :3])

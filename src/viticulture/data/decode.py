@@ -166,7 +166,7 @@ def _numbers(values: NDArray[Any], pixel_format: PixelFormat) -> DecodedImage:
     channels = 1 if values.ndim == 2 else values.shape[2]
     mode = {1: "L", 3: "RGB"}.get(channels) if plain else None
     span = None if plain else spread(values)
-    return DecodedImage(pixels, height, width, mode or f"{channels} x {values.dtype}", span)
+    return DecodedImage(pixels, height, width, mode or f"{channels} x {values.dtype.name}", span)
 
 
 def _picture(opened: Image.Image, shrink: int | None, pixel_format: PixelFormat) -> DecodedImage:
