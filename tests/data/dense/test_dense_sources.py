@@ -192,7 +192,14 @@ def first_box(box: list[float]) -> Callable[[dict[str, Any]], object]:
             "no object in any training image but crowds and difficult ones; nothing could be learnt",
         ),
         (lambda content: content["categories"].append({"id": 9, "name": "disk"}), "class 'disk' twice"),
-        (lambda content: content["annotations"][0].update(image_id=77), "that it does not list"),
+        (
+            lambda content: content["annotations"][0].update(image_id=77),
+            "that it does not list: an image_id is 77, which",
+        ),
+        (
+            lambda content: content["annotations"][0].update(image_id="0"),
+            "an image_id is text, '0', and the id that it means is a number, 0; write both as numbers",
+        ),
         (lambda content: content["images"][0].pop("id"), "no list of objects"),
         (
             lambda content: content["images"][1].update(id=content["images"][0]["id"]),
