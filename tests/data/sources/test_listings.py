@@ -52,6 +52,8 @@ def test_cocos_form_without_boxes(root: Path) -> None:
     source = opened(root, COCO)
     assert labeled(source) == {"photos/a.png": "vine", "photos/b.png": "oak", "photos/c.png": None}
     assert source.read(0).size == (40, 24)
+    (root / "windows.json").write_text(json.dumps(COCO), "utf-8-sig")
+    assert labeled(open_source(root / "windows.json")) == labeled(source)
 
 
 @pytest.mark.parametrize(

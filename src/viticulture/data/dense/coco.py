@@ -142,7 +142,7 @@ def _is_listing(file: Path) -> bool:
 
 def _read(file: Path, parts: Iterable[str] = _NAMED) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text("utf-8"))
+        content = json.loads(file.read_text("utf-8-sig"))
         for part in parts:
             if not isinstance(content[part], list) or not all(isinstance(entry, dict) for entry in content[part]):
                 raise TypeError(part)

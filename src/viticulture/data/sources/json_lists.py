@@ -51,7 +51,7 @@ def open_json(path: Path) -> Source:
     if re.fullmatch(r"(train|val).*", path.stem):
         return open_inaturalist(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read as JSON: {error}") from error
     try:
