@@ -212,6 +212,17 @@ def test_floats_of_a_tiff_whose_zero_is_white_are_turned_round(kept: PixelFormat
         open_source(([Image.open(bands(values * 2, photometric="miniswhite"))], [0]))
 
 
+@pytest.mark.parametrize("way", ["palette", "cielab", "icclab"])
+def test_numbers_of_a_tiff_that_are_no_levels_are_refused(way: str) -> None:
+    """Of palettes of 16 bits and of L*a*b*, which Pillow does not read. Fails if they are shown as gray, or as red,
+    green and blue."""
+    values = noise(6, 8, top=65536) if way == "palette" else noise(6, 8, 3)
+    values = values.astype(np.uint16) if way == "cielab" else values
+    table = {"colormap": noise(3, 65536, top=65536)} if way == "palette" else {}
+    with pytest.raises(OtherValues, match=r"holds .* that are not read here; save it as gray or RGB"):
+        decode(bands(values, photometric=way, **table), "x")
+
+
 @pytest.mark.parametrize("way", [{}, {"compression": "zlib"}, {"tile": (16, 16)}])
 def test_deep_color_that_lies_plane_by_plane_is_what_it_is_by_pixels(way: dict[str, Any]) -> None:
     """Within a level: Pillow takes the upper 8 bits where it reads them, others are rounded. Fails if planes are taken
@@ -241,6 +252,8 @@ def test_deep_color_by_planes_without_its_reader_names_the_extra(monkeypatch: py
         ([0, 7, 255], np.int16, [0, 7, 255]),
         ([0, 257, 65535], np.int32, "int32 from 0 to 65535"),
         ([-1, 0, 1], np.int16, "int16 from -1 to 1"),
+        ([-1, 0, 1], np.int8, "int8 from -1 to 1"),
+        ([0, 7, 127], np.int8, [0, 7, 127]),
         ([0, 2**31, 2**32 - 1], np.uint32, r"uint32 from 0 to 4.29497e\+09"),
     ],
 )

@@ -182,7 +182,7 @@ def _picture(opened: Image.Image, shrink: int | None, pixel_format: PixelFormat)
         pixels = pixel_format(np.dstack([values, opacity]) if four else on_white(values, opacity))
     elif pixel_format.range and "LA;16B" in ways:
         raise Unfit("Pillow reads its gray of 16 bits as 8, and images.range means all of them; save it as TIFF")
-    elif _is_deep(mode):
+    elif _is_deep(mode) or _is_signed(opened):
         values = _deep_values(opened)
         span = spread(values)
         pixels = pixel_format(values if pixel_format.range else _of_known_range(values, opened.format))
@@ -205,7 +205,7 @@ def upright(image: Image.Image) -> Image.Image:
 def numbers_of(image: Image.Image) -> NDArray[Any]:
     """[H, W] or [H, W, C] as a person would see it: what is deeper than eight bits, or shows what lies below, as it is;
     else red, green and blue."""
-    if _is_deep(image.mode):
+    if _is_deep(image.mode) or _is_signed(image):
         return _deep_values(image)
     if (lower := kept_of(image)[1]) is not None:
         return np.dstack(values_and_opacity(image, lower))
@@ -222,14 +222,22 @@ def _is_deep(mode: str) -> bool:
     return mode.startswith("I;16") or mode in ("I", "F")
 
 
+def _is_signed(image: Image.Image) -> bool:
+    """Whether a TIFF's numbers of eight bits go below 0, which Pillow takes for levels above 127."""
+    return isinstance(image, TiffImageFile) and image.mode == "L" and image.tag_v2.get(_SIGN) == (2,)
+
+
 def _deep_values(image: Image.Image) -> NDArray[Any]:
-    """The numbers of one channel of more than eight bits, [H, W], turned as its camera was held, of the file's type."""
+    """The numbers of one channel of more than eight bits, or of eight and a sign, [H, W], turned as its camera was
+    held, of the file's type."""
     values = np.asarray(turned(image, image))
     if not isinstance(image, TiffImageFile):
         return values
     tags = image.tag_v2
     (bits,) = tags.get(_BITS, (8 * values.itemsize,))
-    if image.mode == "I":  # int32, though the file may hold int16 or, beyond 2^31 as negative numbers, uint32
+    if image.mode == "L":
+        values = values.view(np.int8)
+    elif image.mode == "I":  # int32, though the file may hold int16 or, beyond 2^31 as negative numbers, uint32
         values = values.astype(f"{'i' if tags.get(_SIGN) == (2,) else 'u'}{bits // 8}")
     return bands.zero_as_black(values, tags.get(ExifTags.Base.PhotometricInterpretation), bits)
 
