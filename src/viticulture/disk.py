@@ -106,7 +106,7 @@ def unwritable(path: Path, error: OSError) -> UserError:
 
 
 def read_text(path: Path, what: str) -> str:
-    """The text of a file that a person names.
+    """The text of a file that a person names, without the mark that Windows' editors put before it.
 
     Args:
         path: the file.
@@ -120,7 +120,7 @@ def read_text(path: Path, what: str) -> str:
         if regular:
             with path.open("rb") as file:
                 raw = file.read(MOST_TEXT + 1)
-        text = raw.decode("utf-8") if len(raw) <= MOST_TEXT else ""
+        text = raw.decode("utf-8-sig") if len(raw) <= MOST_TEXT else ""
     except UnicodeDecodeError as error:
         raise UserError(f"{what} {path} is no text in UTF-8 (byte {error.start}); save it as that") from error
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have

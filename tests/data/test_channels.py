@@ -2,6 +2,7 @@
 """Images of any number of channels and of more than eight bits, from files and arrays to what a network is shown."""
 
 import io
+import pickle
 import struct
 import tempfile
 import zlib
@@ -25,6 +26,7 @@ from viticulture.data.decode import OtherValues, decode, image_size, numbers_of
 from viticulture.data.images import StoredImages
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
+from viticulture.data.pixels import as_pixels
 from viticulture.data.stream import StreamImages
 from viticulture.errors import UserError
 
@@ -210,6 +212,17 @@ def test_floats_of_a_tiff_whose_zero_is_white_are_turned_round(kept: PixelFormat
         open_source(([Image.open(bands(values * 2, photometric="miniswhite"))], [0]))
 
 
+@pytest.mark.parametrize("way", ["palette", "cielab", "icclab"])
+def test_numbers_of_a_tiff_that_are_no_levels_are_refused(way: str) -> None:
+    """Of palettes of 16 bits and of L*a*b*, which Pillow does not read. Fails if they are shown as gray, or as red,
+    green and blue."""
+    values = noise(6, 8, top=65536) if way == "palette" else noise(6, 8, 3)
+    values = values.astype(np.uint16) if way == "cielab" else values
+    table = {"colormap": noise(3, 65536, top=65536)} if way == "palette" else {}
+    with pytest.raises(OtherValues, match=r"holds .* that are not read here; save it as gray or RGB"):
+        decode(bands(values, photometric=way, **table), "x")
+
+
 @pytest.mark.parametrize("way", [{}, {"compression": "zlib"}, {"tile": (16, 16)}])
 def test_deep_color_that_lies_plane_by_plane_is_what_it_is_by_pixels(way: dict[str, Any]) -> None:
     """Within a level: Pillow takes the upper 8 bits where it reads them, others are rounded. Fails if planes are taken
@@ -239,6 +252,8 @@ def test_deep_color_by_planes_without_its_reader_names_the_extra(monkeypatch: py
         ([0, 7, 255], np.int16, [0, 7, 255]),
         ([0, 257, 65535], np.int32, "int32 from 0 to 65535"),
         ([-1, 0, 1], np.int16, "int16 from -1 to 1"),
+        ([-1, 0, 1], np.int8, "int8 from -1 to 1"),
+        ([0, 7, 127], np.int8, [0, 7, 127]),
         ([0, 2**31, 2**32 - 1], np.uint32, r"uint32 from 0 to 4.29497e\+09"),
     ],
 )
@@ -314,6 +329,31 @@ def test_colors_of_a_png_keep_their_16_bits(channels: int) -> None:
     if channels > 1:
         four = decode(deep_png(values), "x", pixel_format=PixelFormat(4)).pixels
         np.testing.assert_array_equal(four, PixelFormat(4)(np.dstack([values[..., :3], opacity])))
+
+
+@pytest.mark.parametrize("kept", [RGB, PixelFormat(3, ((0, 4095),)), PixelFormat(4)])
+@pytest.mark.parametrize("hidden", [(), (1000, 2000, 3000)])
+def test_an_opened_png_of_16_bits_is_its_file(hidden: tuple[int, ...], kept: PixelFormat) -> None:
+    """However often it is read, in another process too, and by all bits in its digest. Fails if it is loaded with the
+    upper 8 bits, or if a color of 16 bits hides none of them."""
+    values = noise(6, 5, 3, top=4096)
+    values[0, 0] = 1000, 2000, 3000
+    expected = decode(deep_png(values, hidden), "x", pixel_format=kept)
+    source = open_source(([Image.open(deep_png(values, hidden)) for _ in "ab"], [0, 1]))
+    for reader in (source.reader, source.reader, pickle.loads(pickle.dumps(source.reader))):
+        decoded = decode(reader.open(0), "x", pixel_format=kept)
+        np.testing.assert_array_equal(decoded.pixels, expected.pixels)
+        assert decoded[1:] == expected[1:]
+    values[3, 2, 1] ^= 1
+    assert open_source(([Image.open(deep_png(values, hidden))], [0])).fingerprints != source.fingerprints[:1]
+
+
+def test_an_opened_png_of_16_bits_that_was_made_smaller_is_read_as_it_is() -> None:
+    """Pillow's `thumbnail` changes a picture itself. Fails if lower bytes of the larger one are laid on it."""
+    picture = as_pixels(Image.open(deep_png(noise(8, 8, 3))))
+    assert isinstance(picture, Image.Image)
+    picture.thumbnail((4, 4))
+    assert decode(picture, "x").pixels.shape == (4, 4, 3)
 
 
 @pytest.mark.parametrize(
@@ -503,6 +543,12 @@ def test_a_training_is_told_of_values_that_end_far_below_16_bits(bits: int, kind
         assert f'{1 + round(2**bits / 257)} levels; --images.range "[0, {2**bits - 1}]"' in told[0]
         settings = ImageSettings(range=[0, 2**bits - 1])
         assert not any("values of 16 bits" in words for words in prepare(source, image_settings=settings).warnings)
+
+
+def test_bytes_of_16_bits_in_the_other_order_are_told_of_too() -> None:
+    """As scanners and astronomers write them. Fails if a type is known by NumPy's sign for it."""
+    images = np.stack([noise(8, 8, seed=i, top=4096) for i in range(8)]).astype(">u2")
+    assert any("values of 16 bits" in words for words in prepare(open_source((images, [0, 1] * 4))).warnings)
 
 
 def test_people_are_shown_gray_two_as_their_mean_and_of_more_the_first_three() -> None:

@@ -84,6 +84,17 @@ def test_vectors_of_one_and_zero_and_lists_of_classes_are_labels(labels: Any) ->
         open_source((pixels[:2], np.array([[0, 2], [1, 0]])))
 
 
+def test_a_list_of_one_and_zero_is_refused() -> None:
+    """A vector that a program or JSON wrote as a list. Catches: [0, 1, 1] learnt as the classes 0 and 1."""
+    pixels = np.zeros((2, 8, 8, 3), np.uint8)
+    with pytest.raises(UserError, match=r"\[0, 1, 1\], a 1 or a 0 for each class; list the classes that"):
+        open_source((pixels, [[0, 1, 1], [1, 0, 0]]))
+    pandas = pytest.importorskip("pandas")
+    for marks in ([0, 1, 1], np.array([0.0, 1.0, 1.0])):
+        with pytest.raises(UserError, match="a 1 or a 0 for each class"):
+            open_source(pandas.DataFrame({"path": ["a.png"], "label": [marks]}))
+
+
 UNLABELED = [[0, 1], [1], [], None, [0]]
 AS_ROWS = [[1, 1], [0, 1], [0, 0], [-1, -1], [1, 0]]
 

@@ -19,6 +19,8 @@ MOST_VALUES = 3 * 178_956_970
 START = 8
 """Bytes that tell what a file is."""
 WHITE_IS_ZERO = 0
+_NO_LEVELS = {3: "numbers of a palette", 8: "CIELAB colors", 9: "ICCLab colors", 10: "ITULab colors"}
+"""TIFF's tag 262 where numbers are neither gray nor shares of red, green and blue."""
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
@@ -60,10 +62,13 @@ def tiff_shape(file: BinaryIO) -> tuple[int, ...]:
 
 
 def tiff_values(file: BinaryIO) -> NDArray[Any]:
-    """[H, W, C] of the file's own numbers, zero as black; errors as those of `tiff_shape` and `zero_as_black`."""
+    """[H, W, C] of the file's own numbers, zero as black; errors as those of `tiff_shape` and `zero_as_black`, and
+    Unfit for numbers that are no levels."""
     with _opened(file) as tiff:
         series = tiff.series[0]
         shape = _shape(series)
+        if (kind := _NO_LEVELS.get(series.keyframe.photometric)) is not None:
+            raise Unfit(f"holds {kind} that are not read here; save it as gray or RGB")
         values = zero_as_black(series.asarray(), series.keyframe.photometric, series.keyframe.bitspersample)
         order = [series.axes.index("Y"), series.axes.index("X")]
         rest = [axis for axis in range(values.ndim) if axis not in order]

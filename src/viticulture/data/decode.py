@@ -37,6 +37,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from ..errors import UserError
 from . import bands
 from .channels import AS_THEY_ARE, RGB, Levels, PixelFormat, Unfit, as_picture, other_channels, spread
+from .deep_png import kept_of, loaded, on_white, values_and_opacity
 from .orientation import SIDEWAYS, exif_orientation, turned
 
 MAX_PIXELS = 178_956_970
@@ -50,10 +51,6 @@ Decoded = NDArray[Any] | Image.Image
 DECODED = np.ndarray, Image.Image
 """The same for `isinstance`, which tells it from an open file."""
 
-_LOWER = {"RGB;16B": "RGB;16L", "RGBA;16B": "RGBA;16L"}
-"""How Pillow reads the upper bytes of a PNG's colors of 16 bits -> how it reads the lower ones."""
-_WHITE = 65535
-"""Of 16 bits; of opacity: whole."""
 _BITS, _SIGN = ExifTags.Base.BitsPerSample, ExifTags.Base.SampleFormat
 
 # Pillow's remarks about odd tags and large images say nothing that `Unreadable` does not.
@@ -169,25 +166,23 @@ def _numbers(values: NDArray[Any], pixel_format: PixelFormat) -> DecodedImage:
     channels = 1 if values.ndim == 2 else values.shape[2]
     mode = {1: "L", 3: "RGB"}.get(channels) if plain else None
     span = None if plain else spread(values)
-    return DecodedImage(pixels, height, width, mode or f"{channels} x {values.dtype}", span)
+    return DecodedImage(pixels, height, width, mode or f"{channels} x {values.dtype.name}", span)
 
 
 def _picture(opened: Image.Image, shrink: int | None, pixel_format: PixelFormat) -> DecodedImage:
     mode, (width, height) = opened.mode, opened.size
-    png = opened if isinstance(opened, PngImageFile) else None
-    ways = {str(tile.args) for tile in png.tile} if png else set[str]()
     drafted = shrink is not None and opened.draft("RGB", (2 * shrink, 2 * shrink)) is not None
-    lower = _lower_bytes(png) if png and ways & _LOWER.keys() else None
-    opened.load()
+    ways, lower = kept_of(loaded(opened))
+    png = isinstance(opened, PngImageFile)
     span = None
     if png and (_is_deep(mode) or lower is not None):
-        values, opacity = _png_of_16_bits(png, lower)
+        values, opacity = values_and_opacity(opened, lower)
         span, mode = spread(values[opacity > 0]), mode if values.ndim == 2 else f"{len(mode)} x uint16"
         four = pixel_format.channels == 4 and values.ndim == 3
-        pixels = pixel_format(np.dstack([values, opacity]) if four else _on_white(values, opacity))
+        pixels = pixel_format(np.dstack([values, opacity]) if four else on_white(values, opacity))
     elif pixel_format.range and "LA;16B" in ways:
         raise Unfit("Pillow reads its gray of 16 bits as 8, and images.range means all of them; save it as TIFF")
-    elif _is_deep(mode):
+    elif _is_deep(mode) or _is_signed(opened):
         values = _deep_values(opened)
         span = spread(values)
         pixels = pixel_format(values if pixel_format.range else _of_known_range(values, opened.format))
@@ -202,37 +197,6 @@ def _picture(opened: Image.Image, shrink: int | None, pixel_format: PixelFormat)
     return DecodedImage(pixels, height, width, mode, span)
 
 
-def _lower_bytes(opened: PngImageFile) -> NDArray[np.uint8]:
-    """Those of a PNG's colors of 16 bits that is not loaded yet, [H, W, C], turned as its camera was held."""
-    assert opened.fp is not None, "a file is open until it is loaded"
-    lower = Image.open(opened.fp, formats=("PNG",))
-    assert isinstance(lower, PngImageFile)
-    lower.tile = [tile._replace(args=_LOWER[str(tile.args)]) for tile in lower.tile]
-    lower.load()
-    return np.asarray(turned(lower, lower))
-
-
-def _png_of_16_bits(
-    opened: PngImageFile, lower: NDArray[np.uint8] | None
-) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
-    """Gray [H, W] or colors [H, W, 3], and opacity [H, W], turned as its camera was held; colors by their lower bytes
-    and the upper ones, which Pillow gives."""
-    values: NDArray[np.uint16] = np.asarray(turned(opened, opened)).astype(np.uint16)
-    if lower is not None:
-        values = (values << np.uint16(8)) + lower
-        if values.shape[2] == 4:
-            return values[..., :3], values[..., 3]
-    hidden = values == np.array(opened.info.get("transparency", -1))  # a gray value or a color, of 16 bits as well
-    hidden = hidden.all(axis=-1) if values.ndim == 3 else hidden
-    return values, np.where(hidden, 0, _WHITE).astype(np.uint16)
-
-
-def _on_white(values: NDArray[np.uint16], opacity: NDArray[np.uint16]) -> NDArray[np.uint16]:
-    """Gray [H, W] or colors [H, W, 3] of 16 bits as a white page shows them through an opacity [H, W]."""
-    whole = (opacity if values.ndim == 2 else opacity[..., None]).astype(np.uint32)
-    return ((values * whole + _WHITE * (_WHITE - whole) + _WHITE // 2) // _WHITE).astype(np.uint16)
-
-
 def upright(image: Image.Image) -> Image.Image:
     """A picture of Pillow's as a person would see it: RGB, turned as its camera was held."""
     return turned(image, _rgb(image))
@@ -241,8 +205,10 @@ def upright(image: Image.Image) -> Image.Image:
 def numbers_of(image: Image.Image) -> NDArray[Any]:
     """[H, W] or [H, W, C] as a person would see it: what is deeper than eight bits, or shows what lies below, as it is;
     else red, green and blue."""
-    if _is_deep(image.mode):
+    if _is_deep(image.mode) or _is_signed(image):
         return _deep_values(image)
+    if (lower := kept_of(image)[1]) is not None:
+        return np.dstack(values_and_opacity(image, lower))
     return np.asarray(turned(image, image.convert("RGBA")) if image.has_transparency_data else upright(image))
 
 
@@ -256,14 +222,22 @@ def _is_deep(mode: str) -> bool:
     return mode.startswith("I;16") or mode in ("I", "F")
 
 
+def _is_signed(image: Image.Image) -> bool:
+    """Whether a TIFF's numbers of eight bits go below 0, which Pillow takes for levels above 127."""
+    return isinstance(image, TiffImageFile) and image.mode == "L" and image.tag_v2.get(_SIGN) == (2,)
+
+
 def _deep_values(image: Image.Image) -> NDArray[Any]:
-    """The numbers of one channel of more than eight bits, [H, W], turned as its camera was held, of the file's type."""
+    """The numbers of one channel of more than eight bits, or of eight and a sign, [H, W], turned as its camera was
+    held, of the file's type."""
     values = np.asarray(turned(image, image))
     if not isinstance(image, TiffImageFile):
         return values
     tags = image.tag_v2
     (bits,) = tags.get(_BITS, (8 * values.itemsize,))
-    if image.mode == "I":  # int32, though the file may hold int16 or, beyond 2^31 as negative numbers, uint32
+    if image.mode == "L":
+        values = values.view(np.int8)
+    elif image.mode == "I":  # int32, though the file may hold int16 or, beyond 2^31 as negative numbers, uint32
         values = values.astype(f"{'i' if tags.get(_SIGN) == (2,) else 'u'}{bits // 8}")
     return bands.zero_as_black(values, tags.get(ExifTags.Base.PhotometricInterpretation), bits)
 

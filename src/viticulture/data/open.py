@@ -6,6 +6,7 @@
     a folder, or a zip of one       train/ val/ test/ CLASS/file, or CLASS/file, or just images (folders.py)
     a folder, then /*               the same, with classes one level deeper: GROUP/CLASS/file
     CUB-200-2011's folder           by its lists (cub.py)
+    Tiny-ImageNet's folder          its validation images by their list (tiny_imagenet.py)
     a CSV                           path,label[,split] (csv_file.py); cat|dog are two labels (sources/several.py)
     clipart_train.txt, train.txt    lists of paths, a file a split (path_lists.py)
     train2018.json, labels.json     lists of iNaturalist, COCO's form, Label Studio (inaturalist.py, json_lists.py)
@@ -36,6 +37,7 @@ def open_source(data: Any) -> Source:
     from .sources import csv_file as listing
     from .sources import cub, folders, json_lists, medmnist, own, parquet, path_lists
     from .sources import hugging_face as hub
+    from .sources import tiny_imagenet as tiny
     from .sources import torchvision_sets as named
     from .sources import webdataset as shards
 
@@ -67,6 +69,8 @@ def open_source(data: Any) -> Source:
         why = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"no such file or folder: {shortened(text)!r} ({why})") from error
     if folder:
+        if tiny.is_tiny_imagenet(path):
+            return tiny.open_tiny_imagenet(path)
         return cub.open_cub(path) if cub.is_cub(path) else folders.open_folder(path)
     if there and not file:
         raise UserError(f"{path} is no data: neither a file nor a folder, but a pipe or a device")

@@ -7,10 +7,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from PIL.ImageFile import ImageFile
 from torch import Tensor
 
 from ..errors import UserError, shortened
 from .decode import Decoded
+from .deep_png import loaded
 
 
 def as_pixels(image: Any) -> Decoded:
@@ -19,11 +21,12 @@ def as_pixels(image: Any) -> Decoded:
     Args:
         image: Pillow's; an array [H, W] or [H, W, C]; a tensor [H, W] or [C, H, W].
 
-    Raises: UserError for anything else.
+    Raises: UserError for anything else, and for a picture that was closed unread.
     """
+    if isinstance(image, ImageFile) and image.tile and image.fp is None:
+        raise UserError("a picture of PIL was closed before its pixels were read; call its load() while it is open")
     if isinstance(image, Image.Image):
-        image.load()  # here, as a picture reads its file once, whichever thread asks
-        return image
+        return loaded(image)  # here, as a picture reads its file once, whichever thread asks
     if isinstance(image, Tensor):
         image = in_numpy(image.movedim(-3, -1) if image.ndim == 3 else image)
     if isinstance(image, np.ndarray) and image.dtype.kind in "buif":

@@ -34,7 +34,7 @@ from .resample import squeeze
 from .sources.source import Source
 
 _VERSION = "3"
-_KINDS = {(".tif", ".tiff"): "tiff 3", (".png",): "png 1"}  # each changes with what becomes of such files alone
+_KINDS = {(".tif", ".tiff"): "tiff 4", (".png",): "png 1"}  # each changes with what becomes of such files alone
 _FEW, _SMALL = (
     8,
     80 * 80,

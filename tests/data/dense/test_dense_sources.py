@@ -192,7 +192,14 @@ def first_box(box: list[float]) -> Callable[[dict[str, Any]], object]:
             "no object in any training image but crowds and difficult ones; nothing could be learnt",
         ),
         (lambda content: content["categories"].append({"id": 9, "name": "disk"}), "class 'disk' twice"),
-        (lambda content: content["annotations"][0].update(image_id=77), "that it does not list"),
+        (
+            lambda content: content["annotations"][0].update(image_id=77),
+            "that it does not list: an image_id is 77, which",
+        ),
+        (
+            lambda content: content["annotations"][0].update(image_id="0"),
+            "an image_id is text, '0', and the id that it means is a number, 0; write both as numbers",
+        ),
         (lambda content: content["images"][0].pop("id"), "no list of objects"),
         (
             lambda content: content["images"][1].update(id=content["images"][0]["id"]),
@@ -332,7 +339,7 @@ def test_wrong_boxes_can_be_left_out(tmp_path: Path) -> None:
     [
         ("2 0.5 0.5 0.1 0.1", "class 2, and the 2 classes are numbered from 0"),
         ("0 0.5 0.5 0.1", "a class and 4 numbers"),
-        ("disk 0.5 0.5 0.1 0.1", "line 1: must be a class's number, then shares"),
+        ("\n\r\ndisk 0.5 0.5 0.1 0.1", "line 3: must be a class's number, then shares"),
         ("0 0.5 0.5 1.5 0.1", "1 box empty or reaching outside"),
     ],
 )
@@ -424,6 +431,21 @@ def test_a_size_that_is_null_is_unknown(tmp_path: Path) -> None:
     source = open_dense(root, "objects")
     assert source.objects is not None
     assert [source.objects[row].size for row in source.images.splits["train"][:2]] == [None, (64, 80)]
+
+
+def test_what_windows_puts_before_a_text_is_none_of_it(tmp_path: Path) -> None:
+    """The mark of UTF-8. Fails if a class is called by it, or a first line or a list is refused for it."""
+    wanted = open_dense(yolo(tmp_path / "yolo"), "objects")
+    files = [*(tmp_path / "yolo").rglob("*.txt")]
+    (tmp_path / "yolo/data.yaml").unlink()
+    (tmp_path / "yolo/classes.txt").write_text("disk\nsquare\n")
+    root = coco_folder(tmp_path / "coco", COUNTS)
+    for file in (*files, tmp_path / "yolo/classes.txt", *root.rglob("*.json")):
+        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    for source in (open_dense(tmp_path / "yolo", "objects"), open_dense(root, "objects")):
+        assert source.classes == wanted.classes
+        assert source.objects is not None
+        assert sum(map(len, source.objects)) == sum(map(len, wanted.objects or []))
 
 
 @pytest.mark.parametrize("names", ["{1: disk, 2: square}", "{0: disk, x: square}"])

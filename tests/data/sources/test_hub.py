@@ -132,6 +132,25 @@ def test_each_splits_numbers_are_read_by_its_own_names(tmp_path: Path) -> None:
     assert open_source(saved(tmp_path / "hidden", train=animals, test=hidden)).labels.tolist() == [0, 1, -1, -1]
 
 
+def test_parquet_files_that_number_classes_differently_are_refused(tmp_path: Path) -> None:
+    """Hugging Face's library reads all of a folder by the names that one file states. Fails if the classes of the
+    others are swapped in silence, or files that agree are refused."""
+    datasets = pytest.importorskip("datasets", reason="the extra `hf`")
+
+    def write(split: str, *names: str) -> None:
+        image, pictures = photos(2)
+        features = datasets.Features({"image": image, "label": names_of(*names)})
+        table = datasets.Dataset.from_dict({"image": pictures, "label": [0, 1]}, features=features)
+        table.to_parquet(str(tmp_path / f"{split}-00000-of-00001.parquet"))
+
+    write("train", "zebra", "ant")
+    write("test", "zebra", "ant")
+    assert words_of(open_source(tmp_path))["test/0"] == "zebra"
+    write("test", "ant", "zebra")
+    with pytest.raises(UserError, match=r"column label numbers its classes otherwise in .*train.* than in .*test"):
+        open_source(tmp_path)
+
+
 def test_what_splits_disagree_about_is_told(tmp_path: Path) -> None:
     """Fails if one of two splits of one meaning is dropped, a split without labels takes those of the others along or
     ends in a traceback, or numbers are taken for another split's names."""

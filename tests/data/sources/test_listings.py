@@ -52,6 +52,25 @@ def test_cocos_form_without_boxes(root: Path) -> None:
     source = opened(root, COCO)
     assert labeled(source) == {"photos/a.png": "vine", "photos/b.png": "oak", "photos/c.png": None}
     assert source.read(0).size == (40, 24)
+    (root / "windows.json").write_text(json.dumps(COCO), "utf-8-sig")
+    assert labeled(open_source(root / "windows.json")) == labeled(source)
+
+
+@pytest.mark.parametrize(
+    ("part", "entry", "words"),
+    [
+        ("annotations", {"image_id": "7", "category_id": 5}, "image_id is text, '7', .* is a number, 7; write both as"),
+        ("annotations", {"image_id": 7, "category_id": "5"}, "category_id is text, '5', .* is a number, 5; write both"),
+        ("annotations", {"image_id": 99, "category_id": 5}, "image_id is 99, which the list gives no id of its own"),
+        ("categories", {"id": 9, "name": "elm"}, "calls category 9 '.*' and 'elm'; number both"),
+    ],
+)
+def test_ids_that_point_nowhere_are_told_with_their_type(
+    part: str, entry: dict[str, Any], words: str, root: Path
+) -> None:
+    """Fails if 7 and "7" look alike in the sentence, or the last of two classes with one number takes all images."""
+    with pytest.raises(UserError, match=words):
+        opened(root, {**COCO, part: [*COCO[part], entry]})
 
 
 def task(image: str, *choices: Any, **also: Any) -> dict[str, Any]:

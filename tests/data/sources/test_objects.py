@@ -293,6 +293,19 @@ def test_a_picture_is_the_file_that_it_was_opened_from(mode: str, kept: PixelFor
     assert image_size(opened, "x") == (7, 5)
 
 
+@pytest.mark.parametrize("kind", ["png", "jpg", "tiff"])
+def test_a_picture_that_was_closed_unread_is_told(kind: str, tmp_path: Path) -> None:
+    """As a data set leaves it that opens files by `with`. Fails if Pillow's empty AssertionError comes through,
+    or one that was loaded before is refused."""
+    path = tmp_path / f"x.{kind}"
+    Image.fromarray(PIXELS[0]).save(path)
+    with Image.open(path) as unread, Image.open(path) as read:
+        read.load()
+    assert len(open_source(([read], [0]))) == 1
+    with pytest.raises(UserError, match=r"image 0: a picture of PIL was closed before .* call its load\(\)"):
+        open_source(([unread], [0]))
+
+
 def test_a_reader_goes_into_another_process() -> None:
     """Streamed images are read by workers. Catches: a lock that cannot be pickled."""
     source = open_source(TensorDataset(tensors(), torch.from_numpy(LABELS)))

@@ -63,6 +63,31 @@ def test_cub_is_read_by_its_three_lists(tmp_path: Path) -> None:
         (tmp_path / name).write_text(kept)
 
 
+def test_tiny_imagenet_has_its_validation_images_in_a_list(tmp_path: Path) -> None:
+    """As it is unpacked; one who sorted them into folders keeps those. Fails if val/images is learnt as a class, a line
+    is joined with another's image, or test images that nobody labeled judge a student."""
+    root = tmp_path / "wrap" / "tiny"
+    train = [f"train/{name}/images/{name}_{i}.JPEG" for name in ("n01", "n02") for i in range(2)]
+    pictures(root, *train, "val/images/val_0.JPEG", "val/images/val_1.JPEG", "test/images/test_0.JPEG")
+    (root / "val/val_annotations.txt").write_text("val_1.JPEG\tn01\t0\t0\t3\t3\r\nval_0.JPEG\tn02\t0\t0\t3\t3\r\n\n")
+    source = open_source(root)
+    val = [("val/images/val_1.JPEG", "n01"), ("val/images/val_0.JPEG", "n02")]
+    assert told(source) == {"train": [(path, path.split("/")[1]) for path in train], "val": val}
+    assert source.notes == ("not read: 1 image without a class, such as those of test",)
+    with pytest.raises(UserError, match="unpack it and name the folder in which train and val lie"):
+        open_source(root.parent)
+    (root / "val/val_annotations.txt").write_text("val_1.JPEG\tn01\nval_0.JPEG n02\n")
+    with pytest.raises(UserError, match="line 2: expected FILE and CLASS between tabs"):
+        open_source(root)
+    for i, name in enumerate(("n02", "n01")):
+        (root / "val" / name).mkdir()
+        (root / f"val/images/val_{i}.JPEG").rename(root / f"val/{name}/val_{i}.JPEG")
+    (root / "val/images").rmdir()
+    (root / "test/images/test_0.JPEG").unlink()
+    (root / "test/images").rmdir()
+    assert told(open_source(root))["val"] == [("val/n01/val_1.JPEG", "n01"), ("val/n02/val_0.JPEG", "n02")]
+
+
 def test_lists_of_paths_are_read_by_the_name_of_any(tmp_path: Path) -> None:
     """DomainNet's form, with another domain beside it. Fails if a list is left out, another domain's is taken in, or
     classes lose the names of their folders."""

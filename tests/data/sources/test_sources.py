@@ -614,11 +614,11 @@ def test_images_of_shards_that_are_not_read_are_told(tmp_path: Path) -> None:
 
 def test_labels_in_json_may_be_several(tmp_path: Path) -> None:
     """Fails if a list becomes a class of its brackets, a whole number another class than in NAME.cls, or one below 0
-    there a class."""
-    labels = {"a": ["cat", "dog"], "b": ["dog"], "c": 2.0, "d": [], "e": None, "f": 2}
+    a class."""
+    labels = {"a": ["cat", "dog"], "b": ["dog"], "c": 2.0, "d": [], "e": None, "f": 2, "g": -1}
     members = {f"{key}.json": json.dumps({"label": label}).encode() for key, label in labels.items()}
     source = open_source(tars(tmp_path, ("x.tar", {**members, **{f"{key}.png": picture(1) for key in labels}})))
-    assert list(named(source, "train").values()) == ["cat|dog", "dog", "2", None, None, "2"]
+    assert list(named(source, "train").values()) == ["cat|dog", "dog", "2", None, None, "2", None]
     members = {f"{i}.{end}": data for i in (0, 1, -1) for end, data in (("cls", b"%d" % i), ("png", picture(1)))}
     assert list(named(open_source(tars(tmp_path / "y", ("y.tar", members))), "train").values()) == ["0", "1", None]
 
@@ -627,7 +627,11 @@ def test_labels_in_json_may_be_several(tmp_path: Path) -> None:
     ("files", "message"),
     [
         ([("train-0.tar", {"a.jpg": b"x"}), ("more.tar", {"a.jpg": b"x"})], "others do not, such as more.tar"),
-        ([("x.tar", {"a.jpg": b"x", "a.cls": b"cat"})], "the label of a.jpg cannot be read"),
+        ([("x.tar", {"a.jpg": b"x", "a.cls": b"cat"})], "of a.jpg cannot be read: NAME.cls holds a number, got 'cat'"),
+        (
+            [("x.tar", {"a.jpg": b"x", "a.json": b'{"label": [0, 1, 1]}'})],
+            "cannot be read: .* a 1 or a 0 for each class",
+        ),
         ([("x.tar", {"a.jpg": b"x", "a.json": b"[]"})], "the label of a.jpg cannot be read"),
         ([("x.tar", {"a.txt": b"x"})], "no images"),
         ([("x.tar", {"a.jpg": b"x", "a.JPG": b"y"})], "x.tar holds a.JPG twice"),

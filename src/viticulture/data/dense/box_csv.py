@@ -29,7 +29,7 @@ def is_box_csv(file: Path) -> bool:
 
 def open_box_csv(file: Path) -> DenseSource:
     """Open such a file."""
-    text = read_text(file, "list").removeprefix("\ufeff")
+    text = read_text(file, "list")
     delimiter = max(",;\t", key=text.partition("\n")[0].count)
     rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
     columns = {name.strip().lower(): name for name in rows.fieldnames or ()}

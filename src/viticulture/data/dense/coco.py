@@ -24,6 +24,7 @@ from ...keywords import BITS
 from ...text import readable
 from ..annotations import NOTHING, Objects
 from ..sources.folders import holds_image, scan
+from ..sources.json_lists import unlisted
 from ..sources.labels import split_of
 from ..sources.several import YES
 from .source import DenseSource, check_names, images_of
@@ -56,7 +57,9 @@ def open_coco(path: Path) -> DenseSource:
         for category in content["categories"]:
             number, name = category["id"], category["name"]
             if categories.setdefault(number, name) != name:
-                raise UserError(f"{file} calls category {number} {name!r}, another file calls it otherwise")
+                raise UserError(
+                    f"{file} calls category {number} {name!r}, which it or another calls {categories[number]!r}"
+                )
     numbers = {number: label for label, number in enumerate(sorted(categories))}
     classes = check_names([categories[number] for number in numbers], files[0])
     paths: list[str] = []
@@ -77,7 +80,10 @@ def open_coco(path: Path) -> DenseSource:
                 raise UserError(f"{file}: height and width of {image['file_name']} must be numbers, got {size}")
             objects.append(_objects(file, by_image.pop(image["id"], []), numbers, size))
         if by_image:
-            raise UserError(f"{file} has objects of {counted(len(by_image), 'image')} that it does not list")
+            raise UserError(
+                f"{file} has objects of {counted(len(by_image), 'image')} that it does not list: an image_id "
+                f"{unlisted(next(iter(by_image)), [image['id'] for image in content['images']])}"
+            )
     return DenseSource(images_of(root, paths, splits, path), classes, objects, lists=tuple(map(str, files)))
 
 
@@ -136,7 +142,7 @@ def _is_listing(file: Path) -> bool:
 
 def _read(file: Path, parts: Iterable[str] = _NAMED) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text("utf-8"))
+        content = json.loads(file.read_text("utf-8-sig"))
         for part in parts:
             if not isinstance(content[part], list) or not all(isinstance(entry, dict) for entry in content[part]):
                 raise TypeError(part)

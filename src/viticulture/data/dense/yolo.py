@@ -146,14 +146,16 @@ def _labels_of(path: str) -> str:
 
 def _yolo(root: Path, path: str, classes: Sequence[str], keypoints: int) -> Objects:
     file = root / _labels_of(path)
-    lines = [line.split() for line in read_text(file, "labels").splitlines() if line.strip()] if file.exists() else []
-    if not lines:
+    lines = read_text(file, "labels").splitlines() if file.exists() else []
+    if not any(map(str.strip, lines)):
         return NOTHING
     height, width = _size(root / path)
     boxes: list[list[float]] = []
     labels: list[int] = []
     shapes: list[Shape] = []
-    for number, words in enumerate(lines, 1):
+    for number, line in enumerate(lines, 1):
+        if not (words := line.split()):
+            continue
         try:
             label, values = int(words[0]), [float(word) for word in words[1:]]
         except ValueError as error:

@@ -292,6 +292,11 @@ def _source(
     deeper: int = 0,
 ) -> Source:
     layout = arrange([image.path for image in images], folders, deeper)
+    if "images" in layout.classes and any(other.endswith("val/val_annotations.txt") for other in others):
+        raise UserError(
+            f"{path} holds Tiny-ImageNet, whose validation images have their classes in val_annotations.txt; unpack it "
+            "and name the folder in which train and val lie"
+        )
     lists = sorted(readable(other) for other in others if LIST.fullmatch(other.rpartition("/")[2]))
     beside = f"lists of splits lie beside the images ({some(lists, 3)}); to go by them, name one instead of the folder"
     return Source(

@@ -6,10 +6,11 @@ a .parquet file          a folder of them, or one that `Dataset.save_to_disk` wr
 """
 
 import io
+import json
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -132,9 +133,28 @@ def open_local(path: Path) -> Source:
             loaded = datasets.load_from_disk(str(path))
         else:
             loaded = datasets.load_dataset(str(path))
+            _check_names(sorted(path.rglob("*.parquet")))
+    except UserError:
+        raise
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise UserError(f"{path} cannot be read as a Hugging Face data set: {error}") from error
     return _source(path.name, loaded)
+
+
+def _check_names(files: Sequence[Path]) -> None:
+    """Raises: UserError where Parquet files number their classes differently: all are read by the names of one."""
+    from pyarrow import parquet
+
+    first: dict[str, tuple[Path, Any]] = {}
+    for file in files:
+        stated = (parquet.read_schema(file).metadata or {}).get(b"huggingface", b"{}")
+        for column, feature in json.loads(stated).get("info", {}).get("features", {}).items():
+            before, other = first.setdefault(column, (file, feature))
+            if feature != other and "ClassLabel" in f"{feature}{other}":
+                raise UserError(
+                    f"column {column} numbers its classes otherwise in {file} than in {before}; cast it to the same "
+                    "ClassLabel in every file"
+                )
 
 
 def _library(name: str) -> Any:

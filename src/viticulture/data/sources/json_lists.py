@@ -12,7 +12,7 @@ train... or val... iNaturalist's rules hold (inaturalist.py).
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import NoneType
@@ -51,7 +51,7 @@ def open_json(path: Path) -> Source:
     if re.fullmatch(r"(train|val).*", path.stem):
         return open_inaturalist(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read as JSON: {error}") from error
     try:
@@ -103,15 +103,31 @@ def _place(named: str, root: Path, below: dict[str, list[str]]) -> str | None:
 
 
 def _coco(content: dict[str, Any]) -> list[Entry]:
-    names = {category["id"]: str(category["name"]) for category in content["categories"]}
+    names: dict[Any, str] = {}
+    for category in content["categories"]:
+        if names.setdefault(category["id"], name := str(category["name"])) != name:
+            raise UserError(f"it calls category {category['id']} {names[category['id']]!r} and {name!r}; number both")
     labels: dict[Any, list[str]] = {image["id"]: [] for image in content["images"]}
     if len(labels) < len(content["images"]):
         raise UserError("it gives two images one id; of which one a class is cannot be told")
     for annotation in content["annotations"]:
         if annotation.get("bbox") or annotation.get("segmentation"):
             raise UserError("it lists boxes of objects; learn by --recipe detection/photos")
-        labels[annotation["image_id"]].append(names[annotation["category_id"]])
+        image, category = annotation["image_id"], annotation["category_id"]
+        if image not in labels:
+            raise UserError(f"an annotation's image_id {unlisted(image, labels)}")
+        if category not in names:
+            raise UserError(f"an annotation's category_id {unlisted(category, names)}")
+        labels[image].append(names[category])
     return [Entry(str(image["file_name"]), tuple(labels[image["id"]])) for image in content["images"]]
+
+
+def unlisted(number: Any, ids: Iterable[Any]) -> str:
+    """Why a number is none of a list's ids, behind what it is called."""
+    if (same := next((each for each in ids if str(each) == str(number)), None)) is None:
+        return f"is {number!r}, which the list gives no id of its own"
+    text, other = ("text", "a number") if isinstance(number, str) else ("a number", "text")
+    return f"is {text}, {number!r}, and the id that it means is {other}, {same!r}; write both as numbers"
 
 
 def _label_studio(tasks: list[dict[str, Any]]) -> list[Entry]:

@@ -29,7 +29,7 @@ from ..channels import Unfit
 from ..decode import Decoded, numbers_of, reason
 from ..pixels import as_pixels, in_numpy
 from .labels import class_words, classify, rows_of, split_of, without_label
-from .several import JOINT
+from .several import JOINT, check_classes
 from .source import Reader, Source
 from .table import OWN, cell_words, from_table
 
@@ -288,6 +288,7 @@ def _label(label: Any, classes: Mapping[int, str]) -> str | None:
     if isinstance(label, (set, frozenset)):
         label = sorted(label, key=str)  # its own order is another one in every process
     if isinstance(label, (list, tuple)):
+        check_classes(label)
         return JOINT.join(name for each in label if (name := _label(each, classes)))
     if isinstance(label, (Tensor, np.ndarray)) and label.shape == (1,):
         label = label[0]  # a column of classes, as MedMNIST's

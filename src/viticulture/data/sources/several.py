@@ -5,12 +5,12 @@ Every source reads such labels as it reads any others, as names of classes, and 
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...errors import UserError, some
+from ...errors import UserError, shortened, some
 from .labels import natural
 from .source import Source
 
@@ -26,6 +26,15 @@ def joined(value: Any) -> str:
     if isinstance(value, (set, frozenset)):
         names = sorted(value, key=str)  # its own order is another one in every process
     return JOINT.join(str(name).strip() for name in names)
+
+
+def check_classes(label: Iterable[Any]) -> None:
+    """Raises: UserError for a list that cannot be classes: a 1 or a 0 for each of them would be the classes 1 and 0."""
+    values = list(label)
+    numbers = all(isinstance(each, int | float | np.number) for each in values)
+    if len(values) > 2 and numbers and {*values} <= {0, 1}:
+        marks = shortened(f"[{', '.join(map(str, values))}]")
+        raise UserError(f"a label is {marks}, a 1 or a 0 for each class; list the classes that the image shows")
 
 
 def is_joined(source: Source) -> bool:

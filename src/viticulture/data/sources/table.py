@@ -19,7 +19,7 @@ import numpy as np
 from ...errors import UserError, some
 from .labels import split_of
 from .listed import Listed, from_list
-from .several import LISTS, joined, marked
+from .several import LISTS, check_classes, joined, marked
 from .source import Source
 
 Word = TypeVar("Word", str, str | None)
@@ -87,6 +87,7 @@ def cell_words(values: Sequence[Any]) -> list[str | None]:
 def cell_word(value: Any) -> str | None:
     """A cell of Python's as a CSV would hold it, a list's words joined; None where there is none."""
     if isinstance(value, LISTS):
+        check_classes(value)
         words = [word for each in value if (word := cell_word(each))]
         return joined({*words} if isinstance(value, (set, frozenset)) else words)
     if value is None or (isinstance(value, float) and np.isnan(value)) or joined(value) in ("", "<NA>"):

@@ -3,10 +3,10 @@
 
     a .tar file        a folder of them        train-*.tar        train-{0000..0012}.tar (extra: webdataset)
 
-The image is NAME.jpg, or of another ending of images; the label NAME.cls (a number, none below 0) or NAME.json
-({"label": number or name, or a list of these}). A shard belongs to the split that its name mentions, or else a folder
-between it and the one that holds all shards; without such names all are for training. The tars are indexed once, the
-index is cached, and images are then read in place in any order.
+The image is NAME.jpg, or of another ending of images; the label NAME.cls (a number) or NAME.json ({"label": number or
+name, or a list of these}); a number below 0 is none. A shard belongs to the split that its name mentions, or else a
+folder between it and the one that holds all shards; without such names all are for training. The tars are indexed once,
+the index is cached, and images are then read in place in any order.
 """
 
 import glob
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...cache import cache_folder, digest, publish
-from ...errors import UserError, counted, some
+from ...errors import UserError, counted, shortened, some
 from ...text import readable
 from .archives import Archive, Span, TarReader, tar_spans
 from .files import file_fingerprint, is_image
@@ -27,7 +27,7 @@ from .table import cell_word
 
 _FIRST = ("jpg", "jpeg", "png", "webp")
 """Which image of a sample is read before any other."""
-_VERSION = "3"
+_VERSION = "4"
 
 
 def open_shards(data: str | Path) -> Source:
@@ -132,10 +132,15 @@ def _index(path: Path) -> tuple[list[tuple[str, int, int, str | None]], list[str
 def _label(path: Path, archive: Archive, parts: dict[str, Span]) -> str | None:
     try:
         if "cls" in parts:
-            number = int(archive.read(parts["cls"].offset, parts["cls"].size))
-            return str(number) if number >= 0 else None
+            text = archive.read(parts["cls"].offset, parts["cls"].size).decode("utf-8-sig", "replace").strip()
+            if not re.fullmatch(r"[+-]?\d+", text):
+                raise ValueError(
+                    f'NAME.cls holds a number, got {shortened(text)!r}; NAME.json may hold {{"label": name}}'
+                )
+            return str(int(text)) if int(text) >= 0 else None
         if "json" in parts:
-            return cell_word(json.loads(archive.read(parts["json"].offset, parts["json"].size)).get("label"))
+            label = json.loads(archive.read(parts["json"].offset, parts["json"].size)).get("label")
+            return None if isinstance(label, int | float) and label < 0 else cell_word(label)
     except (ValueError, AttributeError, RecursionError) as error:
         raise UserError(f"{path}: the label of {next(iter(parts.values())).name} cannot be read: {error}") from error
     return None
