@@ -27,7 +27,6 @@ from typing import Any
 from ..errors import UserError, shortened, unknown
 from .sources.source import Source
 
-
 _PATTERN = re.compile(r"[{*?\[]")
 """Where what stands for several shards begins in a path."""
 

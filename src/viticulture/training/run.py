@@ -24,7 +24,7 @@ from ..text import shell_word, tell
 from .allocator import keep_freed_memory
 from .assemble import batch_size
 from .feed import Feed, training_loader, validation_split
-from .loggers import close, loggers
+from .loggers import close, loggers, told_once
 from .metrics import EpochMeans, cut
 from .processes import is_leader, lost_another
 from .progress import EachEpoch, ProgressBar, StopOnNonFinite
@@ -136,7 +136,7 @@ def fit(
         default_root_dir=run.path,
     )
     try:
-        with _signals_as_before():
+        with _signals_as_before(), told_once():
             trainer.fit(method, datamodule=Feed(session), ckpt_path=resumed, weights_only=True)
     except SystemExit as stop:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from stop
