@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`train` as a Python program calls it: objects as data, callbacks, short keywords; gone on with the same objects."""
 
+import signal
 from pathlib import Path
 from typing import Any, cast
 
@@ -167,6 +168,38 @@ def test_a_stopped_training_goes_on_with_the_same_object_alone(tmp_path: Path) -
     assert watch.epochs == 3
     for name, value in weights("whole").items():
         assert torch.equal(value, weights("stopped")[name]), name
+
+
+class Interrupted(Callback):
+    """Ctrl-C before the first step.
+
+    Args:
+        error: raised when that is heard; None for nothing.
+    """
+
+    def __init__(self, error: type[Exception] | None) -> None:
+        self.error = error
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        if self.error:
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError])
+def test_ctrl_c_works_as_before_after_a_training_that_it_has_stopped(
+    error: type[Exception] | None, tmp_path: Path
+) -> None:
+    """Fails if a notebook is deaf to it from then on, as Lightning leaves it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(error or KeyboardInterrupt):
+            viticulture.train("digits", out=str(tmp_path / "run"), overrides=FEW, callbacks=[Interrupted(error)])
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(

@@ -119,13 +119,14 @@ class Slow(Callback):
         self.clock.seconds += self.seconds / int(trainer.num_training_batches)
 
 
-def trained(run: Path, most: int = 99, slowness: float = 1.0) -> list[str]:
+def trained(run: Path, most: int = 99, slowness: float = 1.0, data: str = "") -> list[str]:
     """Train what is missing, without measuring or drawing; returns what was told.
 
     Args:
         run: that has a plan.
         most: stages, after which Ctrl-C is pressed.
         slowness: of every stage, where its first epochs are to tell; else it takes the time that was planned.
+        data: where the images are now.
     """
     clock, left, told = SetClock(), most, list[str]()
 
@@ -146,7 +147,7 @@ def trained(run: Path, most: int = 99, slowness: float = 1.0) -> list[str]:
     def under_way() -> Stage:
         return next(stage for stage in read_plan(run).stages if stage.spent is None)
 
-    follow(run, grow, told.append, now=clock)
+    follow(run, grow, told.append, data, clock)
     return told
 
 
@@ -769,6 +770,28 @@ def test_later_stages_find_images_that_have_moved(tmp_path: Path, monkeypatch: p
     old.rename(new)
     with pytest.raises(KeyboardInterrupt):
         follow(run, stopped, lambda words: None, str(new), now=SetClock())
+    trained(run)
+    assert (run / "weights/last").exists()
+
+
+def test_a_stage_begins_on_the_images_of_the_earlier_ones_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever they lie. Fails if a place named between two stages may hold others, of which a student would be tested
+    on images that its start knows, or is kept once they are refused."""
+    eager(monkeypatch)
+    run = tmp_path / "run"
+    photos = pictures(tmp_path / "photos", {"a": 40, "b": 40}, side=8)
+    others = pictures(tmp_path / "others", {"b": 40, "a": 40}, side=8)
+    planned(run, data=str(photos), overrides={"data.per_class": None})
+    with pytest.raises(KeyboardInterrupt):
+        trained(run, most=1)
+    with pytest.raises(UserError, match="are not those"):
+        trained(run, data=str(others))
+    assert not (run / "stages/2-teacher").exists()
+    moved = photos.rename(tmp_path / "moved")
+    with pytest.raises(KeyboardInterrupt):
+        trained(run, most=1, data=str(moved))
     trained(run)
     assert (run / "weights/last").exists()
 

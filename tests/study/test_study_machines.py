@@ -3,7 +3,9 @@
 
 import importlib.util
 import os
+import signal
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,33 @@ kill -9 $$
     assert failure["error"] == f"its process died {LIVES} times (SIGKILL)"
     assert said == [f"a worker died (SIGKILL) while it trained {cell.name}"] * LIVES + ["the rest goes on"]
     assert {one.status for one in Outcomes(study).all(grid.cells(0))} == {"failed"}
+
+
+def test_workers_end_with_who_has_started_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a signal that reaches that process alone, as SIGTERM does. Fails if they train on without it, are started
+    again, or are told as having died of a cell."""
+    worker = tmp_path / "worker"
+    worker.write_text("#!/bin/bash\necho $$\nexec sleep 600\n")
+    worker.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(worker))
+    said, together = list[str](), threading.Lock()
+
+    def tell(words: str) -> None:
+        with together:
+            said.append(words)
+            if len(said) == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_workers(made(tmp_path / "s", 2), 2, tell)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(said) == 2
+    for pid in map(int, said):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_workers_share_gpus_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:

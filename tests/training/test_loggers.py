@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measurements that are sent elsewhere are those of the run's own history, and a resumed run's go on in one place."""
 
+import errno
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -101,6 +104,22 @@ def test_tensorboard_goes_on_with_the_names_of_metrics_csv(tmp_path: Path) -> No
     names = [name for name in events.Tags()["scalars"] if name != "epoch"]
     got = {(name, event.step): event.value for name in names for event in events.Scalars(name)}
     assert got == pytest.approx({(name, step): value for name, step, value in measured(run)}, rel=1e-5), "float32"
+
+
+def test_a_disk_that_fills_up_under_tensorboard_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails if its thread prints a traceback besides."""
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    heard = Mock()
+    monkeypatch.setattr(RecordWriter, "write", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    monkeypatch.setattr(threading, "excepthook", heard)
+    session = begin("digits", "default/digits", 0, str(tmp_path / "run"), False, FEW, "test")
+    with pytest.raises(viticulture.UserError, match="No space left on device; free some space"):
+        fit(session)
+    assert not heard.called
+    assert threading.excepthook is heard
 
 
 @pytest.mark.parametrize("logger", ["mlflow", "wandb", "trackio"])

@@ -464,6 +464,29 @@ def test_a_folder_of_images_that_has_moved_is_named_to_resume(stream: bool, tmp_
     assert ("cp -a" in str(refused.value)) is stream
 
 
+@pytest.mark.parametrize("data", ["photos/*", "digits", "shards/all-*.tar"])
+def test_a_run_finds_its_images_from_any_folder(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if a pattern is looked for where the person is now, or a set where a folder is called as it is."""
+    for folder in ("photos/x", "digits", "shards"):
+        pictures(tmp_path / folder, {"0": 6, "1": 6})
+    _shard(tmp_path / "shards")
+    pictures(tmp_path / "photos/y", {"2": 6, "3": 6})
+    monkeypatch.chdir(tmp_path)
+    overrides = {**FAST, "data.per_class": None, "train.watch": "none"}
+    begun = begin(data, "default/photos", 0, str(tmp_path / "run"), False, overrides, "t")
+    begun.run.unlock()
+    for folder in ("photos", "digits"):
+        monkeypatch.chdir(tmp_path / folder)
+        again = reopen(str(tmp_path / "run"))
+        again.run.unlock()
+        assert again.fingerprint == begun.fingerprint
+        assert again.dataset.classes == begun.dataset.classes
+    if data != "digits":
+        (tmp_path / data).parent.rename(tmp_path / "moved")
+        with pytest.raises(UserError, match=r"which is not there.*resume .* DATA"):
+            reopen(str(tmp_path / "run"))
+
+
 def test_a_finished_run_is_told_where_its_images_are_now(tmp_path: Path) -> None:
     """Fails if a run that is trained to its end cannot be measured once its images have moved, or takes others."""
     photos = pictures(tmp_path / "photos", {"a": 12, "b": 12})

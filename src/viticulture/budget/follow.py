@@ -18,7 +18,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..disk import sweep
 from ..errors import counted
 from ..training.length import asked_length, gone_on, may_change, set_length
-from ..training.run_inputs import folder_of, last_place
+from ..training.run_inputs import dataset_of, folder_of, last_place, recipe_of
 from ..training.rundir import STAGES, RunDir
 from ..training.session import Session, begin, reopen
 from .budget import Budget
@@ -90,6 +90,8 @@ def follow(
         tell: is told which stage begins.
         data: where the images are now; by default where they were.
         now: tells the time; by default the budget's clock.
+
+    Raises: UserError if `data` holds other images than those of the stages that have begun.
     """
     with _alone(run):
         plan = read_plan(run)
@@ -234,6 +236,9 @@ def _trial(
 def _session(run: Path, plan: Plan, number: int, data: str) -> Session:
     stage, last = plan.stages[number], number == len(plan.stages) - 1
     place = plan.place(run, number)
+    if data and number:  # else a student would learn from a teacher of other images, or be tested on what that knows
+        earlier = RunDir.open(plan.place(run, number - 1))
+        dataset_of(earlier, recipe_of(earlier), data)
     known = data or last_place(run, plan.folder) or plan.data
     recipe = stage.resolved
     if last:

@@ -28,6 +28,9 @@ from typing import Any
 from ..errors import UserError, shortened, unknown
 from .sources.source import Source
 
+_PATTERN = re.compile(r"[{*?\[]")
+"""Where what stands for several shards begins in a path."""
+
 
 def open_source(data: Any) -> Source:
     """Find out what is meant by `data`, a word, a path or an object, and open it; no file is decoded yet.
@@ -59,7 +62,7 @@ def open_source(data: Any) -> Source:
             return medmnist.open_named(text.removeprefix(medmnist.PREFIX))
         if text.endswith("/*") and Path(text[:-2]).expanduser().is_dir():
             return folders.open_folder(Path(text[:-2]).expanduser(), deeper=1)
-        if ".tar" in text and re.search(r"[{*?\[]", text):
+        if ".tar" in text and _PATTERN.search(text):
             return shards.open_shards(text)
     path = Path(data)
     try:
@@ -92,3 +95,12 @@ def open_source(data: Any) -> Source:
         hint = f"; Hugging Face sets are named hf:{text}" if re.fullmatch(r"[\w-]+/[\w.-]+", text) else ""
         raise UserError(f"no such file or folder: {shortened(text)!r} (looked in {Path.cwd()}){hint}")
     raise UserError(f"{unknown('data set', text, named.NAMES)} (and no file or folder of that name in {Path.cwd()})")
+
+
+def is_there(data: str) -> bool:
+    """Whether a path of data is there; of a pattern of shards, the folder in which it begins."""
+    if data.endswith("/*"):
+        return Path(data[:-2]).is_dir()
+    if ".tar" in data and (match := _PATTERN.search(data)):
+        return Path(f"{data[: match.start()]}_").parent.is_dir()
+    return Path(data).exists()

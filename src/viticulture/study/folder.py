@@ -29,6 +29,7 @@ from ..text import comment, shell_word
 from ..training.processes import check_devices
 from ..training.recipe import Recipe, parse, read, resolve
 from ..training.references import GIVEN
+from ..training.run_inputs import folder_of
 from ..training.rundir import CELLS, RunDir
 from ..version import VERSION, same_release
 from .declare.grid import Candidate, Cell, Grid, digest
@@ -74,7 +75,7 @@ class StudyDir:
                 "version": VERSION,
                 "command": command,
                 "began": _now(),
-                "folder": str(Path(grid.data).absolute()) if Path(grid.data).exists() else None,
+                "folder": folder_of(grid.data),
                 "terms": study.terms,
                 "candidates": {candidate.name: entry(candidate) for candidate in grid.candidates},
                 "folders": study.slugs,

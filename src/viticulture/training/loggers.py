@@ -8,7 +8,9 @@ twice where the service keeps both. Where a service lies is said as its own docu
 """
 
 import secrets
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -117,3 +119,27 @@ def close(made: Iterable[Logger]) -> None:
     for logger in made:
         if isinstance(logger, WandbLogger) and is_leader():
             logger.experiment.finish()
+
+
+@contextmanager
+def told_once() -> Iterator[None]:
+    """In the block no traceback of TensorBoard's thread is printed: what stops it, such as a full disk, is
+    raised in the training's own thread, too."""
+    before = threading.excepthook
+
+    def hook(stopped: threading.ExceptHookArgs) -> None:
+        if not _of_tensorboard(stopped.thread):
+            before(stopped)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        for thread in filter(_of_tensorboard, threading.enumerate()):
+            if getattr(thread, "exception", None) is not None:
+                thread.join()  # it has been raised here, and there it is about to end the thread
+        threading.excepthook = before
+
+
+def _of_tensorboard(thread: threading.Thread | None) -> bool:
+    return type(thread).__module__.startswith("tensorboard.")

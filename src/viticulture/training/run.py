@@ -4,8 +4,10 @@
 import logging
 import os
 import signal
+import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from ..text import shell_word, tell
 from .allocator import keep_freed_memory
 from .assemble import batch_size
 from .feed import Feed, training_loader, validation_split
-from .loggers import close, loggers
+from .loggers import close, loggers, told_once
 from .metrics import EpochMeans, cut
 from .processes import is_leader, lost_another
 from .progress import EachEpoch, ProgressBar, StopOnNonFinite
@@ -134,7 +136,8 @@ def fit(
         default_root_dir=run.path,
     )
     try:
-        trainer.fit(method, datamodule=Feed(session), ckpt_path=resumed, weights_only=True)
+        with _signals_as_before(), told_once():
+            trainer.fit(method, datamodule=Feed(session), ckpt_path=resumed, weights_only=True)
     except SystemExit as stop:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from stop
     except BaseException as error:
@@ -151,6 +154,20 @@ def fit(
         run.update(seconds=round(keep.seconds_spent(), 1), steps=trainer.global_step)
         if replay:
             run.update(teacher_logits=replay.counts)
+
+
+@contextmanager
+def _signals_as_before() -> Iterator[None]:
+    """Ctrl-C and SIGTERM do after the block what they did before it: a training that is stopped before its first step,
+    or by an error while it stops, would leave a program that goes on deaf to them."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():  # no other thread may set them, nor has it
+            for number, handler in before.items():
+                if handler is not None:  # one of a program in C, of which Python knows nothing
+                    signal.signal(number, handler)
 
 
 def _facts_of_weights(session: Session) -> dict[str, Any]:

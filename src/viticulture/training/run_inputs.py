@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from ..data.dataset import Dataset
-from ..data.open import open_source
+from ..data.dense.open import recognized
+from ..data.open import is_there, open_source
 from ..data.sources.several import separated
 from ..data.sources.source import Source
+from ..data.sources.torchvision_sets import NAMES
 from ..data.stream import StreamImages
 from ..errors import UserError
 from ..text import shell_word
@@ -60,8 +62,8 @@ def dataset_of(run: RunDir, recipe: Recipe, data: Any = "") -> Dataset:
 
 
 def last_place(run: Path, folder: str | None) -> str | None:
-    """The folder in which a run's images lay. Raises: UserError if it is not there any more."""
-    if folder is not None and not Path(folder).exists():
+    """The path or pattern under which a run's images lay. Raises: UserError if it is not there any more."""
+    if folder is not None and not is_there(folder):
         raise UserError(
             f"the images of {run} lay in {folder}, which is not there; bring them back, or say where they are now, "
             f"which the run keeps, a finished one too: viticulture resume {shell_word(run)} DATA"
@@ -77,8 +79,10 @@ def keep_place(run: RunDir, data: Any) -> None:
 
 
 def folder_of(data: str) -> str | None:
-    """The path of data in files, in any working folder; None for what is named otherwise."""
-    return str(Path(data).absolute()) if Path(data).exists() else None
+    """The path of data in files, or its pattern, in any working folder; None for what is named otherwise."""
+    if data.lower() in NAMES and not recognized(data):  # a set's name, which wins over a folder of classes
+        return None
+    return str(Path(data).absolute()) if is_there(data) else None
 
 
 def are_same(run: RunDir, dataset: Dataset) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...data.open import is_there
 from ...data.stream import StreamImages
 from ...errors import UserError
 from ...evaluation.dense.judge import judge_dense
@@ -178,6 +179,6 @@ def data_of(study: StudyDir, candidate: Candidate) -> str:
     """Where a candidate's images are: under the name that the study gives them, else in the folder where they were."""
     given = candidate.data or study.grid.data
     folder = study.facts.get("folder")
-    if not candidate.data and folder and not Path(given).exists() and Path(folder).exists():
+    if not candidate.data and folder and not is_there(given) and is_there(folder):
         return str(folder)
     return given

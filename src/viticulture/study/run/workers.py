@@ -41,6 +41,8 @@ def run_workers(study: StudyDir, workers: int, tell: Callable[[str], None], data
         workers: how many; one trains in this process.
         tell: is told a line about every cell.
         data: where the images are now.
+
+    Raises: KeyboardInterrupt, once every process has ended.
     """
     if workers == 1:
         Work(study, tell, data).run()
@@ -49,8 +51,14 @@ def run_workers(study: StudyDir, workers: int, tell: Callable[[str], None], data
     threads = [threading.Thread(target=pool.keep_alive, args=(number,), daemon=True) for number in range(workers)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:  # SIGTERM, too, which reaches this process alone
+        pool.stop()
+        for thread in threads:
+            thread.join()
+        raise
 
 
 class WorkerPool:
@@ -67,6 +75,15 @@ class WorkerPool:
         self.study, self.workers, self.tell, self.data = study, workers, tell, data
         self.deaths: Counter[str] = Counter()  # by the cell's name, over all workers; empty where none was claimed
         self.lock = threading.Lock()
+        self.processes = dict[int, subprocess.Popen[str]]()  # the last one of each worker
+        self.stopped = False
+
+    def stop(self) -> None:
+        """Have every worker end where it is, and no other one begin."""
+        with self.lock:
+            self.stopped = True
+            for process in self.processes.values():
+                process.terminate()
 
     def keep_alive(self, number: int) -> None:
         """One worker: its process, and the next one when that dies of a cell."""
@@ -83,23 +100,26 @@ class WorkerPool:
                     return
 
     def _one_process(self, number: int) -> tuple[int, int] | None:
-        """Its id and exit code, where it died; None where it came to its end, or has said what is wrong."""
+        """Its id and exit code, where it died; None where it came to its end, was stopped or has said what is wrong."""
         with self.lock:
+            if self.stopped:
+                return None
             deadly = [name for name, deaths in self.deaths.items() if name and deaths >= LIVES]
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "viticulture.study.run.workers", str(self.study.path), "--data", self.data),
-                *("--skip", *deadly),
-            ],
-            env=environment(number, self.workers),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "viticulture.study.run.workers", str(self.study.path), "--data", self.data),
+                    *("--skip", *deadly),
+                ],
+                env=environment(number, self.workers),
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            self.processes[number] = process
         assert process.stdout is not None
         with process:
             for line in process.stdout:
                 self.tell(line.rstrip())
-        ended = process.returncode in (0, 2, -signal.SIGINT, 130)
+        ended = self.stopped or process.returncode in (0, 2, -signal.SIGINT, 130)
         return None if ended else (process.pid, process.returncode)
 
 
