@@ -14,6 +14,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -48,17 +49,13 @@ def run_workers(study: StudyDir, workers: int, tell: Callable[[str], None], data
         Work(study, tell, data).run()
         return
     pool = WorkerPool(study, workers, tell, data)
-    threads = [threading.Thread(target=pool.keep_alive, args=(number,), daemon=True) for number in range(workers)]
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            thread.join()
-    except KeyboardInterrupt:  # SIGTERM, too, which reaches this process alone
-        pool.stop()
-        for thread in threads:
-            thread.join()
-        raise
+    with ThreadPoolExecutor(workers) as executor:  # its end waits for them, which a join that was interrupted does not
+        try:
+            for life in [executor.submit(pool.keep_alive, number) for number in range(workers)]:
+                life.result()
+        except KeyboardInterrupt:  # SIGTERM, too, which reaches this process alone
+            pool.stop()
+            raise
 
 
 class WorkerPool:
