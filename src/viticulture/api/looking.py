@@ -69,9 +69,9 @@ def report(run: Any, beside: Any = "") -> Path:
         from ..study.run.outcomes import Outcomes
         from ..study.study import Study
 
-        study = Study(Path(run)).folder
-        write_table(study, Outcomes(study))
-        return write_study(Study(Path(run)))
+        study = Study(Path(run))
+        write_table(study.folder, Outcomes(study.folder))
+        return write_study(study)
     from ..report.pages.run_page import write_page
     from ..training.rundir import RunDir
 

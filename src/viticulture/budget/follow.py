@@ -191,10 +191,7 @@ def _trained(
         if data:  # later stages begin where these were taken for the run's own
             plan = replace(plan, data=data, folder=folder_of(data))
             plan.write(run)
-        if interrupted:
-            grow(session, None)
-        else:
-            grow(session, _trial(run, plan, number, session, tell, began, now))
+        grow(session, None if interrupted else _trial(run, plan, number, session, tell, began, now))
         gc.collect()
         plan = read_plan(run)
     stage = plan.stages[number]

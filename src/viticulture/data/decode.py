@@ -37,6 +37,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from ..errors import UserError
 from . import bands
 from .channels import AS_THEY_ARE, RGB, Levels, PixelFormat, Unfit, as_picture, other_channels, spread
+from .deep import BITS, deep_values, is_deep, is_signed, of_known_range
 from .deep_png import kept_of, loaded, on_white, values_and_opacity
 from .orientation import SIDEWAYS, exif_orientation, turned
 
@@ -50,8 +51,6 @@ Decoded = NDArray[Any] | Image.Image
 """What needs no file: numbers [H, W] or [H, W, C], or a picture of Pillow's."""
 DECODED = np.ndarray, Image.Image
 """The same for `isinstance`, which tells it from an open file."""
-
-_BITS, _SIGN = ExifTags.Base.BitsPerSample, ExifTags.Base.SampleFormat
 
 # Pillow's remarks about odd tags and large images say nothing that `Unreadable` does not.
 warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -144,7 +143,7 @@ def _reader(file: BinaryIO, pixel_format: PixelFormat) -> Callable[[BinaryIO], N
     try:
         opened = Image.open(file, formats=("TIFF",))
         assert isinstance(opened, TiffImageFile)
-        colors = not _is_deep(opened.mode) and max(opened.tag_v2.get(_BITS, (8,))) > 8
+        colors = not is_deep(opened.mode) and max(opened.tag_v2.get(BITS, (8,))) > 8
         cut = colors and (bool(pixel_format.range) or _is_scrambled(opened))
     except UnidentifiedImageError:
         cut = find_spec("tifffile") is not None
@@ -175,17 +174,17 @@ def _picture(opened: Image.Image, shrink: int | None, pixel_format: PixelFormat)
     ways, lower = kept_of(loaded(opened))
     png = isinstance(opened, PngImageFile)
     span = None
-    if png and (_is_deep(mode) or lower is not None):
+    if png and (is_deep(mode) or lower is not None):
         values, opacity = values_and_opacity(opened, lower)
         span, mode = spread(values[opacity > 0]), mode if values.ndim == 2 else f"{len(mode)} x uint16"
         four = pixel_format.channels == 4 and values.ndim == 3
         pixels = pixel_format(np.dstack([values, opacity]) if four else on_white(values, opacity))
     elif pixel_format.range and "LA;16B" in ways:
         raise Unfit("Pillow reads its gray of 16 bits as 8, and images.range means all of them; save it as TIFF")
-    elif _is_deep(mode) or _is_signed(opened):
-        values = _deep_values(opened)
+    elif is_deep(mode) or is_signed(opened):
+        values = deep_values(opened)
         span = spread(values)
-        pixels = pixel_format(values if pixel_format.range else _of_known_range(values, opened.format))
+        pixels = pixel_format(values if pixel_format.range else of_known_range(values, opened.format))
     elif pixel_format.channels == 4:
         pixels = pixel_format(np.array(turned(opened, _with_opacity(opened))))
     else:
@@ -205,59 +204,11 @@ def upright(image: Image.Image) -> Image.Image:
 def numbers_of(image: Image.Image) -> NDArray[Any]:
     """[H, W] or [H, W, C] as a person would see it: what is deeper than eight bits, or shows what lies below, as it is;
     else red, green and blue."""
-    if _is_deep(image.mode) or _is_signed(image):
-        return _deep_values(image)
+    if is_deep(image.mode) or is_signed(image):
+        return deep_values(image)
     if (lower := kept_of(image)[1]) is not None:
         return np.dstack(values_and_opacity(image, lower))
     return np.asarray(turned(image, image.convert("RGBA")) if image.has_transparency_data else upright(image))
-
-
-def is_of_16_bits(mode: str) -> bool:
-    """Whether a file whose mode is called so (`DecodedImage`) holds whole numbers of 16 bits."""
-    return mode.startswith("I;16") or "uint16" in mode
-
-
-def _is_deep(mode: str) -> bool:
-    """Whether a mode of Pillow's holds one channel of more than eight bits."""
-    return mode.startswith("I;16") or mode in ("I", "F")
-
-
-def _is_signed(image: Image.Image) -> bool:
-    """Whether a TIFF's numbers of eight bits go below 0, which Pillow takes for levels above 127."""
-    return isinstance(image, TiffImageFile) and image.mode == "L" and image.tag_v2.get(_SIGN) == (2,)
-
-
-def _deep_values(image: Image.Image) -> NDArray[Any]:
-    """The numbers of one channel of more than eight bits, or of eight and a sign, [H, W], turned as its camera was
-    held, of the file's type."""
-    values = np.asarray(turned(image, image))
-    if not isinstance(image, TiffImageFile):
-        return values
-    tags = image.tag_v2
-    (bits,) = tags.get(_BITS, (8 * values.itemsize,))
-    if image.mode == "L":
-        values = values.view(np.int8)
-    elif image.mode == "I":  # int32, though the file may hold int16 or, beyond 2^31 as negative numbers, uint32
-        values = values.astype(f"{'i' if tags.get(_SIGN) == (2,) else 'u'}{bits // 8}")
-    return bands.zero_as_black(values, tags.get(ExifTags.Base.PhotometricInterpretation), bits)
-
-
-def _of_known_range(values: NDArray[Any], kind: str | None) -> NDArray[Any]:
-    """One channel as a type whose range black and white are, floats by `_ranged`, whole numbers where it can be told;
-    else as they are.
-
-    Args:
-        values: [H, W].
-        kind: Pillow's name of the file's format; None for a picture without a file.
-    """
-    if values.dtype.kind == "f":
-        return _ranged(values.astype(np.float64))
-    if (values.dtype.kind, values.dtype.itemsize) == ("u", 2):
-        return values
-    if kind not in (None, "TIFF"):  # PGM, which Pillow scales to 16 bits
-        return values.astype(np.uint16)
-    low, high = spread(values)
-    return (values * (255 if high <= 1 else 1)).astype(np.uint8) if low >= 0 and high <= 255 else values
 
 
 def _with_opacity(image: Image.Image) -> Image.Image:
@@ -342,21 +293,6 @@ def _rgb(image: Image.Image) -> Image.Image:
         page = Image.new("RGBA", layer.size, "white")
         return Image.alpha_composite(page, layer).convert("RGB")
     return image.convert("RGB")
-
-
-def _ranged(values: np.ndarray) -> Levels:
-    """Floats of unknown range as 0..255."""
-    finite = np.isfinite(values)
-    if not finite.any():
-        raise ValueError("no finite pixel")
-    low, high = values[finite].min(), values[finite].max()
-    if low >= 0 and high <= 1:
-        scaled = values * 255
-    elif low >= 0 and high <= 255:
-        scaled = values
-    else:
-        scaled = (values - low) * (255 / ((high - low) or 1))
-    return np.where(finite, scaled, 0).round().clip(0, 255).astype(np.uint8)
 
 
 def reason(error: BaseException) -> str:

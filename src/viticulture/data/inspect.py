@@ -14,7 +14,8 @@ from ..errors import UserError, counted
 from ..parallel import Progress, in_parallel
 from .balance import is_uneven, mends
 from .channels import AS_THEY_ARE, levels_left
-from .decode import Unreadable, is_of_16_bits
+from .decode import Unreadable
+from .deep import is_of_16_bits
 from .near_duplicates import Thumbnail, near_duplicates, thumbnail
 from .open import open_source
 from .sources.several import is_joined, separated, several_words

@@ -10,7 +10,7 @@ from ..errors import counted, some
 from . import store, subsets
 from .balance import is_uneven, mends
 from .channels import levels_left
-from .decode import is_of_16_bits
+from .deep import is_of_16_bits
 from .sources.source import Source
 from .splits import Selection, Splits
 
