@@ -194,6 +194,18 @@ def test_validation_images_are_not_called_test_images(tmp_path: Path) -> None:
     assert all(len(row) == len(names) for row in full_sheet(made).texts())
 
 
+def test_a_table_says_which_images_rank_it(tmp_path: Path) -> None:
+    """Nothing is held out for validation. Fails if the note says that the order is that of validation images."""
+    made = study(tmp_path / "s", ["worse", "best"], (10,), 2)
+    assert "in the order of their validation accuracy" in full_sheet(made).note
+    for cell in made.folder.grid.cells():
+        run = made.folder.run(cell)
+        kept = read_evaluations(run)
+        assert kept is not None
+        run.write("evaluation.json", Evaluations("best/test", {"best/test": kept.results["best/test"]}).to_dict())
+    assert "in the order of their test accuracy" in full_sheet(Study(made.path)).note
+
+
 def test_no_winner_is_named_over_what_failed_or_is_not_finished(tmp_path: Path) -> None:
     """The best of three is clear, and stays unnamed while a seed of its rival, then of a third, is not known.
 
@@ -300,7 +312,7 @@ def test_classes_with_fewer_images_than_folds_keep_their_shares(tmp_path: Path) 
             result["confusion"] = [[0, 0, 8], *rare, [2, 2, 4]]
         run.write("evaluation.json", content)
     section = class_section(Study(made.path))
-    chosen = re.search("data-compare=\"([^\"]*)\"", section)
+    chosen = re.search('data-compare="([^"]*)"', section)
     assert chosen is not None
     content = json.loads(unescape(chosen[1]))
     assert content["classes"] == [CLASSES[0], CLASSES[1], CLASSES[2]]

@@ -89,6 +89,6 @@ def confused_pairs(
 
 
 def _shares(counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of each true class's images, which in folds may be less than one on average; [C, C], 0 for classes without any."""
+    """Of each true class's images, which in folds may be below one on average; [C, C], 0 for classes without any."""
     images = counts.sum(1, keepdims=True)
     return np.divide(counts, images, out=np.zeros_like(counts), where=images > 0)
