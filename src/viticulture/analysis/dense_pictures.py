@@ -58,7 +58,8 @@ def _objects(images: Images, true: Boxed, detections: list[Found], classes: tupl
 
 def _pixels(run: RunDir, images: Images, true: Masked, ious: list[float | None]) -> Gallery:
     """Of each image its mIoU; None where no pixel has a class, which comes last."""
-    numbers = _spread(sorted(range(len(images)), key=lambda i: inf if ious[i] is None else ious[i]))
+    known = [inf if iou is None else iou for iou in ious]
+    numbers = _spread(sorted(range(len(images)), key=lambda i: known[i]))
     predicted = dict(enumerate(classify_pixels(of_run(run), images.part(torch.tensor(numbers)))))
     groups: list[Group] = []
     for place, i in enumerate(numbers):
